@@ -1,0 +1,1 @@
+"""Short convolutions and state-space operators for NVIDIA GPUs, compiled on demand."""

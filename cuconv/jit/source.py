@@ -1,0 +1,53 @@
+"""The device code: found, read once, and identified by what it says."""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Every .cu and .cuh by its name relative to the folder, e.g. "common/vec.cuh"."""
+
+    files: Mapping[str, str]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 over names and contents."""
+        sha = hashlib.sha256()
+        for name in sorted(self.files):
+            for part in (name.encode(), self.files[name].encode()):
+                # The length in front keeps text from moving between neighbours unnoticed.
+                sha.update(len(part).to_bytes(8, "little") + part)
+        return sha.hexdigest()
+
+    def headers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Include names and texts of the headers, for a compiler that reads them from memory."""
+        names = tuple(sorted(name for name in self.files if name.endswith(".cuh")))
+        return names, tuple(self.files[name] for name in names)
+
+
+def folder() -> Path:
+    """Where cuda_src is: inside an installed package, or beside it in a source tree."""
+    candidates = (_PACKAGE / "cuda_src", _PACKAGE.parent / "cuda_src")
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"cuda_src, the device code of cuconv, is neither {candidates[0]} nor {candidates[1]}")
+
+
+def read(root: Path) -> Source:
+    paths = sorted(path for path in root.rglob("*") if path.suffix in (".cu", ".cuh"))
+    # Editors leave hidden lock files and backups beside the real ones.
+    visible = (path for path in paths if not path.name.startswith("."))
+    return Source({path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in visible})
+
+
+@functools.cache
+def load() -> Source:
+    """The device code of this installation, as it was at the first call."""
+    return read(folder())
