@@ -1,0 +1,108 @@
+"""Checks of arguments, on layouts alone: nothing is launched or written before all have passed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from cuconv.dtypes import DType
+from cuconv.errors import message, one_of
+
+
+def rank(argument: str, shape: tuple[int, ...], axes: str) -> None:
+    """The array has as many axes as `axes` names: `batch, dim, seqlen`."""
+    wanted = axes.count(",") + 1
+    if len(shape) != wanted:
+        raise ValueError(message(argument, f"shape {tuple(shape)}", f"{wanted} axes ({axes})"))
+
+
+def shape(argument: str, got: tuple[int, ...], wanted: tuple[int, ...], axes: str) -> None:
+    """The array has exactly this shape."""
+    if tuple(got) != wanted:
+        raise ValueError(message(argument, f"shape {tuple(got)}", f"{wanted} ({axes})"))
+
+
+def dtype(argument: str, got: DType | str, wanted: Sequence[DType | str]) -> None:
+    """The element type is one of these."""
+    if got not in wanted:
+        raise TypeError(message(argument, f"dtype {got}", one_of(wanted)))
+
+
+def between(argument: str, got: int, low: int, high: int) -> None:
+    """A number lies in a closed range."""
+    if not low <= got <= high:
+        raise ValueError(message(argument, got, f"{low} to {high}"))
+
+
+def choice(argument: str, got: object, wanted: Sequence[object]) -> None:
+    """A value is one of these."""
+    if got not in wanted:
+        raise ValueError(message(argument, repr(got), one_of([repr(item) for item in wanted])))
+
+
+def device(argument: str, got: int, wanted: int, first: str) -> None:
+    """The array is on the device of the first one."""
+    if got != wanted:
+        raise ValueError(message(argument, _device(got), f"{_device(wanted)}, where {first} is"))
+
+
+def on_gpu(argument: str, got: int, hint: str) -> None:
+    """The array is on a CUDA device."""
+    if got < 0:
+        raise ValueError(message(argument, _device(got), f"a CUDA device ({hint})"))
+
+
+def _device(number: int) -> str:
+    return "an array on the CPU" if number < 0 else f"an array on CUDA device {number}"
+
+
+def not_self_overlapping(argument: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """An array to be written has no two elements at one address."""
+    if 0 in shape:
+        return
+    reach = 0
+    for stride, length in sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride <= reach:
+            got = f"strides {tuple(strides)} for shape {tuple(shape)}"
+            raise ValueError(message(argument, got, "an address of its own for every element"))
+        reach += stride * (length - 1)
+
+
+def disjoint(argument: str, written: View, other_argument: str, other: View) -> None:
+    """Two views share no element; the first is to be written."""
+    if np.shares_memory(_ghost(written), _ghost(other)):
+        raise ValueError(message(argument, f"memory that overlaps {other_argument}", "memory of its own"))
+
+
+class View(Protocol):
+    """An address and a layout, as arrays.View has them."""
+
+    @property
+    def pointer(self) -> int: ...
+
+    @property
+    def layout(self) -> Any: ...
+
+
+class _Ghost:
+    """Offers NumPy an array at an address that is never read: only its bounds are reasoned about."""
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _ghost(view: View) -> Any:
+    layout = view.layout
+    return np.asarray(
+        _Ghost(
+            {
+                "version": 3,
+                "data": (view.pointer, True),
+                "shape": layout.shape,
+                "strides": tuple(stride * layout.itemsize for stride in layout.strides),
+                "typestr": f"|V{layout.itemsize}",
+            }
+        )
+    )

@@ -1,0 +1,131 @@
+"""One CUDA kernel on the host: the specialisation as a value, its parameters' layout, loading and launching."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cuconv.dtypes import DType
+from cuconv.jit.build import build
+from cuconv.launch import LaunchConfig
+
+MAX_ARGUMENT_BYTES = 4096
+"""What a launch passes by value at most (CUDA programming guide, function parameters)."""
+
+
+class Params:
+    """The layout of a kernel's argument struct: pointers first, then numbers known from shapes alone.
+
+    A field is (name, NumPy code[, count]); every field is aligned to its own size, as in C++.
+    """
+
+    def __init__(self, pointers: tuple[str, ...], *numbers: tuple[str, str] | tuple[str, str, int]) -> None:
+        self.pointers = struct.Struct(f"={len(pointers)}Q")
+        self.numbers = np.dtype([(name, code, *count) for name, code, *count in numbers], align=True)
+        self.dtype = np.dtype([*((name, "u8") for name in pointers), *numbers], align=True)
+        if self.dtype.itemsize != self.pointers.size + self.numbers.itemsize:
+            raise TypeError(f"the numbers of {self.dtype.names} are not aligned behind the pointers")
+
+    def pack_numbers(self, **values: Any) -> bytes:
+        """The bytes behind the pointers; every field must be given."""
+        record = np.zeros((), self.numbers)
+        for name in self.numbers.names or ():
+            record[name] = values.pop(name)
+        if values:
+            raise TypeError(f"no such fields: {', '.join(values)}")
+        return record.tobytes()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Base of all kernels. A subclass's fields are the template parameters of `cuda_src/<unit>.cu`, in order."""
+
+    unit: ClassVar[str]
+    params: ClassVar[Params]
+
+    @classmethod
+    def variants(cls) -> Iterator[Kernel]:
+        """Every specialisation that an op may ask for."""
+        raise NotImplementedError
+
+    @property
+    def file(self) -> str:
+        """The kernel's file in cuda_src."""
+        return f"{self.unit}.cu"
+
+    @property
+    def expression(self) -> str:
+        """The C++ name of this specialisation, such as `copy_kernel<4, float, true>`."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return f"{self.unit}_kernel<{', '.join(map(_cpp, values))}>"
+
+    def load(self, device: int) -> LoadedKernel:
+        """This kernel on a device, compiled if need be; remembered for the life of the process."""
+        return _load(self, device)
+
+
+def _cpp(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.cpp if isinstance(value, DType) else str(value)
+
+
+@cache
+def _load(kernel: Kernel, device: int) -> LoadedKernel:
+    import cupy
+
+    with cupy.cuda.Device(device) as current:
+        artifact = build(kernel.file, kernel.expression, int(current.compute_capability))
+        module = cupy.RawModule(path=str(artifact.path))
+        return LoadedKernel(module, module.get_function(artifact.symbol).kernel.ptr, device)
+
+
+class _Arguments(threading.local):
+    """Where a thread puts the argument struct of its current launch; the driver copies it before it returns."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(MAX_ARGUMENT_BYTES)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
+        self._pointers = (ctypes.c_void_p * 1)(address)
+        self.pointers = ctypes.addressof(self._pointers)
+        self.bound_devices: set[int] = set()
+
+
+_arguments = _Arguments()
+
+
+class LoadedKernel:
+    """A device function. Keeps its module alive, which the bare pointer would not."""
+
+    def __init__(self, module: Any, pointer: int, device: int) -> None:
+        from cupy.cuda import runtime
+        from cupy_backends.cuda.api import driver
+
+        self._module = module
+        self._pointer = pointer
+        self._device = device
+        # The driver's own launch: CuPy's goes through a description of every argument, 8 us instead of 2.
+        self._launch = driver.launchKernel
+        self._get_device = runtime.getDevice
+        self._set_device = runtime.setDevice
+
+    def launch(self, config: LaunchConfig, arguments: bytes, stream: int) -> None:
+        """Enqueue one launch on a raw stream of this device; `arguments` are the packed `params`."""
+        slot = _arguments
+        slot.bytes[: len(arguments)] = arguments
+        previous = self._get_device()
+        # A CUDA runtime call makes a thread's context current by itself; the driver's launch does not.
+        if previous != self._device or self._device not in slot.bound_devices:
+            self._set_device(self._device)
+            slot.bound_devices.add(self._device)
+        self._launch(self._pointer, *config.flat, stream, slot.pointers, 0)
+        if previous != self._device:
+            self._set_device(previous)

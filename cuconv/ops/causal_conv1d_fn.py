@@ -1,0 +1,213 @@
+"""The forward causal convolution: the public function and the checks of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from cuconv import arrays, checks, reference
+from cuconv.arrays import HOST, Facts, Family, Layout, View
+from cuconv.dtypes import FLOAT32, FLOATS, INT32
+from cuconv.errors import message
+from cuconv.kernel import LoadedKernel
+from cuconv.kernels.conv import MAX_WIDTH, MIN_WIDTH, POINTERS
+from cuconv.launch import MAX_DIVIDEND
+from cuconv.ops.causal_conv1d_plan import Operands, is_channel_last, plan
+
+ACTIVATIONS = (None, "silu", "swish")
+INPUTS = ("x", "weight", "bias", "seq_idx", "initial_states")
+OUTPUTS = ("out", "final_states_out")
+ARGUMENTS = (*INPUTS, *OUTPUTS)
+"""The arrays of a call, in the order of the kernels' pointers."""
+
+OUT, FINAL_STATES = POINTERS.index("out"), POINTERS.index("final_states")
+
+
+def causal_conv1d_fn(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    seq_idx: Any = None,
+    initial_states: Any = None,
+    return_final_states: bool = False,
+    final_states_out: Any = None,
+    activation: str | None = None,
+    *,
+    out: Any = None,
+) -> Any:
+    """Depthwise causal convolution along a sequence, with the meaning it has in Dao-AILab's causal-conv1d.
+
+    out[b, d, t] = act(bias[d] + sum over w of weight[d, w] * x[b, d, t - (width - 1) + w]), summed in float32.
+
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel
+    runs on the caller's current stream. Nothing is copied: x and out with contiguous sequences or contiguous channels
+    have vector kernels, any other strides a scalar path. NumPy arrays are convolved on the CPU, in float64.
+
+    Args:
+        x: (batch, dim, seqlen), float32, float16 or bfloat16.
+        weight: (dim, width), any of these dtypes, width 1 to 16.
+        bias: (dim,), weight's dtype or float32.
+        seq_idx: (batch, seqlen), int32. A token sees only inputs with its own number, and one with a negative number
+            gives 0. The initial state counts as part of the sequence of the row's first token.
+        initial_states: (batch, dim, width - 1), x's dtype: the inputs before the first token, zeros when None.
+        return_final_states: also return the last width - 1 inputs of each row, whatever their seq_idx.
+        final_states_out: (batch, dim, width - 1), x's dtype: where to write them.
+        activation: None, "silu" or "swish" (the same).
+        out: shape and dtype of x: where to write the result. It must not overlap any other argument.
+
+    Returns:
+        out, laid out in memory like x, or (out, final_states): of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    # Not in _prepare, which cannot even be asked about a value that has no hash.
+    checks.choice("activation", activation, ACTIVATIONS)
+    given = (x, weight, bias, seq_idx, initial_states, out, final_states_out)
+    family = arrays.family(x)
+    if family is None:
+        return _through_dlpack(given, return_final_states, activation)
+
+    pointers, facts = family.inspect(ARGUMENTS, given)
+    call = _prepare(family, return_final_states, activation, *facts)
+    if out is not None or final_states_out is not None:
+        call.check_overlap(pointers, given)
+
+    if out is None:
+        out = family.empty(x, call.operands.x.shape, call.channel_last)
+        pointers[OUT] = family.pointer(out)
+    if final_states_out is None and call.operands.final_states is not None:
+        final_states_out = family.empty(x, call.operands.final_states.shape, call.channel_last)
+        pointers[FINAL_STATES] = family.pointer(final_states_out)
+    if call.device == HOST:
+        _run_reference(call, given, out, final_states_out)
+    else:
+        call.enqueue(pointers, family)
+    return (out, final_states_out) if return_final_states else out
+
+
+class _Call:
+    """All that is known of a call from its arrays' facts: what every later call with the same facts skips."""
+
+    def __init__(self, operands: Operands) -> None:
+        self.operands = operands
+        self.device = operands.x.device
+        self.channel_last = is_channel_last(operands.x)
+        self._layouts = (
+            *(operands.x, operands.weight, operands.bias, operands.seq_idx, operands.initial_states),
+            *(operands.out, operands.final_states),
+        )
+        self._spans = [(0, 0) if layout is None else layout.span for layout in self._layouts]
+        self._launch = None if self.device == HOST else plan(operands)
+        self._loaded: LoadedKernel | None = None
+
+    def check_overlap(self, pointers: Sequence[int], given: Sequence[Any]) -> None:
+        """ValueError when an array to be written by the caller's choice shares memory with another argument."""
+        for written in (OUT, FINAL_STATES):
+            if given[written] is None:
+                continue
+            begin, end = self._spans[written]
+            begin += pointers[written]
+            end += pointers[written]
+            for other, (other_begin, other_end) in enumerate(self._spans):
+                # Bounds first: they rule out nearly everything at the cost of two comparisons.
+                if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != written:
+                    self._check_disjoint(written, other, pointers)
+
+    def _check_disjoint(self, written: int, other: int, pointers: Sequence[int]) -> None:
+        a, b = self._layouts[written], self._layouts[other]
+        assert a is not None and b is not None  # their spans are not empty
+        checks.disjoint(ARGUMENTS[written], View(pointers[written], a), ARGUMENTS[other], View(pointers[other], b))
+
+    def enqueue(self, pointers: Sequence[int], family: Family) -> None:
+        """Launch on the caller's current stream, unless there is nothing to compute."""
+        if self._launch is None:
+            return
+        kernel, config, numbers = self._launch
+        if self._loaded is None:
+            self._loaded = kernel.load(self.device)
+        self._loaded.launch(config, kernel.params.pointers.pack(*pointers) + numbers, family.stream(self.device))
+
+
+@lru_cache(maxsize=4096)
+def _prepare(family: Family, return_final_states: bool, activation: str | None, *facts: Facts | None) -> _Call:
+    """Check the arguments and decide how to run them; raises before anything is launched or written."""
+    layouts = [
+        None if fact is None else family.layout(argument, fact) for argument, fact in zip(ARGUMENTS, facts, strict=True)
+    ]
+    x, weight, bias, seq_idx, initial_states, out, final_states = layouts
+    assert x is not None
+    if weight is None:
+        raise TypeError(message("weight", "None", "an array (dim, width)"))
+    checks.rank("x", x.shape, "batch, dim, seqlen")
+    checks.dtype("x", x.dtype, FLOATS)
+    if family.name != "NumPy":
+        checks.on_gpu("x", x.device, "a NumPy array is convolved on the CPU")
+    batch, dim, seqlen = x.shape
+    checks.between("batch of x", batch, 0, MAX_DIVIDEND)
+    checks.between("dim of x", dim, 0, MAX_DIVIDEND)
+    checks.rank("weight", weight.shape, "dim, width")
+    checks.dtype("weight", weight.dtype, FLOATS)
+    width = weight.shape[1]
+    checks.between("width of weight", width, MIN_WIDTH, MAX_WIDTH)
+    checks.shape("weight", weight.shape, (dim, width), "dim of x, width")
+    states_shape = (batch, dim, width - 1)
+    if final_states is not None and not return_final_states:
+        raise ValueError(message("final_states_out", "an array", "None unless return_final_states is true"))
+    if final_states is None and return_final_states:
+        final_states = _dense(states_shape, x, is_channel_last(x))
+    for argument, layout, shape, axes, dtypes in (
+        ("bias", bias, (dim,), "dim of x", tuple(dict.fromkeys((weight.dtype, FLOAT32)))),
+        ("seq_idx", seq_idx, (batch, seqlen), "batch, seqlen of x", (INT32,)),
+        ("initial_states", initial_states, states_shape, "batch, dim of x, width - 1", (x.dtype,)),
+        ("out", out, x.shape, "the shape of x", (x.dtype,)),
+        ("final_states_out", final_states, states_shape, "batch, dim of x, width - 1", (x.dtype,)),
+    ):
+        if layout is not None:
+            checks.dtype(argument, layout.dtype, dtypes)
+            checks.shape(argument, layout.shape, shape, axes)
+    for argument, layout in zip(ARGUMENTS, layouts, strict=True):
+        if layout is not None:
+            checks.device(argument, layout.device, x.device, "x")
+    for argument, layout in (("out", out), ("final_states_out", final_states)):
+        if layout is not None:
+            checks.not_self_overlapping(argument, layout.shape, layout.strides)
+    if out is None:
+        out = _dense(x.shape, x, is_channel_last(x))
+    silu = activation is not None
+    return _Call(Operands(x, weight, bias, seq_idx, initial_states, out, final_states, silu))
+
+
+def _dense(shape: tuple[int, ...], like: Layout, channel_last: bool) -> Layout:
+    """The layout of the array that Family.empty makes: aligned and without gaps."""
+    _, dim, length = shape
+    strides = (length * dim, 1, dim) if channel_last else (dim * length, length, 1)
+    return Layout(shape, strides, like.dtype, like.device, 0)
+
+
+def _run_reference(call: _Call, given: Sequence[Any], out: Any, final_states: Any) -> None:
+    x, weight, bias, seq_idx, initial_states, *_ = given
+    result, states = reference.causal_conv1d_fn(
+        x, weight, bias, seq_idx, initial_states, "silu" if call.operands.silu else None
+    )
+    out[...] = result.astype(out.dtype)
+    if final_states is not None:
+        final_states[...] = states
+
+
+def _through_dlpack(given: Sequence[Any], return_final_states: bool, activation: str | None) -> Any:
+    """The same call on CuPy or NumPy arrays over the same memory, its results handed back to x's library."""
+    x, weight, bias, seq_idx, initial_states, out, final_states_out = (
+        None if array is None and argument != "x" else arrays.import_dlpack(argument, array)
+        for argument, array in zip(ARGUMENTS, given, strict=True)
+    )
+    results = causal_conv1d_fn(
+        x, weight, bias, seq_idx, initial_states, return_final_states, final_states_out, activation, out=out
+    )
+    exported = tuple(
+        arrays.export_dlpack(result, like=given[0]) if target is None else target
+        for result, target in zip(results if return_final_states else (results,), given[OUT:], strict=False)
+    )
+    return exported if return_final_states else exported[0]

@@ -1,0 +1,191 @@
+"""Which kernel a forward convolution runs, and how: a pure function of layouts, shared by op, tests and emulator."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cuconv.arrays import Layout
+from cuconv.dtypes import FLOAT32
+from cuconv.kernel import Kernel
+from cuconv.kernels.causal_conv1d_channellast_fwd import VECTOR_BYTES, CausalConv1dChannellastFwd, tokens_for
+from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd, slots_for
+from cuconv.kernels.causal_conv1d_oddseq_fwd import CausalConv1dOddseqFwd
+from cuconv.kernels.causal_conv1d_shortseq_fwd import CausalConv1dShortseqFwd
+from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, ceil_div, widest_vector
+
+FEW_VECTORS = 48
+"""The ends of unaligned rows move element by element. In rows shorter than this many vectors that costs more than it
+does to treat rows that lie end to end as one (measured on an H200)."""
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent."""
+
+    x: Layout
+    weight: Layout
+    bias: Layout | None
+    seq_idx: Layout | None
+    initial_states: Layout | None
+    out: Layout
+    final_states: Layout | None
+    silu: bool
+
+
+class Launch(NamedTuple):
+    """A kernel, how it is launched, and its arguments behind the pointers."""
+
+    kernel: Kernel
+    config: LaunchConfig
+    numbers: bytes
+
+
+def is_channel_last(layout: Layout) -> bool:
+    """Whether (batch, dim, n) has its channels contiguous and not its sequence."""
+    _, dim, length = layout.shape
+    _, dim_stride, length_stride = layout.strides
+    return dim > 1 and dim_stride == 1 and (length == 1 or length_stride != 1)
+
+
+def plan(o: Operands) -> Launch | None:
+    """The launch that computes a call, None when it has nothing to compute."""
+    batch, dim, seqlen = o.x.shape
+    has_final = o.final_states is not None and o.final_states.size > 0
+    if batch * dim == 0 or (seqlen == 0 and not has_final):
+        return None
+    channel_last = is_channel_last(o.x), is_channel_last(o.out)
+    if all(channel_last):
+        vec = _channel_last_vector(o)
+        return _channel_last(o, vec)
+    if not any(channel_last) and _has_contiguous_rows(o.x) and _has_contiguous_rows(o.out):
+        return _channel_first(o)
+    # No common vector: lanes run along the axis that is denser in x.
+    if abs(o.x.strides[1]) < abs(o.x.strides[2]):
+        return _channel_last(o, 1)
+    return _rows(o, vec=1, row_vecs=max(1, seqlen))
+
+
+def _has_contiguous_rows(layout: Layout) -> bool:
+    return layout.shape[2] <= 1 or layout.strides[2] == 1
+
+
+def _first_element(layout: Layout) -> int:
+    """The address in elements, modulo the alignment that layouts know."""
+    return layout.offset // layout.itemsize
+
+
+def _active(layout: Layout, *axes: int) -> list[int]:
+    """The strides along the axes that are longer than 1: the others' mean nothing."""
+    return [layout.strides[axis] for axis in axes if layout.shape[axis] > 1]
+
+
+def _channel_last_vector(o: Operands) -> int:
+    quantities = [_first_element(o.x), _first_element(o.out), *_active(o.x, 0, 2), *_active(o.out, 0, 2)]
+    return widest_vector(o.x.itemsize, o.x.shape[1], *quantities, limit=VECTOR_BYTES)
+
+
+def _channel_last(o: Operands, vec: int) -> Launch:
+    tokens = tokens_for(o.x.itemsize, ceil_div(o.x.shape[1], vec))
+    kernel = CausalConv1dChannellastFwd(tokens=tokens, **_axes(o, vec))
+    config, division = kernel.launch_config(*o.x.shape)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _channel_first(o: Operands) -> Launch:
+    # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and out
+    # are from there.
+    differences = [_first_element(o.x) - _first_element(o.out)]
+    differences += [a - b for axis in (0, 1) for a, b in zip(_active(o.x, axis), _active(o.out, axis), strict=True)]
+    vec = widest_vector(o.x.itemsize, *differences)
+    seqlen = o.x.shape[2]
+    aligned = widest_vector(o.x.itemsize, _first_element(o.x), *_active(o.x, 0, 1))
+    if vec > aligned and seqlen < FEW_VECTORS * vec:
+        end_to_end = _end_to_end_vector(o)
+        if end_to_end > aligned:
+            return _end_to_end(o, end_to_end)
+        vec = max(aligned, vec // 2 if seqlen >= 4 * vec else 1)
+    overhang = 0 if vec <= aligned else vec - 1
+    return _rows(o, vec, max(1, ceil_div(seqlen + overhang, vec)))
+
+
+def _end_to_end_vector(o: Operands) -> int:
+    """The widest vector that fits a batch entry taken as one row, 1 if it cannot be."""
+    _, dim, seqlen = o.x.shape
+    if dim * seqlen > MAX_DIVIDEND or any(dim > 1 and layout.strides[1] != seqlen for layout in (o.x, o.out)):
+        return 1
+    starts = [_first_element(o.x), _first_element(o.out), *_active(o.x, 0), *_active(o.out, 0)]
+    vec = widest_vector(o.x.itemsize, *starts)
+    while vec > seqlen:
+        vec //= 2
+    return vec
+
+
+def _end_to_end(o: Operands, vec: int) -> Launch:
+    kernel = CausalConv1dOddseqFwd(slots=min(o.x.shape[0], 2), **_axes(o, vec))
+    config, division = kernel.launch_config(*o.x.shape)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
+    batch, dim, _ = o.x.shape
+    kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
+    if _prefers_short(batch, dim, row_vecs):
+        kernel = CausalConv1dShortseqFwd(slots=min(batch, 2), **_axes(o, vec))
+    else:
+        kernel = CausalConv1dFwd(slots=slots_for(row_vecs), **_axes(o, vec))
+    config, division = kernel.launch_config(batch, dim, row_vecs)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _prefers_short(batch: int, dim: int, row_vecs: int) -> bool:
+    """Whether rows are so short that a warp a row leaves too many lanes idle."""
+    if dim * row_vecs > MAX_DIVIDEND:
+        return False
+    if batch * dim * ceil_div(row_vecs, WARP_SIZE) > MAX_DIVIDEND:
+        return True
+    busy = row_vecs / (ceil_div(row_vecs, WARP_SIZE) * WARP_SIZE)
+    if batch == 1:
+        return busy <= 0.5 and row_vecs <= WARP_SIZE
+    return busy < 0.75 or row_vecs <= 2 * WARP_SIZE
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    width = o.weight.shape[1]
+    return {
+        "width": width,
+        "input_t": o.x.dtype,
+        "weight_t": o.weight.dtype,
+        "vec": vec,
+        "silu": o.silu,
+        "seq_idx": o.seq_idx is not None,
+        "states": width > 1 and (o.initial_states is not None or o.final_states is not None),
+    }
+
+
+def _operands(o: Operands, vec: int) -> dict[str, object]:
+    batch, dim, seqlen = o.x.shape
+    none = (0, 0, 0)
+    return {
+        "x_stride": o.x.strides,
+        "out_stride": o.out.strides,
+        "initial_states_stride": o.initial_states.strides if o.initial_states else none,
+        "final_states_stride": o.final_states.strides if o.final_states else none,
+        "weight_stride": o.weight.strides,
+        "seq_idx_stride": o.seq_idx.strides if o.seq_idx else none[:2],
+        "bias_stride": o.bias.strides[0] if o.bias else 0,
+        "seqlen": seqlen,
+        "batch": batch,
+        "dim": dim,
+        "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
+        "taps_are_packed": _are_packed(o, vec),
+    }
+
+
+def _are_packed(o: Operands, vec: int) -> bool:
+    """Whether the taps and biases of `vec` channels can be read by the widest accesses that divide them."""
+    dim, width = o.weight.shape
+    access = widest_vector(o.weight.itemsize, vec * width)
+    if (width > 1 and o.weight.strides[1] != 1) or (dim > 1 and o.weight.strides[0] != width):
+        return False
+    if o.bias is not None and ((dim > 1 and o.bias.strides[0] != 1) or _first_element(o.bias) % vec):
+        return False
+    return _first_element(o.weight) % access == 0

@@ -1,0 +1,110 @@
+// Vectors of kVec consecutive elements: one memory access of up to 16 bytes, or element by element at an edge.
+#pragma once
+
+#include "common/dtype.cuh"
+
+// kVec elements of T in 32-bit registers, in memory order.
+template <typename T, int kVec>
+struct Vec {
+    static constexpr int kPerWord = Dtype<T>::kPerWord;
+    static constexpr int kBytes = kVec * static_cast<int>(sizeof(T));
+    static constexpr int kWords = (kBytes + 3) / 4;
+    static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16, "one memory access is 2 to 16 bytes");
+
+    unsigned words[kWords];
+
+    __device__ __forceinline__ static Vec zero() {
+        Vec v;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) v.words[i] = 0;
+        return v;
+    }
+
+    __device__ __forceinline__ static Vec from_floats(const float (&values)[kVec]) {
+        Vec v = zero();
+        if constexpr (kVec < kPerWord) {
+            v.put(0, Dtype<T>::from_float(values[0]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < kWords; ++i) v.words[i] = Dtype<T>::pack(values + i * kPerWord);
+        }
+        return v;
+    }
+
+    __device__ __forceinline__ float to_float(int i) const {
+        return Dtype<T>::unpack(words[i / kPerWord], i % kPerWord);
+    }
+
+    __device__ __forceinline__ T element(int i) const { return Dtype<T>::element(words[i / kPerWord], i % kPerWord); }
+
+    // Sets an element that is still zero.
+    __device__ __forceinline__ void put(int i, T value) {
+        words[i / kPerWord] |= Dtype<T>::bits(value) << (16 * (i % kPerWord));
+    }
+};
+
+// One access: p is aligned to the whole vector, and nothing writes there while the kernel runs.
+template <int kVec, typename T>
+__device__ __forceinline__ Vec<T, kVec> load(const T* p) {
+    Vec<T, kVec> v;
+    if constexpr (Vec<T, kVec>::kBytes == 16) {
+        const uint4 word = __ldg(reinterpret_cast<const uint4*>(p));
+        v.words[0] = word.x;
+        v.words[1] = word.y;
+        v.words[2] = word.z;
+        v.words[3] = word.w;
+    } else if constexpr (Vec<T, kVec>::kBytes == 8) {
+        const uint2 word = __ldg(reinterpret_cast<const uint2*>(p));
+        v.words[0] = word.x;
+        v.words[1] = word.y;
+    } else if constexpr (Vec<T, kVec>::kBytes == 4) {
+        v.words[0] = __ldg(reinterpret_cast<const unsigned*>(p));
+    } else {
+        v.words[0] = __ldg(reinterpret_cast<const unsigned short*>(p));
+    }
+    return v;
+}
+
+// What a store leaves in the L2 cache: kStream marks its lines to be evicted first.
+enum class Keep { kNormal, kStream };
+
+template <Keep kKeep, typename Word>
+__device__ __forceinline__ void store_word(void* p, Word word) {
+    if constexpr (kKeep == Keep::kStream) {
+        __stcs(static_cast<Word*>(p), word);
+    } else {
+        *static_cast<Word*>(p) = word;
+    }
+}
+
+template <Keep kKeep = Keep::kNormal, typename T, int kVec>
+__device__ __forceinline__ void store(T* p, const Vec<T, kVec>& v) {
+    if constexpr (Vec<T, kVec>::kBytes == 16) {
+        store_word<kKeep>(p, make_uint4(v.words[0], v.words[1], v.words[2], v.words[3]));
+    } else if constexpr (Vec<T, kVec>::kBytes == 8) {
+        store_word<kKeep>(p, make_uint2(v.words[0], v.words[1]));
+    } else if constexpr (Vec<T, kVec>::kBytes == 4) {
+        store_word<kKeep>(p, v.words[0]);
+    } else {
+        store_word<kKeep>(p, static_cast<unsigned short>(v.words[0]));
+    }
+}
+
+// Elements begin to end - 1 of the vector at p; the rest are zero and their memory is not touched.
+template <int kVec, typename T>
+__device__ __forceinline__ Vec<T, kVec> load_part(const T* p, int begin, int end) {
+    Vec<T, kVec> v = Vec<T, kVec>::zero();
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+        if (i >= begin && i < end) v.put(i, p[i]);
+    }
+    return v;
+}
+
+template <typename T, int kVec>
+__device__ __forceinline__ void store_part(T* p, const Vec<T, kVec>& v, int begin, int end) {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+        if (i >= begin && i < end) p[i] = v.element(i);
+    }
+}
