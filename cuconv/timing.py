@@ -1,0 +1,101 @@
+"""Time on a GPU: kernels by replay of a CUDA graph with a cold L2 cache, calls by the host's clock.
+
+The method: a graph holds many calls over enough sets of arrays that none is still in the L2 cache when its turn comes
+again; the median of its replays, measured by events and divided by the calls, is one call's kernel time. The time of a
+plain copy of the same number of bytes, measured in the same way, is the practical limit at that size.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cuconv.kernels.copy import Copy
+from cuconv.launch import ceil_div
+
+REPLAYS = 15
+MIN_CALLS = 20
+COLD_BYTES = 3
+"""A graph's sets of arrays together hold this many times the L2 cache."""
+
+Call = Callable[[], Any]
+
+
+def sets_needed(nbytes: int) -> int:
+    """How many sets of arrays of `nbytes` bytes each it takes to find the L2 cache cold, at least two."""
+    from cupy import cuda
+
+    l2 = cuda.Device().attributes["L2CacheSize"]
+    return max(2, ceil_div(COLD_BYTES * l2, nbytes))
+
+
+class Replay:
+    """A CUDA graph of one call on different sets of arrays, ready to be timed."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        """Capture `calls`, which enqueue on CuPy's current stream, in turn and at least MIN_CALLS of them."""
+        from cupy import cuda
+
+        self._cuda = cuda
+        self._stream = cuda.Stream(non_blocking=True)
+        self.calls = max(MIN_CALLS, len(calls))
+        with self._stream:
+            for call in calls:
+                # Compiling and loading cannot be captured.
+                call()
+            self._stream.synchronize()
+            self._stream.begin_capture()
+            for index in range(self.calls):
+                calls[index % len(calls)]()
+            self._graph = self._stream.end_capture()
+        self.run()
+
+    def run(self) -> None:
+        """Replay once and wait."""
+        self._graph.launch(self._stream)
+        self._stream.synchronize()
+
+    def seconds(self) -> float:
+        """What the device spends on one call: the median of REPLAYS replays, by events."""
+        times: list[float] = []
+        for _ in range(REPLAYS):
+            start, stop = self._cuda.Event(), self._cuda.Event()
+            start.record(self._stream)
+            self._graph.launch(self._stream)
+            stop.record(self._stream)
+            stop.synchronize()
+            times.append(self._cuda.get_elapsed_time(start, stop) * 1e-3)
+        return statistics.median(times) / self.calls
+
+
+def copy_time(nbytes: int) -> float:
+    """Seconds for a plain copy that moves `nbytes` bytes, half of them read and half written."""
+    import cupy
+
+    kernel = Copy()
+    half = ceil_div(nbytes // 2, 16) * 16
+    sets = [(cupy.ones(half, cupy.uint8), cupy.empty(half, cupy.uint8)) for _ in range(sets_needed(2 * half))]
+    config, numbers = kernel.launch_config(half)
+    packed = kernel.params.pack_numbers(**numbers)
+    loaded = kernel.load(cupy.cuda.Device().id)
+
+    def call(x: Any, out: Any) -> Call:
+        arguments = kernel.params.pointers.pack(x.data.ptr, out.data.ptr) + packed
+        return lambda: loaded.launch(config, arguments, cupy.cuda.get_current_stream().ptr)
+
+    return Replay([call(x, out) for x, out in sets]).seconds()
+
+
+def host_time(call: Call, synchronize: Call, calls: int = 500, rounds: int = 7) -> float:
+    """Seconds until a call returns, nothing awaited: the median of rounds that each begin with an idle device."""
+    times: list[float] = []
+    for _ in range(rounds + 1):
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        times.append((time.perf_counter() - start) / calls)
+    synchronize()
+    return statistics.median(times[1:])
