@@ -42,9 +42,9 @@ def widths() -> range:
     return range(MIN_WIDTH, MAX_WIDTH + 1)
 
 
-def vectors(dtype: DType, limit: int = MAX_VECTOR_BYTES) -> list[int]:
+def vectors(dtype: DType) -> list[int]:
     """The vector widths of a dtype, the scalar fallback first."""
-    return [vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= limit]
+    return [vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= MAX_VECTOR_BYTES]
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Axes:
     states: bool
 
 
-def axes(limit: int = MAX_VECTOR_BYTES) -> Iterator[Axes]:
-    """All points, for accesses of at most `limit` bytes."""
+def axes() -> Iterator[Axes]:
+    """All points."""
     flags = (False, True)
     for width, input_t, weight_t in product(widths(), FLOATS, FLOATS):
-        for vec, silu, seq_idx, states in product(vectors(input_t, limit), flags, flags, flags):
+        for vec, silu, seq_idx, states in product(vectors(input_t), flags, flags, flags):
             yield Axes(width, input_t, weight_t, vec, silu, seq_idx, states)

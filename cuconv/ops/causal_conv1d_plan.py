@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from cuconv.arrays import Layout
 from cuconv.dtypes import FLOAT32
 from cuconv.kernel import Kernel
-from cuconv.kernels.causal_conv1d_channellast_fwd import VECTOR_BYTES, CausalConv1dChannellastFwd, tokens_for
+from cuconv.kernels.causal_conv1d_channellast_fwd import CausalConv1dChannellastFwd, tokens_for, vector_bytes
 from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd, slots_for
 from cuconv.kernels.causal_conv1d_oddseq_fwd import CausalConv1dOddseqFwd
 from cuconv.kernels.causal_conv1d_shortseq_fwd import CausalConv1dShortseqFwd
@@ -80,11 +80,12 @@ def _active(layout: Layout, *axes: int) -> list[int]:
 
 def _channel_last_vector(o: Operands) -> int:
     quantities = [_first_element(o.x), _first_element(o.out), *_active(o.x, 0, 2), *_active(o.out, 0, 2)]
-    return widest_vector(o.x.itemsize, o.x.shape[1], *quantities, limit=VECTOR_BYTES)
+    limit = vector_bytes(o.x.itemsize, o.weight.shape[1])
+    return widest_vector(o.x.itemsize, o.x.shape[1], *quantities, limit=limit)
 
 
 def _channel_last(o: Operands, vec: int) -> Launch:
-    tokens = tokens_for(o.x.itemsize, ceil_div(o.x.shape[1], vec))
+    tokens = tokens_for(o.x.itemsize, o.weight.shape[1], ceil_div(o.x.shape[1], vec))
     kernel = CausalConv1dChannellastFwd(tokens=tokens, **_axes(o, vec))
     config, division = kernel.launch_config(*o.x.shape)
     return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))

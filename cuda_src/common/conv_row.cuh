@@ -130,6 +130,31 @@ struct ConvWindow {
     }
 };
 
+// The sequence numbers of the kWidth - 1 tokens before `token` and the kVec from it on.
+template <int kWidth, int kVec>
+__device__ __forceinline__ void load_window_seq_idx(const CausalConv1dOperands& p, index_t batch, index_t token,
+                                                    int (&seq)[kWidth - 1 + kVec]) {
+    constexpr int kHalo = kWidth - 1;
+    constexpr int kAhead = (kHalo + 3) / 4 * 4;
+    const int* at = p.seq_idx + batch * p.seq_idx_stride[0] + token * p.seq_idx_stride[1];
+    const bool is_aligned = p.seq_idx_stride[1] == 1 && reinterpret_cast<size_t>(at) % sizeof(int4) == 0;
+    if (kVec % 4 == 0 && is_aligned && token >= kAhead && is_whole<kVec>(p, token)) {
+        // One by one, a warp's loads would take four times as many passes through the L1 cache.
+#pragma unroll
+        for (int i = -kAhead; i < kVec; i += 4) {
+            const int4 four = load4(at + i);
+            const int loaded[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                if (i + j >= -kHalo) seq[kHalo + i + j] = loaded[j];
+            }
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < kHalo + kVec; ++i) seq[i] = load_seq_idx(p, batch, token - kHalo + i);
+    }
+}
+
 // The sums of the tokens from `token` on, and their sequence numbers.
 template <bool kSeqIdx, int kVec>
 struct ConvSums {
@@ -141,12 +166,7 @@ struct ConvSums {
                                         const float (&taps)[kWidth], float bias,
                                         const ConvWindow<kWidth, input_t, kVec>& window) {
         int window_seq[kWidth - 1 + kVec];
-        if constexpr (kSeqIdx) {
-#pragma unroll
-            for (int i = 0; i < kWidth - 1 + kVec; ++i) {
-                window_seq[i] = load_seq_idx(p, batch, token - (kWidth - 1) + i);
-            }
-        }
+        if constexpr (kSeqIdx) load_window_seq_idx<kWidth, kVec>(p, batch, token, window_seq);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
             sum[i] = convolve<kSeqIdx>(taps, bias, window.x + i, window_seq + i);

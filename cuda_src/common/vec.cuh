@@ -65,6 +65,11 @@ __device__ __forceinline__ Vec<T, kVec> load(const T* p) {
     return v;
 }
 
+// Four integers as one access.
+__device__ __forceinline__ int4 load4(const int* p) {
+    return __ldg(reinterpret_cast<const int4*>(p));
+}
+
 // What a store leaves in the L2 cache: kStream marks its lines to be evicted first.
 enum class Keep { kNormal, kStream };
 
