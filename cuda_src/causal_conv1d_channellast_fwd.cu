@@ -122,6 +122,8 @@ __global__ void __launch_bounds__(
 
     float taps[kVec][kWidth];
     load_channel_taps<weight_t>(p, channel, taps);
+#pragma unroll
+    for (int c = 0; c < kVec; ++c) scale_for_silu<input_t, kSilu>(taps[c], bias[c]);
     int seq[kRows];
     if constexpr (kSeqIdx) {
 #pragma unroll

@@ -90,10 +90,12 @@ __global__ void __launch_bounds__(64) causal_conv1d_oddseq_fwd_kernel(const Caus
     }
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
-    const float bias = load_bias<weight_t>(p, channel);
+    float bias = load_bias<weight_t>(p, channel);
+    scale_for_silu<input_t, kSilu>(taps, bias);
     float next_taps[kWidth];
     load_taps<kWidth, weight_t>(p, has_next ? channel + 1 : channel, next_taps);
-    const float next_bias = load_bias<weight_t>(p, has_next ? channel + 1 : channel);
+    float next_bias = load_bias<weight_t>(p, has_next ? channel + 1 : channel);
+    scale_for_silu<input_t, kSilu>(next_taps, next_bias);
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
         if (is_place && end < kVec && batch + i < p.batch) {
