@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from cuconv.dtypes import DType
 from cuconv.kernel import Kernel, Params
-from cuconv.kernels.conv import axes, conv_params
+from cuconv.kernels.conv import conv_params, core_axes
 from cuconv.launch import WARP_SIZE, LaunchConfig, ceil_div, fast_div
 
 THREADS = 128
@@ -56,12 +56,11 @@ class CausalConv1dChannellastFwd(Kernel):
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dChannellastFwd]:
-        for a in axes():
-            if a.vec * a.input_t.itemsize > vector_bytes(a.input_t.itemsize, a.width):
-                continue
-            for dim_vecs in (8, 2, 1):
-                tokens = tokens_for(a.input_t.itemsize, a.width, dim_vecs)
-                yield cls(a.width, a.input_t, a.weight_t, a.vec, tokens, a.silu, a.seq_idx, a.states)
+        for axes in core_axes():
+            width, itemsize = axes["width"], axes["input_t"].itemsize
+            if axes["vec"] * itemsize <= vector_bytes(itemsize, width):
+                for dim_vecs in (8, 2, 1):
+                    yield cls(tokens=tokens_for(itemsize, width, dim_vecs), **axes)
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for x of (batch, dim, seqlen), and the params that divide the work so."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cuconv.dtypes import DType
-from cuconv.kernel import Kernel, Params
-from cuconv.kernels.conv import axes, conv_params
+from cuconv.kernel import Params
+from cuconv.kernels.conv import RowKernel, conv_params
 from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, ceil_div, fast_div
 
 THREADS = 128
@@ -23,28 +21,15 @@ def slots_for(row_vecs: int) -> int:
 
 
 @dataclass(frozen=True)
-class CausalConv1dFwd(Kernel):
+class CausalConv1dFwd(RowKernel):
     """A warp owns a tile of one (batch, channel) row, `slots` vectors a lane."""
+
+    SLOTS: ClassVar[tuple[int, ...]] = tuple(range(1, MAX_SLOTS + 1))
 
     unit: ClassVar[str] = "causal_conv1d_fwd"
     params: ClassVar[Params] = conv_params(
         ("row_tiles", "u4", 3), ("dim_div", "u4", 3), ("tiles", "u4"), ("padding", "u4"), ("row_vecs", "i8")
     )
-
-    width: int
-    input_t: DType
-    weight_t: DType
-    vec: int
-    slots: int
-    silu: bool
-    seq_idx: bool
-    states: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dFwd]:
-        for a in axes():
-            for slots in range(1, MAX_SLOTS + 1):
-                yield cls(a.width, a.input_t, a.weight_t, a.vec, slots, a.silu, a.seq_idx, a.states)
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the params that divide the work so."""

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cuconv.dtypes import DType
-from cuconv.kernel import Kernel, Params
-from cuconv.kernels.conv import axes, conv_params
+from cuconv.kernel import Params
+from cuconv.kernels.conv import RowKernel, conv_params
 from cuconv.launch import LaunchConfig, ceil_div, fast_div
 
 THREADS = 64
-SLOTS = (1, 2)
-"""Batch entries that a lane serves; 4 need more registers and reach 0.93 of copy on 64-step rows, 2 reach 0.95."""
 
 
 @dataclass(frozen=True)
-class CausalConv1dShortseqFwd(Kernel):
+class CausalConv1dShortseqFwd(RowKernel):
     """A lane owns one vector of a batch entry's list of vectors, in `slots` consecutive batch entries."""
+
+    SLOTS: ClassVar[tuple[int, ...]] = (1, 2)
+    """Batch entries that a lane serves; 4 need more registers and reach 0.93 of copy on 64-step rows, 2 reach 0.95."""
 
     unit: ClassVar[str] = "causal_conv1d_shortseq_fwd"
     params: ClassVar[Params] = conv_params(
         ("row_vecs", "u4", 3), ("blocks", "u4", 3), ("batch_vecs", "u4"), ("padding", "u4")
     )
-
-    width: int
-    input_t: DType
-    weight_t: DType
-    vec: int
-    slots: int
-    silu: bool
-    seq_idx: bool
-    states: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dShortseqFwd]:
-        for a in axes():
-            for slots in SLOTS:
-                yield cls(a.width, a.input_t, a.weight_t, a.vec, slots, a.silu, a.seq_idx, a.states)
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the params that divide the work so."""

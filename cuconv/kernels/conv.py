@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any, ClassVar
 
 from cuconv.dtypes import FLOATS, DType
-from cuconv.kernel import Params
+from cuconv.kernel import Kernel, Params
 from cuconv.launch import MAX_VECTOR_BYTES
 
 MIN_WIDTH = 1
@@ -47,22 +48,39 @@ def vectors(dtype: DType) -> list[int]:
     return [vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= MAX_VECTOR_BYTES]
 
 
+def core_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the axes that all forward kernels have."""
+    flags = (False, True)
+    for width, input_t, weight_t in product(widths(), FLOATS, FLOATS):
+        for vec, silu, seq_idx, states in product(vectors(input_t), flags, flags, flags):
+            yield {
+                "width": width,
+                "input_t": input_t,
+                "weight_t": weight_t,
+                "vec": vec,
+                "silu": silu,
+                "seq_idx": seq_idx,
+                "states": states,
+            }
+
+
 @dataclass(frozen=True)
-class Axes:
-    """One point of the specialisation axes that every forward kernel has."""
+class RowKernel(Kernel):
+    """Base of the kernels whose vectors lie along the sequence: their template parameters."""
+
+    SLOTS: ClassVar[tuple[int, ...]]
 
     width: int
     input_t: DType
     weight_t: DType
     vec: int
+    slots: int
     silu: bool
     seq_idx: bool
     states: bool
 
-
-def axes() -> Iterator[Axes]:
-    """All points."""
-    flags = (False, True)
-    for width, input_t, weight_t in product(widths(), FLOATS, FLOATS):
-        for vec, silu, seq_idx, states in product(vectors(input_t), flags, flags, flags):
-            yield Axes(width, input_t, weight_t, vec, silu, seq_idx, states)
+    @classmethod
+    def variants(cls) -> Iterator[RowKernel]:
+        for axes in core_axes():
+            for slots in cls.SLOTS:
+                yield cls(slots=slots, **axes)
