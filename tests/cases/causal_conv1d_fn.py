@@ -1,0 +1,297 @@
+"""causal_conv1d_fn: how its arrays can lie in memory, its oracle, and what a correct kernel may be off by."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cuconv import reference
+from cuconv.dtypes import BY_NAME, FLOAT32, INT32, DType
+from cuconv.kernels.conv import POINTERS
+from cuconv.ops.causal_conv1d_fn import ARGUMENTS
+from cuconv.ops.causal_conv1d_plan import Launch, Operands, plan
+from tests.layouts import LAST, LAYOUTS, OTHERS
+from tests.placement import Array, Placed, Placement, place
+
+OUTPUTS = ("out", "final_states_out")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call."""
+
+    batch: int
+    dim: int
+    seqlen: int
+    width: int = 4
+    dtype: str = "bfloat16"
+    weight_dtype: str = ""  # x's when empty
+    bias: str | None = "weight"  # or "float32"
+    layout: str = "channel_first"
+    others: str = "dense"
+    activation: str | None = "silu"
+    seq_idx: bool = False
+    initial: bool = False
+    final: bool = False
+    scale: float = 1.0  # of x
+
+    @property
+    def id(self) -> str:
+        """The case in one word; what is left at its default is not named."""
+        words = [f"{self.batch}x{self.dim}x{self.seqlen}", f"w{self.width}", self.dtype, self.layout]
+        words += [f"weight_{self.weight_dtype}"] * bool(self.weight_dtype)
+        words += {None: ["no_bias"], "weight": [], "float32": ["bias_float32"]}[self.bias]
+        words += [self.others] * (self.others != "dense") + [self.activation or "linear"]
+        words += ["seq"] * self.seq_idx + ["initial"] * self.initial + ["final"] * self.final
+        return "-".join(words + [f"scale{self.scale:g}"] * (self.scale != 1))
+
+
+def placements(case: Case) -> dict[str, Placement]:
+    """Where every array of the call lies."""
+    x_lies, out_lies = LAYOUTS[case.layout]
+    others = OTHERS[case.others]
+    input_t = BY_NAME[case.dtype]
+    weight_t = BY_NAME[case.weight_dtype or case.dtype]
+    states_lie = LAST if x_lies.get("order") == LAST["order"] else {}
+
+    def other(name: str, dtype: DType, shape: tuple[int, ...], **dense: Any) -> Placement:
+        return place(dtype, shape, **others.get(name, dense))
+
+    x_shape = case.batch, case.dim, case.seqlen
+    states_shape = case.batch, case.dim, case.width - 1
+    placed = {
+        "x": place(input_t, x_shape, **x_lies),
+        "weight": other("weight", weight_t, (case.dim, case.width)),
+    }
+    if case.bias is not None:
+        placed["bias"] = other("bias", weight_t if case.bias == "weight" else FLOAT32, (case.dim,))
+    if case.seq_idx:
+        placed["seq_idx"] = other("seq_idx", INT32, (case.batch, case.seqlen))
+    if case.initial:
+        placed["initial_states"] = other("initial_states", input_t, states_shape, **states_lie)
+    placed["out"] = place(input_t, x_shape, **out_lies)
+    if case.final:
+        placed["final_states_out"] = other("final_states_out", input_t, states_shape, **states_lie)
+    return placed
+
+
+def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
+    """The arrays that are read, with their memory: values from -1 to 1, x's times `scale`."""
+    random = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
+    placed = {}
+    for name, placement in placements(case).items():
+        if name in OUTPUTS:
+            continue
+        if name == "seq_idx":
+            placed[name] = Placed(placement, _sequence_numbers(random, placement.shape))
+        else:
+            scale = case.scale if name in ("x", "initial_states") else 1.0
+            placed[name] = Placed(placement, random.uniform(-scale, scale, placement.shape))
+    return placed
+
+
+def inputs(case: Case, seed: int = 0) -> dict[str, Array]:
+    """The arrays that are read."""
+    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
+
+
+def _sequence_numbers(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Runs of a few tokens numbered 0 to 2, so that a number comes back within a filter's reach, and -1 and -2."""
+    drawn = random.integers(-2, 3, shape)
+    continues = random.uniform(size=shape) < 0.7
+    for token in range(1, shape[1]):
+        drawn[:, token] = np.where(continues[:, token], drawn[:, token - 1], drawn[:, token])
+    return drawn
+
+
+def options(case: Case) -> dict[str, Any]:
+    """The arguments that are not arrays."""
+    return {"activation": case.activation, "return_final_states": case.final}
+
+
+def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
+    """out in float64 and the final states, exactly."""
+    named = {name: arrays.get(name) for name in ("bias", "seq_idx", "initial_states")}
+    out, states = reference.causal_conv1d_fn(arrays["x"], arrays["weight"], **named, activation=case.activation)
+    return {"out": out, "final_states_out": states} if case.final else {"out": out}
+
+
+ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The largest relative error of rounding to a dtype."""
+
+SILU_SLOPE = 1.1
+TANH_SILU_ERROR = 1.1e-5
+"""The absolute error of silu for 16-bit outputs (common/activation.cuh)."""
+
+
+def tolerance(case: Case) -> tuple[float, float]:
+    """How far out may be from the oracle, relatively and absolutely.
+
+    Each of the `width` fused multiply-adds rounds a partial sum of at most 1 + width * scale. For silu in float32,
+    with error bounds of the CUDA programming guide: division 2 ulp and the sum below it 1/2 ulp, relatively; __expf
+    2 + 1.173 |v| ulp, which silu(v) feels as at most 0.92 ulp of 1, at |v| = 2. Storing rounds once more.
+    """
+    sum_error = case.width * 2.0**-24 * (1.0 + case.width * case.scale)
+    stored = 0.0 if case.dtype == "float32" else ROUNDING[case.dtype]
+    subnormal = 2.0**-25 if case.dtype == "float16" else 0.0
+    if case.activation is None:
+        return stored, 1.01 * sum_error + subnormal
+    if case.dtype == "float32":
+        return 2.5 * 2.0**-23, 1.01 * SILU_SLOPE * sum_error + 2.0**-23
+    return stored, 1.01 * (SILU_SLOPE * sum_error + TANH_SILU_ERROR) + subnormal
+
+
+def sample(case: Case) -> dict[str, Any]:
+    """What to cut out of every array for a smaller call with the same results: some channels of one batch entry."""
+    channels = slice(None, None, max(1, case.dim // 64))
+    per_batch_and_channel = (slice(0, 1), channels)
+    cuts: dict[str, Any] = dict.fromkeys(("x", "initial_states", "out", "final_states_out"), per_batch_and_channel)
+    cuts |= {"weight": channels, "bias": channels, "seq_idx": slice(0, 1)}
+    return {name: cuts[name] for name in placements(case)}
+
+
+def bytes_moved(case: Case) -> int:
+    """Every distinct element of every array once."""
+    return sum(placement.bytes for placement in placements(case).values())
+
+
+def launch(case: Case) -> Launch | None:
+    """What the op runs for this call on a GPU."""
+    return plan(operands(placements(case), case.activation is not None))
+
+
+def operands(placed: dict[str, Placement], silu: bool) -> Operands:
+    """What a launch is planned from."""
+    at: dict[str, Any] = {name: each.layout for name, each in placed.items()}
+    return Operands._make([*map(at.get, ARGUMENTS), silu])
+
+
+def tensors(arrays: dict[str, Array]) -> dict[str, Array | None]:
+    """The arrays by the names that the kernels know them by."""
+    return {pointer: arrays.get(argument) for pointer, argument in zip(POINTERS, ARGUMENTS, strict=True)}
+
+
+ALL: Any = {"seq_idx": True, "initial": True, "final": True}
+STATES: Any = {"initial": True, "final": True}
+
+UNIT = (
+    # Long rows: more vectors than a tile, more tiles than a block, rows at every phase, every access width.
+    Case(1, 5, 1029),
+    Case(2, 3, 1029, 6, "float16", layout="sliced_alike", **STATES),
+    Case(1, 2, 1024, 2, "float16", seq_idx=True, activation=None),
+    Case(1, 2, 513, 5, "float32", **ALL),
+    Case(1, 9, 300, 16, "float32", bias=None, activation=None, **ALL),
+    Case(1, 3, 1041, 16, weight_dtype="float32", others="strided", **STATES),
+    Case(1, 2, 1040, 9, "float16", "bfloat16", bias="float32", layout="sliced_aligned"),
+    Case(2, 2, 1025, 3, "float32", "float16", layout="offset_alike", activation=None),
+    Case(2, 3, 360, 4, layout="offset_by_4", others="backward", **ALL),
+    Case(1, 3, 300, 7, layout="offset_by_2", weight_dtype="float16", final=True),
+    Case(1, 2, 260, 10, "float32", "bfloat16", layout="offset_by_2", initial=True),
+    Case(1, 9, 150, 4, layout="spaced", **ALL),
+    Case(1, 3, 140, 16, "float32", layout="spaced", activation="swish"),
+    Case(1, 3, 131, 8, "float16", layout="backward_seq", bias="float32", **STATES),
+    Case(1, 4, 400, 1, layout="backward_rows", bias="float32"),
+    # Short rows: several a warp, more vectors than a block, odd batches, sequences shorter than the halo; dense ones
+    # of odd lengths are cut into vectors end to end.
+    Case(3, 64, 33),
+    Case(2, 24, 19, 6, weight_dtype="float32", others="strided", **STATES),
+    Case(3, 8, 13, 9, "float32", activation=None, **ALL),
+    Case(1, 3, 21, 16, "float16", others="offset", **ALL),
+    Case(1, 90, 30, 4, "float32", bias="float32", weight_dtype="float16"),
+    Case(5, 3, 64, 3, "float16", weight_dtype="float32", **ALL),
+    Case(2, 150, 7, 16, "float16", activation=None, **ALL),
+    Case(3, 20, 40, 12, "float32", layout="sliced_aligned", **STATES),
+    Case(3, 11, 20, 16, layout="sliced_dim", others="offset", **ALL),
+    Case(2, 40, 65, 5, layout="sliced_seq", bias=None, seq_idx=True),
+    Case(3, 6, 48, 13, layout="offset_by_4", final=True),
+    Case(2, 6, 48, 11, "float16", layout="offset_by_2", activation=None, initial=True),
+    Case(1, 5, 30, 14, layout="offset_by_1", activation=None, **STATES),
+    Case(3, 7, 26, 4, "float32", layout="broadcast_batch", **ALL),
+    Case(2, 7, 26, 4, layout="transposed", others="strided", **ALL),
+    Case(3, 5, 18, 2, "float16", layout="mixed_to_last", others="backward", **STATES),
+    Case(5, 3, 1, 4, **ALL),
+    Case(4, 5, 2, 15, "float32", others="backward", **STATES),
+    # Channels contiguous: more than a block's, fewer than a warp's, tiles across the end, every access width.
+    Case(1, 136, 60, layout="channel_last"),
+    Case(2, 130, 21, 4, "float32", layout="channel_last", **ALL),
+    Case(1, 128, 30, 3, "float16", layout="channel_last", seq_idx=True, bias="float32", weight_dtype="float32"),
+    Case(2, 3, 65, 2, layout="channel_last", others="strided", initial=True),
+    Case(2, 6, 35, 5, "float16", layout="channel_last", bias=None, final=True),
+    Case(3, 8, 40, 16, "float32", layout="channel_last", activation=None, **ALL),
+    Case(2, 12, 24, 16, layout="channel_last", weight_dtype="float32", others="offset", **ALL),
+    Case(1, 16, 33, 8, "float16", "bfloat16", layout="last_sliced_dim", others="backward", **STATES),
+    Case(2, 10, 33, 9, "float32", "bfloat16", layout="last_sliced_dim_by_2", activation="swish"),
+    Case(2, 12, 17, 1, layout="last_sliced_dim_by_3", bias="float32"),
+    Case(3, 20, 19, 6, layout="last_sliced_seq", weight_dtype="float16", **ALL),
+    Case(2, 9, 19, 7, "float32", layout="last_offset_by_1", **STATES),
+    Case(2, 36, 16, 12, layout="last_offset_by_2", activation=None, seq_idx=True),
+    Case(3, 12, 22, 4, layout="last_broadcast_batch", **ALL),
+    Case(2, 24, 22, 10, "float16", layout="last_backward_seq", others="strided", **ALL),
+    Case(2, 7, 20, 4, layout="last_backward_dim", **STATES),
+    Case(3, 7, 20, 13, "float32", "float16", layout="transposed_last", **ALL),
+    Case(2, 10, 20, 11, "float16", layout="mixed_to_first", **STATES),
+    Case(4, 8, 1, 4, layout="channel_last", **ALL),
+    Case(3, 2, 9, 4, "float32", layout="channel_last", **ALL),
+    Case(4, 4, 5, 14, "float32", layout="channel_last", **STATES),
+    # Nothing to convolve, and values that saturate silu.
+    Case(2, 5, 0, 4, **STATES),
+    Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),
+    Case(0, 5, 7, 4, seq_idx=True, final=True),
+    Case(2, 0, 7, 3, layout="channel_last"),
+    Case(1, 4, 64, 4, "float32", scale=64),
+    Case(1, 4, 64, 4, "float16", layout="channel_last", scale=64),
+)
+
+_LENGTHS = (1, 2, 3, 7, 8, 15, 16, 31, 32, 63, 64, 65, 127, 128, 129, 255, 256, 257, 372, 511, 784, 1023, 1024, 1025,
+            1134, 2047, 2048, 4095, 4096)  # fmt: skip
+_BOTH = ("channel_first", "channel_last")
+_MIXED_DTYPES = [(a, b) for a in ROUNDING for b in ROUNDING]
+
+EDGE = tuple(
+    dict.fromkeys(
+        [
+            *(Case(2, 24, n, layout=a) for n in _LENGTHS for a in _BOTH),
+            *(Case(3, 8, n, 4, "float32", layout=a, **ALL) for n in _LENGTHS for a in _BOTH),
+            *(Case(2, n, 784, layout=a, **STATES) for n in (1, 3, 64, 100, 200, 4128) for a in _BOTH),
+            *(Case(n, 40, 70, 4, "float16", layout=a, **STATES) for n in range(1, 6) for a in _BOTH),
+            *(Case(2, 12, 700, n, layout=a, **ALL) for n in range(1, 17) for a in _BOTH),
+            *(Case(2, 36, 90, n, "float32", layout=a, **ALL) for n in range(1, 17) for a in _BOTH),
+            *(
+                Case(2, 20, 333, 4, a, b, bias, layout)
+                for a, b in _MIXED_DTYPES
+                for bias in (None, "weight", "float32")
+                for layout in _BOTH
+            ),
+            *(Case(3, 40, 261, 4, a, layout=b, **ALL) for a in ("bfloat16", "float32") for b in LAYOUTS),
+            *(Case(2, 24, 200, 4, others=a, layout=b, **ALL) for a in OTHERS for b in _BOTH),
+            *(Case(*shape, layout=a, **ALL) for shape in ((70000, 3, 5), (2, 70000, 9), (65537, 4, 1)) for a in _BOTH),
+            *(Case(1, 2, 2**20 + n, layout=a) for n in (0, 1) for a in _BOTH),
+        ]
+    )
+)
+
+BENCH = tuple(
+    Case(*shape, 4, dtype, layout=layout)
+    for shape, dtype in (
+        ((1, 2048, 2048), "bfloat16"),
+        ((8, 4096, 2048), "bfloat16"),
+        ((8, 5120, 2048), "float16"),
+        ((8, 2048, 2048), "float32"),
+        ((1, 8192, 65536), "bfloat16"),
+        ((4096, 512, 64), "bfloat16"),
+        ((1, 16, 2**20), "bfloat16"),
+        ((8, 4096, 1000), "bfloat16"),
+        ((8, 4096, 2047), "bfloat16"),
+        ((1, 8192, 1100), "bfloat16"),
+        ((8, 4100, 2048), "bfloat16"),
+    )
+    for layout in _BOTH
+)
+
+BIG = (
+    *(Case(2, 1024, 2**21 + 8, layout=layout, **STATES) for layout in _BOTH),  # more than 2**32 elements
+    *(Case(3, 1000, 2**20 - 1, 4, "float16", layout=layout, **STATES) for layout in _BOTH),  # more than 2**31 of them
+)

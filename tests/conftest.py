@@ -1,0 +1,59 @@
+"""What a test needs of the machine: without it the test is skipped, and counted under one reason."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import pytest
+from hypothesis import settings
+
+BIG_MEMORY_GIB = 24
+
+
+@cache
+def missing_gpu() -> str | None:
+    """Why no GPU can be used, None when one can."""
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        # Without a driver CuPy fails in more than one way.
+        return f"no CUDA device: {str(error).partition(chr(10))[0]}"
+    return None if count else "no CUDA device"
+
+
+@cache
+def missing_memory() -> str | None:
+    """Why the largest tensors do not fit, None when they do."""
+    import cupy
+
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    return None if free >= BIG_MEMORY_GIB * 2**30 else f"less than {BIG_MEMORY_GIB} GiB of GPU memory are free"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what the machine cannot run."""
+    for item in items:
+        needs_gpu = any(item.iter_markers("gpu")) or any(item.iter_markers("big_memory"))
+        if not needs_gpu:
+            continue
+        reason = missing_gpu()
+        if reason is None and any(item.iter_markers("big_memory")):
+            reason = missing_memory()
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_configure() -> None:
+    """Under compute-sanitizer every array is an allocation of its own, whose bounds the tool knows."""
+    if os.environ.get("CUCONV_SANITIZE") and missing_gpu() is None:
+        import cupy
+
+        cupy.cuda.set_allocator(None)
+
+
+# A fixed seed where CI says so: there a failure must come back. Elsewhere every run looks somewhere new.
+settings.register_profile("cuconv", deadline=None, max_examples=200, derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("cuconv")

@@ -1,0 +1,57 @@
+"""Ways for the arrays of a convolution to lie in memory, as arguments of `place`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LAST: Any = {"order": (0, 2, 1)}
+LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "channel_first": ({}, {}),
+    "channel_last": (LAST, LAST),
+    "mixed_to_first": (LAST, {}),
+    "mixed_to_last": ({}, LAST),
+    "transposed": ({"order": (1, 2, 0), "spacing": 2}, {}),
+    "transposed_last": ({"order": (2, 1, 0), "spacing": 2}, {"order": (2, 1, 0), "spacing": 3}),
+    "spaced": ({"spacing": 2}, {"spacing": 3}),
+    "sliced_dim": ({"pad": (0, 5, 0)}, {}),
+    "sliced_seq": ({"pad": (0, 0, 5)}, {}),
+    "sliced_alike": ({"pad": (0, 0, 5)}, {"pad": (0, 2, 13)}),
+    "sliced_aligned": ({"pad": (0, 0, 8)}, {"pad": (0, 3, 16)}),
+    "last_sliced_dim": ({**LAST, "pad": (0, 8, 0)}, {**LAST, "pad": (0, 16, 0)}),
+    "last_sliced_dim_by_2": ({**LAST, "pad": (0, 2, 0)}, LAST),
+    "last_sliced_dim_by_3": (LAST, {**LAST, "pad": (0, 3, 0)}),
+    "last_sliced_seq": ({**LAST, "pad": (0, 0, 3)}, {**LAST, "pad": (0, 0, 1)}),
+    "offset_alike": ({"shift": 1}, {"shift": 1}),
+    "offset_by_1": ({"shift": 1}, {}),
+    "offset_by_2": ({}, {"shift": 2}),
+    "offset_by_4": ({"shift": 5}, {"shift": 1}),
+    "last_offset_by_1": ({**LAST, "shift": 1}, {**LAST, "shift": 1}),
+    "last_offset_by_2": (LAST, {**LAST, "shift": 2}),
+    "broadcast_batch": ({"repeated": (0,)}, {}),
+    "last_broadcast_batch": ({**LAST, "repeated": (0,)}, LAST),
+    "backward_rows": ({"backward": (0, 1)}, {"backward": (1,)}),
+    "backward_seq": ({"backward": (2,)}, {}),
+    "last_backward_seq": ({**LAST, "backward": (0, 2)}, {**LAST, "backward": (2,)}),
+    "last_backward_dim": ({**LAST, "backward": (1,)}, LAST),
+}
+"""How x and out lie. "alike": neither is aligned, but both in the same way, so that vectors still serve."""
+
+OTHERS: dict[str, dict[str, dict[str, Any]]] = {
+    "dense": {},
+    "offset": {name: {"shift": 1} for name in ("weight", "bias", "seq_idx", "initial_states", "final_states_out")},
+    "strided": {
+        "weight": {"order": (1, 0), "pad": (1, 0)},
+        "bias": {"spacing": 3},
+        "seq_idx": {"order": (1, 0), "spacing": 2},
+        "initial_states": {"order": (2, 0, 1), "pad": (0, 1, 0), "shift": 1},
+        "final_states_out": {"order": (1, 0, 2), "spacing": 2},
+    },
+    "backward": {
+        "weight": {"backward": (0, 1)},
+        "bias": {"backward": (0,)},
+        "seq_idx": {"backward": (1,)},
+        "initial_states": {"backward": (1, 2)},
+        "final_states_out": {"backward": (2,)},
+    },
+}
+"""How the other arrays lie; the dense states are channel-last beside a channel-last x."""

@@ -1,0 +1,111 @@
+"""Kernels compiled for every architecture, without a GPU: no spills, no stack.
+
+There are too many variants to compile them all. A covering set has every value of every axis and every pair of width,
+vector width and dtype, the other axes falling so that many of their pairs appear, too; on one architecture it has all
+three together. What the compiler said is kept in pytest's cache under the digest of all that decides it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, fields
+from itertools import combinations
+
+import pytest
+
+from cuconv.jit import nvrtc, source
+from cuconv.jit.cache import Resources
+from cuconv.kernel import Kernel
+from tests.discovery import all_kernels
+
+ARCHS = (75, 80, 86, 89, 90, 100, 120)
+THOROUGH = 90
+
+CORE = ("width", "vec", "input_t")
+CANDIDATES = 40
+VARIANTS_A_PROGRAM = 8
+
+Values = tuple[tuple[str, object], ...]
+"""Some axes of a variant and their values."""
+
+
+def values_of(kernel: Kernel, axes: Sequence[str]) -> Values:
+    return tuple((axis, getattr(kernel, axis)) for axis in axes)
+
+
+def covering(cls: type[Kernel], strength: int) -> list[Kernel]:
+    """Variants in which every value of every axis appears and all that `strength` CORE axes can be together."""
+    axes = [field.name for field in fields(cls)]
+    core = [axis for axis in CORE if axis in axes]
+    required = [(axis,) for axis in axes] + list(combinations(core, min(strength, len(core))))
+    holders: dict[Values, list[Kernel]] = defaultdict(list)
+    for kernel in cls.variants():
+        for chosen in required:
+            holders[values_of(kernel, chosen)].append(kernel)
+    choose = random.Random(cls.__name__)
+    missing, rows, seen = dict.fromkeys(holders), [], set[Values]()
+
+    def gain(kernel: Kernel) -> tuple[int, int]:
+        needed = sum(values_of(kernel, chosen) in missing for chosen in required)
+        return needed, sum(values_of(kernel, pair) not in seen for pair in combinations(axes, 2))
+
+    # The largest combinations first: they bring the single values along.
+    for values in sorted(holders, key=len, reverse=True):
+        if values in missing:
+            some = holders[values]
+            rows.append(max(choose.sample(some, min(CANDIDATES, len(some))), key=gain))
+            for chosen in required:
+                missing.pop(values_of(rows[-1], chosen), None)
+            seen.update(values_of(rows[-1], pair) for pair in combinations(axes, 2))
+    assert not missing
+    return rows
+
+
+def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, cache: pytest.Cache | None) -> dict[str, Resources]:
+    """What ptxas reports of every row, by expression."""
+    code, target = source.load(), f"sm_{arch}"
+    expressions = [kernel.expression for kernel in rows]
+    told = repr((code.digest, cls.unit, expressions, nvrtc.options(target), nvrtc.version()))
+    key = f"cuconv/resources/{hashlib.sha256(told.encode()).hexdigest()}"
+    if cache is not None and (kept := cache.get(key, None)) is not None:
+        return {expression: Resources(**resources) for expression, resources in kept.items()}
+    programs = [expressions[i : i + VARIANTS_A_PROGRAM] for i in range(0, len(rows), VARIANTS_A_PROGRAM)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        done = pool.map(lambda program: nvrtc.compile(code, f"{cls.unit}.cu", program, target).resources, programs)
+        found = {expression: resources for each in done for expression, resources in each.items()}
+    if cache is not None:
+        cache.set(key, {expression: asdict(resources) for expression, resources in found.items()})
+    return found
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("cls", all_kernels())
+def test_kernels_compile_without_spills(cls: type[Kernel], arch: int, request: pytest.FixtureRequest) -> None:
+    if arch not in nvrtc.supported_archs():
+        pytest.skip(f"this NVRTC does not compile for sm_{arch}")
+    rows = covering(cls, 3 if arch == THOROUGH else 2)
+    found = compiled(cls, rows, arch, getattr(request.config, "cache", None))
+    assert found.keys() == {kernel.expression for kernel in rows}
+    spilling = [
+        f"{expression}: {r.registers} registers, {r.stack_bytes} bytes of stack, {r.spill_store_bytes} spilled"
+        for expression, r in found.items()
+        if r.stack_bytes or r.spill_store_bytes or r.spill_load_bytes
+    ]
+    assert not spilling, "\n".join([f"{len(spilling)} of {len(rows)} kernels for sm_{arch}", *spilling])
+
+
+@pytest.mark.parametrize("cls", all_kernels())
+def test_a_covering_set_covers(cls: type[Kernel]) -> None:
+    axes = [field.name for field in fields(cls)]
+    core = [axis for axis in CORE if axis in axes]
+    everything = list(cls.variants())
+    for strength in (2, 3):
+        rows = covering(cls, strength)
+        assert len(rows) == len(set(rows)) and set(rows) <= set(everything)
+        for chosen in [*((axis,) for axis in axes), *combinations(core, strength)]:
+            assert {values_of(row, chosen) for row in rows} == {values_of(kernel, chosen) for kernel in everything}
