@@ -39,6 +39,8 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "dense": {},
     "offset": {name: {"shift": 1} for name in ("weight", "bias", "seq_idx", "initial_states", "final_states_out")},
+    "offset_weight": {"weight": {"shift": 1}},
+    "offset_bias": {"bias": {"shift": 1}},
     "strided": {
         "weight": {"order": (1, 0), "pad": (1, 0)},
         "bias": {"spacing": 3},

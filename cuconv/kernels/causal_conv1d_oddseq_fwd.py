@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,6 +24,11 @@ class CausalConv1dOddseqFwd(RowKernel):
     params: ClassVar[Params] = conv_params(
         ("row", "u4", 3), ("blocks", "u4", 3), ("batch_vecs", "u4"), ("padding", "u4")
     )
+
+    @classmethod
+    def variants(cls) -> Iterator[RowKernel]:
+        # With one element an access no row is odd.
+        return (kernel for kernel in super().variants() if kernel.vec > 1)
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for x of (batch, dim, seqlen), and the params that divide the work so."""

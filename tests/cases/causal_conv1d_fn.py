@@ -217,7 +217,7 @@ UNIT = (
     # Channels contiguous: more than a block's, fewer than a warp's, tiles across the end, every access width.
     Case(1, 136, 60, layout="channel_last"),
     Case(2, 130, 21, 4, "float32", layout="channel_last", **ALL),
-    Case(1, 128, 30, 3, "float16", layout="channel_last", seq_idx=True, bias="float32", weight_dtype="float32"),
+    Case(1, 128, 30, 3, "float16", "float32", layout="channel_last", others="offset_weight", seq_idx=True),
     Case(2, 3, 65, 2, layout="channel_last", others="strided", initial=True),
     Case(2, 6, 35, 5, "float16", layout="channel_last", bias=None, final=True),
     Case(3, 8, 40, 16, "float32", layout="channel_last", activation=None, **ALL),
@@ -225,7 +225,7 @@ UNIT = (
     Case(1, 16, 33, 8, "float16", "bfloat16", layout="last_sliced_dim", others="backward", **STATES),
     Case(2, 10, 33, 9, "float32", "bfloat16", layout="last_sliced_dim_by_2", activation="swish"),
     Case(2, 12, 17, 1, layout="last_sliced_dim_by_3", bias="float32"),
-    Case(3, 20, 19, 6, layout="last_sliced_seq", weight_dtype="float16", **ALL),
+    Case(3, 20, 19, 6, layout="last_sliced_seq", weight_dtype="float16", others="offset_bias", **ALL),
     Case(2, 9, 19, 7, "float32", layout="last_offset_by_1", **STATES),
     Case(2, 36, 16, 12, layout="last_offset_by_2", activation=None, seq_idx=True),
     Case(3, 12, 22, 4, layout="last_broadcast_batch", **ALL),

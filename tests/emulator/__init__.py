@@ -1,0 +1,97 @@
+"""Runs the kernels of cuda_src on the CPU, under sanitizers: every thread a fiber, every tensor between fences.
+
+Blocks run one after the other, and a block's threads by turns, which change only where a thread waits. So there is no
+waiting for another block, no weak memory, and none of what bypasses threads: asynchronous copies, tensor cores.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cuconv.kernel import Kernel
+from cuconv.launch import LaunchConfig
+from tests.emulator import compiler, report, translation
+from tests.emulator.compiler import BuildError
+from tests.emulator.memory import Memory
+from tests.emulator.process import TIME_LIMIT, Crash, Process
+
+__all__ = ["BuildError", "EmulationError", "available", "last_launch", "pointer_names", "prebuild", "run"]
+
+
+class EmulationError(AssertionError):
+    """The launch did what a kernel must not; the text says what, where in the .cu, and on which tensor."""
+
+
+def available() -> str | None:
+    """Why kernels cannot be emulated on this machine, or None."""
+    return compiler.missing()
+
+
+def prebuild(kernels: Iterable[Kernel]) -> None:
+    """Build many kernels at once, on all cores; `run` builds what is missing one by one."""
+    compiler.build(kernels)
+
+
+def run(
+    kernel: Kernel,
+    config: LaunchConfig,
+    numbers: bytes,
+    tensors: Mapping[str, np.ndarray | None],
+    *,
+    seed: int = 0,
+    time_limit: float = TIME_LIMIT,
+) -> None:
+    """One launch. `tensors` has an array of any strides, or None, for each pointer of the kernel's params.
+
+    Results are written into the arrays. The seed decides in which order threads and blocks run; 2k and 2k + 1 are
+    opposite orders.
+    """
+    pointers = pointer_names(kernel)
+    if tuple(tensors) != pointers:
+        raise TypeError(f"tensors are {', '.join(tensors)}, want {', '.join(pointers)}")
+    if len(numbers) != kernel.params.numbers.itemsize:
+        raise TypeError(f"numbers has {len(numbers)} bytes, want {kernel.params.numbers.itemsize}")
+    memory = Memory(tensors)
+    job: dict[str, Any] = {
+        "source_folder": str(compiler.source_folder(kernel)),
+        "runtime": str(compiler.runtime()),
+        "library": str(compiler.library(kernel)),
+        "entry": translation.entry(kernel),
+        "grid": config.grid,
+        "block": config.block,
+        "shared_mem": config.shared_mem,
+        "seed": seed,
+        "memory": memory.bytes.tobytes(),
+        "open_ranges": memory.open_ranges(),
+        "pointers": [memory.pointer(name) for name in pointers],
+        "numbers": numbers,
+    }
+    last_launch().write_bytes(pickle.dumps(job))
+    try:
+        written = _process().run(job, time_limit)
+    except Crash as crash:
+        raise EmulationError(f"{kernel.expression}\n{report.summary(str(crash), memory)}") from None
+    if wrong := memory.take(written):
+        raise EmulationError(f"{kernel.expression}\n{wrong}")
+
+
+def pointer_names(kernel: Kernel) -> tuple[str, ...]:
+    """The names of the kernel's tensors, in order."""
+    count = kernel.params.pointers.size // np.dtype("u8").itemsize
+    return (kernel.params.dtype.names or ())[:count]
+
+
+def last_launch() -> Path:
+    """Where the last launch is kept, for `python -m tests.emulator` to debug."""
+    return compiler.root() / "last_launch"
+
+
+@functools.cache
+def _process() -> Process:
+    return Process()

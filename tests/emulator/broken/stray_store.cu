@@ -1,0 +1,9 @@
+// Writes every element, where it may write only each second one.
+#include "common/params.cuh"
+
+template <int kThreads>
+__global__ void stray_store_kernel(const Row p) {
+    if (threadIdx.x >= p.length) return;
+    p.out[threadIdx.x * p.step] = p.x[threadIdx.x];
+    if (threadIdx.x == 0) p.out[1] = 5;
+}

@@ -1,0 +1,231 @@
+"""g++ and what it builds: the runtime, and one shared library for a few specialisations of a kernel."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cuconv.jit import cache, source
+from cuconv.kernel import Kernel
+from tests.emulator import translation
+
+_HERE = Path(__file__).parent
+_INCLUDE = _HERE / "include"
+_RUNTIME = _HERE / "runtime"
+
+_COMMON = ("-std=c++17", "-fPIC", "-shared", "-fno-omit-frame-pointer")
+_OF_KERNELS = (
+    # Builds take longer than launches, and without optimisation half as long. A call in the source is then one in the
+    # program, which the runtime relies on, and a debugger sees everything.
+    "-O0",
+    "-g",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    # Vector accesses read memory as another type than it was declared with, as device code may.
+    "-fno-strict-aliasing",
+    # Kernels of other files, and other builds of this one, have functions of the same names.
+    "-fvisibility=hidden",
+    "-fno-gnu-unique",
+    # The same numbers on every machine: no fused operation but those that the source asks for.
+    "-ffp-contract=off",
+    *_COMMON,
+)
+# Not sanitized: it moves between stacks and writes where kernels must not.
+_OF_RUNTIME = (*_COMMON, "-O1", "-g")
+
+_VARIANTS_A_BUILD = 6
+"""Reading the headers costs as much as one specialisation; more in one build leave the other core idle at the end."""
+
+_FOLDERS_KEPT = 3
+"""Of a kernel's builds, each from other sources: what a change of branch and back needs."""
+
+
+class BuildError(RuntimeError):
+    """g++ does not take the kernel."""
+
+
+@functools.cache
+def missing() -> str | None:
+    """Why nothing can be built on this machine, or None."""
+    if not sys.platform.startswith("linux"):
+        return "the emulator needs Linux"
+    if shutil.which("g++") is None:
+        return "the emulator needs g++, which is not installed"
+    for library in ("libasan.so", "libubsan.so"):
+        if not _library(library).is_file():
+            return f"the emulator needs {library}, which this g++ lacks"
+    return None
+
+
+@functools.cache
+def fills_locals() -> bool:
+    """Whether this g++ can give variables that nobody wrote a conspicuous value."""
+    return int(_gxx("-dumpversion").partition(".")[0]) >= 12
+
+
+def sanitizer() -> Path:
+    """The library that must be in a process before all others."""
+    return _library("libasan.so").resolve()
+
+
+def runtime() -> Path:
+    """The library of fibers, barriers and shared memory that all kernels are run by."""
+    sources = sorted(_RUNTIME.glob("*.cpp"))
+    files = sorted([*_RUNTIME.iterdir(), *_INCLUDE.iterdir()])
+    folder = _folder(root(), "runtime", _digest(files, _OF_RUNTIME))
+    library = folder / "runtime.so"
+    if not library.exists():
+        _compile(library, (*_OF_RUNTIME, f"-I{_INCLUDE}", *map(str, sources)), folder)
+    return library
+
+
+def library(kernel: Kernel) -> Path:
+    """The shared library that has this specialisation's entry."""
+    unit = _Unit(kernel)
+    return unit.find(kernel) or unit.build([kernel])
+
+
+def build(kernels: Iterable[Kernel]) -> None:
+    """Build what is not built yet, several specialisations in one library and several libraries at a time."""
+    units: dict[tuple[type[Kernel], str], list[Kernel]] = {}
+    for kernel in dict.fromkeys(kernels):
+        units.setdefault((type(kernel), kernel.unit), []).append(kernel)
+    tasks: list[tuple[_Unit, Sequence[Kernel]]] = []
+    for of_unit in units.values():
+        unit = _Unit(of_unit[0])
+        wanted = [kernel for kernel in of_unit if unit.find(kernel) is None]
+        count = -(-len(wanted) // _VARIANTS_A_BUILD)
+        tasks += [(unit, wanted[i::count]) for i in range(count)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        first = pool.submit(runtime)
+        for done in [pool.submit(unit.build, chosen) for unit, chosen in tasks]:
+            done.result()
+        first.result()
+
+
+class _Unit:
+    """A kernel's source with all that decides what g++ makes of it, and the folder of what it made."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._flags = [*_OF_KERNELS]
+        if fills_locals():
+            # Else a variable that nobody wrote may hold another thread's right value, left over on the stack.
+            self._flags.append("-ftrivial-auto-var-init=pattern")
+        code = _read(source_folder(kernel))
+        self._files = {name: text for name, text in code.items() if name.endswith(".cuh") or name == kernel.file}
+        texts = [part for name in sorted(self._files) for part in (name, self._files[name])]
+        digest = _digest(sorted(_INCLUDE.iterdir()), [*self._flags, *texts])
+        self.folder = _folder(root(), kernel.unit, digest)
+
+    def find(self, kernel: Kernel) -> Path | None:
+        """The library that has a specialisation's entry, if it is built."""
+        try:
+            library = self.folder / (self.folder / translation.entry(kernel)).read_text(encoding="utf-8")
+        except OSError:
+            return None
+        return library if library.is_file() else None
+
+    def build(self, kernels: Sequence[Kernel]) -> Path:
+        """One library, and for every specialisation a file that names it."""
+        for name, text in self._files.items():
+            _write(self.folder / name, translation.translate(name, text))
+        program = translation.program(kernels)
+        stem = hashlib.sha256(program.encode()).hexdigest()[:16]
+        main, library = self.folder / f"{stem}.cpp", self.folder / f"{stem}.so"
+        _write(main, program)
+        _compile(library, (*self._flags, "-I.", f"-I{_INCLUDE}", str(main)), self.folder)
+        for kernel in kernels:
+            _write(self.folder / translation.entry(kernel), library.name)
+        return library
+
+
+def source_folder(kernel: Kernel) -> Path:
+    """Where the kernel's .cu is: the package's device code, but for a kernel that says otherwise."""
+    folder: Path = getattr(kernel, "source_folder", None) or source.folder()
+    return folder
+
+
+@functools.cache
+def _read(folder: Path) -> dict[str, str]:
+    return dict(source.read(folder).files)
+
+
+@functools.cache
+def _library(name: str) -> Path:
+    # A library that is not found comes back as the bare name.
+    return Path(_gxx("-print-file-name=" + name).strip())
+
+
+@functools.cache
+def _version() -> str:
+    return _gxx("--version") + _gxx("-dumpmachine")
+
+
+def _gxx(*arguments: str) -> str:
+    return subprocess.run(["g++", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def _digest(files: Iterable[Path], texts: Iterable[str]) -> str:
+    parts = [part for path in files for part in (path.name, path.read_text(encoding="utf-8"))]
+    sha = hashlib.sha256()
+    for part in (_version(), *parts, *texts):
+        encoded = part.encode()
+        sha.update(len(encoded).to_bytes(8, "little") + encoded)
+    return sha.hexdigest()[:16]
+
+
+def root() -> Path:
+    """Where all is kept: beside the kernels that NVRTC built, or where that is forbidden, until this process ends."""
+    return _writable(cache.folder() / "emulator")
+
+
+@functools.cache
+def _writable(wanted: Path) -> Path:
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        if os.access(wanted, os.W_OK):
+            return wanted
+    except OSError:
+        pass
+    private = tempfile.mkdtemp(prefix="cuconv-emulator-")
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    return Path(private)
+
+
+@functools.cache
+def _folder(root: Path, name: str, digest: str) -> Path:
+    """The folder of one state of a kernel's source; that of its oldest state goes when there are too many."""
+    folder = root / f"{name}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    states = [path for path in root.iterdir() if re.fullmatch(re.escape(name) + "-[0-9a-f]{16}", path.name)]
+    for old in sorted(states, key=lambda path: path.stat().st_mtime)[:-_FOLDERS_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _compile(target: Path, arguments: Sequence[str], folder: Path) -> None:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+    command = ["g++", f"-ffile-prefix-map={folder}=.", *arguments, "-o", str(temporary)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BuildError(done.stderr)
+    os.replace(temporary, target)

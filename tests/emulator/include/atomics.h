@@ -1,0 +1,86 @@
+// Atomics. Threads switch only inside a call, so a plain update is one; each lets others go first, as a GPU may.
+#pragma once
+
+#include "emulator.h"
+#include "intrinsics.h"
+
+namespace emulator {
+
+template <typename T, typename Update>
+__forceinline__ T update(T* address, Update updated) {
+    yield();
+    const T old = *address;
+    *address = updated(old);
+    return old;
+}
+
+// The second argument of an atomic converts to what the address holds.
+template <typename T>
+struct Same {
+    using Type = T;
+};
+
+}  // namespace emulator
+
+template <typename T>
+__forceinline__ T atomicAdd(T* address, typename emulator::Same<T>::Type value) {
+    // Integers wrap around in the hardware; only unsigned ones may in C++.
+    if constexpr (std::is_integral_v<T>) {
+        using U = std::make_unsigned_t<T>;
+        return emulator::update(address,
+                                [=](T old) { return static_cast<T>(static_cast<U>(old) + static_cast<U>(value)); });
+    } else {
+        return emulator::update(address, [=](T old) { return old + value; });
+    }
+}
+
+template <typename T>
+__forceinline__ T atomicSub(T* address, typename emulator::Same<T>::Type value) {
+    using U = std::make_unsigned_t<T>;
+    return emulator::update(address,
+                            [=](T old) { return static_cast<T>(static_cast<U>(old) - static_cast<U>(value)); });
+}
+
+template <typename T>
+__forceinline__ T atomicExch(T* address, typename emulator::Same<T>::Type value) {
+    return emulator::update(address, [=](T) { return value; });
+}
+
+template <typename T>
+__forceinline__ T atomicMin(T* address, typename emulator::Same<T>::Type value) {
+    return emulator::update(address, [=](T old) { return value < old ? value : old; });
+}
+
+template <typename T>
+__forceinline__ T atomicMax(T* address, typename emulator::Same<T>::Type value) {
+    return emulator::update(address, [=](T old) { return old < value ? value : old; });
+}
+
+template <typename T>
+__forceinline__ T atomicAnd(T* address, typename emulator::Same<T>::Type value) {
+    return emulator::update(address, [=](T old) { return old & value; });
+}
+
+template <typename T>
+__forceinline__ T atomicOr(T* address, typename emulator::Same<T>::Type value) {
+    return emulator::update(address, [=](T old) { return old | value; });
+}
+
+template <typename T>
+__forceinline__ T atomicXor(T* address, typename emulator::Same<T>::Type value) {
+    return emulator::update(address, [=](T old) { return old ^ value; });
+}
+
+template <typename T>
+__forceinline__ T atomicCAS(T* address, typename emulator::Same<T>::Type expected,
+                            typename emulator::Same<T>::Type value) {
+    return emulator::update(address, [=](T old) { return old == expected ? value : old; });
+}
+
+__forceinline__ unsigned atomicInc(unsigned* address, unsigned limit) {
+    return emulator::update(address, [=](unsigned old) { return old >= limit ? 0 : old + 1; });
+}
+
+__forceinline__ unsigned atomicDec(unsigned* address, unsigned limit) {
+    return emulator::update(address, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
+}

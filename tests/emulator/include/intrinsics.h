@@ -1,0 +1,130 @@
+// Device functions of one thread: cached loads and stores, bit casts, integer and fast float arithmetic.
+#pragma once
+
+#include "qualifiers.h"
+
+template <typename T>
+__forceinline__ T __ldg(const T* p) {
+    return *p;
+}
+template <typename T>
+__forceinline__ T __ldca(const T* p) {
+    return *p;
+}
+template <typename T>
+__forceinline__ T __ldcg(const T* p) {
+    return *p;
+}
+template <typename T>
+__forceinline__ T __ldcs(const T* p) {
+    return *p;
+}
+template <typename T>
+__forceinline__ T __ldlu(const T* p) {
+    return *p;
+}
+template <typename T>
+__forceinline__ void __stcg(T* p, T value) {
+    *p = value;
+}
+template <typename T>
+__forceinline__ void __stcs(T* p, T value) {
+    *p = value;
+}
+template <typename T>
+__forceinline__ void __stwt(T* p, T value) {
+    *p = value;
+}
+
+namespace emulator {
+
+template <typename To, typename From>
+__forceinline__ To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+}  // namespace emulator
+
+__forceinline__ float __uint_as_float(unsigned v) {
+    return emulator::bit_cast<float>(v);
+}
+__forceinline__ float __int_as_float(int v) {
+    return emulator::bit_cast<float>(v);
+}
+__forceinline__ unsigned __float_as_uint(float v) {
+    return emulator::bit_cast<unsigned>(v);
+}
+__forceinline__ int __float_as_int(float v) {
+    return emulator::bit_cast<int>(v);
+}
+
+__forceinline__ unsigned __umulhi(unsigned a, unsigned b) {
+    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
+}
+__forceinline__ int __mulhi(int a, int b) {
+    return static_cast<int>(static_cast<long long>(a) * b >> 32);
+}
+__forceinline__ int __popc(unsigned v) {
+    return __builtin_popcount(v);
+}
+__forceinline__ int __clz(int v) {
+    return v == 0 ? 32 : __builtin_clz(static_cast<unsigned>(v));
+}
+__forceinline__ int __ffs(int v) {
+    return __builtin_ffs(v);
+}
+
+__forceinline__ float __fadd_rn(float a, float b) {
+    return a + b;
+}
+__forceinline__ float __fmul_rn(float a, float b) {
+    return a * b;
+}
+__forceinline__ float __fmaf_rn(float a, float b, float c) {
+    return fmaf(a, b, c);
+}
+__forceinline__ float __frcp_rn(float v) {
+    return 1.0f / v;
+}
+__forceinline__ float __fdiv_rn(float a, float b) {
+    return a / b;
+}
+__forceinline__ float __expf(float v) {
+    return expf(v);
+}
+__forceinline__ float __logf(float v) {
+    return logf(v);
+}
+__forceinline__ float __log2f(float v) {
+    return log2f(v);
+}
+__forceinline__ float rsqrtf(float v) {
+    return 1.0f / sqrtf(v);
+}
+
+// The programming guide: a divisor above 2**126 gives 0, or NaN for an infinite dividend.
+__forceinline__ float __fdividef(float a, float b) {
+    constexpr float kLimit = 8.507059173023462e37f;
+    return fabsf(b) > kLimit && std::isfinite(b) ? 0.0f * a : a / b;
+}
+
+// Unlike std::min, these take two types, as the toolkit's overloads do.
+template <typename A, typename B>
+__forceinline__ std::common_type_t<A, B> min(A a, B b) {
+    using T = std::common_type_t<A, B>;
+    if constexpr (std::is_floating_point_v<T>) return std::fmin(static_cast<T>(a), static_cast<T>(b));
+    return static_cast<T>(b) < static_cast<T>(a) ? static_cast<T>(b) : static_cast<T>(a);
+}
+template <typename A, typename B>
+__forceinline__ std::common_type_t<A, B> max(A a, B b) {
+    using T = std::common_type_t<A, B>;
+    if constexpr (std::is_floating_point_v<T>) return std::fmax(static_cast<T>(a), static_cast<T>(b));
+    return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(b) : static_cast<T>(a);
+}
+
+__forceinline__ void __trap() {
+    __builtin_trap();
+}

@@ -1,0 +1,26 @@
+// What a kernel's argument struct is, for the assertions that it is what the host packs.
+#pragma once
+
+#include <cstddef>
+
+namespace emulator {
+
+template <typename Params>
+Params params_of(void (*kernel)(Params));
+
+}  // namespace emulator
+
+// EMULATOR_FIELD(x) defines Field_x<Params>: where the field x is. It is a member of Params, or else of its member
+// `operands`, which kernels of one family share and the host's flat record does not know.
+#define EMULATOR_FIELD(name)                                                                          \
+    template <typename Params, typename = void>                                                       \
+    struct Field_##name {                                                                             \
+        using Operands = decltype(Params::operands);                                                  \
+        using Type = decltype(Operands::name);                                                        \
+        static constexpr std::size_t kOffset = offsetof(Params, operands) + offsetof(Operands, name); \
+    };                                                                                                \
+    template <typename Params>                                                                        \
+    struct Field_##name<Params, std::void_t<decltype(Params::name)>> {                                \
+        using Type = decltype(Params::name);                                                          \
+        static constexpr std::size_t kOffset = offsetof(Params, name);                                \
+    };

@@ -1,0 +1,107 @@
+// Where threads wait for each other: the block's barrier and the operations of a warp.
+#include <cstring>
+
+#include "block.h"
+
+namespace emulator {
+
+namespace {
+
+void suspend_until_ready(const Wait& wait) {
+    block.self().wait = wait;
+    block.self().state = State::kWaiting;
+    Fiber::suspend();
+}
+
+bool waits_for_lanes(const Thread& thread) {
+    return thread.state == State::kWaiting && thread.wait.mask != 0;
+}
+
+}  // namespace
+
+void yield() {
+    Fiber::suspend();
+    if (is_late) fail(__builtin_return_address(0), "the launch does not end");
+}
+
+int barrier(const char* what, bool predicate) {
+    const Wait here{what, __builtin_return_address(0), 0};
+    block.self().value = predicate;
+    if (++block.at_barrier < block.threads.size()) {
+        suspend_until_ready(here);
+        return static_cast<int>(block.self().value);
+    }
+    block.at_barrier = 0;
+    std::uint64_t predicates = 0;
+    for (Thread& thread : block.threads) {
+        if (thread.state == State::kWaiting && thread.wait.where != here.where) {
+            report_divergence(thread.wait, here);
+        }
+        predicates += thread.value;
+    }
+    for (Thread& thread : block.threads) {
+        thread.value = predicates;
+        thread.state = State::kReady;
+    }
+    return static_cast<int>(predicates);
+}
+
+void refuse_width(const char* what, int width) {
+    fail(__builtin_return_address(0), "%s with a width of %d, which is no power of two up to 32", what, width);
+}
+
+unsigned lane() {
+    return block.running % kWarp;
+}
+
+// The lanes that the block's size gives this warp.
+static unsigned existing_lanes() {
+    const std::size_t count = block.threads.size() - block.first_of_warp();
+    return count >= kWarp ? ~0u : (1u << count) - 1;
+}
+
+unsigned active_lanes() {
+    unsigned mask = 0;
+    for (int i = 0; i < kWarp; ++i) {
+        const unsigned bit = 1u << i;
+        if ((existing_lanes() & bit) && block.threads[block.first_of_warp() + i].state != State::kReturned) mask |= bit;
+    }
+    return mask;
+}
+
+const Lanes& exchange(const char* what, unsigned mask, std::uint64_t value) {
+    Thread& self = block.self();
+    const Wait here{what, __builtin_return_address(0), mask};
+    if ((mask >> lane() & 1) == 0)
+        fail(here.where, "%s with mask 0x%08x, which does not name the calling lane", what, mask);
+    self.value = value;
+
+    Thread* const warp = &block.threads[block.first_of_warp()];
+    Lanes lanes{};
+    for (std::uint64_t& unknown : lanes.values) unknown = ~std::uint64_t{0};
+    const unsigned wanted = mask & existing_lanes();
+    for (int i = 0; i < kWarp; ++i) {
+        if ((wanted >> i & 1) == 0) continue;
+        if (&warp[i] != &self && !(waits_for_lanes(warp[i]) && warp[i].wait.mask == mask)) continue;
+        lanes.brought |= 1u << i;
+        lanes.values[i] = warp[i].value;
+    }
+    if (lanes.brought != wanted) {
+        suspend_until_ready(here);
+        return self.lanes;
+    }
+    // The lanes of a __syncwarp may come from different lines, those that exchange values may not.
+    const bool is_anywhere = std::strcmp(what, "__syncwarp") == 0;
+    for (int i = 0; i < kWarp; ++i) {
+        if ((wanted >> i & 1) == 0) continue;
+        const Wait& other = &warp[i] == &self ? here : warp[i].wait;
+        if (std::strcmp(other.what, what) != 0 || (!is_anywhere && other.where != here.where)) {
+            report_divergence(other, here);
+        }
+        warp[i].lanes = lanes;
+        warp[i].state = State::kReady;
+    }
+    return self.lanes;
+}
+
+}  // namespace emulator

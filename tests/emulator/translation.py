@@ -1,0 +1,84 @@
+"""What g++ is given for a kernel: its source, an entry for every specialisation, and the layout of its arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from cuconv.kernel import Kernel
+
+# Comments come first, so that what they say of shared memory is passed over.
+_SHARED = re.compile(r"//[^\n]*|/\*.*?\*/|\b(?:(extern|static)\s+)?__shared__\s+([^;]+);", re.DOTALL)
+_ALIGNED = re.compile(r"\b(?:__align__|alignas)\s*(\((?:[^()]|\([^()]*\))*\))")
+_DECLARATOR = re.compile(r"(?P<type>.*[\s>])(?P<name>\w+)\s*(?P<extents>(?:\[[^\]]*\]\s*)*)", re.DOTALL)
+_TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
+
+
+def translate(name: str, text: str) -> str:
+    """A source file as g++ takes it: unchanged but for declarations of shared memory, which C++ has no word for.
+
+    g++ is told the file's own name and line numbers. They are relative names, the same on every machine.
+    """
+    return f'#line 1 "{name}"\n' + _SHARED.sub(lambda match: _shared_variable(name, match), text)
+
+
+def entry(kernel: Kernel) -> str:
+    """The C name of the function that calls this specialisation with arguments of this layout."""
+    identity = f"{kernel.expression} {kernel.params.dtype.descr}"
+    return f"{kernel.unit}_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+
+
+def program(kernels: Sequence[Kernel]) -> str:
+    """The translation unit that instantiates specialisations of one kernel."""
+    lines = ['#include "device.h"', f'#include "{kernels[0].file}"', '#include "layout.h"', *_layout(kernels[0])]
+    for kernel in kernels:
+        lines += [
+            f'extern "C" __attribute__((visibility("default"))) void {entry(kernel)}(const void* params) {{',
+            f"    {kernel.expression}(*static_cast<const Params*>(params));",
+            "}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _layout(kernel: Kernel) -> list[str]:
+    """Assertions that the C++ struct and the NumPy record agree."""
+    record = kernel.params.dtype
+    struct = f"the argument struct of {kernel.unit}"
+    lines = [
+        f"using Params = decltype(emulator::params_of(&{kernel.expression}));",
+        f'static_assert(sizeof(Params) == {record.itemsize}, "{struct} has {record.itemsize} bytes in NumPy");',
+    ]
+    for name, (dtype, offset, *_) in (record.fields or {}).items():
+        field, where = f"Field_{name}<Params>", f"{name} in {struct}"
+        lines += [
+            f"EMULATOR_FIELD({name})",
+            f'static_assert({field}::kOffset == {offset}, "{where} is at {offset} in NumPy");',
+            f'static_assert(sizeof({field}::Type) == {dtype.itemsize}, "{where} has {dtype.itemsize} bytes in NumPy");',
+        ]
+        if offset < kernel.params.pointers.size:
+            lines.append(f'static_assert(std::is_pointer_v<{field}::Type>, "{where} is a pointer in NumPy");')
+    return lines
+
+
+def _shared_variable(file: str, match: re.Match[str]) -> str:
+    storage, declaration = match.groups()
+    if declaration is None:
+        return match[0]
+    declarator = _DECLARATOR.fullmatch(_ALIGNED.sub("", declaration).strip())
+    if declarator is None or "," in _without_template_arguments(declarator["type"]):
+        line = match.string.count("\n", 0, match.start()) + 1
+        raise ValueError(f"{file}:{line}: the emulator takes one shared variable a declaration: {match[0]}")
+    element, name, extents = (declarator[part].strip() for part in ("type", "name", "extents"))
+    # Whatever is reported of a later line must keep its number.
+    newlines = "\n" * match[0].count("\n")
+    if storage == "extern":
+        return f"auto* const {name} = static_cast<{element}*>(emulator::dynamic_shared());{newlines}"
+    alignment = ", ".join(["", *_ALIGNED.findall(declaration)])
+    return f"auto& {name} = emulator::shared<{element}{extents}>([] {{}}{alignment});{newlines}"
+
+
+def _without_template_arguments(text: str) -> str:
+    while (shorter := _TEMPLATE_ARGUMENTS.sub("", text)) != text:
+        text = shorter
+    return text

@@ -1,0 +1,116 @@
+"""The process in which emulated kernels run: a child, because a finding ends it. A script of its own.
+
+Its first life only changes what must be settled before a process begins, and becomes the second, which has
+AddressSanitizer loaded before anything else. That one runs the launch in a file, or those that come by standard input.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pickle
+import resource
+import signal
+import struct
+import sys
+from typing import Any, NoReturn
+
+SANITIZER = "EMULATOR_SANITIZER"
+_NO_RANDOM_ADDRESSES = 0x0040000
+_PR_SET_PDEATHSIG = 1
+
+_OPTIONS = {
+    # Python frees little of what it has. Two builds of a kernel have variables of the same name.
+    "ASAN_OPTIONS": ":".join(
+        [
+            "detect_leaks=0",
+            "detect_odr_violation=0",
+            "detect_stack_use_after_return=0",
+            "abort_on_error=1",
+            "color=never",
+        ]
+    ),
+    "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1:color=never",
+}
+
+
+def become_sanitized(library: str) -> NoReturn:
+    # Where the system scatters addresses widely, GCC 12's AddressSanitizer finds its own taken now and then. And a
+    # failing launch is the same each time. Where a container forbids it, addresses stay random.
+    ctypes.CDLL(None).personality(_NO_RANDOM_ADDRESSES)
+    preloaded = ":".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
+    environment = {**os.environ, **_OPTIONS, "LD_PRELOAD": preloaded}
+    del environment[SANITIZER]
+    os.execve(sys.executable, sys.orig_argv, environment)
+
+
+@functools.cache
+def load_runtime(path: str) -> ctypes.CDLL:
+    """The runtime, which every kernel's library takes its functions from."""
+    runtime = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    runtime.emulator_begin_memory.restype = ctypes.c_void_p
+    runtime.emulator_handle_signals()
+    return runtime
+
+
+@functools.cache
+def load_kernels(path: str) -> ctypes.CDLL:
+    """A library of kernels."""
+    return ctypes.CDLL(path)
+
+
+def launch(job: dict[str, Any]) -> bytes:
+    """Run one launch; the memory after it."""
+    runtime = load_runtime(job["runtime"])
+    entry = getattr(load_kernels(job["library"]), job["entry"])
+    memory = job["memory"]
+    size = ctypes.c_size_t(len(memory))
+    base: int = runtime.emulator_begin_memory(size)
+    print(f"memory at {base:#x}", file=sys.stderr, flush=True)
+    ctypes.memmove(base, memory, len(memory))
+    pointers = [0 if pointer is None else base + pointer for pointer in job["pointers"]]
+    ranges = job["open_ranges"]
+    buffer = ctypes.c_void_p(base)
+    runtime.emulator_fence(buffer, size, ranges, ctypes.c_size_t(len(ranges) // 16))
+    runtime.emulator_launch(
+        ctypes.cast(entry, ctypes.c_void_p),
+        struct.pack(f"={len(pointers)}Q", *pointers) + job["numbers"],
+        (ctypes.c_uint * 3)(*job["grid"]),
+        (ctypes.c_uint * 3)(*job["block"]),
+        ctypes.c_uint(job["shared_mem"]),
+        ctypes.c_ulonglong(job["seed"]),
+    )
+    runtime.emulator_unfence(buffer, size)
+    written = ctypes.string_at(base, len(memory))
+    runtime.emulator_end_memory(buffer, size)
+    return written
+
+
+def serve() -> None:
+    """Run what comes by standard input until that ends. What kernels print goes to standard error."""
+    with os.fdopen(os.dup(1), "wb") as replies:
+        os.dup2(2, 1)
+        while True:
+            try:
+                job = pickle.load(sys.stdin.buffer)
+            except EOFError:
+                return
+            pickle.dump(launch(job), replies)
+            replies.flush()
+
+
+def main() -> None:
+    if SANITIZER in os.environ:
+        become_sanitized(os.environ[SANITIZER])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if len(sys.argv) > 1:
+        with open(sys.argv[1], "rb") as file:
+            launch(pickle.load(file))
+    else:
+        serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What the emulator finds of threads that should have waited for each other, or that wait in vain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import emulator
+from tests.emulator import broken, compiler
+from tests.emulator.broken import Broken, finding, frame, row, run
+
+pytestmark = pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
+
+OPPOSITE_SEEDS = (0, 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prebuilt() -> None:
+    emulator.prebuild(broken.KERNELS)
+
+
+def test_there_is_a_kernel_for_every_broken_file() -> None:
+    files = {path.stem for path in Broken.source_folder.glob("*.cu")}
+    assert files == {kernel.unit for kernel in broken.KERNELS}
+
+
+def test_a_missing_barrier_gives_wrong_numbers() -> None:
+    """In one of two opposite orders each thread is too early."""
+    first, second = (run(broken.BarrierMissing(64), row(64), row(64), seed=seed) for seed in OPPOSITE_SEEDS)
+    assert (np.isnan(first) != np.isnan(second)).all()
+
+
+def test_a_missing_barrier_between_rounds_gives_wrong_numbers() -> None:
+    expected = (row(64) + 2) % 64
+    for seed in OPPOSITE_SEEDS:
+        assert (run(broken.SecondBarrierMissing(64), row(64), row(64), seed=seed) != expected).any()
+
+
+def test_a_warp_that_trusts_in_lockstep_gives_wrong_numbers() -> None:
+    kernel = broken.SyncwarpMissing(32)
+    first, second = (run(kernel, row(32), row(32), shared_mem=128, seed=seed) for seed in OPPOSITE_SEEDS)
+    assert (np.isnan(first) != np.isnan(second)).all()
+
+
+def test_blocks_that_trust_in_an_order_give_wrong_numbers() -> None:
+    for seed in OPPOSITE_SEEDS:
+        out = run(broken.BlockOrder(64), np.ones(9, np.float32), np.zeros(9, np.float32), blocks=9, seed=seed)
+        assert (out != row(9) + 1).any()
+
+
+def test_a_seed_decides_the_order() -> None:
+    first, again, other = (run(broken.BarrierMissing(64), row(64), row(64), seed=seed) for seed in (7, 7, 9))
+    assert np.array_equal(first, again, equal_nan=True)
+    assert not np.array_equal(first, other, equal_nan=True)
+
+
+def test_shared_memory_that_nobody_wrote_is_nan() -> None:
+    """Also where another block or launch has left something there."""
+    for seed in OPPOSITE_SEEDS:
+        out = run(broken.SharedUnwritten(64), row(64), row(128), blocks=2, seed=seed).reshape(2, 64)
+        assert np.array_equal(out[:, :63], np.broadcast_to(row(64)[1:], (2, 63)))
+        assert out[0, 63] == 0 and np.isnan(out[1, 63])
+
+
+@pytest.mark.skipif(
+    emulator.available() is None and not compiler.fills_locals(), reason="g++ fills variables from version 12 on"
+)
+def test_a_register_that_nobody_wrote_gives_wrong_numbers() -> None:
+    kernel = broken.LocalUnwritten(64)
+    assert np.array_equal(run(kernel, row(64), row(64), length=4), row(64) * 4)
+    assert (np.abs(run(kernel, row(64), row(64), length=3)) > 1e30).all()
+
+
+def test_threads_that_leave_before_a_barrier_are_found() -> None:
+    kernel = broken.LeftBeforeBarrier(64)
+    assert finding(kernel, row(64), row(64), length=40) == [
+        "emulator: deadlock",
+        "threads (40, 0, 0) to (63, 0, 0) have returned",
+        "threads (0, 0, 0) to (39, 0, 0) wait at __syncthreads",
+        frame(kernel, "__syncthreads"),
+        "emulator: in block (0, 0, 0)",
+    ]
+
+
+def test_lanes_that_leave_before_a_shuffle_are_found() -> None:
+    kernel = broken.LeftBeforeShuffle(64)
+    assert finding(kernel, row(64), row(64), length=40)[2:-1] == [
+        "threads (32, 0, 0) to (39, 0, 0) wait at __shfl_up_sync with mask 0xffffffff",
+        frame(kernel, "return __shfl_up_sync", "from_lane_below"),
+        frame(kernel, "= from_lane_below"),
+    ]
+
+
+def test_a_barrier_in_a_branch_is_found() -> None:
+    lines = finding(broken.DivergentBarrier(64), row(64), row(64))
+    assert lines[0].endswith("different places: __syncthreads")
+    assert lines[1] != lines[3]
+    assert all("divergent_barrier.cu:" in line for line in (lines[1], lines[3]))
+
+
+def test_a_mask_without_the_calling_lane_is_found() -> None:
+    kernel = broken.WrongMask(64)
+    assert finding(kernel, row(64), row(64))[:2] == [
+        "emulator: __any_sync with mask 0x0000ffff, which does not name the calling lane",
+        frame(kernel, "__any_sync"),
+    ]
+
+
+@pytest.mark.parametrize("is_atomic", [False, True], ids=["loop", "atomic"])
+def test_an_endless_launch_is_ended(is_atomic: bool) -> None:
+    kernel = broken.Endless(64, is_atomic)
+    lines = finding(kernel, None, np.zeros(1, np.float32), time_limit=0.5)
+    assert lines[:2] == ["emulator: the launch does not end", frame(kernel, "while (")]
+    assert lines[2].startswith("emulator: in block (0, 0, 0), thread (")
+
+
+def test_after_a_finding_launches_go_on() -> None:
+    for _ in range(2):
+        finding(broken.WrongMask(64), row(64), row(64))
+        assert np.array_equal(run(broken.NullPointer(64), row(64), row(64) * 0), row(64))

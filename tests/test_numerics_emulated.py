@@ -1,0 +1,90 @@
+"""Every small case of every public function against its oracle, by the unchanged device code on the CPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuconv import arrays
+from cuconv.kernel import Kernel
+from cuconv.kernels.copy import Copy
+from tests import cases, emulator
+from tests.compare import check_results
+from tests.discovery import op_kernels
+from tests.test_numerics import place_arguments, tables
+
+UNIT = tables("UNIT")
+
+
+def launches() -> Iterator[Any]:
+    for module in cases.modules():
+        for case in module.UNIT:
+            if (launch := module.launch(case)) is not None:
+                yield launch
+
+
+@pytest.fixture(scope="module")
+def prebuilt() -> None:
+    if (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    emulator.prebuild({launch.kernel for launch in launches()})
+
+
+@pytest.mark.usefixtures("prebuilt")
+@pytest.mark.parametrize(("module", "case"), UNIT)
+def test_emulated(module: ModuleType, case: Any) -> None:
+    before = place_arguments(module, case)
+    after = {name: placed.copy() for name, placed in before.items()}
+    launch = module.launch(case)
+    if launch is not None:
+        tensors = module.tensors({name: placed.array for name, placed in after.items()})
+        emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
+    check_results(module, case, before, {name: placed.buffer for name, placed in after.items()})
+
+
+@pytest.mark.parametrize(("module", "case"), UNIT)
+def test_a_placement_is_what_the_op_sees_of_the_array(module: ModuleType, case: Any) -> None:
+    for name, placed in place_arguments(module, case).items():
+        family = arrays.family(placed.array)
+        assert family is not None
+        _, (facts,) = family.inspect((name,), (placed.array,))
+        assert facts is not None
+        assert family.layout(name, facts)._replace(device=0) == placed.placement.layout
+
+
+@pytest.mark.parametrize("count", [0, 4, 1020, 1024, 1028])
+@pytest.mark.usefixtures("prebuilt")
+def test_the_yardstick_copies(count: int) -> None:
+    kernel = Copy()
+    x, out = np.arange(count, dtype=np.float32), np.full(count, np.nan, np.float32)
+    config, division = kernel.launch_config(x.nbytes)
+    if count:
+        emulator.run(kernel, config, kernel.params.pack_numbers(**division), {"x": x, "out": out})
+    np.testing.assert_array_equal(out, x)
+
+
+def test_the_small_cases_run_every_kernel() -> None:
+    assert {type(launch.kernel) for launch in launches()} == set(op_kernels())
+
+
+@pytest.mark.parametrize("cls", op_kernels())
+def test_the_small_cases_run_every_value_of_every_axis(cls: type[Kernel]) -> None:
+    """Each alone, and widths over all kernels: combinations are for the compiler's tests and the larger cases."""
+    run = [launch.kernel for launch in launches()]
+    for field in fields(cls):
+        offered = {getattr(variant, field.name) for variant in cls.variants()}
+        ran = {getattr(kernel, field.name) for kernel in run if type(kernel) is cls or field.name == "width"}
+        assert offered <= ran, f"no small case has {field.name} {sorted(map(str, offered - ran))}"
+
+
+def test_the_small_cases_cross_blocks() -> None:
+    blocks: dict[type[Kernel], int] = defaultdict(int)
+    for launch in launches():
+        blocks[type(launch.kernel)] = max(blocks[type(launch.kernel)], launch.config.grid[0])
+    assert all(blocks[cls] > 1 for cls in op_kernels())
