@@ -23,8 +23,11 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
           bool kStates>
 struct CausalConv1dChannellastFwdTraits {
     static constexpr int kThreads = 128;
-    // Half of the register file's threads when taps and window fit 64 registers.
-    static constexpr int kMinBlocks = kWidth <= 4 && !kSeqIdx && !kStates ? 8 : 1;
+    // Half of a multiprocessor's threads when taps and window fit 64 registers.
+    static constexpr bool kIsLean = kWidth <= 4 && !kSeqIdx && !kStates;
+    static constexpr int kMinBlocks = kIsLean ? 8 : 1;
+    // One multiplication an output less. Without the bound on registers the compiler pays for it with occupancy.
+    static constexpr bool kIsScaled = kSilu && kIsLean;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kRows = kHalo + kTokens;
     static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= 1);
@@ -122,8 +125,10 @@ __global__ void __launch_bounds__(
 
     float taps[kVec][kWidth];
     load_channel_taps<weight_t>(p, channel, taps);
+    if constexpr (Traits::kIsScaled) {
 #pragma unroll
-    for (int c = 0; c < kVec; ++c) scale_for_silu<input_t, kSilu>(taps[c], bias[c]);
+        for (int c = 0; c < kVec; ++c) scale_for_silu<input_t>(taps[c], bias[c]);
+    }
     int seq[kRows];
     if constexpr (kSeqIdx) {
 #pragma unroll
@@ -141,8 +146,8 @@ __global__ void __launch_bounds__(
             float window[kWidth];
 #pragma unroll
             for (int k = 0; k < kWidth; ++k) window[k] = x[i + k].to_float(c);
-            out[c] =
-                activate<input_t, kSilu, kSeqIdx>(convolve<kSeqIdx>(taps[c], bias[c], window, seq + i), seq[kHalo + i]);
+            out[c] = activate<input_t, kSilu, kSeqIdx, Traits::kIsScaled>(
+                convolve<kSeqIdx>(taps[c], bias[c], window, seq + i), seq[kHalo + i]);
         }
         if (kHalo + i < end) store(out_tile + i * out_step, Vector::from_floats(out));
     }

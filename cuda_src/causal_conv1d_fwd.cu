@@ -24,15 +24,11 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots,
 struct CausalConv1dFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
-    // With sequence numbers the compiler, left alone (0), spills to fit more blocks on a multiprocessor.
-    static constexpr int kMinBlocks = kSeqIdx ? 1 : 0;
     static_assert(kWidth >= 1 && kWidth <= 16 && kSlots >= 1);
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates>
-__global__ void __launch_bounds__(
-    128, CausalConv1dFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>::kMinBlocks)
-    causal_conv1d_fwd_kernel(const CausalConv1dFwdParams params) {
+__global__ void __launch_bounds__(128) causal_conv1d_fwd_kernel(const CausalConv1dFwdParams params) {
     using Traits = CausalConv1dFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>;
     using Window = ConvWindow<kWidth, input_t, kVec>;
     using Vector = typename Window::Vector;
@@ -57,8 +53,7 @@ __global__ void __launch_bounds__(
     if (has_wrapped) add_edge<kWidth>(p, row, row.first_token(first_vec - kWarpSize), wrapped);
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, row.channel, taps);
-    float bias = load_bias<weight_t>(p, row.channel);
-    scale_for_silu<input_t, kSilu>(taps, bias);
+    const float bias = load_bias<weight_t>(p, row.channel);
 
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {

@@ -90,12 +90,10 @@ __global__ void __launch_bounds__(64) causal_conv1d_oddseq_fwd_kernel(const Caus
     }
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
-    float bias = load_bias<weight_t>(p, channel);
-    scale_for_silu<input_t, kSilu>(taps, bias);
+    const float bias = load_bias<weight_t>(p, channel);
     float next_taps[kWidth];
     load_taps<kWidth, weight_t>(p, has_next ? channel + 1 : channel, next_taps);
-    float next_bias = load_bias<weight_t>(p, has_next ? channel + 1 : channel);
-    scale_for_silu<input_t, kSilu>(next_taps, next_bias);
+    const float next_bias = load_bias<weight_t>(p, has_next ? channel + 1 : channel);
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
         if (is_place && end < kVec && batch + i < p.batch) {

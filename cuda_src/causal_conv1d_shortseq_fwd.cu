@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(64) causal_conv1d_shortseq_fwd_kernel(const Ca
     }
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
-    float bias = load_bias<weight_t>(p, channel);
-    scale_for_silu<input_t, kSilu>(taps, bias);
+    const float bias = load_bias<weight_t>(p, channel);
 
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {

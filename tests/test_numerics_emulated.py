@@ -30,10 +30,14 @@ def launches() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def prebuilt() -> None:
+def prebuilt(request: pytest.FixtureRequest) -> None:
+    """What the selected tests run, all at once: one by one, builds could not share a translation unit."""
     if (reason := emulator.available()) is not None:
         pytest.skip(reason)
-    emulator.prebuild({launch.kernel for launch in launches()})
+    selected = (item for item in request.session.items if getattr(item, "originalname", "") == test_emulated.__name__)
+    called = ((item.callspec.params["module"], item.callspec.params["case"]) for item in selected)
+    found = (module.launch(case) for module, case in called)
+    emulator.prebuild({launch.kernel for launch in found if launch is not None})
 
 
 @pytest.mark.usefixtures("prebuilt")

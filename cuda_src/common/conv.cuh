@@ -50,16 +50,6 @@ __device__ __forceinline__ void load_taps(const CausalConv1dOperands& p, index_t
     for (int k = 0; k < kWidth; ++k) taps[k] = load<1>(weight + k * p.weight_stride[1]).to_float(0);
 }
 
-// Multiplies taps and bias, and so their sums, by what silu wants: a power of two, so exactly.
-template <typename out_t, bool kSilu, int kWidth>
-__device__ __forceinline__ void scale_for_silu(float (&taps)[kWidth], float& bias) {
-    if constexpr (kSilu && kSiluScale<out_t> != 1.0f) {
-        bias *= kSiluScale<out_t>;
-#pragma unroll
-        for (int k = 0; k < kWidth; ++k) taps[k] *= kSiluScale<out_t>;
-    }
-}
-
 // The sum over the kWidth inputs that end at a token, with their sequence numbers. Its order is the same in every
 // kernel, so that their results are bitwise equal.
 template <bool kSeqIdx, int kWidth>
@@ -72,10 +62,18 @@ __device__ __forceinline__ float convolve(const float (&taps)[kWidth], float bia
     return sum;
 }
 
-// The output of a token from its sum, scaled for silu, and, if kSeqIdx, its own sequence number.
-template <typename out_t, bool kSilu, bool kSeqIdx>
+// Multiplies taps and bias, and so their sums, by what silu wants: a power of two, so exactly.
+template <typename out_t, int kWidth>
+__device__ __forceinline__ void scale_for_silu(float (&taps)[kWidth], float& bias) {
+    bias *= kSiluScale<out_t>;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) taps[k] *= kSiluScale<out_t>;
+}
+
+// The output of a token from its sum, which kIsScaled says is already scaled for silu, and its sequence number.
+template <typename out_t, bool kSilu, bool kSeqIdx, bool kIsScaled = false>
 __device__ __forceinline__ float activate(float sum, int seq) {
-    if (kSilu) sum = silu<out_t>(sum);
+    if (kSilu) sum = silu<out_t>(kIsScaled ? sum : sum * kSiluScale<out_t>);
     return kSeqIdx && seq < 0 ? 0.0f : sum;
 }
 
