@@ -23,12 +23,15 @@ struct CausalConv1dFwdParams {
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates>
 struct CausalConv1dFwdTraits {
     static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = kRowMinBlocks<kWidth>;
     static constexpr int kWarps = kThreads / kWarpSize;
     static_assert(kWidth >= 1 && kWidth <= 16 && kSlots >= 1);
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates>
-__global__ void __launch_bounds__(128) causal_conv1d_fwd_kernel(const CausalConv1dFwdParams params) {
+__global__ void __launch_bounds__(
+    128, CausalConv1dFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>::kMinBlocks)
+    causal_conv1d_fwd_kernel(const CausalConv1dFwdParams params) {
     using Traits = CausalConv1dFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>;
     using Window = ConvWindow<kWidth, input_t, kVec>;
     using Vector = typename Window::Vector;

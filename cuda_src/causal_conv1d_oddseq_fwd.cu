@@ -23,6 +23,7 @@ struct CausalConv1dOddseqFwdParams {
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates>
 struct CausalConv1dOddseqFwdTraits {
     static constexpr int kThreads = 64;
+    static constexpr int kMinBlocks = kRowMinBlocks<kWidth>;
     static_assert(kWidth >= 1 && kWidth <= 16 && kSlots >= 1);
 };
 
@@ -47,7 +48,9 @@ __device__ __forceinline__ ConvWindow<kWidth, input_t, kVec> seen_from(const Cau
 }
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates>
-__global__ void __launch_bounds__(64) causal_conv1d_oddseq_fwd_kernel(const CausalConv1dOddseqFwdParams params) {
+__global__ void __launch_bounds__(
+    64, CausalConv1dOddseqFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>::kMinBlocks)
+    causal_conv1d_oddseq_fwd_kernel(const CausalConv1dOddseqFwdParams params) {
     using Traits = CausalConv1dOddseqFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>;
     using Window = ConvWindow<kWidth, input_t, kVec>;
     using Vector = typename Window::Vector;

@@ -22,11 +22,14 @@ struct CausalConv1dShortseqFwdParams {
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates>
 struct CausalConv1dShortseqFwdTraits {
     static constexpr int kThreads = 64;
+    static constexpr int kMinBlocks = kRowMinBlocks<kWidth>;
     static_assert(kWidth >= 1 && kWidth <= 16 && kSlots >= 1);
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates>
-__global__ void __launch_bounds__(64) causal_conv1d_shortseq_fwd_kernel(const CausalConv1dShortseqFwdParams params) {
+__global__ void __launch_bounds__(
+    64, CausalConv1dShortseqFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>::kMinBlocks)
+    causal_conv1d_shortseq_fwd_kernel(const CausalConv1dShortseqFwdParams params) {
     using Traits = CausalConv1dShortseqFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>;
     using Window = ConvWindow<kWidth, input_t, kVec>;
     using Vector = typename Window::Vector;

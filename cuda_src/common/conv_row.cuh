@@ -4,6 +4,11 @@
 #include "common/conv.cuh"
 #include "common/warp.cuh"
 
+// The blocks that a row kernel wants on a multiprocessor at least. Left alone (0) the compiler fits as many as it can,
+// for wide filters by spilling.
+template <int kWidth>
+inline constexpr int kRowMinBlocks = kWidth <= 4 ? 0 : 1;
+
 // One (batch, channel) row. Its vectors lie where memory is aligned, not where the row begins: vector j holds the
 // tokens from j * kVec - phase on, so that a row at any address moves by whole vectors but for its two ends.
 template <typename input_t, int kVec>
