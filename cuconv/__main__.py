@@ -170,7 +170,8 @@ def _compile(options: argparse.Namespace) -> None:
     """Compile what the models' layers run, and report what the compiler says of it."""
     kernels: dict[Kernel, None] = {Copy(): None}
     for _, shape in _chosen(options):
-        for length in (64, options.seqlen or 4096):
+        # Odd, short and long rows run a kernel each.
+        for length in (63, 64, options.seqlen or 4096):
             kernels[_kernel(shape, options.batch, length, _dtype(options))] = None
     print(f"{'registers':>9} {'spilled':>8}  kernel")
     for file in dict.fromkeys(kernel.file for kernel in kernels):
