@@ -228,6 +228,22 @@ def test_the_last_launch_is_kept_for_a_debugger() -> None:
 
 
 @needs_gxx
+def test_another_build_of_the_runtime_gets_a_process_of_its_own(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one process they would take each other's variables, and run each other's kernels."""
+    other = shutil.copytree(empty_cache, tmp_path / "other")
+    for folder in (empty_cache, other, empty_cache):
+        monkeypatch.setenv("CUCONV_CACHE_DIR", str(folder))
+        for threads in (64, 32):
+            x, out = np.ones(64, np.float32), np.zeros(64, np.float32)
+            kernel = broken.NullPointer(threads)
+            numbers = kernel.params.pack_numbers(length=64, step=1)
+            emulator.run(kernel, LaunchConfig((1, 1, 1), (threads, 1, 1)), numbers, {"x": x, "out": out})
+            assert out.sum() == threads
+
+
+@needs_gxx
 def test_what_a_kernel_prints_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     for value in (1.5, 2.5):
         config = LaunchConfig((1, 1, 1), (32, 1, 1))

@@ -31,13 +31,16 @@ class Process:
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
+        self._runtime = ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as this
         atexit.register(self.stop)
 
     def run(self, job: dict[str, Any], time_limit: float) -> bytes:
         """The memory after one launch."""
-        if self._child is None or self._child.poll() is not None:
+        # Two runtimes in one process would take each other's variables.
+        if self._child is None or self._child.poll() is not None or self._runtime != job["runtime"]:
             self.stop()
+            self._runtime = job["runtime"]
             self._child = subprocess.Popen(
                 command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment()
             )
