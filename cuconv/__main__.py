@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from cuconv import reference
-from cuconv.arrays import Layout
 from cuconv.dtypes import BFLOAT16, FLOATS, DType
 from cuconv.jit import nvrtc, source
 from cuconv.kernel import Kernel
 from cuconv.kernels.copy import Copy
+from cuconv.layout import Layout
 from cuconv.models import MODELS, ConvShape
 from cuconv.ops.causal_conv1d_fn import causal_conv1d_fn
 from cuconv.ops.causal_conv1d_plan import Operands, plan

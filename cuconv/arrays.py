@@ -8,61 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from cuconv.dtypes import BY_NAME, BY_NUMPY, DType
+from cuconv.dtypes import BY_NAME, BY_NUMPY
 from cuconv.errors import message
-
-HOST = -1
-"""The device number of the CPU."""
-
-ALIGNMENT = 16
-"""Layouts know an address modulo this many bytes, the widest access of a thread."""
+from cuconv.layout import ALIGNMENT, HOST, Layout, dense_strides, inverse
 
 WANTED = "a NumPy array, a CuPy array, a torch CUDA tensor or an object with __dlpack__"
-
-
-class Layout(NamedTuple):
-    """All that decides how an array is processed, so a hashable key; strides in elements, offset in bytes."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: DType | str
-    device: int
-    offset: int
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        count = 1
-        for length in self.shape:
-            count *= length
-        return count
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The bytes that the elements cover, from the first element's address: (begin, end), equal when empty."""
-        if not self.size:
-            return 0, 0
-        reaches = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
-        begin = sum(min(0, reach) for reach in reaches)
-        end = sum(max(0, reach) for reach in reaches) + 1
-        return begin * self.itemsize, end * self.itemsize
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes an element, for a dtype of the table."""
-        assert isinstance(self.dtype, DType)
-        return self.dtype.itemsize
-
-
-class View(NamedTuple):
-    """Where an array lies and how."""
-
-    pointer: int
-    layout: Layout
 
 
 Facts = tuple[Any, ...]
@@ -94,8 +48,12 @@ class Family:
     def _reject(self, argument: str, array: Any) -> NoReturn:
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
-    def empty(self, like: Any, shape: tuple[int, ...], channel_last: bool) -> Any:
-        """A new array of `like`'s dtype and device; (batch, dim, n) with dim contiguous when `channel_last`."""
+    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
+        """A new array of `like`'s dtype and device without gaps, its axes in this order, the outermost first."""
+        raise NotImplementedError
+
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        """The array's contents, which waits for the device."""
         raise NotImplementedError
 
     def stream(self, device: int) -> int:
@@ -135,11 +93,10 @@ class _ByteStrideFamily(Family):
         return Layout(shape, elements, BY_NUMPY.get(dtype, str(dtype)), device, offset)
 
 
-def _empty(new: Callable[..., Any], dtype: Any, shape: tuple[int, ...], channel_last: bool) -> Any:
-    if not channel_last:
+def _empty(new: Callable[..., Any], dtype: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
+    if list(order) == sorted(order):
         return new(shape, dtype)
-    batch, dim, length = shape
-    return new((batch, length, dim), dtype).transpose(0, 2, 1)
+    return new(tuple(shape[axis] for axis in order), dtype).transpose(inverse(order))
 
 
 class NumpyFamily(_ByteStrideFamily):
@@ -152,8 +109,11 @@ class NumpyFamily(_ByteStrideFamily):
         address: int = array.ctypes.data
         return address
 
-    def empty(self, like: Any, shape: tuple[int, ...], channel_last: bool) -> Any:
-        return _empty(np.empty, like.dtype, shape, channel_last)
+    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
+        return _empty(np.empty, like.dtype, shape, order)
+
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(array)
 
 
 class CupyFamily(_ByteStrideFamily):
@@ -174,12 +134,16 @@ class CupyFamily(_ByteStrideFamily):
         address: int = array.data.ptr
         return address
 
-    def empty(self, like: Any, shape: tuple[int, ...], channel_last: bool) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
         device = like.data.device_id
         if self._get_device() == device:
-            return _empty(self._cupy.ndarray, like.dtype, shape, channel_last)
+            return _empty(self._cupy.ndarray, like.dtype, shape, order)
         with self._cupy.cuda.Device(device):
-            return _empty(self._cupy.ndarray, like.dtype, shape, channel_last)
+            return _empty(self._cupy.ndarray, like.dtype, shape, order)
+
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        copy: np.ndarray[Any, Any] = self._cupy.asnumpy(array)
+        return copy
 
     def stream(self, device: int) -> int:
         pointer: int = self._current_stream(device).ptr
@@ -227,10 +191,12 @@ class TorchFamily(Family):
         known = self._dtypes.get(dtype, str(dtype).removeprefix("torch."))
         return Layout(tuple(shape), tuple(strides), known, device, offset)
 
-    def empty(self, like: Any, shape: tuple[int, ...], channel_last: bool) -> Any:
-        _, dim, length = shape
-        strides = (length * dim, 1, dim) if channel_last else (dim * length, length, 1)
-        return like.new_empty_strided(shape, strides)
+    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
+        return like.new_empty_strided(shape, dense_strides(shape, order))
+
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        copy: np.ndarray[Any, Any] = array.cpu().numpy()
+        return copy
 
     def stream(self, device: int) -> int:
         pointer: int = self._raw_stream(device)

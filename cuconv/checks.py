@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from cuconv.dtypes import DType
 from cuconv.errors import message, one_of
+from cuconv.layout import View
 
 
 def rank(argument: str, shape: tuple[int, ...], axes: str) -> None:
@@ -74,16 +75,6 @@ def disjoint(argument: str, written: View, other_argument: str, other: View) -> 
     """Two views share no element; the first is to be written."""
     if np.shares_memory(_ghost(written), _ghost(other)):
         raise ValueError(message(argument, f"memory that overlaps {other_argument}", "memory of its own"))
-
-
-class View(Protocol):
-    """An address and a layout, as arrays.View has them."""
-
-    @property
-    def pointer(self) -> int: ...
-
-    @property
-    def layout(self) -> Any: ...
 
 
 class _Ghost:

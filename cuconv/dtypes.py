@@ -24,9 +24,12 @@ FLOAT32 = DType("float32", "float", 4, np.dtype(np.float32))
 FLOAT16 = DType("float16", "__half", 2, np.dtype(np.float16))
 BFLOAT16 = DType("bfloat16", "__nv_bfloat16", 2, np.dtype(ml_dtypes.bfloat16))
 INT32 = DType("int32", "int", 4, np.dtype(np.int32))
+INT64 = DType("int64", "long long", 8, np.dtype(np.int64))
+BOOL = DType("bool", "bool", 1, np.dtype(np.bool_))
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+INDICES = (INT32, INT64)
 
-TABLE = (*FLOATS, INT32)
+TABLE = (*FLOATS, *INDICES, BOOL)
 BY_NAME = {dtype.name: dtype for dtype in TABLE}
 BY_NUMPY = {dtype.numpy: dtype for dtype in TABLE}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.arrays import ALIGNMENT, Layout
 from cuconv.dtypes import DType
+from cuconv.layout import ALIGNMENT, Layout
 
 Array = np.ndarray[Any, Any]
 

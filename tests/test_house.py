@@ -19,17 +19,19 @@ FLOORS = {
     "dtypes": 0,
     "launch": 0,
     "models": 0,
-    "arrays": 1,
-    "checks": 1,
-    "jit": 1,
-    "reference": 1,
-    "kernel": 2,
-    "kernels": 3,
-    "ops": 4,
-    "timing": 4,
-    "": 5,
-    "__main__": 5,
-    "torch": 5,
+    "layout": 1,
+    "arrays": 2,
+    "checks": 2,
+    "jit": 2,
+    "reference": 2,
+    "kernel": 3,
+    "call": 4,
+    "kernels": 4,
+    "ops": 5,
+    "timing": 5,
+    "": 6,
+    "__main__": 6,
+    "torch": 6,
 }
 """A module imports from lower floors only; inside a folder, `may_import_inside` decides."""
 
@@ -37,10 +39,11 @@ FLOORS = {
 def may_import_inside(folder: str, importer: str, imported: str) -> bool:
     """Whether a module may import another one of its own folder."""
     if folder == "kernels":
-        return imported == "cuconv.kernels.conv"
+        return imported in ("cuconv.kernels.conv", "cuconv.kernels.varlen") and importer != "cuconv.kernels.conv"
     if folder == "ops":
-        # An op beside the plan of its launch.
-        return imported.endswith("_plan") and not importer.endswith("_plan")
+        # An op, beside the plan of its launch and what it shares with its kin.
+        rank = [name.endswith("_plan") + 2 * name.endswith("_call") for name in (importer, imported)]
+        return rank[1] > 0 and rank[0] != 1 and rank[0] != rank[1]
     return folder in ("jit", "torch")
 
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cuconv.arrays import Layout
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Kernel
 from cuconv.kernels.causal_conv1d_channellast_fwd import CausalConv1dChannellastFwd
@@ -23,6 +22,7 @@ from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd
 from cuconv.kernels.causal_conv1d_oddseq_fwd import CausalConv1dOddseqFwd
 from cuconv.kernels.causal_conv1d_shortseq_fwd import CausalConv1dShortseqFwd
 from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, fast_div
+from cuconv.layout import Layout
 from cuconv.ops.causal_conv1d_plan import Launch, Operands, plan
 from tests import cases
 from tests.cases.causal_conv1d_fn import operands

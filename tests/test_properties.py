@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import cuconv
 from cuconv import checks
-from cuconv.arrays import View, family
+from cuconv.arrays import family
 from cuconv.dtypes import FLOAT32
+from cuconv.layout import View
 from tests.cases import causal_conv1d_fn as table
 from tests.cases.causal_conv1d_fn import Case
 from tests.compare import assert_close

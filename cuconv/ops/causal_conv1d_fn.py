@@ -7,13 +7,14 @@ from functools import lru_cache
 from typing import Any
 
 from cuconv import arrays, checks, reference
-from cuconv.arrays import HOST, Facts, Family, Layout, View
+from cuconv.arrays import Facts, Family
+from cuconv.call import Call
 from cuconv.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.errors import message
-from cuconv.kernel import LoadedKernel
 from cuconv.kernels.conv import MAX_WIDTH, MIN_WIDTH, POINTERS
 from cuconv.launch import MAX_DIVIDEND
-from cuconv.ops.causal_conv1d_plan import Operands, is_channel_last, plan
+from cuconv.layout import HOST, dense
+from cuconv.ops.causal_conv1d_plan import Operands, order_like, plan
 
 ACTIVATIONS = (None, "silu", "swish")
 INPUTS = ("x", "weight", "bias", "seq_idx", "initial_states")
@@ -73,13 +74,13 @@ def causal_conv1d_fn(
     pointers, facts = family.inspect(ARGUMENTS, given)
     call = _prepare(family, return_final_states, activation, *facts)
     if out is not None or final_states_out is not None:
-        call.check_overlap(pointers, given)
+        call.check_overlap(pointers, [number for number in (OUT, FINAL_STATES) if given[number] is not None])
 
     if out is None:
-        out = family.empty(x, call.operands.x.shape, call.channel_last)
+        out = family.empty(x, call.operands.x.shape, call.order)
         pointers[OUT] = family.pointer(out)
     if final_states_out is None and call.operands.final_states is not None:
-        final_states_out = family.empty(x, call.operands.final_states.shape, call.channel_last)
+        final_states_out = family.empty(x, call.operands.final_states.shape, call.order)
         pointers[FINAL_STATES] = family.pointer(final_states_out)
     if call.device == HOST:
         _run_reference(call, given, out, final_states_out)
@@ -88,47 +89,14 @@ def causal_conv1d_fn(
     return (out, final_states_out) if return_final_states else out
 
 
-class _Call:
-    """All that is known of a call from its arrays' facts: what every later call with the same facts skips."""
+class _Call(Call):
+    """A forward convolution of arrays with these facts."""
 
     def __init__(self, operands: Operands) -> None:
-        self.operands = operands
-        self.device = operands.x.device
-        self.channel_last = is_channel_last(operands.x)
-        self._layouts = (
-            *(operands.x, operands.weight, operands.bias, operands.seq_idx, operands.initial_states),
-            *(operands.out, operands.final_states),
-        )
-        self._spans = [(0, 0) if layout is None else layout.span for layout in self._layouts]
-        self._launch = None if self.device == HOST else plan(operands)
-        self._loaded: LoadedKernel | None = None
-
-    def check_overlap(self, pointers: Sequence[int], given: Sequence[Any]) -> None:
-        """ValueError when an array to be written by the caller's choice shares memory with another argument."""
-        for written in (OUT, FINAL_STATES):
-            if given[written] is None:
-                continue
-            begin, end = self._spans[written]
-            begin += pointers[written]
-            end += pointers[written]
-            for other, (other_begin, other_end) in enumerate(self._spans):
-                # Bounds first: they rule out nearly everything at the cost of two comparisons.
-                if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != written:
-                    self._check_disjoint(written, other, pointers)
-
-    def _check_disjoint(self, written: int, other: int, pointers: Sequence[int]) -> None:
-        a, b = self._layouts[written], self._layouts[other]
-        assert a is not None and b is not None  # their spans are not empty
-        checks.disjoint(ARGUMENTS[written], View(pointers[written], a), ARGUMENTS[other], View(pointers[other], b))
-
-    def enqueue(self, pointers: Sequence[int], family: Family) -> None:
-        """Launch on the caller's current stream, unless there is nothing to compute."""
-        if self._launch is None:
-            return
-        kernel, config, numbers = self._launch
-        if self._loaded is None:
-            self._loaded = kernel.load(self.device)
-        self._loaded.launch(config, kernel.params.pointers.pack(*pointers) + numbers, family.stream(self.device))
+        o = self.operands = operands
+        layouts = (o.x, o.weight, o.bias, o.seq_idx, o.initial_states, o.out, o.final_states)
+        super().__init__(ARGUMENTS, layouts, None if o.x.device == HOST else plan(o))
+        self.order = order_like(o.x)
 
 
 @lru_cache(maxsize=4096)
@@ -157,7 +125,7 @@ def _prepare(family: Family, return_final_states: bool, activation: str | None, 
     if final_states is not None and not return_final_states:
         raise ValueError(message("final_states_out", "an array", "None unless return_final_states is true"))
     if final_states is None and return_final_states:
-        final_states = _dense(states_shape, x, is_channel_last(x))
+        final_states = dense(states_shape, order_like(x), x)
     for argument, layout, shape, axes, dtypes in (
         ("bias", bias, (dim,), "dim of x", tuple(dict.fromkeys((weight.dtype, FLOAT32)))),
         ("seq_idx", seq_idx, (batch, seqlen), "batch, seqlen of x", (INT32,)),
@@ -175,16 +143,9 @@ def _prepare(family: Family, return_final_states: bool, activation: str | None, 
         if layout is not None:
             checks.not_self_overlapping(argument, layout.shape, layout.strides)
     if out is None:
-        out = _dense(x.shape, x, is_channel_last(x))
+        out = dense(x.shape, order_like(x), x)
     silu = activation is not None
     return _Call(Operands(x, weight, bias, seq_idx, initial_states, out, final_states, silu))
-
-
-def _dense(shape: tuple[int, ...], like: Layout, channel_last: bool) -> Layout:
-    """The layout of the array that Family.empty makes: aligned and without gaps."""
-    _, dim, length = shape
-    strides = (length * dim, 1, dim) if channel_last else (dim * length, length, 1)
-    return Layout(shape, strides, like.dtype, like.device, 0)
 
 
 def _run_reference(call: _Call, given: Sequence[Any], out: Any, final_states: Any) -> None:

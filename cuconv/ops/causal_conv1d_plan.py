@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from cuconv.arrays import Layout
+from cuconv.call import Launch
 from cuconv.dtypes import FLOAT32
-from cuconv.kernel import Kernel
 from cuconv.kernels.causal_conv1d_channellast_fwd import CausalConv1dChannellastFwd, tokens_for, vector_bytes
 from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd, slots_for
 from cuconv.kernels.causal_conv1d_oddseq_fwd import CausalConv1dOddseqFwd
 from cuconv.kernels.causal_conv1d_shortseq_fwd import CausalConv1dShortseqFwd
-from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, ceil_div, widest_vector
+from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div, widest_vector
+from cuconv.layout import Layout
 
 FEW_VECTORS = 48
 """The ends of unaligned rows move element by element. In rows shorter than this many vectors that costs more than it
@@ -31,19 +31,16 @@ class Operands(NamedTuple):
     silu: bool
 
 
-class Launch(NamedTuple):
-    """A kernel, how it is launched, and its arguments behind the pointers."""
-
-    kernel: Kernel
-    config: LaunchConfig
-    numbers: bytes
-
-
 def is_channel_last(layout: Layout) -> bool:
     """Whether (batch, dim, n) has its channels contiguous and not its sequence."""
     _, dim, length = layout.shape
     _, dim_stride, length_stride = layout.strides
     return dim > 1 and dim_stride == 1 and (length == 1 or length_stride != 1)
+
+
+def order_like(layout: Layout) -> tuple[int, int, int]:
+    """The order of the axes, the outermost first, of a new (batch, dim, n) beside this one."""
+    return (0, 2, 1) if is_channel_last(layout) else (0, 1, 2)
 
 
 def plan(o: Operands) -> Launch | None:
@@ -68,18 +65,8 @@ def _has_contiguous_rows(layout: Layout) -> bool:
     return layout.shape[2] <= 1 or layout.strides[2] == 1
 
 
-def _first_element(layout: Layout) -> int:
-    """The address in elements, modulo the alignment that layouts know."""
-    return layout.offset // layout.itemsize
-
-
-def _active(layout: Layout, *axes: int) -> list[int]:
-    """The strides along the axes that are longer than 1: the others' mean nothing."""
-    return [layout.strides[axis] for axis in axes if layout.shape[axis] > 1]
-
-
 def _channel_last_vector(o: Operands) -> int:
-    quantities = [_first_element(o.x), _first_element(o.out), *_active(o.x, 0, 2), *_active(o.out, 0, 2)]
+    quantities = [o.x.first, o.out.first, *o.x.active(0, 2), *o.out.active(0, 2)]
     limit = vector_bytes(o.x.itemsize, o.weight.shape[1])
     return widest_vector(o.x.itemsize, o.x.shape[1], *quantities, limit=limit)
 
@@ -94,11 +81,11 @@ def _channel_last(o: Operands, vec: int) -> Launch:
 def _channel_first(o: Operands) -> Launch:
     # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and out
     # are from there.
-    differences = [_first_element(o.x) - _first_element(o.out)]
-    differences += [a - b for axis in (0, 1) for a, b in zip(_active(o.x, axis), _active(o.out, axis), strict=True)]
+    differences = [o.x.first - o.out.first]
+    differences += [a - b for axis in (0, 1) for a, b in zip(o.x.active(axis), o.out.active(axis), strict=True)]
     vec = widest_vector(o.x.itemsize, *differences)
     seqlen = o.x.shape[2]
-    aligned = widest_vector(o.x.itemsize, _first_element(o.x), *_active(o.x, 0, 1))
+    aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 1))
     if vec > aligned and seqlen < FEW_VECTORS * vec:
         end_to_end = _end_to_end_vector(o)
         if end_to_end > aligned:
@@ -113,7 +100,7 @@ def _end_to_end_vector(o: Operands) -> int:
     _, dim, seqlen = o.x.shape
     if dim * seqlen > MAX_DIVIDEND or any(dim > 1 and layout.strides[1] != seqlen for layout in (o.x, o.out)):
         return 1
-    starts = [_first_element(o.x), _first_element(o.out), *_active(o.x, 0), *_active(o.out, 0)]
+    starts = [o.x.first, o.out.first, *o.x.active(0), *o.out.active(0)]
     vec = widest_vector(o.x.itemsize, *starts)
     while vec > seqlen:
         vec //= 2
@@ -187,6 +174,6 @@ def _are_packed(o: Operands, vec: int) -> bool:
     access = widest_vector(o.weight.itemsize, vec * width)
     if (width > 1 and o.weight.strides[1] != 1) or (dim > 1 and o.weight.strides[0] != width):
         return False
-    if o.bias is not None and ((dim > 1 and o.bias.strides[0] != 1) or _first_element(o.bias) % vec):
+    if o.bias is not None and ((dim > 1 and o.bias.strides[0] != 1) or o.bias.first % vec):
         return False
-    return _first_element(o.weight) % access == 0
+    return o.weight.first % access == 0

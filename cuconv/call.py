@@ -1,0 +1,61 @@
+"""What the calls of all operations share: a launch as a value, written memory that is nobody else's, the enqueueing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from cuconv import checks
+from cuconv.arrays import Family
+from cuconv.kernel import Kernel, LoadedKernel
+from cuconv.launch import LaunchConfig
+from cuconv.layout import Layout, View
+
+
+class Launch(NamedTuple):
+    """A kernel, how it is launched, and its arguments behind the pointers."""
+
+    kernel: Kernel
+    config: LaunchConfig
+    numbers: bytes
+
+
+class Call:
+    """What is known of a call from its arrays' facts, and so the same for every later call with these facts."""
+
+    def __init__(self, arguments: Sequence[str], layouts: Sequence[Layout | None], launch: Launch | None) -> None:
+        """The arrays in the order of the kernel's pointers; no launch when there is nothing for a GPU to compute."""
+        first = layouts[0]
+        assert first is not None
+        self.device = first.device
+        self._arguments = arguments
+        self._layouts = layouts
+        self._spans = [(0, 0) if layout is None else layout.span for layout in layouts]
+        self._launch = launch
+        self._loaded: LoadedKernel | None = None
+
+    def check_overlap(self, pointers: Sequence[int], written: Iterable[int]) -> None:
+        """ValueError when an array that is written, by its number, shares memory with another argument."""
+        for number in written:
+            begin, end = self._spans[number]
+            begin += pointers[number]
+            end += pointers[number]
+            for other, (other_begin, other_end) in enumerate(self._spans):
+                # Bounds first: they rule out nearly everything at the cost of two comparisons.
+                if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != number:
+                    self._check_disjoint(number, other, pointers)
+
+    def _check_disjoint(self, number: int, other: int, pointers: Sequence[int]) -> None:
+        a, b = self._layouts[number], self._layouts[other]
+        assert a is not None and b is not None  # their spans are not empty
+        names = self._arguments
+        checks.disjoint(names[number], View(pointers[number], a), names[other], View(pointers[other], b))
+
+    def enqueue(self, pointers: Sequence[int], family: Family) -> None:
+        """Launch on the caller's current stream, unless there is nothing to compute."""
+        if self._launch is None:
+            return
+        kernel, config, numbers = self._launch
+        if self._loaded is None:
+            self._loaded = kernel.load(self.device)
+        self._loaded.launch(config, kernel.params.pointers.pack(*pointers) + numbers, family.stream(self.device))
