@@ -1,5 +1,15 @@
 """Short convolutions and state-space operators for NVIDIA GPUs, compiled on demand."""
 
 from cuconv.ops.causal_conv1d_fn import causal_conv1d_fn
+from cuconv.ops.causal_conv1d_qkv_split import causal_conv1d_qkv_split
+from cuconv.ops.causal_conv1d_split import causal_conv1d_split
+from cuconv.ops.causal_conv1d_varlen_fn import causal_conv1d_varlen_fn
+from cuconv.ops.causal_conv1d_varlen_states import causal_conv1d_varlen_states
 
-__all__ = ["causal_conv1d_fn"]
+__all__ = [
+    "causal_conv1d_fn",
+    "causal_conv1d_qkv_split",
+    "causal_conv1d_split",
+    "causal_conv1d_varlen_fn",
+    "causal_conv1d_varlen_states",
+]

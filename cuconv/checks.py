@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,3 +99,64 @@ def _ghost(view: View) -> Any:
             }
         )
     )
+
+
+def integer(argument: str, got: object) -> None:
+    """A value is an integer that a kernel can take."""
+    # The type first, for this is on the path of every call.
+    if type(got) is not int and (isinstance(got, bool) or not isinstance(got, int | np.integer)):
+        raise TypeError(message(argument, repr(got), "an int"))
+    if not -(2**63) <= got < 2**63:
+        raise ValueError(message(argument, got, "an int of 64 bits"))
+
+
+def natural(argument: str, got: object) -> None:
+    """A value is an integer of at least 1."""
+    integer(argument, got)
+    if isinstance(got, int | np.integer) and got < 1:
+        raise ValueError(message(argument, got, "at least 1"))
+
+
+def not_negative(argument: str, got: object) -> None:
+    """A value is a number, zero or more, and finite."""
+    if not isinstance(got, int | float | np.number) or isinstance(got, bool):
+        raise TypeError(message(argument, repr(got), "a number"))
+    if not 0.0 <= got < math.inf:
+        raise ValueError(message(argument, got, "a number of at least 0"))
+
+
+def sequence(argument: str, got: object) -> None:
+    """A value is a list or a tuple."""
+    if not isinstance(got, list | tuple):
+        raise TypeError(message(argument, repr(got) if isinstance(got, int) else f"a {type(got).__name__}", "a tuple"))
+
+
+def total(argument: str, parts: Sequence[int], wanted: int, axis: str) -> None:
+    """Numbers add up."""
+    if sum(parts) != wanted:
+        raise ValueError(message(argument, f"{tuple(parts)}, in all {sum(parts)}", f"{wanted} in all ({axis})"))
+
+
+def contents_too() -> bool:
+    """Whether the user wants index arrays read back and checked."""
+    return os.environ.get("CUCONV_CHECK", "0") not in ("", "0")
+
+
+def boundaries(argument: str, got: np.ndarray[Any, Any], wanted: int) -> None:
+    """Sequences begin at 0, follow each other, and end within `wanted` tokens."""
+    if len(got) and got[0] != 0:
+        raise ValueError(message(f"{argument}[0]", got[0], "0"))
+    if (falls := np.flatnonzero(np.diff(got) < 0)).size:
+        i = int(falls[0]) + 1
+        raise ValueError(message(f"{argument}[{i}]", got[i], f"at least {got[i - 1]}, where the sequence begins"))
+    if len(got) and got[-1] > wanted:
+        raise ValueError(message(f"{argument}[{len(got) - 1}]", got[-1], f"at most {wanted}, the number of tokens"))
+
+
+def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
+    """Slots are inside the pool, and nobody's twice."""
+    if (outside := got[(got < 0) | (got >= count)]).size:
+        raise ValueError(message(argument, f"slot {outside[0]}", f"0 to {count - 1}, or pad_slot_id"))
+    used, times = np.unique(got, return_counts=True)
+    if (twice := used[times > 1]).size:
+        raise ValueError(message(argument, f"slot {twice[0]} for several sequences", "a slot of its own for each"))

@@ -7,28 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from tests.placement import Array, Placed, assert_unchanged, assert_unchanged_around
+from tests.placement import Array, Placed, assert_unchanged, assert_unchanged_around, bits
+
+EXACT = (0.0, 0.0)
 
 
 def check_results(module: ModuleType, case: Any, before: dict[str, Placed], after: dict[str, Array]) -> None:
-    """Outputs are right and nothing else was written; `after` holds the buffers that began as those of `before`."""
+    """What is to be written is right, and nothing else was; `after` holds the buffers that began as `before`."""
+    written = take_written(module, before, after)
+    check_values(module, case, {name: p.array for name, p in before.items() if name not in module.OUTPUTS}, written)
+
+
+def is_written(module: ModuleType, name: str) -> bool:
+    """Whether a call may write the array of this name."""
+    return name in module.OUTPUTS or name in module.UPDATED
+
+
+def take_written(module: ModuleType, before: dict[str, Placed], after: dict[str, Array]) -> dict[str, Array]:
+    """The arrays that may be written, out of their buffers; AssertionError when anything else was."""
+    found = {}
     for name, placed in before.items():
-        if name in module.OUTPUTS:
+        if is_written(module, name):
             assert_unchanged_around(name, placed, after[name])
+            found[name] = placed.placement.view(after[name])
         else:
             assert_unchanged(name, placed, after[name])
-    wanted = module.oracle(case, {name: placed.array for name, placed in before.items() if name not in module.OUTPUTS})
-    assert wanted.keys() == before.keys() & set(module.OUTPUTS)
-    relative, absolute = module.tolerance(case)
+    return found
+
+
+def check_values(module: ModuleType, case: Any, inputs: dict[str, Array], written: dict[str, Array]) -> None:
+    """The arrays that a call has written are right."""
+    wanted = module.oracle(case, inputs)
+    assert wanted.keys() == written.keys()
+    tolerances = module.tolerances(case, inputs)
     for name, expected in wanted.items():
-        assert_close(name, before[name].placement.view(after[name]), expected, relative, absolute)
+        assert_close(name, written[name], expected, *tolerances.get(name, EXACT))
 
 
-def assert_close(name: str, got: Array, wanted: Array, relative: float, absolute: float) -> None:
+def assert_close(name: str, got: Array, wanted: Array, relative: float, absolute: float | Array) -> None:
     """Within the tolerance of a float64 oracle, the same bits as one of the array's own dtype."""
     assert got.shape == wanted.shape
     if wanted.dtype == got.dtype:
-        excess = np.where(got.view(f"u{got.itemsize}") == wanted.view(f"u{got.itemsize}"), 0.0, np.inf)
+        excess = np.where(bits(got) == bits(wanted), 0.0, np.inf)
     else:
         error = np.abs(got.astype(np.float64) - wanted)
         # NaN is never within.
@@ -36,8 +56,16 @@ def assert_close(name: str, got: Array, wanted: Array, relative: float, absolute
     wrong = np.argwhere(excess != 0.0)
     if len(wrong):
         place = tuple(int(i) for i in wrong[0])
+        within = float(np.broadcast_to(absolute, got.shape)[place])
         raise AssertionError(
             f"{name}: {len(wrong)} of {got.size} elements are wrong, the first at {place}: "
-            f"got {got[place]!r}, wanted {wanted[place]!r} within {relative:.3g} of it and {absolute:.3g}; "
+            f"got {got[place]!r}, wanted {wanted[place]!r} within {relative:.3g} of it and {within:.3g}; "
             f"the last at {tuple(int(i) for i in wrong[-1])}"
         )
+
+
+def assert_same_bits(got: Array, wanted: Array, what: str) -> None:
+    """NaN and the sign of zero included."""
+    assert got.shape == wanted.shape
+    different = bits(np.ascontiguousarray(got)) != bits(np.ascontiguousarray(wanted))
+    assert not different.any(), f"{what}: {int(different.sum())} of {different.size} elements differ"

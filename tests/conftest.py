@@ -8,6 +8,9 @@ from functools import cache
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import emulator
+from tests.runners import Runner, emulated, on_gpu
+
 BIG_MEMORY_GIB = 24
 
 
@@ -44,6 +47,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             reason = missing_memory()
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(params=["unit-emulated", pytest.param("unit-gpu", marks=pytest.mark.gpu)])
+def run(request: pytest.FixtureRequest) -> Runner:
+    """A call's way to run."""
+    if request.param == "unit-gpu":
+        return on_gpu
+    if (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    return emulated
 
 
 def pytest_configure() -> None:

@@ -33,11 +33,12 @@ class CupyArrays:
         return cupy.ndarray(placement.shape, placement.dtype.numpy, first, strides)
 
     @staticmethod
-    def fetch(array: Any) -> Array:
+    def fetch(array: Any, index: Any = ...) -> Array:
         """A copy of a part on the host."""
         import cupy
 
-        return CupyArrays.download(cupy.ascontiguousarray(array.view(f"u{array.itemsize}")).view(array.dtype))
+        # As integers: not every CuPy copies bfloat16.
+        return CupyArrays.download(cupy.ascontiguousarray(array.view(f"u{array.itemsize}")[index])).view(array.dtype)
 
     @staticmethod
     def download(buffer: Any) -> Array:

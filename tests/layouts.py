@@ -36,9 +36,63 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 """How x and out lie. "alike": neither is aligned, but both in the same way, so that vectors still serve."""
 
+CHANNELS: Any = {"order": (1, 0)}
+PACKED: dict[str, dict[str, Any]] = {
+    "channels": CHANNELS,
+    "channels_sliced": {**CHANNELS, "pad": (8, 0)},
+    "channels_sliced_by_2": {**CHANNELS, "pad": (2, 0)},
+    "channels_sliced_by_3": {**CHANNELS, "pad": (3, 0)},
+    "channels_offset_by_1": {**CHANNELS, "shift": 1},
+    "channels_offset_by_2": {**CHANNELS, "shift": 2},
+    "channels_spaced": {**CHANNELS, "spacing": 2},
+    "channels_backward": {**CHANNELS, "backward": (1,)},
+    "channels_backward_dim": {**CHANNELS, "backward": (0,)},
+    "tokens": {},
+    "tokens_sliced": {"pad": (0, 5)},
+    "tokens_aligned": {"pad": (2, 8)},
+    "tokens_offset_by_1": {"shift": 1},
+    "tokens_offset_by_2": {"shift": 2},
+    "tokens_offset_by_4": {"shift": 4},
+    "tokens_spaced": {"spacing": 2},
+    "tokens_backward": {"backward": (1,)},
+    "tokens_backward_dim": {"backward": (0,)},
+}
+"""How (dim, total) may lie, named after the axis whose elements are neighbours."""
+
+HEADS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "offset_by_1": {"shift": 1},
+    "sliced": {"pad": (0, 0, 0, 8)},
+    "sliced_heads": {"pad": (0, 0, 3, 0)},
+    "head_major": {"order": (0, 2, 1, 3)},
+    "transposed": {"order": (0, 3, 2, 1), "pad": (0, 1, 0, 0)},
+    "spaced": {"spacing": 2},
+    "backward": {"backward": (1, 2)},
+    "backward_head": {"backward": (3,)},
+}
+"""How (1, total, heads, head_dim) may lie."""
+
+POOLS: dict[str, tuple[int, dict[str, Any]]] = {
+    "channels": (0, {"order": (0, 2, 1)}),
+    "channels_longer": (3, {"order": (0, 2, 1)}),
+    "channels_sliced": (1, {"order": (0, 2, 1), "pad": (0, 8, 1)}),
+    "channels_offset": (0, {"order": (0, 2, 1), "shift": 1}),
+    "channels_outermost": (0, {"order": (1, 0, 2), "pad": (0, 1, 0)}),
+    "columns": (0, {}),
+    "columns_longer": (2, {"pad": (1, 0, 3)}),
+    "columns_offset": (1, {"shift": 1}),
+    "spaced": (0, {"order": (0, 2, 1), "spacing": 2}),
+    "slots": (2, {"order": (2, 1, 0), "pad": (3, 0, 0)}),
+    "backward": (1, {"order": (0, 2, 1), "backward": (0, 1, 2)}),
+}
+"""How (slots, dim, state_len) may lie, and by how many columns it is longer than a filter needs."""
+
+INDICES = ("query_start_loc", "cache_indices", "has_initial_state")
+OFFSET = ("weight", "bias", "seq_idx", "initial_states", "final_states_out", *INDICES)
+
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "dense": {},
-    "offset": {name: {"shift": 1} for name in ("weight", "bias", "seq_idx", "initial_states", "final_states_out")},
+    "offset": {name: {"shift": 1} for name in OFFSET},
     "offset_weight": {"weight": {"shift": 1}},
     "offset_bias": {"bias": {"shift": 1}},
     "strided": {
@@ -47,6 +101,7 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
         "seq_idx": {"order": (1, 0), "spacing": 2},
         "initial_states": {"order": (2, 0, 1), "pad": (0, 1, 0), "shift": 1},
         "final_states_out": {"order": (1, 0, 2), "spacing": 2},
+        **{name: {"spacing": count, "shift": 1} for count, name in enumerate(INDICES, start=2)},
     },
     "backward": {
         "weight": {"backward": (0, 1)},
@@ -54,6 +109,7 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
         "seq_idx": {"backward": (1,)},
         "initial_states": {"backward": (1, 2)},
         "final_states_out": {"backward": (2,)},
+        **{name: {"backward": (0,)} for name in INDICES},
     },
 }
 """How the other arrays lie; the dense states are channel-last beside a channel-last x."""

@@ -219,7 +219,10 @@ GOOD: dict[str, Change] = {
 }
 
 
-@pytest.fixture(params=["NumPy", pytest.param("CuPy", marks=pytest.mark.gpu)])
+KINDS = ("NumPy", pytest.param("CuPy", marks=pytest.mark.gpu))
+
+
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -229,8 +232,10 @@ def module_of(kind: str) -> Any:
     return np if kind == "NumPy" else pytest.importorskip("cupy")
 
 
-def snapshot(arguments: dict[str, Any]) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in arguments.items() if getattr(array, "size", 2**31) < 2**31}
+def snapshot(arguments: dict[str, Any]) -> dict[str, list[bytes]]:
+    """What every array holds, alone or one of several."""
+    arrays = {name: given if isinstance(given, tuple) else (given,) for name, given in arguments.items()}
+    return {name: [a.tobytes() for a in some if getattr(a, "size", 2**31) < 2**31] for name, some in arrays.items()}
 
 
 @pytest.mark.parametrize("row", BAD)

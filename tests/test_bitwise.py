@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-import cuconv
 from cuconv.kernel import Kernel
 from cuconv.kernels.causal_conv1d_channellast_fwd import CausalConv1dChannellastFwd
 from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd
@@ -17,45 +14,12 @@ from cuconv.kernels.causal_conv1d_shortseq_fwd import CausalConv1dShortseqFwd
 from tests import emulator
 from tests.cases import causal_conv1d_fn as table
 from tests.cases.causal_conv1d_fn import ALL, STATES, Case
-from tests.gpu import CupyArrays
+from tests.compare import assert_same_bits
 from tests.layouts import LAYOUTS
-from tests.placement import Array, Placed, bits
-
-Values = dict[str, Array]
-Runner = Callable[[Case, Values], tuple[Array, Array]]
+from tests.placement import Array
+from tests.runners import Runner, Values, emulated
 
 DTYPES = ("float32", "float16", "bfloat16")
-
-
-def place_all(case: Case, values: Values) -> dict[str, Placed]:
-    return {name: Placed(lies, values.get(name)) for name, lies in table.placements(case).items()}
-
-
-def emulated(case: Case, values: Values) -> tuple[Array, Array]:
-    placed = place_all(case, values)
-    launch = table.launch(case)
-    assert launch is not None
-    tensors = table.tensors({name: each.array for name, each in placed.items()})
-    emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
-    return placed["out"].array.copy(), placed["final_states_out"].array.copy()
-
-
-def on_gpu(case: Case, values: Values) -> tuple[Array, Array]:
-    uploaded = {name: CupyArrays.upload(placed) for name, placed in place_all(case, values).items()}
-    views = {name: view for name, (_, view) in uploaded.items()}
-    cuconv.causal_conv1d_fn(**views, **table.options(case))
-    lies = table.placements(case)
-    out, states = (lies[name].view(CupyArrays.download(uploaded[name][0])) for name in table.OUTPUTS)
-    return out, states
-
-
-@pytest.fixture(params=["unit-emulated", pytest.param("unit-gpu", marks=pytest.mark.gpu)])
-def run(request: pytest.FixtureRequest) -> Runner:
-    if request.param == "unit-gpu":
-        return on_gpu
-    if (reason := emulator.available()) is not None:
-        pytest.skip(reason)
-    return emulated
 
 
 def kernel_of(case: Case) -> Kernel:
@@ -64,9 +28,10 @@ def kernel_of(case: Case) -> Kernel:
     return launch.kernel
 
 
-def assert_same_bits(got: Array, wanted: Array, what: str) -> None:
-    different = bits(np.ascontiguousarray(got)) != bits(np.ascontiguousarray(wanted))
-    assert not different.any(), f"{what}: {int(different.sum())} of {different.size} elements differ"
+def results(run: Runner, case: Case, values: Values) -> tuple[Array, Array]:
+    """out and the final states."""
+    written = run(table, case, values)
+    return written["out"], written["final_states_out"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -78,9 +43,9 @@ def test_every_layout_gives_the_same_bits(dtype: str, run: Runner) -> None:
     kernels = {kernel_of(other) for other in others}
     if run is emulated:
         emulator.prebuild(kernels)
-    out, states = run(case, values)
+    out, states = results(run, case, values)
     for other in others:
-        got, got_states = run(other, values)
+        got, got_states = results(run, other, values)
         assert_same_bits(got, out, other.layout)
         assert_same_bits(got_states, states, f"states of {other.layout}")
     vectors = {(type(kernel), kernel.vec) for kernel in kernels}  # type: ignore[attr-defined]
@@ -102,10 +67,10 @@ def rows_of_both_kernels(width: int, dtype: str) -> tuple[Case, Case]:
 def test_every_kernel_gives_the_same_bits(dtype: str, width: int, run: Runner) -> None:
     short, long = rows_of_both_kernels(width, dtype)
     values = table.inputs(short)
-    out, states = run(short, values)
+    out, states = results(run, short, values)
     for b in range(2):
         one = {name: array if name in ("weight", "bias") else array[b : b + 1] for name, array in values.items()}
-        got, got_states = run(long, one)
+        got, got_states = results(run, long, one)
         assert_same_bits(got, out[b : b + 1], f"batch entry {b}")
         assert_same_bits(got_states, states[b : b + 1], f"states of batch entry {b}")
 
@@ -115,11 +80,11 @@ def test_every_kernel_gives_the_same_bits(dtype: str, width: int, run: Runner) -
 def test_chunks_give_the_bits_of_the_whole(layout: str, cuts: tuple[int, ...], run: Runner) -> None:
     whole = Case(2, 6, 98, 4, layout=layout, **STATES)
     values = table.inputs(whole)
-    out, states = run(whole, values)
+    out, states = results(run, whole, values)
     passed_on = values["initial_states"]
     for begin, end in zip((0, *cuts), (*cuts, whole.seqlen), strict=True):
         chunk: Any = {**values, "x": values["x"][:, :, begin:end], "initial_states": passed_on}
-        got, passed_on = run(replace(whole, seqlen=end - begin), chunk)
+        got, passed_on = results(run, replace(whole, seqlen=end - begin), chunk)
         assert_same_bits(got, out[:, :, begin:end], f"tokens {begin} to {end - 1}")
     assert_same_bits(passed_on, states, "final states")
 
@@ -127,8 +92,8 @@ def test_chunks_give_the_bits_of_the_whole(layout: str, cuts: tuple[int, ...], r
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
     for case in (Case(3, 40, 70, **ALL), Case(1, 3, 1030, **STATES), Case(2, 40, 50, layout="channel_last", **ALL)):
         values = table.inputs(case)
-        out, states = run(case, values)
+        out, states = results(run, case, values)
         for _ in range(5):
-            again, states_again = run(case, values)
+            again, states_again = results(run, case, values)
             assert_same_bits(again, out, case.id)
             assert_same_bits(states_again, states, f"states of {case.id}")

@@ -1,4 +1,4 @@
-"""How the emulator builds kernels: what g++ is given, what is asserted of the arguments, what is kept."""
+"""How the emulator builds kernels: what g++ is given, and what is kept."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cuconv.kernel import Params
-from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd
 from cuconv.launch import LaunchConfig
 from tests import emulator
 from tests.emulator import broken, compiler, debugger, process, translation
@@ -80,68 +77,6 @@ def test_only_shared_memory_is_translated(code: str, translated: str) -> None:
 def test_two_shared_variables_in_one_declaration_are_refused() -> None:
     with pytest.raises(ValueError, match=r"x.cu:3: .* one shared variable a declaration: __shared__ float a, b;"):
         translation.translate("x.cu", "\n\n__shared__ float a, b;")
-
-
-@dataclass(frozen=True)
-class OtherOffsets(Broken):
-    unit: ClassVar[str] = "null_pointer"
-    params: ClassVar[Params] = Params(("x", "out"), ("step", "i4"), ("length", "i4"))
-
-
-@dataclass(frozen=True)
-class OtherSize(Broken):
-    unit: ClassVar[str] = "null_pointer"
-    params: ClassVar[Params] = Params(("x", "out"), ("length", "i4"), ("step", "i4"), ("more", "i8"))
-
-
-@dataclass(frozen=True)
-class OtherType(Broken):
-    unit: ClassVar[str] = "null_pointer"
-    params: ClassVar[Params] = Params(("x", "out"), ("length", "i2"), ("step", "i4"))
-
-
-@dataclass(frozen=True)
-class OtherPointers(Broken):
-    unit: ClassVar[str] = "null_pointer"
-    params: ClassVar[Params] = Params(("out", "x"), ("length", "i4"), ("step", "i4"))
-
-
-@dataclass(frozen=True)
-class OtherKind(Broken):
-    unit: ClassVar[str] = "null_pointer"
-    params: ClassVar[Params] = Params(("x", "out", "length"))
-
-
-@needs_gxx
-@pytest.mark.parametrize(
-    ("kernel", "complaint"),
-    [
-        (OtherOffsets(64), "step in the argument struct of null_pointer is at 16 in NumPy"),
-        (OtherSize(64), "the argument struct of null_pointer has 32 bytes in NumPy"),
-        (OtherType(64), "length in the argument struct of null_pointer has 2 bytes in NumPy"),
-        (OtherKind(64), "length in the argument struct of null_pointer is a pointer in NumPy"),
-        (OtherPointers(64), "out in the argument struct of null_pointer is at 0 in NumPy"),
-    ],
-)
-def test_an_argument_struct_that_differs_does_not_build(kernel: Broken, complaint: str) -> None:
-    with pytest.raises(emulator.BuildError, match=complaint):
-        emulator.prebuild([kernel])
-
-
-@needs_gxx
-def test_operands_in_a_struct_of_their_own_are_checked_too() -> None:
-    """As the convolutions have them: the host's record is flat."""
-    kernel = next(CausalConv1dFwd.variants())
-    names = {"batch": "dim", "dim": "batch"}
-    fields = [(names.get(name, name), *rest) for name, *rest in kernel.params.dtype.descr]
-    count = len(kernel_pointers := emulator.pointer_names(kernel))
-    params: Any = Params(kernel_pointers, *((name, code[1:], *shape) for name, code, *shape in fields[count:]))
-    swapped = type("Swapped", (CausalConv1dFwd,), {"params": params})(**vars(kernel))
-    with pytest.raises(emulator.BuildError) as caught:
-        emulator.prebuild([swapped])
-    for name in names:
-        assert f"{name} in the argument struct of causal_conv1d_fwd is at" in str(caught.value)
-    assert "seqlen in" not in str(caught.value)
 
 
 @needs_gxx

@@ -24,8 +24,10 @@ NUMBERS: dict[str, tuple[str, int]] = {
     "unsigned": ("u4", 1),
     "index_t": ("i8", 1),
     "FastDiv": ("u4", 3),
+    "BlockGroups": ("u4", 3),
+    "float": ("f4", 1),
 }
-SHARED = "CausalConv1dOperands"
+SHARED = ("CausalConv1dOperands", "CausalConv1dVarlenOperands")
 
 
 def struct_fields(name: str) -> list[tuple[str, str, int]]:
@@ -37,7 +39,7 @@ def struct_fields(name: str) -> list[tuple[str, str, int]]:
         match = re.fullmatch(r"((?:const )?\w+\s?\*?)\s*(\w+)(?:\[(\d+)\])?", declared)
         assert match is not None, declared
         kind, field, count = match[1].strip(), match[2], int(match[3] or 1)
-        found += struct_fields(kind) if kind == SHARED else [(field, kind, count)]
+        found += struct_fields(kind) if kind in SHARED else [(field, kind, count)]
     return found
 
 
@@ -84,10 +86,10 @@ def test_fields_are_the_template_parameters(cls: type[Kernel]) -> None:
 def test_params_are_the_argument_struct(cls: type[Kernel]) -> None:
     in_cpp = struct_fields(f"{camel(cls.unit)}Params")
     names = cls.params.dtype.names or ()
-    assert [name for name, _, _ in in_cpp] == list(names)
-    pointers = [name for name, kind, _ in in_cpp if kind.endswith("*")]
-    assert pointers == list(names[: len(pointers)])
-    assert cls.params.pointers.size == 8 * len(pointers)
+    pointers = [(name, count) for name, kind, count in in_cpp if kind.endswith("*")]
+    on_host = [name if count == 1 else f"{name}[{i}]" for name, count in pointers for i in range(count)]
+    assert [*on_host, *(name for name, _, _ in in_cpp[len(pointers) :])] == list(names)
+    assert cls.params.pointers.size == 8 * len(on_host)
     for name, kind, count in in_cpp[len(pointers) :]:
         code, length = NUMBERS[kind]
         base, shape = cls.params.numbers[name].base, cls.params.numbers[name].shape

@@ -1,6 +1,7 @@
 """Every case of every public function against its oracle: NumPy, CuPy and torch arrays.
 
-Outputs are given and hold NaN beforehand; inputs, and whatever lies around inputs and outputs, must stay as they are.
+Outputs are given and hold NaN beforehand; inputs but those to be updated, and whatever lies around any array, must stay
+as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def place_arguments(module: ModuleType, case: Any) -> dict[str, Placed]:
 
 def call(module: ModuleType, case: Any, arrays: dict[str, Any]) -> None:
     """The public function, which must hand back the very arrays that it was given to write."""
-    results = getattr(cuconv, cases.function_name(module))(**arrays, **module.options(case))
+    results = getattr(cuconv, cases.function_name(module))(**module.arguments(case, arrays))
     returned = results if isinstance(results, tuple) else (results,)
     assert [id(array) for array in returned] == [id(arrays[name]) for name in module.OUTPUTS if name in arrays]
 

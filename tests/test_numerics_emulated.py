@@ -83,7 +83,10 @@ def test_the_small_cases_run_every_value_of_every_axis(cls: type[Kernel]) -> Non
     run = [launch.kernel for launch in launches()]
     for field in fields(cls):
         offered = {getattr(variant, field.name) for variant in cls.variants()}
-        ran = {getattr(kernel, field.name) for kernel in run if type(kernel) is cls or field.name == "width"}
+        runners = [
+            kernel for kernel in run if type(kernel) is cls or (field.name == "width" and hasattr(kernel, "width"))
+        ]
+        ran = {getattr(kernel, field.name) for kernel in runners}
         assert offered <= ran, f"no small case has {field.name} {sorted(map(str, offered - ran))}"
 
 

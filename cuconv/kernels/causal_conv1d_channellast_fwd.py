@@ -8,32 +8,10 @@ from typing import Any, ClassVar
 
 from cuconv.dtypes import DType
 from cuconv.kernel import Kernel, Params
-from cuconv.kernels.conv import conv_params, core_axes
+from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, conv_params, core_axes
 from cuconv.launch import WARP_SIZE, LaunchConfig, ceil_div, fast_div
 
 THREADS = 128
-
-
-def vector_bytes(itemsize: int, width: int) -> int:
-    """The widest access: what a thread's taps and window leave registers for.
-
-    Measured on an H200: width 4 with 16 bytes reaches 0.77 of copy instead of 0.97, width 16 in bfloat16 with 8 bytes
-    0.44 instead of 0.52.
-    """
-    return 4 if itemsize == 2 and width > 6 else 8
-
-
-def tokens_for(itemsize: int, width: int, dim_vecs: int) -> int:
-    """Tokens a thread: with fewer the halo costs more loads, with more registers run short.
-
-    Fewer also when a token is only a few vectors long: the lanes of a warp would lie too far apart in memory.
-    """
-    tokens = 8 if itemsize == 2 else 4
-    if width > 4:
-        tokens *= 2
-    if width > 8 and itemsize == 4:
-        tokens *= 2
-    return tokens if dim_vecs >= 8 else tokens // 2 if dim_vecs > 1 else tokens // 4
 
 
 @dataclass(frozen=True)
@@ -58,9 +36,9 @@ class CausalConv1dChannellastFwd(Kernel):
     def variants(cls) -> Iterator[CausalConv1dChannellastFwd]:
         for axes in core_axes():
             width, itemsize = axes["width"], axes["input_t"].itemsize
-            if axes["vec"] * itemsize <= vector_bytes(itemsize, width):
+            if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
                 for dim_vecs in (8, 2, 1):
-                    yield cls(tokens=tokens_for(itemsize, width, dim_vecs), **axes)
+                    yield cls(tokens=channel_tile_tokens(itemsize, width, dim_vecs), **axes)
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for x of (batch, dim, seqlen), and the params that divide the work so."""

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Kernel, Params
-from cuconv.launch import MAX_VECTOR_BYTES
+from cuconv.launch import MAX_VECTOR_BYTES, widest_vector
+from cuconv.layout import Layout
 
 MIN_WIDTH = 1
 MAX_WIDTH = 16
@@ -46,6 +47,36 @@ def widths() -> range:
 def vectors(dtype: DType) -> list[int]:
     """The vector widths of a dtype, the scalar fallback first."""
     return [vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= MAX_VECTOR_BYTES]
+
+
+def channel_vector_bytes(itemsize: int, width: int) -> int:
+    """The widest access along channels: what a thread's taps and window leave registers for.
+
+    Measured on an H200: width 4 with 16 bytes reaches 0.77 of copy instead of 0.97, width 16 in bfloat16 with 8 bytes
+    0.44 instead of 0.52.
+    """
+    return 4 if itemsize == 2 and width > 6 else 8
+
+
+def channel_tile_tokens(itemsize: int, width: int, dim_vecs: int) -> int:
+    """Tokens of a thread that has a channel vector.
+
+    With fewer the halo costs more loads, with more registers run short. Fewer also when a token is only a few vectors
+    long: the lanes of a warp would lie too far apart in memory.
+    """
+    tokens = 8 if width <= (4 if itemsize == 2 else 8) else 16
+    return tokens if dim_vecs >= 8 else tokens // 2 if dim_vecs > 1 else tokens // 4
+
+
+def taps_are_packed(weight: Layout, bias: Layout | None, vec: int) -> bool:
+    """Whether the taps and biases of `vec` channels can be read by the widest accesses that divide them."""
+    dim, width = weight.shape
+    access = widest_vector(weight.itemsize, vec * width)
+    if (width > 1 and weight.strides[1] != 1) or (dim > 1 and weight.strides[0] != width):
+        return False
+    if bias is not None and ((dim > 1 and bias.strides[0] != 1) or bias.first % vec):
+        return False
+    return weight.first % access == 0
 
 
 def core_axes() -> Iterator[dict[str, Any]]:

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 from cuconv.call import Launch
 from cuconv.dtypes import FLOAT32
-from cuconv.kernels.causal_conv1d_channellast_fwd import CausalConv1dChannellastFwd, tokens_for, vector_bytes
+from cuconv.kernels.causal_conv1d_channellast_fwd import CausalConv1dChannellastFwd
 from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd, slots_for
 from cuconv.kernels.causal_conv1d_oddseq_fwd import CausalConv1dOddseqFwd
 from cuconv.kernels.causal_conv1d_shortseq_fwd import CausalConv1dShortseqFwd
+from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, taps_are_packed
 from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div, widest_vector
 from cuconv.layout import Layout
 
@@ -67,12 +68,12 @@ def _has_contiguous_rows(layout: Layout) -> bool:
 
 def _channel_last_vector(o: Operands) -> int:
     quantities = [o.x.first, o.out.first, *o.x.active(0, 2), *o.out.active(0, 2)]
-    limit = vector_bytes(o.x.itemsize, o.weight.shape[1])
+    limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
     return widest_vector(o.x.itemsize, o.x.shape[1], *quantities, limit=limit)
 
 
 def _channel_last(o: Operands, vec: int) -> Launch:
-    tokens = tokens_for(o.x.itemsize, o.weight.shape[1], ceil_div(o.x.shape[1], vec))
+    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(o.x.shape[1], vec))
     kernel = CausalConv1dChannellastFwd(tokens=tokens, **_axes(o, vec))
     config, division = kernel.launch_config(*o.x.shape)
     return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
@@ -164,16 +165,5 @@ def _operands(o: Operands, vec: int) -> dict[str, object]:
         "batch": batch,
         "dim": dim,
         "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
-        "taps_are_packed": _are_packed(o, vec),
+        "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
     }
-
-
-def _are_packed(o: Operands, vec: int) -> bool:
-    """Whether the taps and biases of `vec` channels can be read by the widest accesses that divide them."""
-    dim, width = o.weight.shape
-    access = widest_vector(o.weight.itemsize, vec * width)
-    if (width > 1 and o.weight.strides[1] != 1) or (dim > 1 and o.weight.strides[0] != width):
-        return False
-    if o.bias is not None and ((dim > 1 and o.bias.strides[0] != 1) or o.bias.first % vec):
-        return False
-    return o.weight.first % access == 0

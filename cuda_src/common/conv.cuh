@@ -35,16 +35,17 @@ __device__ __forceinline__ CausalConv1dOperands with_states(CausalConv1dOperands
     return p;
 }
 
-template <typename weight_t>
-__device__ __forceinline__ float load_bias(const CausalConv1dOperands& p, index_t channel) {
+// Operands: those of any convolution, with weight, bias, their strides, bias_is_float32 and taps_are_packed.
+template <typename weight_t, typename Operands>
+__device__ __forceinline__ float load_bias(const Operands& p, index_t channel) {
     if (p.bias == nullptr) return 0.0f;
     const index_t at = channel * p.bias_stride;
     if (p.bias_is_float32) return __ldg(static_cast<const float*>(p.bias) + at);
     return load<1>(static_cast<const weight_t*>(p.bias) + at).to_float(0);
 }
 
-template <int kWidth, typename weight_t>
-__device__ __forceinline__ void load_taps(const CausalConv1dOperands& p, index_t channel, float (&taps)[kWidth]) {
+template <int kWidth, typename weight_t, typename Operands>
+__device__ __forceinline__ void load_taps(const Operands& p, index_t channel, float (&taps)[kWidth]) {
     const weight_t* weight = static_cast<const weight_t*>(p.weight) + channel * p.weight_stride[0];
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) taps[k] = load<1>(weight + k * p.weight_stride[1]).to_float(0);

@@ -43,31 +43,57 @@ struct Vec {
     }
 };
 
-// One access: p is aligned to the whole vector, and nothing writes there while the kernel runs.
-template <int kVec, typename T>
+// a where a condition holds, else b: by words, so that neither needs an address.
+template <typename T, int kVec>
+__device__ __forceinline__ Vec<T, kVec> select(bool condition, const Vec<T, kVec>& a, const Vec<T, kVec>& b) {
+    Vec<T, kVec> v;
+#pragma unroll
+    for (int i = 0; i < Vec<T, kVec>::kWords; ++i) v.words[i] = condition ? a.words[i] : b.words[i];
+    return v;
+}
+
+// Whether a kernel may itself write what it reads.
+enum class Memory { kConstant, kMutable };
+
+template <Memory kMemory, typename Word>
+__device__ __forceinline__ Word load_word(const void* p) {
+    if constexpr (kMemory == Memory::kConstant) {
+        return __ldg(static_cast<const Word*>(p));
+    } else {
+        return *static_cast<const Word*>(p);
+    }
+}
+
+// One access: p is aligned to the whole vector.
+template <int kVec, Memory kMemory = Memory::kConstant, typename T>
 __device__ __forceinline__ Vec<T, kVec> load(const T* p) {
     Vec<T, kVec> v;
     if constexpr (Vec<T, kVec>::kBytes == 16) {
-        const uint4 word = __ldg(reinterpret_cast<const uint4*>(p));
+        const uint4 word = load_word<kMemory, uint4>(p);
         v.words[0] = word.x;
         v.words[1] = word.y;
         v.words[2] = word.z;
         v.words[3] = word.w;
     } else if constexpr (Vec<T, kVec>::kBytes == 8) {
-        const uint2 word = __ldg(reinterpret_cast<const uint2*>(p));
+        const uint2 word = load_word<kMemory, uint2>(p);
         v.words[0] = word.x;
         v.words[1] = word.y;
     } else if constexpr (Vec<T, kVec>::kBytes == 4) {
-        v.words[0] = __ldg(reinterpret_cast<const unsigned*>(p));
+        v.words[0] = load_word<kMemory, unsigned>(p);
     } else {
-        v.words[0] = __ldg(reinterpret_cast<const unsigned short*>(p));
+        v.words[0] = load_word<kMemory, unsigned short>(p);
     }
     return v;
 }
 
 // Four integers as one access.
 __device__ __forceinline__ int4 load4(const int* p) {
-    return __ldg(reinterpret_cast<const int4*>(p));
+    return load_word<Memory::kConstant, int4>(p);
+}
+
+// An index out of an array of int or index_t.
+__device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_int64) {
+    return is_int64 ? __ldg(static_cast<const index_t*>(p) + at) : __ldg(static_cast<const int*>(p) + at);
 }
 
 // What a store leaves in the L2 cache: kStream marks its lines to be evicted first.

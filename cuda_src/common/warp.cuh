@@ -22,3 +22,22 @@ __device__ __forceinline__ Vec<T, kVec> shift_in(const Vec<T, kVec>& wrapped, co
     }
     return shifted;
 }
+
+// The lanes of the warp for which a condition holds, a bit each.
+__device__ __forceinline__ unsigned lanes_where(bool holds) {
+    return __ballot_sync(kAllLanes, holds);
+}
+
+// What a lane holds; behind the last lane follows the first.
+__device__ __forceinline__ int from_lane(int value, int lane) {
+    return __shfl_sync(kAllLanes, value, lane & (kWarpSize - 1));
+}
+
+// The sum over each group of `lanes` consecutive lanes, a power of two, in every one of them.
+__device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
+#pragma unroll
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+        if (distance < lanes) value += __shfl_xor_sync(kAllLanes, value, distance);
+    }
+    return value;
+}

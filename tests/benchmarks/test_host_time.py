@@ -9,33 +9,52 @@ import pytest
 import cuconv
 from cuconv.timing import host_time
 
+ROWS = {"x": (1, 64, 64), "weight": (64, 4), "bias": (64,)}
+PACKED = {"x": (64, 64), "weight": (64, 4), "bias": (64,), "conv_states": (2, 64, 3)}
+INDICES = {"query_start_loc": [0, 30, 64], "cache_indices": [1, 0]}
+HEADS = {"num_q_heads": 1, "num_k_heads": 1, "num_v_heads": 2, "head_q": 16, "head_k": 16, "head_v": 16}
 
-def cupy_arrays() -> tuple[Any, Any]:
+Call = tuple[dict[str, tuple[int, ...]], dict[str, list[int]], dict[str, Any]]
+CALLS: dict[str, Call] = {
+    "causal_conv1d_fn": (ROWS, {}, {"activation": "silu"}),
+    "causal_conv1d_varlen_fn": (PACKED, INDICES, {}),
+    "causal_conv1d_split": (PACKED, INDICES, {"sizes": (32, 16, 16)}),
+    "causal_conv1d_qkv_split": (PACKED, INDICES, HEADS),
+    "causal_conv1d_varlen_states": ({"x": (64, 64)}, {"cu_seqlens": [0, 30, 64]}, {"state_len": 4}),
+}
+"""Shapes, integers and options: so small that the device is never the one waited for."""
+
+
+def cupy_arrays(call: Call) -> tuple[Any, Any]:
     import cupy
 
-    arrays = {name: cupy.ones(shape, cupy.float16) for name, shape in SHAPES.items()}
+    shapes, integers, _ = call
+    arrays = {name: cupy.ones(shape, cupy.float16) for name, shape in shapes.items()}
+    arrays |= {name: cupy.asarray(values, cupy.int32) for name, values in integers.items()}
     return arrays, cupy.cuda.Device().synchronize
 
 
-def torch_tensors() -> tuple[Any, Any]:
+def torch_tensors(call: Call) -> tuple[Any, Any]:
     torch = pytest.importorskip("torch")
-    arrays = {name: torch.ones(shape, device="cuda", dtype=torch.bfloat16) for name, shape in SHAPES.items()}
+    shapes, integers, _ = call
+    arrays = {name: torch.ones(shape, device="cuda", dtype=torch.bfloat16) for name, shape in shapes.items()}
+    arrays |= {name: torch.tensor(values, device="cuda", dtype=torch.int32) for name, values in integers.items()}
     return arrays, torch.cuda.synchronize
-
-
-SHAPES = {"x": (1, 64, 64), "weight": (64, 4), "bias": (64,)}
-"""So small that the device is never the one waited for."""
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("given", ["new", "out"])
 @pytest.mark.parametrize("library", [cupy_arrays, torch_tensors])
-def test_host_time(benchmark: Any, report: Any, library: Any, given: str) -> None:
-    arrays, synchronize = library()
-    out = {"out": cuconv.causal_conv1d_fn(**arrays)} if given == "out" else {}
+@pytest.mark.parametrize("name", CALLS)
+def test_host_time(benchmark: Any, report: Any, name: str, library: Any, given: str) -> None:
+    arrays, synchronize = library(CALLS[name])
+    arguments = {**arrays, **CALLS[name][2]}
+    function = getattr(cuconv, name)
+    if given == "out":
+        arguments["out"] = function(**arguments)
 
     def call() -> None:
-        cuconv.causal_conv1d_fn(**arrays, activation="silu", **out)
+        function(**arguments)
 
     benchmark.pedantic(call, rounds=20, iterations=100, warmup_rounds=1)
     report(host_us=host_time(call, synchronize) * 1e6)

@@ -3,13 +3,16 @@
 A case module offers, for its own frozen `Case` with an `id`:
 
     UNIT, EDGE, BENCH, BIG    small with every feature · larger and odder · timed · too large for most machines
-    placements(case)          where every array lies, by argument name: no memory yet
-    OUTPUTS                   which of these are written
-    inputs(case, seed)        the others, as NumPy arrays
-    options(case)             the arguments that are not arrays
-    oracle(case, arrays)      what the outputs hold for these inputs, in float64 or, where they are copies, exactly
-    sample(case)              what to cut out of every array for a smaller call that the oracle can check quickly
-    tolerance(case)           relative and absolute: what a correct kernel may be off by
+    placements(case)          where every array lies, by name: no memory yet
+    OUTPUTS                   which of these are written, in the order in which the call returns them
+    UPDATED                   which are read and then written
+    inputs(case, seed)        all but the outputs, as NumPy arrays
+    place_inputs(case, seed)  the same with the memory around them
+    integers(case, seed)      those of them that are no random numbers
+    arguments(case, arrays)   the keyword arguments of the call with these arrays
+    oracle(case, arrays)      what is written for these inputs, in float64 or, where values are copies, exactly
+    tolerances(case, arrays)  relative and absolute, by output: what a correct kernel may be off by
+    sample(case)              a smaller case that the oracle checks quickly, and what to cut out of every array for it
     bytes_moved(case)         the least traffic with the device's memory
     launch(case)              the kernel that runs, None where there is nothing to compute
     tensors(arrays)           the same arrays by the kernel's own names

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from cuconv.kernel import Kernel
+from cuconv.kernel import Kernel, Params
 
 # Comments come first, so that what they say of shared memory is passed over.
 _SHARED = re.compile(r"//[^\n]*|/\*.*?\*/|\b(?:(extern|static)\s+)?__shared__\s+([^;]+);", re.DOTALL)
 _ALIGNED = re.compile(r"\b(?:__align__|alignas)\s*(\((?:[^()]|\([^()]*\))*\))")
 _DECLARATOR = re.compile(r"(?P<type>.*[\s>])(?P<name>\w+)\s*(?P<extents>(?:\[[^\]]*\]\s*)*)", re.DOTALL)
 _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
+_INDEXED = re.compile(r"(\w+)\[(\d+)\]")
 
 
 def translate(name: str, text: str) -> str:
@@ -49,16 +51,41 @@ def _layout(kernel: Kernel) -> list[str]:
         f"using Params = decltype(emulator::params_of(&{kernel.expression}));",
         f'static_assert(sizeof(Params) == {record.itemsize}, "{struct} has {record.itemsize} bytes in NumPy");',
     ]
-    for name, (dtype, offset, *_) in (record.fields or {}).items():
+    for name, offset, size, kind in _members(kernel.params):
         field, where = f"Field_{name}<Params>", f"{name} in {struct}"
         lines += [
             f"EMULATOR_FIELD({name})",
             f'static_assert({field}::kOffset == {offset}, "{where} is at {offset} in NumPy");',
-            f'static_assert(sizeof({field}::Type) == {dtype.itemsize}, "{where} has {dtype.itemsize} bytes in NumPy");',
+            f'static_assert(sizeof({field}::Type) == {size}, "{where} has {size} bytes in NumPy");',
         ]
-        if offset < kernel.params.pointers.size:
-            lines.append(f'static_assert(std::is_pointer_v<{field}::Type>, "{where} is a pointer in NumPy");')
+        if kind:
+            lines.append(f'static_assert(emulator::is_{kind}<{field}::Type>, "{where} is {_KINDS[kind]} in NumPy");')
     return lines
+
+
+_KINDS = {"pointer": "a pointer", "pointer_array": "an array of pointers"}
+
+
+class _Member(NamedTuple):
+    """A member of the argument struct; its kind is empty for numbers."""
+
+    name: str
+    offset: int
+    size: int
+    kind: str
+
+
+def _members(params: Params) -> Iterator[_Member]:
+    """What the record's fields are in C++: the pointers `x[0]`, `x[1]`, … are one array there."""
+    fields = {name: (dtype.itemsize, offset) for name, (dtype, offset, *_) in (params.dtype.fields or {}).items()}
+    for name, (size, offset) in fields.items():
+        indexed = _INDEXED.fullmatch(name)
+        if indexed is None:
+            yield _Member(name, offset, size, "pointer" if offset < params.pointers.size else "")
+        elif indexed[2] == "0":
+            count = sum(other.startswith(f"{indexed[1]}[") for other in fields)
+            assert all(fields[f"{indexed[1]}[{i}]"][1] == offset + i * size for i in range(count))
+            yield _Member(indexed[1], offset, count * size, "pointer_array")
 
 
 def _shared_variable(file: str, match: re.Match[str]) -> str:

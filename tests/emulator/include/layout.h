@@ -2,11 +2,18 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 namespace emulator {
 
 template <typename Params>
 Params params_of(void (*kernel)(Params));
+
+template <typename T>
+inline constexpr bool is_pointer = std::is_pointer_v<T>;
+
+template <typename T>
+inline constexpr bool is_pointer_array = std::rank_v<T> == 1 && std::is_pointer_v<std::remove_extent_t<T>>;
 
 }  // namespace emulator
 

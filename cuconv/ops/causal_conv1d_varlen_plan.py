@@ -1,0 +1,194 @@
+"""Which kernel a convolution of packed sequences runs, and how: a pure function of layouts."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from cuconv.call import Launch
+from cuconv.dtypes import FLOAT32, INT64
+from cuconv.kernels.causal_conv1d_varlen_fwd import CausalConv1dVarlenFwd
+from cuconv.kernels.causal_conv1d_varlen_l2norm_fwd import CausalConv1dVarlenL2normFwd
+from cuconv.kernels.causal_conv1d_varlen_rows_fwd import MAX_SLOTS, CausalConv1dVarlenRowsFwd
+from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, taps_are_packed
+from cuconv.kernels.varlen import MAX_RANGES
+from cuconv.launch import WARP_SIZE, ceil_div, fast_div, widest_vector
+from cuconv.layout import Layout
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent."""
+
+    x: Layout
+    weight: Layout
+    bias: Layout | None
+    conv_states: Layout | None
+    query_start_loc: Layout | None
+    cache_indices: Layout | None
+    has_initial_state: Layout | None
+    outs: tuple[Layout, ...]
+    """Of consecutive ranges of channels, each (total, heads, head_dim)."""
+    silu: bool
+    pad_slot_id: int
+    normalized: int
+    """So many of the first outs are normalised head by head."""
+    eps: float
+
+    @property
+    def sequences(self) -> int:
+        """How many there are, empty ones too."""
+        return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """(heads, head_dim) of every range."""
+        return [(out.shape[1], out.shape[2]) for out in self.outs]
+
+    @property
+    def ends(self) -> list[int]:
+        """The channel behind the last one of every range."""
+        return list(accumulate(count * head_dim for count, head_dim in self.heads))
+
+
+def is_channel_contiguous(x: Layout) -> bool:
+    """Whether (dim, total) has its channels contiguous and not its tokens."""
+    dim, total = x.shape
+    return dim > 1 and x.strides[0] == 1 and (total == 1 or x.strides[1] != 1)
+
+
+def plan(o: Operands) -> Launch | None:
+    """The launch that computes a call, None when it has nothing to compute."""
+    if o.x.size == 0:
+        return None
+    if o.normalized:
+        return _normalized(o)
+    if is_channel_contiguous(o.x) or not _has_contiguous_tokens(o.x, 1):
+        return _channels(o)
+    return _rows(o) if all(_has_contiguous_tokens(out, 0) for out in o.outs) else _channels(o)
+
+
+def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
+    return layout.shape[axis] == 1 or layout.strides[axis] == 1
+
+
+def _channels(o: Operands) -> Launch:
+    vec = _channel_vector(o)
+    routed = not all(_is_packed(o, number, vec) for number in range(len(o.outs)))
+    dim, total = o.x.shape
+    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
+    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **_axes(o, vec))
+    config, division = kernel.launch_config(dim, total, o.sequences)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _normalized(o: Operands) -> Launch:
+    vec = _channel_vector(o)
+    while not all(_is_packed(o, number, vec) for number in range(len(o.outs))):
+        vec //= 2
+    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
+    wide = any(head_dim > WARP_SIZE * vec for _, head_dim in o.heads[: o.normalized])
+    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec))
+    config, division = kernel.launch_config(o.heads, o.normalized, o.x.shape[1], o.sequences)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division, eps=o.eps))
+
+
+def _rows(o: Operands) -> Launch:
+    # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and its
+    # output are from there.
+    dim, total = o.x.shape
+    differences = []
+    for begin, out in zip([0, *o.ends], o.outs, strict=False):
+        _, heads, head_dim = out.shape
+        differences.append(o.x.first + begin * o.x.strides[0] - out.first)
+        differences += [head_dim * o.x.strides[0] - out.strides[1]] * (heads > 1)
+        differences += [o.x.strides[0] - out.strides[2]] * (head_dim > 1)
+    vec = widest_vector(o.x.itemsize, *differences)
+    aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
+    row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
+    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_SLOTS)
+    slots = ceil_div(ceil_div(row_vecs, tiles), WARP_SIZE)
+    kernel = CausalConv1dVarlenRowsFwd(slots=slots, **_axes(o, vec))
+    config, division = kernel.launch_config(dim, row_vecs, o.sequences)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _channel_vector(o: Operands) -> int:
+    """The widest vector along the channels of x."""
+    dim, _ = o.x.shape
+    if dim > 1 and o.x.strides[0] != 1:
+        return 1
+    limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
+    return widest_vector(o.x.itemsize, o.x.first, *o.x.active(1), dim, limit=limit)
+
+
+def _is_packed(o: Operands, number: int, vec: int) -> bool:
+    """Whether x's vectors are vectors of a range's output, too."""
+    begin = [0, *o.ends][number]
+    out = o.outs[number]
+    _, heads, head_dim = out.shape
+    if vec == 1:
+        return True
+    if head_dim > 1 and out.strides[2] != 1:
+        return False
+    return not any(quantity % vec for quantity in (begin, heads * head_dim, head_dim, out.first, *out.active(0, 1)))
+
+
+def _states_are_packed(o: Operands, vec: int) -> bool:
+    """Whether x's vectors are vectors of the pool, too."""
+    if o.conv_states is None:
+        return False
+    states, first_column = o.conv_states, _first_column(o)
+    if states.shape[1] > 1 and states.strides[1] != 1:
+        return False
+    quantities = (states.first + first_column * states.strides[2], *states.active(0, 2))
+    return not any(quantity % vec for quantity in quantities)
+
+
+def _first_column(o: Operands) -> int:
+    return 0 if o.conv_states is None else o.conv_states.shape[2] - (o.weight.shape[1] - 1)
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    return {
+        "width": o.weight.shape[1],
+        "input_t": o.x.dtype,
+        "weight_t": o.weight.dtype,
+        "state_t": o.x.dtype if o.conv_states is None else o.conv_states.dtype,
+        "vec": vec,
+        "silu": o.silu,
+    }
+
+
+def _operands(o: Operands, vec: int) -> dict[str, object]:
+    dim, total = o.x.shape
+    absent = MAX_RANGES - len(o.outs)
+
+    def stride(layout: Layout | None) -> int:
+        return 0 if layout is None else layout.strides[0]
+
+    return {
+        "x_stride": o.x.strides,
+        "conv_states_stride": o.conv_states.strides if o.conv_states else (0, 0, 0),
+        "weight_stride": o.weight.strides,
+        "out_stride": [n for out in o.outs for n in out.strides] + [0] * (3 * absent),
+        "bias_stride": stride(o.bias),
+        "query_start_loc_stride": stride(o.query_start_loc),
+        "cache_indices_stride": stride(o.cache_indices),
+        "has_initial_state_stride": stride(o.has_initial_state),
+        "total": total,
+        "slots": o.conv_states.shape[0] if o.conv_states else 0,
+        "first_column": _first_column(o),
+        "pad_slot_id": o.pad_slot_id,
+        "head_dim": [n for _, head_dim in o.heads for n in fast_div(head_dim)] + [0] * (3 * absent),
+        "range_end": o.ends + [0] * absent,
+        "range_is_packed": [_is_packed(o, number, vec) for number in range(len(o.outs))] + [0] * absent,
+        "ranges": len(o.outs),
+        "sequences": o.sequences,
+        "dim": dim,
+        "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
+        "has_conv_states": o.conv_states is not None,
+        "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
+        "states_are_packed": _states_are_packed(o, vec),
+        "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
+        "cache_indices_is_int64": o.cache_indices is not None and o.cache_indices.dtype is INT64,
+    }

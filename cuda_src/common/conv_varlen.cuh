@@ -1,0 +1,154 @@
+// Packed sequences of a convolution: whose a token is, where a sequence's state is, and where results go.
+#pragma once
+
+#include "common/conv_channels.cuh"
+#include "common/fastdiv.cuh"
+#include "common/warp.cuh"
+
+// Strides are in elements. bias, conv_states, query_start_loc, cache_indices and has_initial_state may be null; without
+// query_start_loc all tokens are one sequence. The channels fall into ranges, each with an output of its own, and a
+// range's channels into heads.
+struct CausalConv1dVarlenOperands {
+    const void* x;
+    const void* weight;
+    const void* bias;
+    void* conv_states;
+    const void* query_start_loc;
+    const void* cache_indices;
+    const void* has_initial_state;
+    void* out[16];
+    index_t x_stride[2];            // dim, token
+    index_t conv_states_stride[3];  // slot, dim, column
+    index_t weight_stride[2];       // dim, width
+    index_t out_stride[48];         // of every range: token, head, channel of the head
+    index_t bias_stride;
+    index_t query_start_loc_stride;
+    index_t cache_indices_stride;
+    index_t has_initial_state_stride;
+    index_t slots;         // of conv_states
+    index_t first_column;  // of conv_states that is live: the last kWidth - 1 are
+    index_t pad_slot_id;
+    FastDiv head_dim[16];
+    int range_end[16];        // the channel behind the last one of a range
+    int range_is_packed[16];  // channel vectors are vectors of the output, too, unless they cross the range's end
+    int ranges;
+    int sequences;
+    int total;  // tokens
+    int dim;
+    int bias_is_float32;
+    int taps_are_packed;
+    int has_conv_states;    // a pool of states without columns has no memory
+    int states_are_packed;  // channels are contiguous, and aligned to what a channel vector has of them
+    int query_start_loc_is_int64;
+    int cache_indices_is_int64;
+};
+
+// The first token of a sequence. Number -1 stands for what precedes them all, `sequences` for what follows them. What
+// lies outside the tensor is brought inside: wrong numbers give wrong results, not wrong accesses.
+__device__ __forceinline__ int first_token(const CausalConv1dVarlenOperands& p, int number) {
+    if (number < 0) return 0;
+    if (number > p.sequences) return p.total;
+    if (p.query_start_loc == nullptr) return number == 0 ? 0 : p.total;
+    const index_t token = load_index(p.query_start_loc, number * p.query_start_loc_stride, p.query_start_loc_is_int64);
+    return token < 0 ? 0 : token > p.total ? p.total : static_cast<int>(token);
+}
+
+// The slot of a sequence. Negative: its tokens are nobody's, and their results zeros. So are those of tokens before the
+// first sequence and behind the last, and of a sequence whose slot is not in the pool.
+__device__ __forceinline__ index_t load_slot(const CausalConv1dVarlenOperands& p, int number) {
+    if (number < 0 || number >= p.sequences) return -1;
+    if (!p.has_conv_states) return 0;
+    const index_t slot = p.cache_indices == nullptr
+                             ? number
+                             : load_index(p.cache_indices, number * p.cache_indices_stride, p.cache_indices_is_int64);
+    return slot == p.pad_slot_id || slot >= p.slots ? -1 : slot;
+}
+
+// Whether a sequence goes on from its state.
+__device__ __forceinline__ bool has_past(const CausalConv1dVarlenOperands& p, int number) {
+    return p.has_initial_state != nullptr &&
+           static_cast<const unsigned char*>(p.has_initial_state)[number * p.has_initial_state_stride] != 0;
+}
+
+// Calls visit(begin, end, is_someones) for the runs of tokens that reach into those from `from` to `to` - 1, in order:
+// the sequences, and what is nobody's. All lanes of a warp take part, with the same tokens. They look at 32 sequences
+// in one step, so that one step finds the first of thirty sequences and two that of a thousand.
+template <typename Visit>
+__device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
+    int low = -1;
+    for (int high = p.sequences + 1; high - low >= kWarpSize;) {
+        const int step = (high - low + kWarpSize - 1) / kWarpSize;
+        const int number = low + (lane_id() + 1) * step;
+        low += step * __popc(lanes_where(number < high && first_token(p, number) <= from));
+        high = min(high, low + step);
+    }
+    int next;
+    do {
+        const int begin = first_token(p, low + lane_id());
+        const unsigned someones = lanes_where(load_slot(p, low + lane_id()) >= 0);
+        const int end = from_lane(begin, lane_id() + 1);
+        unsigned left = lanes_where(lane_id() < kWarpSize - 1 && begin < min(end, to) && end > from);
+        for (; left != 0; left &= left - 1) {
+            const int lane = __ffs(left) - 1;
+            visit(from_lane(begin, lane), from_lane(end, lane), (someones >> lane & 1) != 0);
+        }
+        next = from_lane(begin, kWarpSize - 1);
+        low += kWarpSize - 1;
+    } while (next < min(to, p.total));
+}
+
+// Where the results of kVec consecutive channels go, from a token on: to one range's memory as vectors, or, when
+// kRouted, element by element, each to its own range, unless they are aligned vectors of one range all the same.
+template <typename out_t, int kVec, bool kRouted>
+struct Destination {
+    const CausalConv1dVarlenOperands& p;
+    index_t channel;
+    int token;
+    out_t* to;
+    index_t step;
+    bool is_vector;
+
+    __device__ __forceinline__ Destination(const CausalConv1dVarlenOperands& p_, index_t channel_, int token_)
+        : p(p_), channel(channel_), token(token_) {
+        int range = 0;
+        while (range + 1 < p.ranges && channel >= p.range_end[range]) ++range;
+        const index_t begin = range == 0 ? 0 : p.range_end[range - 1];
+        const QuotientRemainder at = divide(static_cast<unsigned>(channel - begin), p.head_dim[range]);
+        const index_t* stride = p.out_stride + 3 * range;
+        step = stride[0];
+        to = static_cast<out_t*>(p.out[range]) + token * step + at.quotient * stride[1] + at.remainder * stride[2];
+        is_vector = !kRouted || p.range_is_packed[range] && channel + kVec <= p.range_end[range];
+    }
+
+    // Goes on to a later token: step by step takes fewer instructions than counting from the first.
+    __device__ __forceinline__ void advance() {
+        ++token;
+        to += step;
+    }
+
+    __device__ __forceinline__ void store_vector(const Vec<out_t, kVec>& v) const {
+        if (is_vector) {
+            store(to, v);
+        } else if constexpr (kRouted) {
+#pragma unroll 1
+            for (int c = 0; c < kVec; ++c) {
+                const Destination<out_t, 1, false> one(p, channel + c, token);
+                Vec<out_t, 1> element = Vec<out_t, 1>::zero();
+#pragma unroll
+                for (int j = 0; j < kVec; ++j) {
+                    if (j == c) element.put(0, v.element(j));
+                }
+                one.store_vector(element);
+            }
+        }
+    }
+};
+
+// Zeros for the tokens whose bits are set, counted from the destination's.
+template <typename out_t, int kVec, bool kRouted>
+__device__ __forceinline__ void store_zeros(Destination<out_t, kVec, kRouted> destination, unsigned tokens) {
+    for (; tokens != 0; tokens >>= 1) {
+        if (tokens & 1) destination.store_vector(Vec<out_t, kVec>::zero());
+        destination.advance();
+    }
+}

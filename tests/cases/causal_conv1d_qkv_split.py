@@ -1,0 +1,170 @@
+"""causal_conv1d_qkv_split: the convolution of packed sequences with q, k and v in arrays of their own, by heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cuconv import reference
+from tests import varlen
+from tests.bounds import ROUNDING, unit_vectors
+from tests.layouts import HEADS
+from tests.placement import Array, Placement, place
+from tests.varlen import Packed, without
+
+OUTPUTS = ("q", "k", "v")
+UPDATED = varlen.UPDATED
+NAMES = ("num_q_heads", "num_k_heads", "num_v_heads", "head_q", "head_k", "head_v")
+
+
+@dataclass(frozen=True)
+class Case(Packed):
+    """One call; `channels` are the heads of q, k and v and their dims."""
+
+    out: str = "dense"
+    l2norm: bool = False
+    eps: float = 1e-6
+
+    @property
+    def id(self) -> str:
+        """The base's with what is only here."""
+        return f"{super().id}{'-l2norm' * self.l2norm}{f'-eps{self.eps:g}' * (self.eps != 1e-6)}"
+
+    @property
+    def heads(self) -> tuple[tuple[int, int], ...]:
+        """How many heads of how many channels q, k and v have."""
+        assert not isinstance(self.channels, int)
+        return tuple(zip(self.channels[:3], self.channels[3:], strict=True))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The channels of q, k and v."""
+        return tuple(count * dim for count, dim in self.heads)
+
+    def outputs(self) -> dict[str, Placement]:
+        """Each (1, total, heads, head_dim)."""
+        total = varlen.batch(self.batch).total
+        return {
+            name: place(self.input_t, (1, total, *heads), **HEADS[self.out_lies(number)])
+            for number, (name, heads) in enumerate(zip(OUTPUTS, self.heads, strict=True))
+        }
+
+    def by_heads(self, out: Array) -> dict[str, Array]:
+        """q, k and v as they come out of the convolution."""
+        parts = np.split(out.T, np.cumsum(self.sizes)[:-1], axis=1)
+        shaped = [part.reshape(1, -1, *heads) for part, heads in zip(parts, self.heads, strict=True)]
+        return dict(zip(OUTPUTS, shaped, strict=True))
+
+    def divide(self, out: Array) -> dict[str, Array]:
+        """q and k divided by their norms where the case says so."""
+        return {
+            name: reference.l2norm(heads, self.eps) if self.l2norm and name != "v" else heads
+            for name, heads in self.by_heads(out).items()
+        }
+
+    def options(self) -> dict[str, Any]:
+        """Heads and normalisation, too."""
+        assert not isinstance(self.channels, int)
+        heads = dict(zip(NAMES, self.channels, strict=True))
+        return {**super().options(), **heads, "qk_l2norm": self.l2norm, "l2norm_eps": self.eps}
+
+
+def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
+    """How far outputs may be from the oracle: norms decide how far those that are divided by them may be."""
+    found = varlen.tolerances(case, arrays)
+    if case.l2norm:
+        raw = varlen.oracle(replace(case, l2norm=False), arrays)
+        found |= {name: unit_vectors(case, raw[name], case.eps) for name in ("q", "k")}
+    return found
+
+
+def sample(case: Case) -> tuple[Case, dict[str, Any]]:
+    """The last head of each."""
+    ends, dims = np.cumsum(case.sizes), [dim for _, dim in case.heads]
+    channels = [channel for end, dim in zip(ends, dims, strict=True) for channel in range(end - dim, end)]
+    cuts: dict[str, Any] = dict.fromkeys(("x", "weight", "bias"), channels)
+    cuts |= {name: (slice(None), slice(None), slice(-1, None)) for name in OUTPUTS}
+    cuts["conv_states"] = (slice(None), channels)
+    return replace(case, channels=(1, 1, 1, *dims)), {name: cuts.get(name, ...) for name in placements(case)}
+
+
+def launch(case: Case) -> varlen.Launch | None:
+    """What the op runs for this call on a GPU."""
+    return varlen.plan(varlen.operands(placements(case), OUTPUTS, case, 2 * case.l2norm, case.eps))
+
+
+placements = varlen.placements
+inputs = varlen.inputs
+place_inputs = varlen.place_inputs
+integers = varlen.integers
+arguments = varlen.arguments
+oracle = varlen.oracle
+bytes_moved = varlen.bytes_moved
+tensors = varlen.tensors
+
+ROWS: Any = {"layout": "tokens"}
+ODD: Any = {"slots": "odd"}
+NORM: Any = {"l2norm": True}
+HALF: Any = {"weight_dtype": "float16", "bias": "float32"}
+
+UNIT = (
+    # Head dims of vectors and not, borders of q, k and v inside vectors.
+    Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1"),
+    Case((1, 2, 1, 5, 5, 7), "20+2", **ODD),
+    Case((3, 3, 5, 1, 1, 1), "20+2", pool="columns"),
+    Case((2, 1, 1, 64, 96, 128), "9+1", out="sliced+sliced_heads+dense"),
+    Case((2, 1, 1, 64, 64, 128), "9+1", out="head_major+transposed+spaced", index="int64", **ODD),
+    Case((1, 1, 2, 12, 20, 8), "9+off4+off2", out="backward+offset_by_1+backward_head"),
+    Case((1, 1, 2, 4, 4, 8), "33+0+8", pool="columns", **ROWS),
+    without(Case((1, 2, 1, 16, 8, 8), "all20", 3, "float32", activation=None)),
+    # Normalised: heads of a part of a warp, of all of it and of more; odd ones; zeros.
+    Case((2, 1, 2, 64, 64, 32), "off5+20+0+3", **NORM),
+    Case((1, 1, 1, 128, 128, 16), "20+3", bias=None, out="sliced+head_major+dense", **NORM),
+    Case((1, 1, 1, 256, 256, 8), "12+3", 4, "float32", index="int64", state_dtype="bfloat16", **NORM, **ODD),
+    Case((2, 1, 1, 96, 96, 64), "12+3", 3, "float16", "float32", "float32", activation=None, pool="columns", **NORM),
+    Case((2, 2, 1, 5, 5, 3), "12+3", eps=0.01, **NORM, **ODD),
+    Case(
+        (2, 3, 2, 1, 1, 1),
+        "12+3",
+        2,
+        "float32",
+        state_dtype="float16",
+        eps=0.25,
+        others="strided",
+        out="spaced",
+        **NORM,
+    ),
+    Case((1, 1, 1, 64, 128, 5), "12+3", 7, out="transposed+offset_by_1+dense", pool="backward", **HALF, **NORM),
+    Case((2, 2, 1, 8, 8, 8), "33+0+2+off1", pool="columns_longer", **NORM, **ROWS),
+    Case((1, 1, 1, 8, 8, 8), "2x0", **NORM),
+)
+
+_HEADS = ((2, 2, 4, 64, 64, 64), (1, 1, 1, 1, 1, 1), (3, 2, 1, 5, 7, 11), (4, 4, 4, 96, 96, 96),
+          (16, 1, 1, 64, 64, 64), (2, 2, 4, 128, 128, 256), (1, 2, 3, 256, 256, 128), (2, 2, 2, 100, 100, 36),
+          (1, 1, 1, 512, 512, 64))  # fmt: skip
+_EITHER = (False, True)
+_SAFE: Any = {"eps": 0.01}
+
+EDGE = tuple(
+    dict.fromkeys(
+        [
+            *(Case(heads, "90+0+20x1+off9", l2norm=norm, **_SAFE, **ODD) for heads in _HEADS for norm in _EITHER),
+            *(Case(heads, "30in200", 4, a, bias=None, **NORM, **_SAFE) for heads in _HEADS for a in ROUNDING),
+            *(Case(heads, "60+2", l2norm=norm, **ROWS, **_SAFE) for heads in _HEADS for norm in _EITHER),
+            *(Case((2, 2, 1, 64, 64, 32), "61+30+2", n, **NORM, **_SAFE) for n in range(1, 17)),
+            *(Case((2, 2, 1, 64, 64, 32), "61+2", out=a, l2norm=norm) for a in HEADS for norm in _EITHER),
+        ]
+    )
+)
+
+_SERVED: Any = {"bias": None, "spare": 0, "initial": "all"}
+
+BENCH = (
+    *(Case((16, 16, 16, 128, 128, 128), f"1x{n}", **_SERVED) for n in (512, 2048, 4096, 8192, 16384)),
+    Case((16, 16, 16, 128, 128, 128), "1x8192", **NORM, **_SERVED),
+)
+
+BIG = ()

@@ -1,0 +1,95 @@
+"""causal_conv1d_split: the convolution of packed sequences with every range of channels in an array of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from tests import varlen
+from tests.bounds import ROUNDING
+from tests.layouts import PACKED
+from tests.placement import Array, Placement, place
+from tests.varlen import Packed, without
+
+MAX_RANGES = 16
+OUTPUTS = tuple(f"out[{number}]" for number in range(MAX_RANGES))
+UPDATED = varlen.UPDATED
+
+
+@dataclass(frozen=True)
+class Case(Packed):
+    """One call; `channels` are sizes."""
+
+    def outputs(self) -> dict[str, Placement]:
+        """One of (size, total) for every range."""
+        total = varlen.batch(self.batch).total
+        return {
+            f"out[{number}]": place(self.input_t, (size, total), **PACKED[self.out_lies(number)])
+            for number, size in enumerate(self.sizes)
+        }
+
+    def divide(self, out: Array) -> dict[str, Array]:
+        """The ranges one after the other."""
+        parts = np.split(out, list(accumulate(self.sizes))[:-1])
+        return dict(zip(self.outputs(), parts, strict=True))
+
+    def options(self) -> dict[str, Any]:
+        """The sizes, too."""
+        return {**super().options(), "sizes": self.sizes}
+
+
+placements = varlen.placements
+inputs = varlen.inputs
+place_inputs = varlen.place_inputs
+integers = varlen.integers
+arguments = varlen.arguments
+oracle = varlen.oracle
+tolerances = varlen.tolerances
+sample = varlen.sample
+bytes_moved = varlen.bytes_moved
+launch = varlen.launch
+tensors = varlen.tensors
+
+ROWS: Any = {"layout": "tokens"}
+ODD: Any = {"slots": "odd"}
+
+UNIT = (
+    # Borders between vectors, inside them, and several inside one.
+    Case((64, 8, 64), "40+0+3x1+off5"),
+    Case((61, 3, 1, 1, 6, 64), "40+0+3x1", **ODD),
+    Case((136,), "23+2", out="channels_sliced"),
+    Case((8,) * 15 + (16,), "9+3"),
+    Case((1,) * 16, "9+3", pool="columns"),
+    Case((100, 36), "18+7", out="tokens+channels"),
+    Case((64, 72), "18+7", out="channels_sliced_by_3+channels_offset_by_2", index="int64"),
+    Case((64, 72), "18+7", out="channels_spaced+channels_backward", pad_slot_id=2, **ODD),
+    Case((5, 8, 3), "11+off3+off2", 3, "float32", "bfloat16", "float16", others="strided", activation=None),
+    # Tokens contiguous: every row is one range's.
+    Case((2, 1, 2), "600+10x1", initial="all", **ROWS),
+    Case((3, 1), "33+0+8", layout="tokens_sliced", out="tokens_sliced+tokens_offset_by_2", pool="columns", **ODD),
+    Case((1, 2), "33+8", layout="tokens_aligned", out="tokens_aligned+channels"),
+    Case((2, 3), "0+0"),
+    without(Case((40, 24), "all20")),
+)
+
+_SIZES = ((1, 1, 1), (128, 8, 8), (100, 28, 8), (7, 13, 21, 3), (8,) * 16, (3, 5) * 8, (4097, 64, 64), (200,))
+_BOTH = ("channels", "tokens")
+
+EDGE = tuple(
+    dict.fromkeys(
+        [
+            *(Case(sizes, "200+0+30x1+off9", layout=a, **ODD) for sizes in _SIZES for a in _BOTH),
+            *(Case(sizes, "70in500", 4, a, layout=b) for sizes in _SIZES for a in ROUNDING for b in _BOTH),
+            *(Case((41, 7, 16), "61+30+2", n, layout=a) for n in range(1, 17) for a in _BOTH),
+            *(Case((24, 8), "90+5", layout=a, out=b) for a in _BOTH for b in PACKED),
+            *(Case((24, 8, 5), "90+5", layout=a, out=f"{b}+tokens") for a in _BOTH for b in PACKED),
+        ]
+    )
+)
+
+BENCH = (Case((8192, 1024, 1024), "1x4096", spare=0, initial="all"),)
+
+BIG = ()

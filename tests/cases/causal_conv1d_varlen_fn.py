@@ -1,0 +1,141 @@
+"""causal_conv1d_varlen_fn: packed sequences of any lengths, with their states in a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests import varlen
+from tests.bounds import ROUNDING
+from tests.layouts import OTHERS, PACKED, POOLS
+from tests.placement import Array, Placement, place
+from tests.varlen import Packed, without
+
+OUTPUTS = ("out",)
+UPDATED = varlen.UPDATED
+
+
+@dataclass(frozen=True)
+class Case(Packed):
+    """One call; `channels` is dim."""
+
+    def outputs(self) -> dict[str, Placement]:
+        """The one output, of x's shape."""
+        shape = self.dim, varlen.batch(self.batch).total
+        return {"out": place(self.input_t, shape, **PACKED[self.out_lies(0)])}
+
+    def divide(self, out: Array) -> dict[str, Array]:
+        """All is one output."""
+        return {"out": out}
+
+
+placements = varlen.placements
+inputs = varlen.inputs
+place_inputs = varlen.place_inputs
+integers = varlen.integers
+arguments = varlen.arguments
+oracle = varlen.oracle
+tolerances = varlen.tolerances
+sample = varlen.sample
+bytes_moved = varlen.bytes_moved
+launch = varlen.launch
+tensors = varlen.tensors
+
+ROWS: Any = {"layout": "tokens"}
+ODD: Any = {"slots": "odd"}
+
+UNIT = (
+    # Channels contiguous: more than a block's, fewer than a warp's, every access width.
+    Case(136, "60"),
+    Case(130, "21+0+1+8x1+30", 4, "float32", initial="all"),
+    Case(128, "30+off5", 3, "float16", "float32", "float32", index="int64"),
+    without(Case(3, "all65", 2)),
+    Case(6, "2+1+0+35", 5, "float16", bias=None, pool="columns", **ODD),
+    Case(8, "off3+0+0+40+2+0", 16, "float32", state_dtype="bfloat16", activation=None),
+    Case(12, "24+3+16+1", 16, "bfloat16", "float32", "float32", others="offset"),
+    Case(16, "33+2x9", 8, "float16", "bfloat16", layout="channels_sliced", others="backward", pool="backward"),
+    Case(10, "5x7", 9, "float32", "bfloat16", layout="channels_sliced_by_2", activation="swish", pad_slot_id=0, **ODD),
+    Case(12, "17+1", 1, out="channels_sliced_by_3", bias="float32"),
+    Case(20, "19+5x2+off2", 6, "bfloat16", "float16", others="strided", pool="channels_longer", index="int64", **ODD),
+    Case(9, "19+4", 7, "float32", layout="channels_offset_by_1", pool="channels_offset"),
+    Case(36, "16+9x1+off4", 12, state_dtype="float16", out="channels_offset_by_2", activation=None),
+    Case(24, "22+3", 10, "float16", layout="channels_backward", pool="spaced", index="mixed"),
+    Case(7, "20+2", layout="channels_backward_dim", pool="columns_longer", bias="float32"),
+    Case(7, "20+2", 13, "float32", "float16", layout="channels_spaced", others="strided", initial=None),
+    Case(10, "9+8+3", 11, "float16", out="tokens", pool="slots", slots=None),
+    Case(2, "9+11", 4, "float32"),
+    Case(4, "5+5", 14, "float32", pool="columns_offset", initial=None, slots=None),
+    # What sequences and slots can be, in a kernel that is built anyhow.
+    Case(136, "1"),
+    Case(136, "40x1", initial="all"),
+    Case(136, "2x0+19+2+0+3x1+50+0", index="int64", **ODD),
+    Case(136, "off9+8+16+off17", pool="columns", others="strided", pad_slot_id=0, **ODD),
+    Case(136, "40in100", pool="channels_sliced", others="backward", initial="all", **ODD),
+    Case(136, "32+31+33", slots=None, pool="slots", pad_slot_id=1),
+    Case(136, "all60", slots=None, spare=0, initial="all"),
+    Case(136, "all7", pool="channels_outermost", initial=None),
+    without(Case(136, "off2+40+0+33+off3")),
+    Case(136, "off20"),
+    # Tokens contiguous: more than a tile, more tiles than a block, every access width and number of slots.
+    Case(5, "1029", **ROWS),
+    Case(3, "513+0+260+1", 6, "float16", layout="tokens_aligned", pool="columns"),
+    Case(2, "300+2+1", 5, "float32", pool="columns_longer", state_dtype="float16", **ROWS),
+    Case(9, "150+off3", 16, "float32", bias=None, activation=None, state_dtype="bfloat16", **ROWS),
+    Case(3, "21x3+0", 3, index="int64", others="strided", **ROWS, **ODD),
+    Case(3, "100+off7", 9, "float16", "bfloat16", layout="tokens_offset_by_1", out="tokens", pool="slots"),
+    Case(2, "off3+70+2x1", 7, layout="tokens_offset_by_2", state_dtype="float32", pool="backward", others="backward"),
+    Case(3, "33+16+40", 10, layout="tokens_offset_by_4", out="tokens", weight_dtype="float16", activation="swish"),
+    without(Case(3, "45+off4", 8, "bfloat16", "float32", layout="tokens_sliced")),
+    Case(3, "45+1", 15, "float32", layout="tokens_spaced", out="tokens_backward", **ODD),
+    Case(5, "7+0+90in200", pool="columns", initial="all", **ROWS, **ODD),
+    Case(5, "all33", out="channels", pool="columns", slots=None, **ROWS),
+    # Nothing to convolve, and values that saturate silu.
+    Case(5, "3x0"),
+    Case(5, "0", 3, "float32", **ROWS),
+    Case(0, "7+2"),
+    Case(4, "64", 4, "float32", scale=64),
+    Case(4, "64", 4, "float16", scale=64, **ROWS),
+)
+
+_BATCHES = ("1", "2", "3", "4", "7+8+9", "64", "255+257", "1023+1", "2000x1", "2000in2000", "2000in9000", "1500+500x1",
+            "4096+16x256", "off7+300+0+off60", "50x3+50x0+50x5")  # fmt: skip
+_BOTH = ("channels", "tokens")
+_MIXED_DTYPES = [(a, b, c) for a in ROUNDING for b in ROUNDING for c in ROUNDING]
+
+EDGE = tuple(
+    dict.fromkeys(
+        [
+            *(Case(24, spec, layout=a, **ODD) for spec in _BATCHES for a in _BOTH),
+            *(Case(8, spec, 4, "float32", layout=a, initial="all") for spec in _BATCHES for a in _BOTH),
+            *(Case(n, "300+3+70", layout=a) for n in (1, 3, 64, 100, 200, 4128) for a in _BOTH),
+            *(Case(12, "200+9x20+12x1+off3", n, layout=a, **ODD) for n in range(1, 17) for a in _BOTH),
+            *(Case(36, "40+9x3", n, "float32", layout=a, initial="all") for n in range(1, 17) for a in _BOTH),
+            *(Case(20, "90+11x4", 4, *dtypes) for dtypes in _MIXED_DTYPES),
+            *(Case(20, "90+11x4", 4, a, a, b, layout="tokens") for a in ROUNDING for b in ROUNDING),
+            *(Case(40, "130+2x1+61", 4, a, layout=b) for a in ("bfloat16", "float32") for b in PACKED),
+            *(Case(40, "130+2x1+61", layout=a, out=b) for a in _BOTH for b in PACKED),
+            *(Case(24, "60+7x3", layout=a, others=b, index="mixed", **ODD) for a in _BOTH for b in OTHERS),
+            *(
+                Case(24, "60+7x3", 4, a, layout=b, pool=c)
+                for a in ("bfloat16", "float32")
+                for b in _BOTH
+                for c in POOLS
+            ),
+            *(Case(70000, "9+4", layout=a) for a in _BOTH),
+            *(Case(2, f"{2**20}+1", layout=a) for a in _BOTH),
+        ]
+    )
+)
+
+_SERVED: Any = {"spare": 0, "initial": "all"}
+_UNIFORM = Case(8192, "16x512", **_SERVED)
+_RAGGED = Case(8192, "512in8192", **_SERVED)
+
+BENCH = (
+    *(replace(case, layout=layout) for layout in _BOTH for case in (_UNIFORM, _RAGGED)),
+    *(Case(8192, spec, **_SERVED) for spec in ("1x8192", "4096+16x256", "7800+392x1", "2048x1")),
+    Case(8192, "16x512", 4, "float32", **_SERVED),
+)
+
+BIG = tuple(Case(1024, f"{2**20}+{2**22 - 2**20 - 1}+9", layout=layout, **_SERVED) for layout in _BOTH)
+"""More than 2**32 elements."""

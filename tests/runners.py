@@ -1,0 +1,41 @@
+"""A call under the emulator and on a GPU, with the same arrays and the same results: what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import cuconv
+from tests import cases, emulator
+from tests.compare import is_written, take_written
+from tests.gpu import CupyArrays
+from tests.placement import Array, Placed
+
+Values = dict[str, Array]
+Runner = Callable[[ModuleType, Any, Values], Values]
+"""Of a case module, a case and its inputs; gives the outputs and what was updated, by name."""
+
+
+def place_all(module: ModuleType, case: Any, values: Values) -> dict[str, Placed]:
+    return {name: Placed(lies, values.get(name)) for name, lies in module.placements(case).items()}
+
+
+def emulated(module: ModuleType, case: Any, values: Values) -> Values:
+    """By the emulator."""
+    placed = place_all(module, case, values)
+    launch = module.launch(case)
+    if launch is not None:
+        tensors = module.tensors({name: each.array for name, each in placed.items()})
+        emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
+    return {name: each.array.copy() for name, each in placed.items() if is_written(module, name)}
+
+
+def on_gpu(module: ModuleType, case: Any, values: Values) -> Values:
+    """By the public function, on CuPy arrays."""
+    before = place_all(module, case, values)
+    uploaded = {name: CupyArrays.upload(placed) for name, placed in before.items()}
+    views = {name: view for name, (_, view) in uploaded.items()}
+    getattr(cuconv, cases.function_name(module))(**module.arguments(case, views))
+    after = {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()}
+    return take_written(module, before, after)

@@ -1,0 +1,256 @@
+"""How calls on packed sequences behave on a GPU: graphs, streams, allocations, new arrays, autograd, DLPack."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuconv
+from tests import cases
+from tests.cases import (
+    causal_conv1d_qkv_split,
+    causal_conv1d_split,
+    causal_conv1d_varlen_fn,
+    causal_conv1d_varlen_states,
+)
+from tests.compare import check_results
+from tests.gpu import CupyArrays, TorchTensors
+from tests.test_gpu_semantics import CYCLES, LIBRARIES, SPIN, Foreign, byte_strides
+from tests.test_numerics import place_arguments
+
+pytestmark = pytest.mark.gpu
+
+BATCHES = ("20+3+0+40+off2", "1+30+33+0+off1", "0+0+0+0+off65", "65+0+0+0")
+"""As many sequences of as many tokens in all."""
+
+
+def of_batches(module: ModuleType, *fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
+    """A function's cases that differ only in what their arrays hold."""
+    return module, [module.Case(fixed[0], batch, *fixed[1:], **options) for batch in BATCHES]
+
+
+ODD: Any = {"slots": "odd", "index": "int64"}
+CALLS = {
+    "channels": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", **ODD),
+    "tokens": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", layout="tokens", initial="all"),
+    "split": of_batches(causal_conv1d_split, (16, 5, 3), 4, "float32", **ODD),
+    "qkv": of_batches(causal_conv1d_qkv_split, (1, 1, 2, 8, 8, 4), 4, "float32", **ODD),
+    "normalised": of_batches(causal_conv1d_qkv_split, (1, 1, 2, 8, 8, 4), 4, "float32", l2norm=True),
+    "states": of_batches(causal_conv1d_varlen_states, 24, 4, "float32"),
+}
+EACH_CALL = pytest.mark.parametrize(("module", "similar"), CALLS.values(), ids=CALLS)
+EACH_LIBRARY = pytest.mark.parametrize("library", LIBRARIES)
+
+
+class Fixed:
+    """A call's arrays on the GPU, into which the contents of similar calls' go."""
+
+    def __init__(self, library: str, module: ModuleType, case: Any) -> None:
+        self.library = pytest.importorskip(library)
+        self._copies = CupyArrays if library == "cupy" else TorchTensors
+        self._module = module
+        self._case = case
+        self._before = place_arguments(module, case)
+        self._uploaded = {name: self._copies.upload(placed) for name, placed in self._before.items()}
+        self.arrays = {name: view for name, (_, view) in self._uploaded.items()}
+
+    def take(self, other: Fixed) -> None:
+        """Hold what a similar call's arrays hold, and expect its results; copies on the current stream."""
+        self._case, self._before = other._case, other._before
+        for name, (new, _) in other._uploaded.items():
+            old = self._uploaded[name][0]
+            if self._copies is CupyArrays:
+                old.data.copy_from_device_async(new.data, old.nbytes)
+            else:
+                old.copy_(new)
+
+    def arguments(self, *, with_outputs: bool = True) -> dict[str, Any]:
+        names = [name for name in self.arrays if with_outputs or name not in self._module.OUTPUTS]
+        arguments: dict[str, Any] = self._module.arguments(self._case, {name: self.arrays[name] for name in names})
+        return arguments
+
+    def __call__(self, **changes: Any) -> Any:
+        return getattr(cuconv, cases.function_name(self._module))(**{**self.arguments(), **changes})
+
+    def wait(self) -> None:
+        self.library.cuda.Device().synchronize() if self._copies is CupyArrays else self.library.cuda.synchronize()
+
+    def check(self) -> None:
+        """What the call should have written is there; waits for the device."""
+        self.wait()
+        after = {name: self._copies.download(buffer) for name, (buffer, _) in self._uploaded.items()}
+        check_results(self._module, self._case, self._before, after)
+
+
+@EACH_CALL
+def test_a_cupy_graph_is_replayed_with_other_sequences(module: ModuleType, similar: list[Any]) -> None:
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", module, similar[0])
+    fixed()  # loads the kernel
+    fixed.wait()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        fixed()
+        graph = stream.end_capture()
+        for case in (*similar, similar[0]):
+            fixed.take(Fixed("cupy", module, case))
+            graph.launch(stream)
+            fixed.check()
+
+
+@EACH_CALL
+def test_a_torch_graph_is_replayed_with_other_sequences(module: ModuleType, similar: list[Any]) -> None:
+    torch = pytest.importorskip("torch")
+    fixed = Fixed("torch", module, similar[0])
+    fixed()
+    fixed.wait()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fixed()
+    for case in (*similar, similar[0]):
+        fixed.take(Fixed("torch", module, case))
+        graph.replay()
+        fixed.check()
+
+
+@EACH_CALL
+def test_the_callers_cupy_stream_is_used_and_nothing_is_awaited(module: ModuleType, similar: list[Any]) -> None:
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", module, similar[0])
+    fixed()
+    spin = cupy.RawKernel(SPIN, "spin")
+    spin((1,), (1,), (np.int64(1),))
+    late = Fixed("cupy", module, similar[1])
+    fixed.wait()
+    side, done = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
+    with side:
+        spin((1,), (1,), (np.int64(CYCLES),))
+        fixed.take(late)
+        fixed()
+        done.record(side)
+    assert not done.done, "the call waited for the device"
+    done.synchronize()
+    fixed.check()
+
+
+@EACH_CALL
+def test_the_callers_torch_stream_is_used_and_nothing_is_awaited(module: ModuleType, similar: list[Any]) -> None:
+    torch = pytest.importorskip("torch")
+    fixed, late = (Fixed("torch", module, case) for case in similar[:2])
+    fixed()
+    fixed.wait()
+    side, done = torch.cuda.Stream(), torch.cuda.Event()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(CYCLES)
+        fixed.take(late)
+        fixed()
+        done.record(side)
+    assert not done.query(), "the call waited for the device"
+    done.synchronize()
+    fixed.check()
+
+
+@EACH_CALL
+def test_nothing_is_allocated_when_outputs_are_given(module: ModuleType, similar: list[Any]) -> None:
+    torch = pytest.importorskip("torch")
+    fixed = Fixed("torch", module, similar[0])
+    fixed()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    fixed()
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+@EACH_CALL
+def test_no_cupy_memory_is_allocated_when_outputs_are_given(module: ModuleType, similar: list[Any]) -> None:
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", module, similar[0])
+    fixed()
+    asked_for: list[int] = []
+
+    class Hook(cupy.cuda.MemoryHook):  # type: ignore[misc, name-defined]
+        name = "asked for"
+
+        def malloc_preprocess(self, **kwargs: Any) -> None:
+            asked_for.append(kwargs["size"])
+
+    with Hook():
+        fixed()
+    assert not asked_for
+
+
+@EACH_CALL
+@EACH_LIBRARY
+def test_results_are_new_arrays_of_the_callers_kind(library: str, module: ModuleType, similar: list[Any]) -> None:
+    fixed = Fixed(library, module, similar[0])
+    x = fixed.arrays["x"]
+    fixed()
+    updated = {name: fixed.arrays[name] for name in module.UPDATED}
+    again = Fixed(library, module, similar[0])
+    results = getattr(cuconv, cases.function_name(module))(**again.arguments(with_outputs=False))
+    returned = results if isinstance(results, tuple) else (results,)
+    given = [array for name, array in fixed.arrays.items() if name in module.OUTPUTS]
+    assert len(returned) == len(given)
+    for result, wanted in zip(returned, given, strict=True):
+        assert type(result) is type(x) and result.dtype == x.dtype and result.device == x.device
+        assert tuple(result.shape) == tuple(wanted.shape) and bool((result == wanted).all())
+    assert all(to_bytes(again.arrays[name]) == to_bytes(array) for name, array in updated.items())
+
+
+def to_bytes(array: Any) -> bytes:
+    host = array.get() if hasattr(array, "get") else array.cpu().numpy()
+    return bytes(host.tobytes())
+
+
+@EACH_LIBRARY
+@pytest.mark.parametrize(
+    ("call", "strides"),
+    [
+        ("channels", [(1, 24)]),
+        ("tokens", [(65, 1)]),
+        ("split", [(1, 16), (1, 5), (1, 3)]),
+        ("qkv", [(65 * 8, 8, 8, 1), (65 * 8, 8, 8, 1), (65 * 8, 8, 4, 1)]),
+        ("states", [(24 * 4, 1, 24)]),
+    ],
+)
+def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[int, ...]]) -> None:
+    module, similar = CALLS[call]
+    fixed = Fixed(library, module, similar[0])
+    results = getattr(cuconv, cases.function_name(module))(**fixed.arguments(with_outputs=False))
+    returned = results if isinstance(results, tuple) else (results,)
+    assert [byte_strides(result) for result in returned] == [tuple(4 * n for n in each) for each in strides]
+
+
+@pytest.mark.parametrize("name", ["x", "weight", "bias", "conv_states"])
+def test_a_tensor_that_requires_grad_is_refused(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    module, similar = CALLS["channels"]
+    fixed = Fixed("torch", module, similar[0])
+    tracked = fixed.arrays[name].detach().requires_grad_()
+    with pytest.raises(ValueError) as caught:
+        fixed(**{name: tracked})
+    assert str(caught.value) == (
+        f"{name}: got a tensor that requires grad while grad mode is on; "
+        "wanted torch.no_grad() or a detached tensor: there is no backward"
+    )
+    with torch.no_grad():
+        fixed(**{name: tracked})
+    fixed.check()
+
+
+def test_dlpack_arrays_are_taken_and_their_pool_is_updated() -> None:
+    cupy = pytest.importorskip("cupy")
+    for call in ("channels", "split", "normalised"):
+        module, similar = CALLS[call]
+        fixed = Fixed("cupy", module, similar[0])
+        foreign = {name: Foreign(array) for name, array in fixed.arrays.items()}
+        results = getattr(cuconv, cases.function_name(module))(**module.arguments(similar[0], foreign))
+        outs = [foreign[name] for name in module.OUTPUTS if name in foreign]
+        assert list(results if isinstance(results, tuple) else (results,)) == outs
+        fixed.check()
+        inputs = {name: array for name, array in foreign.items() if name not in module.OUTPUTS}
+        new = getattr(cuconv, cases.function_name(module))(**module.arguments(similar[0], inputs))
+        assert all(isinstance(array, cupy.ndarray) for array in (new if isinstance(new, tuple) else (new,)))
