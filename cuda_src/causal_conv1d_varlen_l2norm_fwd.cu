@@ -27,7 +27,7 @@ template <int kWidth, typename input_t, typename weight_t, typename state_t, int
 struct CausalConv1dVarlenL2normFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
-    static constexpr int kMinBlocks = kWidth <= 4 && !kWide ? 6 : 1;
+    static constexpr int kMinBlocks = kWidth <= 4 && !kWide ? 7 : 1;
     static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= 1 && kTokens < 32);
 };
 

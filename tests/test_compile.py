@@ -1,8 +1,8 @@
 """Kernels compiled for every architecture, without a GPU: no spills, no stack.
 
-There are too many variants to compile them all. A covering set has every value of every axis and every pair of width,
-vector width and dtype, the other axes falling so that many of their pairs appear, too; on one architecture it has all
-three together. What the compiler said is kept in pytest's cache under the digest of all that decides it.
+There are too many variants to compile them all. A covering set has every value of every axis, the others falling so that
+many pairs of values appear, too, and other pairs on every architecture; on one it has every pair of width, vector width
+and dtype. What the compiler said is kept in pytest's cache under the digest of all that decides it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def values_of(kernel: Kernel, axes: Sequence[str]) -> Values:
     return tuple((axis, getattr(kernel, axis)) for axis in axes)
 
 
-def covering(cls: type[Kernel], strength: int) -> list[Kernel]:
+def covering(cls: type[Kernel], strength: int, arch: int) -> list[Kernel]:
     """Variants in which every value of every axis appears and all that `strength` CORE axes can be together."""
     axes = [field.name for field in fields(cls)]
     core = [axis for axis in CORE if axis in axes]
@@ -47,7 +47,7 @@ def covering(cls: type[Kernel], strength: int) -> list[Kernel]:
     for kernel in cls.variants():
         for chosen in required:
             holders[values_of(kernel, chosen)].append(kernel)
-    choose = random.Random(cls.__name__)
+    choose = random.Random(f"{cls.__name__} {arch}")
     missing, rows, seen = dict.fromkeys(holders), [], set[Values]()
 
     def gain(kernel: Kernel) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, cache: pytest.Cac
 def test_kernels_compile_without_spills(cls: type[Kernel], arch: int, request: pytest.FixtureRequest) -> None:
     if arch not in nvrtc.supported_archs():
         pytest.skip(f"this NVRTC does not compile for sm_{arch}")
-    rows = covering(cls, 3 if arch == THOROUGH else 2)
+    rows = covering(cls, 2 if arch == THOROUGH else 1, arch)
     found = compiled(cls, rows, arch, getattr(request.config, "cache", None))
     assert found.keys() == {kernel.expression for kernel in rows}
     spilling = [
@@ -104,8 +104,8 @@ def test_a_covering_set_covers(cls: type[Kernel]) -> None:
     axes = [field.name for field in fields(cls)]
     core = [axis for axis in CORE if axis in axes]
     everything = list(cls.variants())
-    for strength in (2, 3):
-        rows = covering(cls, strength)
+    for strength in (1, 2):
+        rows = covering(cls, strength, THOROUGH)
         assert len(rows) == len(set(rows)) and set(rows) <= set(everything)
         for chosen in [*((axis,) for axis in axes), *combinations(core, strength)]:
             assert {values_of(row, chosen) for row in rows} == {values_of(kernel, chosen) for kernel in everything}
