@@ -1,8 +1,8 @@
 """Kernels compiled for every architecture, without a GPU: no spills, no stack.
 
-There are too many variants to compile them all. A covering set has every value of every axis, the others falling so that
-many pairs of values appear, too, and other pairs on every architecture; on one it has every pair of width, vector width
-and dtype. What the compiler said is kept in pytest's cache under the digest of all that decides it.
+There are too many variants to compile them all. A covering set has every value of every axis, and of the pairs of
+values many, others on every architecture; on one it has every pair of width, vector width and dtype. What the compiler
+said is kept in pytest's cache under the digest of all that decides it.
 """
 
 from __future__ import annotations

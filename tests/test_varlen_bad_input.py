@@ -128,6 +128,9 @@ SHARED: dict[str, Row] = {
     "pad-float": (value("pad_slot_id", 0.0), TypeError, "pad_slot_id: got 0.0; wanted an int"),
     "pad-none": (value("pad_slot_id", None), TypeError, "pad_slot_id: got None; wanted an int"),
     "pad-true": (value("pad_slot_id", True), TypeError, "pad_slot_id: got True; wanted an int"),
+    "pad-huge": (
+        value("pad_slot_id", 2**63), ValueError, "pad_slot_id: got 9223372036854775808; wanted an int of 64 bits"
+    ),
 }  # fmt: skip
 
 SIZES_SUM = "6 in all (dim of x)"
@@ -151,8 +154,11 @@ OWN: dict[str, dict[str, Row]] = {
         "sizes-zero": (value("sizes", (0, 3, 3)), ValueError, "sizes[0]: got 0; wanted at least 1"),
         "sizes-negative": (value("sizes", (7, 2, -3)), ValueError, "sizes[2]: got -3; wanted at least 1"),
         "sizes-float": (value("sizes", (1, 2.0, 3)), TypeError, "sizes[1]: got 2.0; wanted an int"),
+        "sizes-list-inside": (value("sizes", (1, [2], 3)), TypeError, "sizes[1]: got [2]; wanted an int"),
+        "sizes-int": (value("sizes", 6), TypeError, "sizes: got 6; wanted a tuple"),
         "sizes-none": (value("sizes", ()), ValueError, "length of sizes: got 0; wanted 1 to 16"),
         "sizes-17": (value("sizes", (1,) * 17), ValueError, "length of sizes: got 17; wanted 1 to 16"),
+        "outs-int": (value("out", 3), TypeError, "out: got 3; wanted a tuple"),
         "outs-two": (lambda xp, a: {"out": a["out"][:2]}, ValueError, "out: got 2 arrays; wanted 3"),
         "out-shape": (
             out_at(1, lambda xp, o: xp.ones((3, 9), np.float32)), ValueError,
@@ -184,6 +190,8 @@ OWN: dict[str, dict[str, Row]] = {
         ),
         "heads-zero": (value("num_k_heads", 0), ValueError, "num_k_heads: got 0; wanted at least 1"),
         "head-negative": (value("head_v", -2), ValueError, "head_v: got -2; wanted at least 1"),
+        "head-list": (value("head_q", [1]), TypeError, "head_q: got [1]; wanted an int"),
+        "eps-none": (value("l2norm_eps", None), TypeError, "l2norm_eps: got None; wanted a number"),
         "head-float": (value("head_q", 1.0), TypeError, "head_q: got 1.0; wanted an int"),
         "eps-negative": (value("l2norm_eps", -1.0), ValueError, "l2norm_eps: got -1.0; wanted a number of at least 0"),
         "eps-nan": (value("l2norm_eps", np.nan), ValueError, "l2norm_eps: got nan; wanted a number of at least 0"),
