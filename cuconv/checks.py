@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.dtypes import DType
+from cuconv.dtypes import FLOAT32, FLOATS, DType
 from cuconv.errors import message, one_of
-from cuconv.layout import View
+from cuconv.layout import Layout, View
 
 
 def rank(argument: str, shape: tuple[int, ...], axes: str) -> None:
@@ -43,6 +43,25 @@ def choice(argument: str, got: object, wanted: Sequence[object]) -> None:
     """A value is one of these."""
     if got not in wanted:
         raise ValueError(message(argument, repr(got), one_of([repr(item) for item in wanted])))
+
+
+def activation(got: object) -> None:
+    """A name of an activation, or None."""
+    choice("activation", got, (None, "silu", "swish"))
+
+
+def taps(weight: Layout | None, bias: Layout | None, dim: int, widths: range) -> None:
+    """A filter of (dim, width) with one of these widths, and its bias."""
+    if weight is None:
+        raise TypeError(message("weight", "None", "an array (dim, width)"))
+    rank("weight", weight.shape, "dim, width")
+    dtype("weight", weight.dtype, FLOATS)
+    width = weight.shape[1]
+    between("width of weight", width, widths[0], widths[-1])
+    shape("weight", weight.shape, (dim, width), "dim of x, width")
+    if bias is not None:
+        dtype("bias", bias.dtype, tuple(dict.fromkeys((weight.dtype, FLOAT32))))
+        shape("bias", bias.shape, (dim,), "dim of x")
 
 
 def device(argument: str, got: int, wanted: int, first: str) -> None:

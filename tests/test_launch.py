@@ -13,6 +13,7 @@ from cuconv.dtypes import BFLOAT16, FLOAT32
 from cuconv.kernels import causal_conv1d_channellast_fwd as channellast
 from cuconv.kernels import causal_conv1d_fwd as rows
 from cuconv.kernels import causal_conv1d_shortseq_fwd as shortseq
+from cuconv.kernels.conv import slots_for
 from cuconv.launch import MAX_DIVIDEND, MAX_GRID, LaunchConfig, ceil_div, fast_div, widest_vector
 
 DIVISORS = [1, 2, 3, 5, 7, 31, 32, 33, 64, 127, 641, 1000, 65535, 65536, 65537, 2**20 - 1, 2**30, 2**30 + 1,
@@ -140,7 +141,7 @@ def test_row_launches(slots: int, problem: tuple[int, int, int], blocks: int, ro
 
 @pytest.mark.parametrize(("row_vecs", "slots"), [(1, 1), (32, 1), (33, 2), (96, 3), (128, 4), (129, 3), (10**6, 4)])
 def test_rows_are_cut_into_even_tiles(row_vecs: int, slots: int) -> None:
-    assert rows.slots_for(row_vecs) == slots
+    assert slots_for(row_vecs) == slots
 
 
 PLACES = shortseq.THREADS

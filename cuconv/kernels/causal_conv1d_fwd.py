@@ -6,18 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cuconv.kernel import Params
-from cuconv.kernels.conv import RowKernel, conv_params
+from cuconv.kernels.conv import MAX_SLOTS, RowKernel, conv_params
 from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, ceil_div, fast_div
 
 THREADS = 128
-MAX_SLOTS = 4
-"""Vectors that a lane has in flight: with 2 the kernel falls from 0.96 of copy to 0.87, with 8 to 0.94."""
-
-
-def slots_for(row_vecs: int) -> int:
-    """How many of a lane's slots rows of this many vectors fill evenly."""
-    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_SLOTS)
-    return ceil_div(ceil_div(row_vecs, tiles), WARP_SIZE)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from cuconv.dtypes import DType
 from cuconv.kernel import Kernel, Params
+from cuconv.kernels.conv import MAX_SLOTS
 from cuconv.kernels.varlen import varlen_axes, varlen_params
 from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, ceil_div, fast_div
 
@@ -15,9 +16,6 @@ THREADS = 128
 WARPS = THREADS // WARP_SIZE
 GROUP = 32
 """Channels whose blocks follow each other."""
-
-MAX_SLOTS = 4
-"""Vectors that a lane has in flight, as in causal_conv1d_fwd."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Kernel, Params
-from cuconv.launch import MAX_VECTOR_BYTES, widest_vector
+from cuconv.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.layout import Layout
 
 MIN_WIDTH = 1
@@ -66,6 +66,16 @@ def channel_tile_tokens(itemsize: int, width: int, dim_vecs: int) -> int:
     """
     tokens = 8 if width <= (4 if itemsize == 2 else 8) else 16
     return tokens if dim_vecs >= 8 else tokens // 2 if dim_vecs > 1 else tokens // 4
+
+
+MAX_SLOTS = 4
+"""Vectors of a row that a lane has in flight: causal_conv1d_fwd falls from 0.96 of copy to 0.87 with 2, to 0.94 with 8."""
+
+
+def slots_for(row_vecs: int) -> int:
+    """How many of a lane's slots rows of this many vectors fill evenly."""
+    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_SLOTS)
+    return ceil_div(ceil_div(row_vecs, tiles), WARP_SIZE)
 
 
 def taps_are_packed(weight: Layout, bias: Layout | None, vec: int) -> bool:

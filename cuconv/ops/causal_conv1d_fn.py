@@ -9,14 +9,13 @@ from typing import Any
 from cuconv import arrays, checks, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call
-from cuconv.dtypes import FLOAT32, FLOATS, INT32
+from cuconv.dtypes import FLOATS, INT32
 from cuconv.errors import message
-from cuconv.kernels.conv import MAX_WIDTH, MIN_WIDTH, POINTERS
+from cuconv.kernels.conv import POINTERS, widths
 from cuconv.launch import MAX_DIVIDEND
 from cuconv.layout import HOST, dense
 from cuconv.ops.causal_conv1d_plan import Operands, order_like, plan
 
-ACTIVATIONS = (None, "silu", "swish")
 INPUTS = ("x", "weight", "bias", "seq_idx", "initial_states")
 OUTPUTS = ("out", "final_states_out")
 ARGUMENTS = (*INPUTS, *OUTPUTS)
@@ -65,7 +64,7 @@ def causal_conv1d_fn(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     # Not in _prepare, which cannot even be asked about a value that has no hash.
-    checks.choice("activation", activation, ACTIVATIONS)
+    checks.activation(activation)
     given = (x, weight, bias, seq_idx, initial_states, out, final_states_out)
     family = arrays.family(x)
     if family is None:
@@ -107,8 +106,6 @@ def _prepare(family: Family, return_final_states: bool, activation: str | None, 
     ]
     x, weight, bias, seq_idx, initial_states, out, final_states = layouts
     assert x is not None
-    if weight is None:
-        raise TypeError(message("weight", "None", "an array (dim, width)"))
     checks.rank("x", x.shape, "batch, dim, seqlen")
     checks.dtype("x", x.dtype, FLOATS)
     if family.name != "NumPy":
@@ -116,18 +113,15 @@ def _prepare(family: Family, return_final_states: bool, activation: str | None, 
     batch, dim, seqlen = x.shape
     checks.between("batch of x", batch, 0, MAX_DIVIDEND)
     checks.between("dim of x", dim, 0, MAX_DIVIDEND)
-    checks.rank("weight", weight.shape, "dim, width")
-    checks.dtype("weight", weight.dtype, FLOATS)
+    checks.taps(weight, bias, dim, widths())
+    assert weight is not None
     width = weight.shape[1]
-    checks.between("width of weight", width, MIN_WIDTH, MAX_WIDTH)
-    checks.shape("weight", weight.shape, (dim, width), "dim of x, width")
     states_shape = (batch, dim, width - 1)
     if final_states is not None and not return_final_states:
         raise ValueError(message("final_states_out", "an array", "None unless return_final_states is true"))
     if final_states is None and return_final_states:
         final_states = dense(states_shape, order_like(x), x)
     for argument, layout, shape, axes, dtypes in (
-        ("bias", bias, (dim,), "dim of x", tuple(dict.fromkeys((weight.dtype, FLOAT32)))),
         ("seq_idx", seq_idx, (batch, seqlen), "batch, seqlen of x", (INT32,)),
         ("initial_states", initial_states, states_shape, "batch, dim of x, width - 1", (x.dtype,)),
         ("out", out, x.shape, "the shape of x", (x.dtype,)),

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from cuconv.call import Launch
 from cuconv.dtypes import FLOAT32
 from cuconv.kernels.causal_conv1d_channellast_fwd import CausalConv1dChannellastFwd
-from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd, slots_for
+from cuconv.kernels.causal_conv1d_fwd import CausalConv1dFwd
 from cuconv.kernels.causal_conv1d_oddseq_fwd import CausalConv1dOddseqFwd
 from cuconv.kernels.causal_conv1d_shortseq_fwd import CausalConv1dShortseqFwd
-from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, taps_are_packed
+from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, slots_for, taps_are_packed
 from cuconv.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div, widest_vector
 from cuconv.layout import Layout
 

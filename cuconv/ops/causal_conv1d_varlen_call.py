@@ -12,15 +12,14 @@ import numpy as np
 from cuconv import arrays, checks, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call
-from cuconv.dtypes import BOOL, FLOAT32, FLOATS, INDICES
+from cuconv.dtypes import BOOL, FLOATS, INDICES
 from cuconv.errors import message
-from cuconv.kernels.conv import MAX_WIDTH, MIN_WIDTH
+from cuconv.kernels.conv import widths
 from cuconv.kernels.varlen import MAX_RANGES, MAX_TOKENS
 from cuconv.launch import MAX_DIVIDEND
 from cuconv.layout import HOST, Layout, dense
 from cuconv.ops.causal_conv1d_varlen_plan import Operands, is_channel_contiguous, plan
 
-ACTIVATIONS = (None, "silu", "swish")
 INPUTS = ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state")
 CONV_STATES, QUERY_START_LOC, CACHE_INDICES = map(INPUTS.index, ("conv_states", "query_start_loc", "cache_indices"))
 
@@ -60,7 +59,7 @@ def run(
     form: Form, inputs: tuple[Any, ...], out: Sequence[Any] | None, activation: str | None, pad_slot_id: int
 ) -> tuple[Any, ...]:
     """Convolve; `inputs` are in the order of INPUTS. The results, in new arrays where none were given."""
-    checks.choice("activation", activation, ACTIVATIONS)
+    checks.activation(activation)
     checks.integer("pad_slot_id", pad_slot_id)
     if out is None:
         given = inputs + form.no_outs
@@ -93,12 +92,19 @@ def run(
 class _Call(Call):
     """A convolution of packed sequences whose arrays have these facts."""
 
-    def __init__(self, form: Form, given: Sequence[Layout | None], operands: Operands, outs: Sequence[Layout]) -> None:
-        """`given` are all arguments' layouts, `outs` those of the outputs, given or new."""
+    def __init__(
+        self,
+        form: Form,
+        given: Sequence[Layout | None],
+        operands: Operands,
+        outs: Sequence[Layout],
+        order: tuple[int, ...],
+    ) -> None:
+        """`given` are all arguments' layouts, `outs` those of the outputs, given or new and then of this order."""
         self.operands = operands
         launch = None if operands.x.device == HOST else plan(operands)
         super().__init__(form.arguments, (*given[: len(INPUTS)], *outs), launch)
-        self.order = order_of_new(form, operands.x)
+        self.order = order
         self.new = [(i, out.shape) for i, out in enumerate(outs) if given[len(INPUTS) + i] is None]
         self.written = [i for i in (CONV_STATES, *range(len(INPUTS), len(given))) if given[i] is not None]
         self.no_more_outs = [0] * (MAX_RANGES - len(outs))
@@ -120,8 +126,6 @@ def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: F
     ]
     x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, *outs = layouts
     assert x is not None
-    if weight is None:
-        raise TypeError(message("weight", "None", "an array (dim, width)"))
     checks.rank("x", x.shape, "dim, total")
     checks.dtype("x", x.dtype, FLOATS)
     if family.name != "NumPy":
@@ -129,14 +133,8 @@ def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: F
     dim, total = x.shape
     checks.between("dim of x", dim, 0, MAX_DIVIDEND)
     checks.between("total of x", total, 0, MAX_TOKENS)
-    checks.rank("weight", weight.shape, "dim, width")
-    checks.dtype("weight", weight.dtype, FLOATS)
-    width = weight.shape[1]
-    checks.between("width of weight", width, MIN_WIDTH, MAX_WIDTH)
-    checks.shape("weight", weight.shape, (dim, width), "dim of x, width")
-    if bias is not None:
-        checks.dtype("bias", bias.dtype, tuple(dict.fromkeys((weight.dtype, FLOAT32))))
-        checks.shape("bias", bias.shape, (dim,), "dim of x")
+    checks.taps(weight, bias, dim, widths())
+    assert weight is not None
     count = 1
     if query_start_loc is not None:
         checks.rank("query_start_loc", query_start_loc.shape, "sequences + 1")
@@ -153,7 +151,7 @@ def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: F
             checks.dtype(argument, layout.dtype, dtypes)
             checks.shape(argument, layout.shape, (count,), "sequences")
     if conv_states is not None:
-        _check_pool(conv_states, dim, width, count if cache_indices is None else 0)
+        _check_pool(conv_states, dim, weight.shape[1], count if cache_indices is None else 0)
 
     ranges = ((1, dim),) if form.ranges is None else form.ranges
     checks.total(form.argument, [heads * head_dim for heads, head_dim in ranges], dim, "dim of x")
@@ -173,7 +171,7 @@ def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: F
     pool = (conv_states, query_start_loc, cache_indices, has_initial_state)
     by_head = tuple(map(_by_head, all_outs))
     operands = Operands(x, weight, bias, *pool, by_head, silu, pad_slot_id, form.normalized, form.eps)
-    return _Call(form, layouts, operands, all_outs)
+    return _Call(form, layouts, operands, all_outs, order)
 
 
 def _check_pool(conv_states: Layout, dim: int, width: int, wanted_slots: int) -> None:

@@ -9,8 +9,8 @@ from cuconv.call import Launch
 from cuconv.dtypes import FLOAT32, INT64
 from cuconv.kernels.causal_conv1d_varlen_fwd import CausalConv1dVarlenFwd
 from cuconv.kernels.causal_conv1d_varlen_l2norm_fwd import CausalConv1dVarlenL2normFwd
-from cuconv.kernels.causal_conv1d_varlen_rows_fwd import MAX_SLOTS, CausalConv1dVarlenRowsFwd
-from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, taps_are_packed
+from cuconv.kernels.causal_conv1d_varlen_rows_fwd import CausalConv1dVarlenRowsFwd
+from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, slots_for, taps_are_packed
 from cuconv.kernels.varlen import MAX_RANGES
 from cuconv.launch import WARP_SIZE, ceil_div, fast_div, widest_vector
 from cuconv.layout import Layout
@@ -105,9 +105,7 @@ def _rows(o: Operands) -> Launch:
     vec = widest_vector(o.x.itemsize, *differences)
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
     row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
-    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_SLOTS)
-    slots = ceil_div(ceil_div(row_vecs, tiles), WARP_SIZE)
-    kernel = CausalConv1dVarlenRowsFwd(slots=slots, **_axes(o, vec))
+    kernel = CausalConv1dVarlenRowsFwd(slots=slots_for(row_vecs), **_axes(o, vec))
     config, division = kernel.launch_config(dim, row_vecs, o.sequences)
     return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
 
