@@ -44,7 +44,7 @@ def may_import_inside(folder: str, importer: str, imported: str) -> bool:
         # An op, beside the plan of its launch and what it shares with its kin.
         rank = [name.endswith("_plan") + 2 * name.endswith("_call") for name in (importer, imported)]
         return rank[1] > 0 and rank[0] != 1 and rank[0] != rank[1]
-    return folder in ("jit", "torch")
+    return folder in ("jit", "reference", "torch")
 
 
 IMPORTERS = {

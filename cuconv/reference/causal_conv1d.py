@@ -1,4 +1,4 @@
-"""Every operation in NumPy and float64: the oracle of all tests, and what runs when the arrays are NumPy's."""
+"""Causal convolutions of prefills."""
 
 from __future__ import annotations
 

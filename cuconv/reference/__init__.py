@@ -1,0 +1,17 @@
+"""Every operation in NumPy and float64: the oracle of all tests, and what runs when the arrays are NumPy's."""
+
+from cuconv.reference.causal_conv1d import (
+    causal_conv1d_fn,
+    causal_conv1d_varlen_fn,
+    causal_conv1d_varlen_states,
+    l2norm,
+    silu,
+)
+
+__all__ = [
+    "causal_conv1d_fn",
+    "causal_conv1d_varlen_fn",
+    "causal_conv1d_varlen_states",
+    "l2norm",
+    "silu",
+]
