@@ -36,8 +36,13 @@ class Call:
         self._launch = launch
         self._loaded: LoadedKernel | None = None
 
-    def check_overlap(self, pointers: Sequence[int], written: Sequence[int]) -> None:
-        """ValueError when an array that is written, by its number, shares memory with another argument."""
+    def check_overlap(
+        self, pointers: Sequence[int], written: Sequence[int], in_place: tuple[int, int] | None = None
+    ) -> None:
+        """ValueError when an array that is written, by its number, shares memory with another argument.
+
+        Two of the same layout, the first of them written, may be `in_place`: at the same address.
+        """
         if len(written) > 1:
             # That no two arrays meet at all is quicker seen than that each of several meets no other.
             begins = sorted(map(add, pointers, self._begins))
@@ -50,6 +55,8 @@ class Call:
             for other, (other_begin, other_end) in enumerate(self._spans):
                 # Bounds first: they rule out nearly everything at the cost of two comparisons.
                 if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != number:
+                    if (number, other) == in_place and pointers[number] == pointers[other]:
+                        continue
                     self._check_disjoint(number, other, pointers)
 
     def _check_disjoint(self, number: int, other: int, pointers: Sequence[int]) -> None:

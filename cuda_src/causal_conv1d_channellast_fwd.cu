@@ -54,10 +54,6 @@ __global__ void __launch_bounds__(
     const index_t token = (static_cast<index_t>(batch_time.remainder) * params.tiles + tile_vec.quotient) * kTokens;
     if (tile_vec.quotient >= params.tiles || channel >= p.dim || token > 0 && token >= p.seqlen) return;
 
-    // Asked for before the inputs: behind them the bias costs 4 % of the time on an H200.
-    float bias[kVec];
-    load_channel_bias<weight_t>(p, channel, bias);
-
     // Row i holds token + i - kHalo; those from begin to end - 1 lie inside the sequence.
     const int begin = token < kHalo ? kHalo - static_cast<int>(token) : 0;
     const int end = p.seqlen - token < kTokens ? kHalo + static_cast<int>(p.seqlen - token) : kRows;
@@ -85,8 +81,10 @@ __global__ void __launch_bounds__(
         }
     }
 
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    float bias[kVec];
     float taps[kVec][kWidth];
-    load_channel_taps<weight_t>(p, channel, taps);
+    filter.to_floats(taps, bias);
     if constexpr (Traits::kIsScaled) {
 #pragma unroll
         for (int c = 0; c < kVec; ++c) scale_for_silu<input_t>(taps[c], bias[c]);

@@ -26,44 +26,40 @@ struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
     static constexpr bool kIsLean = kWidth <= 4 && !kRouted;
-    static constexpr int kMinBlocks = kIsLean ? 7 : 1;
+    // An eighth block is worth 2 % of the time, but not spilled registers.
+    static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
+    static constexpr int kMinBlocks = kIsLean ? kLeanBlocks : 1;
+    static constexpr Ranges kRanges = kRouted ? Ranges::kRouted : Ranges::kMany;
     static constexpr bool kIsScaled = kSilu && kIsLean;
     static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= 1 && kTokens < 32);
 };
 
-template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted>
+template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu>
 __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
                                               index_t channel, bool is_idle) {
     const int token = first_token + tile * kTokens;
-    // Asked for before the inputs: behind them the bias costs 4 % of the time on an H200.
-    float bias[kVec];
-    float taps[kVec][kWidth];
-    load_channel_bias<weight_t>(p, channel, bias);
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     const TileInputs<kWidth, input_t, kVec, kTokens> inputs(p, token, channel);
-    load_channel_taps<weight_t>(p, channel, taps);
     const BlockRoles<kTokens, Traits::kThreads> block_roles;
     block_roles.find(p, first_token, tiles, kWidth - 1);
+    float bias[kVec];
+    float taps[kVec][kWidth];
+    filter.to_floats(taps, bias);
     if constexpr (Traits::kIsScaled) {
 #pragma unroll
         for (int c = 0; c < kVec; ++c) scale_for_silu<input_t>(taps[c], bias[c]);
     }
-    Vec<input_t, kVec> out[kTokens];
+    const TokenRoles<kTokens> roles = block_roles.get(tile);
+    if (is_idle) return;
+    auto destination = destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token);
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
+    for (int i = 0; i < kTokens; ++i, destination.advance()) {
         float y[kVec];
 #pragma unroll
         for (int c = 0; c < kVec; ++c) y[c] = inputs.template output<kSilu, Traits::kIsScaled>(i, c, taps[c], bias[c]);
-        out[i] = Vec<input_t, kVec>::from_floats(y);
+        if (roles.inner >> i & 1) destination.store_vector(Vec<input_t, kVec>::from_floats(y));
     }
-    const TokenRoles<kTokens> roles = block_roles.get(tile);
-    if (is_idle) return;
-    Destination<input_t, kVec, kRouted> destination(p, channel, token);
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i, destination.advance()) {
-        if (roles.inner >> i & 1) destination.store_vector(out[i]);
-    }
-    store_zeros(Destination<input_t, kVec, kRouted>(p, channel, token), roles.nobodys);
+    store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.nobodys);
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
@@ -85,10 +81,10 @@ __global__ void __launch_bounds__(
     const bool is_idle = row >= tiles || channel >= p.dim;
     if (!group.is_head) {
         // Idle threads go along on others' memory: all of them take part in the search.
-        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kRouted>(
+        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
     } else if constexpr (kWidth > 1) {
         if (is_idle || first + row >= p.sequences) return;
-        convolve_head<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRouted>(p, first + row, channel);
+        convolve_head<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges>(p, first + row, channel);
     }
 }

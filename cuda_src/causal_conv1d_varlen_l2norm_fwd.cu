@@ -63,8 +63,7 @@ struct Results {
 
     __device__ __forceinline__ Results(const CausalConv1dVarlenOperands& p, const Inputs& inputs_, index_t channel)
         : inputs(inputs_) {
-        load_channel_bias<weight_t>(p, channel, bias);
-        load_channel_taps<weight_t>(p, channel, taps);
+        ChannelFilter<kWidth, weight_t, kVec>(p, channel).to_floats(taps, bias);
     }
 
     // Those of one token; returns the sum of their squares.
@@ -111,7 +110,7 @@ __device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands&
         const index_t channel = is_idle ? 0 : group.begin + at;
         const Inputs inputs = make(channel);
         const Results<weight_t, kSilu, kWidth, kVec, Inputs> results(p, inputs, channel);
-        Destination<input_t, kVec, false> destination(p, channel, token);
+        auto destination = destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token);
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) {
             float y[kVec];
@@ -151,7 +150,7 @@ __global__ void __launch_bounds__(
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kTokens>(
             p, lanes, params.eps, token, roles.inner, [&](index_t channel) { return Inputs(p, token, channel); },
             [&](const Inputs&, index_t channel) {
-                store_zeros(Destination<input_t, kVec, false>(p, channel, token), roles.nobodys);
+                store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.nobodys);
             });
     } else if constexpr (kWidth > 1) {
         using Head = SequenceHead<kWidth, input_t, state_t, kVec>;

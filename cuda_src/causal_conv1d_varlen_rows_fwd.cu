@@ -62,7 +62,7 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
     using Vector = typename Window::Vector;
     const CausalConv1dOperands rows = as_rows(p);
     ConvRow<input_t, kVec> row(rows, 0, channel);
-    const Destination<input_t, 1, false> destination(p, channel, 0);
+    auto destination = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, 0);
     row.out = destination.to;
     row.out_step = kVec > 1 ? 1 : destination.step;
     const index_t tile_vec = row_tile * (kSlots * kWarpSize);
@@ -123,6 +123,6 @@ __global__ void __launch_bounds__(128, 1)
         const int number = static_cast<int>((group_block.remainder - params.row_blocks) * Traits::kWarps + warp);
         const index_t channel = first_channel + lane_id();
         if (number >= p.sequences || channel >= p.dim) return;
-        convolve_head<kWidth, input_t, weight_t, state_t, 1, kSilu, false>(p, number, channel);
+        convolve_head<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany>(p, number, channel);
     }
 }

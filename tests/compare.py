@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tests.placement import Array, Placed, assert_unchanged, assert_unchanged_around, bits
 
 EXACT = (0.0, 0.0)
+
+
+class Between(NamedTuple):
+    """The least and the greatest that elements may be, in their own dtype; what may only stay is NaN in both."""
+
+    low: Array
+    high: Array
 
 
 def check_results(module: ModuleType, case: Any, before: dict[str, Placed], after: dict[str, Array]) -> None:
@@ -41,7 +48,10 @@ def check_values(module: ModuleType, case: Any, inputs: dict[str, Array], writte
     assert wanted.keys() == written.keys()
     tolerances = module.tolerances(case, inputs)
     for name, expected in wanted.items():
-        assert_close(name, written[name], expected, *tolerances.get(name, EXACT))
+        if isinstance(expected, Between):
+            assert_between(name, written[name], expected)
+        else:
+            assert_close(name, written[name], expected, *tolerances.get(name, EXACT))
 
 
 def assert_close(name: str, got: Array, wanted: Array, relative: float, absolute: float | Array) -> None:
@@ -60,6 +70,21 @@ def assert_close(name: str, got: Array, wanted: Array, relative: float, absolute
         raise AssertionError(
             f"{name}: {len(wrong)} of {got.size} elements are wrong, the first at {place}: "
             f"got {got[place]!r}, wanted {wanted[place]!r} within {relative:.3g} of it and {within:.3g}; "
+            f"the last at {tuple(int(i) for i in wrong[-1])}"
+        )
+
+
+def assert_between(name: str, got: Array, wanted: Between) -> None:
+    """Within bounds; where these are NaN, that very NaN."""
+    assert got.shape == wanted.low.shape and got.dtype == wanted.low.dtype
+    value, low, high = (array.astype(np.float64) for array in (got, *wanted))
+    is_wrong = ~(((low <= value) & (value <= high)) | (np.isnan(low) & (bits(got) == bits(wanted.low))))
+    wrong = np.argwhere(is_wrong)
+    if len(wrong):
+        place = tuple(int(i) for i in wrong[0])
+        raise AssertionError(
+            f"{name}: {len(wrong)} of {got.size} elements are wrong, the first at {place}: "
+            f"got {got[place]!r}, wanted {low[place]!r} to {high[place]!r}; "
             f"the last at {tuple(int(i) for i in wrong[-1])}"
         )
 

@@ -1,7 +1,8 @@
-"""Ways for the arrays of a convolution to lie in memory, as arguments of `place`."""
+"""Ways for arrays to lie in memory, as arguments of `place`: those of convolutions first."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 LAST: Any = {"order": (0, 2, 1)}
@@ -33,6 +34,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "backward_seq": ({"backward": (2,)}, {}),
     "last_backward_seq": ({**LAST, "backward": (0, 2)}, {**LAST, "backward": (2,)}),
     "last_backward_dim": ({**LAST, "backward": (1,)}, LAST),
+    "token_major": ({"order": (2, 0, 1)}, {"order": (2, 0, 1)}),
 }
 """How x and out lie. "alike": neither is aligned, but both in the same way, so that vectors still serve."""
 
@@ -79,6 +81,7 @@ POOLS: dict[str, tuple[int, dict[str, Any]]] = {
     "channels_offset": (0, {"order": (0, 2, 1), "shift": 1}),
     "channels_outermost": (0, {"order": (1, 0, 2), "pad": (0, 1, 0)}),
     "columns": (0, {}),
+    "columns_and_one": (1, {}),
     "columns_longer": (2, {"pad": (1, 0, 3)}),
     "columns_offset": (1, {"shift": 1}),
     "spaced": (0, {"order": (0, 2, 1), "spacing": 2}),
@@ -87,7 +90,22 @@ POOLS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 """How (slots, dim, state_len) may lie, and by how many columns it is longer than a filter needs."""
 
-INDICES = ("query_start_loc", "cache_indices", "has_initial_state")
+WINDOWS: dict[str, tuple[int, dict[str, Any]]] = {
+    "channels": (0, {"order": (0, 1, 3, 2)}),
+    "channels_sliced": (1, {"order": (0, 1, 3, 2), "pad": (1, 0, 8, 0)}),
+    "channels_offset": (0, {"order": (0, 1, 3, 2), "shift": 1}),
+    "columns": (0, {}),
+    "columns_longer": (2, {"pad": (0, 1, 0, 3)}),
+    "steps": (1, {"order": (1, 3, 0, 2)}),
+    "spaced": (0, {"order": (0, 1, 3, 2), "spacing": 2}),
+    "backward": (1, {"order": (0, 1, 3, 2), "backward": (0, 1, 2, 3)}),
+}
+"""How (rows, steps, dim, width - 1) may lie, and by how many steps it is longer than a call needs."""
+
+INDICES = (
+    *("query_start_loc", "cache_indices", "has_initial_state"),
+    *("cache_seqlens", "conv_state_indices", "num_accepted_tokens", "intermediate_state_indices"),
+)
 OFFSET = ("weight", "bias", "seq_idx", "initial_states", "final_states_out", *INDICES)
 
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
@@ -113,3 +131,46 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 """How the other arrays lie; the dense states are channel-last beside a channel-last x."""
+
+Ways = dict[str, Callable[[int], dict[str, Any]]]
+"""For an array of so many axes, the innermost being the last one."""
+
+
+def inner_pads(*pads: int) -> Callable[[int], dict[str, Any]]:
+    """The last axes are so much longer in the parent tensor."""
+    return lambda rank: {"pad": (0,) * (rank - len(pads)) + pads[-rank:]}
+
+
+BY_TOKEN: Ways = {
+    "dense": lambda rank: {},
+    "fused": lambda rank: {"pad": (0,) * (rank - 2) + ((8, 0) if rank > 2 else (0, 8))},
+    "fused_by_1": inner_pads(1),
+    "fused_by_2": inner_pads(2),
+    "offset_by_1": lambda rank: {"shift": 1},
+    "offset_by_2": lambda rank: {"shift": 2},
+    "spaced": lambda rank: {"spacing": 2},
+    "transposed": lambda rank: {"order": tuple(reversed(range(rank)))},
+    "backward": lambda rank: {"backward": tuple(range(rank))},
+}
+"""How x, dt, z, B, C and out may lie. "fused": as a slice of one wider tensor of all of them."""
+
+SLOTS: Ways = {
+    "dense": lambda rank: {},
+    "slot_strided": inner_pads(1, 0, 0),
+    "slots_innermost": lambda rank: {"order": (*range(1, rank), 0), "pad": (1,) + (0,) * (rank - 1)},
+    "offset": lambda rank: {"shift": 1},
+    "offset_by_2": lambda rank: {"shift": 2},
+    "sliced": inner_pads(8),
+    "sliced_by_2": inner_pads(2),
+    "transposed": lambda rank: {"order": (*range(rank - 2), rank - 1, rank - 2)},
+    "spaced": lambda rank: {"spacing": 2},
+    "backward": lambda rank: {"backward": tuple(range(rank))},
+}
+"""How a pool of states or of intermediate states may lie. "slots_innermost": the slots are the innermost axis."""
+
+PARAMETERS: Ways = {
+    "dense": lambda rank: {},
+    "strided": lambda rank: {"order": tuple(reversed(range(rank))), "spacing": 2, "shift": 1},
+    "backward": lambda rank: {"backward": tuple(range(rank))},
+}
+"""How A, D, dt_bias, indices and a seed may lie."""

@@ -24,6 +24,7 @@ FLOORS = {
     "checks": 2,
     "jit": 2,
     "reference": 2,
+    "form": 3,
     "kernel": 3,
     "call": 4,
     "kernels": 4,
@@ -39,7 +40,8 @@ FLOORS = {
 def may_import_inside(folder: str, importer: str, imported: str) -> bool:
     """Whether a module may import another one of its own folder."""
     if folder == "kernels":
-        return imported in ("cuconv.kernels.conv", "cuconv.kernels.varlen") and importer != "cuconv.kernels.conv"
+        shared = ["cuconv.kernels.conv", "cuconv.kernels.ranges", "cuconv.kernels.varlen", "cuconv.kernels.update"]
+        return imported in shared and importer not in shared[: 1 + shared.index(imported)]
     if folder == "ops":
         # An op, beside the plan of its launch and what it shares with its kin.
         rank = [name.endswith("_plan") + 2 * name.endswith("_call") for name in (importer, imported)]

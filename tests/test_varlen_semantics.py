@@ -1,4 +1,4 @@
-"""How calls on packed sequences behave on a GPU: graphs, streams, allocations, new arrays, autograd, DLPack."""
+"""How prefills and decode steps behave on a GPU: graphs, streams, allocations, new arrays, autograd, DLPack."""
 
 from __future__ import annotations
 
@@ -10,79 +10,13 @@ import pytest
 
 import cuconv
 from tests import cases
-from tests.cases import (
-    causal_conv1d_qkv_split,
-    causal_conv1d_split,
-    causal_conv1d_varlen_fn,
-    causal_conv1d_varlen_states,
-)
-from tests.compare import check_results
-from tests.gpu import CupyArrays, TorchTensors
+from tests.fixed_calls import CALLS, Fixed
 from tests.test_gpu_semantics import CYCLES, LIBRARIES, SPIN, Foreign, byte_strides
-from tests.test_numerics import place_arguments
 
 pytestmark = pytest.mark.gpu
 
-BATCHES = ("20+3+0+40+off2", "1+30+33+0+off1", "0+0+0+0+off65", "65+0+0+0")
-"""As many sequences of as many tokens in all."""
-
-
-def of_batches(module: ModuleType, *fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
-    """A function's cases that differ only in what their arrays hold."""
-    return module, [module.Case(fixed[0], batch, *fixed[1:], **options) for batch in BATCHES]
-
-
-ODD: Any = {"slots": "odd", "index": "int64"}
-CALLS = {
-    "channels": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", **ODD),
-    "tokens": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", layout="tokens", initial="all"),
-    "split": of_batches(causal_conv1d_split, (16, 5, 3), 4, "float32", **ODD),
-    "qkv": of_batches(causal_conv1d_qkv_split, (1, 1, 2, 8, 8, 4), 4, "float32", **ODD),
-    "normalised": of_batches(causal_conv1d_qkv_split, (1, 1, 2, 8, 8, 4), 4, "float32", l2norm=True),
-    "states": of_batches(causal_conv1d_varlen_states, 24, 4, "float32"),
-}
 EACH_CALL = pytest.mark.parametrize(("module", "similar"), CALLS.values(), ids=CALLS)
 EACH_LIBRARY = pytest.mark.parametrize("library", LIBRARIES)
-
-
-class Fixed:
-    """A call's arrays on the GPU, into which the contents of similar calls' go."""
-
-    def __init__(self, library: str, module: ModuleType, case: Any) -> None:
-        self.library = pytest.importorskip(library)
-        self._copies = CupyArrays if library == "cupy" else TorchTensors
-        self._module = module
-        self._case = case
-        self._before = place_arguments(module, case)
-        self._uploaded = {name: self._copies.upload(placed) for name, placed in self._before.items()}
-        self.arrays = {name: view for name, (_, view) in self._uploaded.items()}
-
-    def take(self, other: Fixed) -> None:
-        """Hold what a similar call's arrays hold, and expect its results; copies on the current stream."""
-        self._case, self._before = other._case, other._before
-        for name, (new, _) in other._uploaded.items():
-            old = self._uploaded[name][0]
-            if self._copies is CupyArrays:
-                old.data.copy_from_device_async(new.data, old.nbytes)
-            else:
-                old.copy_(new)
-
-    def arguments(self, *, with_outputs: bool = True) -> dict[str, Any]:
-        names = [name for name in self.arrays if with_outputs or name not in self._module.OUTPUTS]
-        arguments: dict[str, Any] = self._module.arguments(self._case, {name: self.arrays[name] for name in names})
-        return arguments
-
-    def __call__(self, **changes: Any) -> Any:
-        return getattr(cuconv, cases.function_name(self._module))(**{**self.arguments(), **changes})
-
-    def wait(self) -> None:
-        self.library.cuda.Device().synchronize() if self._copies is CupyArrays else self.library.cuda.synchronize()
-
-    def check(self) -> None:
-        """What the call should have written is there; waits for the device."""
-        self.wait()
-        after = {name: self._copies.download(buffer) for name, (buffer, _) in self._uploaded.items()}
-        check_results(self._module, self._case, self._before, after)
 
 
 @EACH_CALL
@@ -188,7 +122,7 @@ def test_results_are_new_arrays_of_the_callers_kind(library: str, module: Module
     fixed = Fixed(library, module, similar[0])
     x = fixed.arrays["x"]
     fixed()
-    updated = {name: fixed.arrays[name] for name in module.UPDATED}
+    updated = {name: fixed.arrays[name] for name in module.UPDATED if name in fixed.arrays}
     again = Fixed(library, module, similar[0])
     results = getattr(cuconv, cases.function_name(module))(**again.arguments(with_outputs=False))
     returned = results if isinstance(results, tuple) else (results,)
@@ -214,6 +148,10 @@ def to_bytes(array: Any) -> bytes:
         ("split", [(1, 16), (1, 5), (1, 3)]),
         ("qkv", [(65 * 8, 8, 8, 1), (65 * 8, 8, 8, 1), (65 * 8, 8, 4, 1)]),
         ("states", [(24 * 4, 1, 24)]),
+        ("step", [(24, 1)]),
+        ("ring", [(24 * 3, 1, 24)]),
+        ("step_split", [(16, 1), (5, 1), (3, 1)]),
+        ("step_qkv", [(3 * 8, 8, 8, 1), (3 * 8, 8, 8, 1), (3 * 8, 8, 4, 1)]),
     ],
 )
 def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[int, ...]]) -> None:
@@ -224,10 +162,16 @@ def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[in
     assert [byte_strides(result) for result in returned] == [tuple(4 * n for n in each) for each in strides]
 
 
-@pytest.mark.parametrize("name", ["x", "weight", "bias", "conv_states"])
-def test_a_tensor_that_requires_grad_is_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        *[("channels", name) for name in ("x", "weight", "bias", "conv_states")],
+        *[("ring", name) for name in ("x", "weight", "bias", "conv_state", "intermediate_conv_window")],
+    ],
+)
+def test_a_tensor_that_requires_grad_is_refused(call: str, name: str) -> None:
     torch = pytest.importorskip("torch")
-    module, similar = CALLS["channels"]
+    module, similar = CALLS[call]
     fixed = Fixed("torch", module, similar[0])
     tracked = fixed.arrays[name].detach().requires_grad_()
     with pytest.raises(ValueError) as caught:
@@ -243,7 +187,7 @@ def test_a_tensor_that_requires_grad_is_refused(name: str) -> None:
 
 def test_dlpack_arrays_are_taken_and_their_pool_is_updated() -> None:
     cupy = pytest.importorskip("cupy")
-    for call in ("channels", "split", "normalised"):
+    for call in ("channels", "split", "normalised", "step", "ring", "step_split", "step_qkv"):
         module, similar = CALLS[call]
         fixed = Fixed("cupy", module, similar[0])
         foreign = {name: Foreign(array) for name, array in fixed.arrays.items()}

@@ -17,6 +17,7 @@ from cuconv.layout import Layout
 from cuconv.ops.causal_conv1d_varlen_plan import Launch, Operands, plan
 from tests.batches import batch
 from tests.bounds import convolution
+from tests.channels import OfChannels
 from tests.layouts import OTHERS, PACKED, POOLS
 from tests.placement import Array, Placed, Placement, place
 
@@ -26,7 +27,7 @@ ARRAYS = ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indice
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(OfChannels):
     """One call on packed sequences; a subclass knows its outputs."""
 
     channels: int | tuple[int, ...]  # dim, or what makes it up
@@ -51,8 +52,7 @@ class Packed:
     @property
     def id(self) -> str:
         """The case in one word; what is left at its default is not named."""
-        sizes = (self.channels,) if isinstance(self.channels, int) else self.channels
-        words = [f"{','.join(map(str, sizes))}of{self.batch}", f"w{self.width}", self.dtype, self.layout]
+        words = [f"{self.channel_word}of{self.batch}", f"w{self.width}", self.dtype, self.layout]
         words += [f"to_{self.out}"] * bool(self.out) + [f"weight_{self.weight_dtype}"] * bool(self.weight_dtype)
         words += {None: ["no_bias"], "weight": [], "float32": ["bias_float32"]}[self.bias]
         words += [self.others] * (self.others != "dense") + [f"pool_{self.pool}"] * (self.pool != "channels")
@@ -61,21 +61,6 @@ class Packed:
         words += [f"pad{self.pad_slot_id}"] * (self.pad_slot_id != -1) + [self.activation or "linear"]
         words += [f"spare{self.spare}"] * (self.spare != 2) + [f"scale{self.scale:g}"] * (self.scale != 1)
         return "-".join(words)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The channels of every output."""
-        return (self.channels,) if isinstance(self.channels, int) else self.channels
-
-    @property
-    def dim(self) -> int:
-        """All channels."""
-        return sum(self.sizes)
-
-    @property
-    def input_t(self) -> DType:
-        """x's dtype and that of the outputs."""
-        return BY_NAME[self.dtype]
 
     def outputs(self) -> dict[str, Placement]:
         """Where the outputs lie, in the order in which the call returns them."""
@@ -88,11 +73,6 @@ class Packed:
     def options(self) -> dict[str, Any]:
         """The arguments that are not arrays."""
         return {"activation": self.activation, "pad_slot_id": self.pad_slot_id}
-
-    def out_lies(self, number: int) -> str:
-        """The name of the way in which an output lies."""
-        names = (self.out or self.layout).split("+")
-        return names[number % len(names)]
 
 
 def without(case: Any, **changes: Any) -> Any:

@@ -71,11 +71,11 @@ def ints(name: str, values: list[int], dtype: Any = np.int32) -> Change:
     return lambda xp, a: {name: xp.asarray(values, dtype)}
 
 
-def refuse(name: str, row: Row, kind: str) -> None:
-    """The call raises this error, and all arrays hold what they held."""
+def refuse(name: str, row: Row, kind: str, calls: dict[str, Any] = GOOD) -> None:
+    """The call, one of `calls` but for the row's change, raises this error, and all arrays hold what they held."""
     xp = module_of(kind)
     change, error, wanted = row
-    arguments = GOOD[name](xp)
+    arguments = calls[name](xp)
     arguments |= change(xp, arguments)
     before = snapshot(arguments)
     with pytest.raises(error) as caught:

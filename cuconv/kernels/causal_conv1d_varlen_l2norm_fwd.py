@@ -8,9 +8,10 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from cuconv.dtypes import DType
+from cuconv.form import MAX_RANGES
 from cuconv.kernel import Kernel, Params
 from cuconv.kernels.conv import channel_tile_tokens
-from cuconv.kernels.varlen import MAX_RANGES, channel_axes, mix_groups, varlen_params
+from cuconv.kernels.varlen import channel_axes, mix_groups, varlen_params
 from cuconv.launch import WARP_SIZE, LaunchConfig, ceil_div, fast_div
 
 THREADS = 128

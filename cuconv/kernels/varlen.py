@@ -8,37 +8,28 @@ from typing import Any
 
 from cuconv.dtypes import FLOATS
 from cuconv.kernel import Params
+from cuconv.kernels import ranges
 from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, vectors, widths
 from cuconv.launch import ceil_div
 
 MAX_TOKENS = 2**30
 """In one call: the kernels count tokens in 32 bits, and a little beyond the last one."""
 
-MAX_RANGES = 16
-"""Ranges of channels with an output each."""
-
 POINTERS = (
     *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
-    *(f"out[{i}]" for i in range(MAX_RANGES)),
+    *ranges.POINTERS,
 )
 """The tensors of common/conv_varlen.cuh's CausalConv1dVarlenOperands, in order; 0 stands for one that is absent."""
 
 OPERANDS = (
     ("x_stride", "i8", 2),
     ("conv_states_stride", "i8", 3),
-    ("weight_stride", "i8", 2),
-    ("out_stride", "i8", 3 * MAX_RANGES),
-    ("bias_stride", "i8"),
     ("query_start_loc_stride", "i8"),
     ("cache_indices_stride", "i8"),
     ("has_initial_state_stride", "i8"),
     ("slots", "i8"),
     ("first_column", "i8"),
     ("pad_slot_id", "i8"),
-    ("head_dim", "u4", 3 * MAX_RANGES),
-    ("range_end", "i4", MAX_RANGES),
-    ("range_is_packed", "i4", MAX_RANGES),
-    ("ranges", "i4"),
     ("sequences", "i4"),
     ("total", "i4"),
     ("dim", "i4"),
@@ -48,6 +39,9 @@ OPERANDS = (
     ("states_are_packed", "i4"),
     ("query_start_loc_is_int64", "i4"),
     ("cache_indices_is_int64", "i4"),
+    *ranges.FIELDS,
+    ("weight_stride", "i8", 2),
+    ("bias_stride", "i8"),
 )
 
 

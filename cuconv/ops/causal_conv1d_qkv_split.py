@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
-from cuconv import checks
-from cuconv.ops.causal_conv1d_varlen_call import Form, run
+from cuconv.form import by_heads
+from cuconv.ops.causal_conv1d_varlen_call import run
 
 
 def causal_conv1d_qkv_split(
@@ -48,25 +47,6 @@ def causal_conv1d_qkv_split(
         q, k and v, each (1, total, heads, head_dim), contiguous.
     """
     inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    numbers = num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, l2norm_eps
-    try:
-        form = _form(*numbers, bool(qk_l2norm))
-    except TypeError:
-        # What has no hash is no number, either.
-        form = _form.__wrapped__(*numbers, bool(qk_l2norm))
+    form = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, qk_l2norm, l2norm_eps)
     q, k, v = run(form, inputs, out, activation, pad_slot_id)
     return q, k, v
-
-
-# By type, too: 2.0 equals 2, but is no number of heads.
-@lru_cache(maxsize=4096, typed=True)
-def _form(
-    num_q_heads: int, num_k_heads: int, num_v_heads: int, head_q: int, head_k: int, head_v: int, eps: float, norm: bool
-) -> Form:
-    counts, widths = (num_q_heads, num_k_heads, num_v_heads), (head_q, head_k, head_v)
-    for name, count, width in zip("qkv", counts, widths, strict=True):
-        checks.natural(f"num_{name}_heads", count)
-        checks.natural(f"head_{name}", width)
-    checks.not_negative("l2norm_eps", eps)
-    sizes = "num_q_heads * head_q, num_k_heads * head_k, num_v_heads * head_v"
-    return Form(sizes, tuple(zip(counts, widths, strict=True)), has_heads=True, normalized=2 * norm, eps=float(eps))

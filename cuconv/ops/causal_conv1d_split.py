@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
-from cuconv import checks
-from cuconv.kernels.varlen import MAX_RANGES
-from cuconv.ops.causal_conv1d_varlen_call import Form, run
+from cuconv.form import by_sizes
+from cuconv.ops.causal_conv1d_varlen_call import run
 
 
 def causal_conv1d_split(
@@ -38,19 +36,4 @@ def causal_conv1d_split(
         For every range (size, total), laid out in memory like x.
     """
     inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    checks.sequence("sizes", sizes)
-    try:
-        form = _form(*sizes)
-    except TypeError:
-        # A size that has no hash is none, either.
-        form = _form.__wrapped__(*sizes)
-    return run(form, inputs, out, activation, pad_slot_id)
-
-
-# By type, too: 2.0 equals 2, but is no size.
-@lru_cache(maxsize=4096, typed=True)
-def _form(*sizes: int) -> Form:
-    checks.between("length of sizes", len(sizes), 1, MAX_RANGES)
-    for i, size in enumerate(sizes):
-        checks.natural(f"sizes[{i}]", size)
-    return Form("sizes", tuple((1, size) for size in sizes))
+    return run(by_sizes(sizes), inputs, out, activation, pad_slot_id)

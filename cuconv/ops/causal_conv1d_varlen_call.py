@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,9 @@ from cuconv.arrays import Facts, Family
 from cuconv.call import Call
 from cuconv.dtypes import BOOL, FLOATS, INDICES
 from cuconv.errors import message
+from cuconv.form import MAX_RANGES, Form
 from cuconv.kernels.conv import widths
-from cuconv.kernels.varlen import MAX_RANGES, MAX_TOKENS
+from cuconv.kernels.varlen import MAX_TOKENS
 from cuconv.launch import MAX_DIVIDEND
 from cuconv.layout import HOST, Layout, dense
 from cuconv.ops.causal_conv1d_varlen_plan import Operands, is_channel_contiguous, plan
@@ -24,55 +24,18 @@ INPUTS = ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indice
 CONV_STATES, QUERY_START_LOC, CACHE_INDICES = map(INPUTS.index, ("conv_states", "query_start_loc", "cache_indices"))
 
 
-# Known by identity, which is quicker to look up than what it holds: functions keep one for the same numbers.
-@dataclass(frozen=True, eq=False)
-class Form:
-    """In which shape a function hands out its results."""
-
-    argument: str = ""
-    """Where the ranges come from."""
-    ranges: tuple[tuple[int, int], ...] | None = None
-    """(heads, head_dim) of every range of channels; None for one output of all channels."""
-    has_heads: bool = False
-    """Outputs are (1, total, heads, head_dim), else (channels, total)."""
-    normalized: int = 0
-    """So many of the first ranges are normalised head by head."""
-    eps: float = 0.0
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The arguments for the outputs."""
-        return ("out",) if self.ranges is None else tuple(f"out[{i}]" for i in range(len(self.ranges)))
-
-    @cached_property
-    def arguments(self) -> tuple[str, ...]:
-        """The arrays of a call, in the order of the kernels' pointers."""
-        return INPUTS + self.names
-
-    @cached_property
-    def no_outs(self) -> tuple[None, ...]:
-        """What stands for outputs that are not given."""
-        return (None,) * len(self.names)
-
-
 def run(
     form: Form, inputs: tuple[Any, ...], out: Sequence[Any] | None, activation: str | None, pad_slot_id: int
 ) -> tuple[Any, ...]:
     """Convolve; `inputs` are in the order of INPUTS. The results, in new arrays where none were given."""
     checks.activation(activation)
     checks.integer("pad_slot_id", pad_slot_id)
-    if out is None:
-        given = inputs + form.no_outs
-    else:
-        checks.sequence("out", out)
-        if len(out) != len(form.names):
-            raise ValueError(message("out", f"{len(out)} arrays", len(form.names)))
-        given = (*inputs, *out)
+    given = inputs + form.given_outs(out)
     family = arrays.family(inputs[0])
     if family is None:
         return _through_dlpack(form, given, activation, pad_slot_id)
 
-    pointers, facts = family.inspect(form.arguments, given)
+    pointers, facts = family.inspect(INPUTS + form.names, given)
     call = _prepare(family, form, activation is not None, pad_slot_id, *facts)
     if call.written:
         call.check_overlap(pointers, call.written)
@@ -103,7 +66,7 @@ class _Call(Call):
         """`given` are all arguments' layouts, `outs` those of the outputs, given or new and then of this order."""
         self.operands = operands
         launch = None if operands.x.device == HOST else plan(operands)
-        super().__init__(form.arguments, (*given[: len(INPUTS)], *outs), launch)
+        super().__init__(INPUTS + form.names, (*given[: len(INPUTS)], *outs), launch)
         self.order = order
         self.new = [(i, out.shape) for i, out in enumerate(outs) if given[len(INPUTS) + i] is None]
         self.written = [i for i in (CONV_STATES, *range(len(INPUTS), len(given))) if given[i] is not None]
@@ -120,9 +83,9 @@ def order_of_new(form: Form, x: Layout) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: Facts | None) -> _Call:
     """Check the arguments and decide how to run them; raises before anything is launched or written."""
+    arguments = INPUTS + form.names
     layouts = [
-        None if fact is None else family.layout(argument, fact)
-        for argument, fact in zip(form.arguments, facts, strict=True)
+        None if fact is None else family.layout(argument, fact) for argument, fact in zip(arguments, facts, strict=True)
     ]
     x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, *outs = layouts
     assert x is not None
@@ -153,8 +116,7 @@ def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: F
     if conv_states is not None:
         _check_pool(conv_states, dim, weight.shape[1], count if cache_indices is None else 0)
 
-    ranges = ((1, dim),) if form.ranges is None else form.ranges
-    checks.total(form.argument, [heads * head_dim for heads, head_dim in ranges], dim, "dim of x")
+    ranges = form.heads(dim)
     order = order_of_new(form, x)
     all_outs = []
     for argument, out, (heads, head_dim) in zip(form.names, outs, ranges, strict=True):
@@ -165,7 +127,7 @@ def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: F
             checks.shape(argument, out.shape, shape, axes)
             checks.not_self_overlapping(argument, out.shape, out.strides)
         all_outs.append(dense(shape, order, x) if out is None else out)
-    for argument, layout in zip(form.arguments, layouts, strict=True):
+    for argument, layout in zip(arguments, layouts, strict=True):
         if layout is not None:
             checks.device(argument, layout.device, x.device, "x")
     pool = (conv_states, query_start_loc, cache_indices, has_initial_state)
@@ -178,6 +140,7 @@ def _check_pool(conv_states: Layout, dim: int, width: int, wanted_slots: int) ->
     checks.rank("conv_states", conv_states.shape, "slots, dim, state_len")
     checks.dtype("conv_states", conv_states.dtype, FLOATS)
     slots, _, state_len = conv_states.shape
+    checks.between("slots of conv_states", slots, 0, MAX_DIVIDEND)
     checks.shape("conv_states", conv_states.shape, (slots, dim, state_len), "slots, dim of x, state_len")
     if state_len < width - 1:
         raise ValueError(message("state_len of conv_states", state_len, f"at least {width - 1} (width - 1)"))
@@ -209,8 +172,10 @@ def _run_reference(form: Form, o: Operands, inputs: Sequence[Any], outs: Sequenc
     activation = "silu" if o.silu else None
     named = dict(zip(INPUTS, inputs, strict=True))
     result, states = reference.causal_conv1d_varlen_fn(**named, activation=activation, pad_slot_id=pad_slot_id)
-    for number, (end, (heads, head_dim), out) in enumerate(zip(o.ends, o.heads, outs, strict=True)):
-        values = result[end - heads * head_dim : end]
+    begin = 0
+    for number, ((heads, head_dim), out) in enumerate(zip(form.heads(len(result)), outs, strict=True)):
+        values = result[begin : begin + heads * head_dim]
+        begin += heads * head_dim
         if form.has_heads:
             values = values.T.reshape(out.shape)
         if number < form.normalized:
@@ -224,7 +189,7 @@ def _through_dlpack(form: Form, given: Sequence[Any], activation: str | None, pa
     """The same call on CuPy or NumPy arrays over the same memory, its results handed back to x's library."""
     imported = [
         None if array is None and argument != "x" else arrays.import_dlpack(argument, array)
-        for argument, array in zip(form.arguments, given, strict=True)
+        for argument, array in zip(INPUTS + form.names, given, strict=True)
     ]
     results = run(form, tuple(imported[: len(INPUTS)]), imported[len(INPUTS) :], activation, pad_slot_id)
     return tuple(

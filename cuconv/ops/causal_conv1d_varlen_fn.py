@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cuconv.ops.causal_conv1d_varlen_call import Form, run
-
-_FORM = Form()
+from cuconv.form import WHOLE
+from cuconv.ops.causal_conv1d_varlen_call import run
 
 
 def causal_conv1d_varlen_fn(
@@ -63,4 +62,4 @@ def causal_conv1d_varlen_fn(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    return run(_FORM, inputs, None if out is None else (out,), activation, pad_slot_id)[0]
+    return run(WHOLE, inputs, None if out is None else (out,), activation, pad_slot_id)[0]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from cuconv.call import Launch
 from cuconv.dtypes import FLOAT32, INT64
+from cuconv.kernels import ranges
 from cuconv.kernels.causal_conv1d_varlen_fwd import CausalConv1dVarlenFwd
 from cuconv.kernels.causal_conv1d_varlen_l2norm_fwd import CausalConv1dVarlenL2normFwd
 from cuconv.kernels.causal_conv1d_varlen_rows_fwd import CausalConv1dVarlenRowsFwd
 from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, slots_for, taps_are_packed
-from cuconv.kernels.varlen import MAX_RANGES
-from cuconv.launch import WARP_SIZE, ceil_div, fast_div, widest_vector
+from cuconv.launch import WARP_SIZE, ceil_div, widest_vector
 from cuconv.layout import Layout
 
 
@@ -39,16 +38,6 @@ class Operands(NamedTuple):
         """How many there are, empty ones too."""
         return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
 
-    @property
-    def heads(self) -> list[tuple[int, int]]:
-        """(heads, head_dim) of every range."""
-        return [(out.shape[1], out.shape[2]) for out in self.outs]
-
-    @property
-    def ends(self) -> list[int]:
-        """The channel behind the last one of every range."""
-        return list(accumulate(count * head_dim for count, head_dim in self.heads))
-
 
 def is_channel_contiguous(x: Layout) -> bool:
     """Whether (dim, total) has its channels contiguous and not its tokens."""
@@ -73,7 +62,7 @@ def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
 
 def _channels(o: Operands) -> Launch:
     vec = _channel_vector(o)
-    routed = not all(_is_packed(o, number, vec) for number in range(len(o.outs)))
+    routed = not all(ranges.are_packed(o.outs, vec))
     dim, total = o.x.shape
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
     kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **_axes(o, vec))
@@ -83,12 +72,13 @@ def _channels(o: Operands) -> Launch:
 
 def _normalized(o: Operands) -> Launch:
     vec = _channel_vector(o)
-    while not all(_is_packed(o, number, vec) for number in range(len(o.outs))):
+    while not all(ranges.are_packed(o.outs, vec)):
         vec //= 2
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
-    wide = any(head_dim > WARP_SIZE * vec for _, head_dim in o.heads[: o.normalized])
+    heads = ranges.heads(o.outs)
+    wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.normalized])
     kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec))
-    config, division = kernel.launch_config(o.heads, o.normalized, o.x.shape[1], o.sequences)
+    config, division = kernel.launch_config(heads, o.normalized, o.x.shape[1], o.sequences)
     return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division, eps=o.eps))
 
 
@@ -97,7 +87,7 @@ def _rows(o: Operands) -> Launch:
     # output are from there.
     dim, total = o.x.shape
     differences = []
-    for begin, out in zip([0, *o.ends], o.outs, strict=False):
+    for begin, out in zip([0, *ranges.ends(o.outs)], o.outs, strict=False):
         _, heads, head_dim = out.shape
         differences.append(o.x.first + begin * o.x.strides[0] - out.first)
         differences += [head_dim * o.x.strides[0] - out.strides[1]] * (heads > 1)
@@ -117,18 +107,6 @@ def _channel_vector(o: Operands) -> int:
         return 1
     limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
     return widest_vector(o.x.itemsize, o.x.first, *o.x.active(1), dim, limit=limit)
-
-
-def _is_packed(o: Operands, number: int, vec: int) -> bool:
-    """Whether x's vectors are vectors of a range's output, too."""
-    begin = [0, *o.ends][number]
-    out = o.outs[number]
-    _, heads, head_dim = out.shape
-    if vec == 1:
-        return True
-    if head_dim > 1 and out.strides[2] != 1:
-        return False
-    return not any(quantity % vec for quantity in (begin, heads * head_dim, head_dim, out.first, *out.active(0, 1)))
 
 
 def _states_are_packed(o: Operands, vec: int) -> bool:
@@ -159,7 +137,6 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
 
 def _operands(o: Operands, vec: int) -> dict[str, object]:
     dim, total = o.x.shape
-    absent = MAX_RANGES - len(o.outs)
 
     def stride(layout: Layout | None) -> int:
         return 0 if layout is None else layout.strides[0]
@@ -168,7 +145,6 @@ def _operands(o: Operands, vec: int) -> dict[str, object]:
         "x_stride": o.x.strides,
         "conv_states_stride": o.conv_states.strides if o.conv_states else (0, 0, 0),
         "weight_stride": o.weight.strides,
-        "out_stride": [n for out in o.outs for n in out.strides] + [0] * (3 * absent),
         "bias_stride": stride(o.bias),
         "query_start_loc_stride": stride(o.query_start_loc),
         "cache_indices_stride": stride(o.cache_indices),
@@ -177,15 +153,12 @@ def _operands(o: Operands, vec: int) -> dict[str, object]:
         "slots": o.conv_states.shape[0] if o.conv_states else 0,
         "first_column": _first_column(o),
         "pad_slot_id": o.pad_slot_id,
-        "head_dim": [n for _, head_dim in o.heads for n in fast_div(head_dim)] + [0] * (3 * absent),
-        "range_end": o.ends + [0] * absent,
-        "range_is_packed": [_is_packed(o, number, vec) for number in range(len(o.outs))] + [0] * absent,
-        "ranges": len(o.outs),
         "sequences": o.sequences,
         "dim": dim,
         "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
         "has_conv_states": o.conv_states is not None,
         "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
+        **ranges.numbers(o.outs, vec),
         "states_are_packed": _states_are_packed(o, vec),
         "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
         "cache_indices_is_int64": o.cache_indices is not None and o.cache_indices.dtype is INT64,

@@ -7,11 +7,15 @@ from cuconv.reference.causal_conv1d import (
     l2norm,
     silu,
 )
+from cuconv.reference.causal_conv1d_update import causal_conv1d_update
+from cuconv.reference.selective_state_update import selective_state_update
 
 __all__ = [
     "causal_conv1d_fn",
+    "causal_conv1d_update",
     "causal_conv1d_varlen_fn",
     "causal_conv1d_varlen_states",
     "l2norm",
+    "selective_state_update",
     "silu",
 ]

@@ -3,39 +3,60 @@
 
 #include "common/conv.cuh"
 
-// The bias of kVec consecutive channels.
-template <typename weight_t, typename Operands, int kVec>
-__device__ __forceinline__ void load_channel_bias(const Operands& p, index_t channel, float (&bias)[kVec]) {
-    if (p.bias == nullptr || !p.taps_are_packed) {
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) bias[c] = load_bias<weight_t>(p, channel + c);
-    } else if (p.bias_is_float32) {
-        const Vec<float, kVec> v = load<kVec>(static_cast<const float*>(p.bias) + channel);
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) bias[c] = v.to_float(c);
-    } else {
-        const Vec<weight_t, kVec> v = load<kVec>(static_cast<const weight_t*>(p.bias) + channel);
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) bias[c] = v.to_float(c);
-    }
-}
+// As they are in memory: to convert an element is to wait for it, and a thread has more to ask for before that.
+template <int kWidth, typename weight_t, int kVec>
+struct ChannelFilter {
+    using Taps = PackedVec<weight_t, kVec * kWidth>;
 
-// The taps of kVec consecutive channels, [kWidth][kVec].
-template <typename weight_t, typename Operands, int kWidth, int kVec>
-__device__ __forceinline__ void load_channel_taps(const Operands& p, index_t channel, float (&taps)[kVec][kWidth]) {
-    if (!p.taps_are_packed) {
+    Taps raw_taps;
+    unsigned raw_bias[kVec];  // floats, or what weight holds
+    bool bias_is_float;
+
+    // Operands: those of any convolution, with weight, bias, their strides, bias_is_float32 and taps_are_packed.
+    template <typename Operands>
+    __device__ __forceinline__ ChannelFilter(const Operands& p, index_t channel) {
+        if (p.taps_are_packed) {
+            raw_taps.template load<Memory::kConstant>(static_cast<const weight_t*>(p.weight) + channel * kWidth);
+        } else {
+            raw_taps = Taps::zero();
 #pragma unroll
-        for (int c = 0; c < kVec; ++c) load_taps<kWidth, weight_t>(p, channel + c, taps[c]);
-        return;
+            for (int c = 0; c < kVec; ++c) {
+                const weight_t* weight = static_cast<const weight_t*>(p.weight) + (channel + c) * p.weight_stride[0];
+#pragma unroll
+                for (int k = 0; k < kWidth; ++k) raw_taps.put(c * kWidth + k, weight[k * p.weight_stride[1]]);
+            }
+        }
+        bias_is_float = sizeof(weight_t) == 4 || p.bias == nullptr || p.bias_is_float32 || !p.taps_are_packed;
+        if (p.bias == nullptr) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) raw_bias[c] = 0;
+        } else if (!p.taps_are_packed) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) raw_bias[c] = __float_as_uint(load_bias<weight_t>(p, channel + c));
+        } else if (bias_is_float) {
+            load_raw<float>(p.bias, channel);
+        } else {
+            load_raw<weight_t>(p.bias, channel);
+        }
     }
-    constexpr int kBytes = kVec * kWidth * static_cast<int>(sizeof(weight_t));
-    constexpr int kAccess = kBytes % 16 == 0 ? 16 : kBytes % 8 == 0 ? 8 : kBytes % 4 == 0 ? 4 : 2;
-    constexpr int kCount = kAccess / static_cast<int>(sizeof(weight_t));
-    const weight_t* weight = static_cast<const weight_t*>(p.weight) + channel * kWidth;
+
+    __device__ __forceinline__ void to_floats(float (&taps)[kVec][kWidth], float (&bias)[kVec]) const {
 #pragma unroll
-    for (int i = 0; i < kVec * kWidth; i += kCount) {
-        const Vec<weight_t, kCount> v = load<kCount>(weight + i);
+        for (int i = 0; i < kVec * kWidth; ++i) taps[i / kWidth][i % kWidth] = raw_taps.to_float(i);
 #pragma unroll
-        for (int j = 0; j < kCount; ++j) taps[(i + j) / kWidth][(i + j) % kWidth] = v.to_float(j);
+        for (int c = 0; c < kVec; ++c) {
+            constexpr int kPerWord = Dtype<weight_t>::kPerWord;
+            const float other = Dtype<weight_t>::unpack(raw_bias[c / kPerWord], c % kPerWord);
+            bias[c] = bias_is_float ? __uint_as_float(raw_bias[c]) : other;
+        }
     }
-}
+
+ private:
+    template <typename T>
+    __device__ __forceinline__ void load_raw(const void* bias, index_t channel) {
+        PackedVec<T, kVec> v;
+        v.template load<Memory::kConstant>(static_cast<const T*>(bias) + channel);
+#pragma unroll
+        for (int i = 0; i < PackedVec<T, kVec>::kWords; ++i) raw_bias[i] = v.word(i);
+    }
+};

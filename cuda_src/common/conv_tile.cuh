@@ -93,7 +93,8 @@ struct TileInputs {
     __device__ __forceinline__ TileInputs(const CausalConv1dVarlenOperands& p, int token, index_t channel) {
         const int from = token - kHalo;
         const index_t step = p.x_stride[1];
-        const input_t* at = static_cast<const input_t*>(p.x) + channel * p.x_stride[0] + from * step;
+        const input_t* at =
+            static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + from * step;
         if (from >= 0 && from + kRows <= p.total) {
 #pragma unroll
             for (int i = 0; i < kRows; ++i, at += step) x[i] = load<kVec>(at);

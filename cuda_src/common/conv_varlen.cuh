@@ -2,12 +2,13 @@
 #pragma once
 
 #include "common/conv_channels.cuh"
-#include "common/fastdiv.cuh"
+#include "common/conv_ranges.cuh"
 #include "common/warp.cuh"
 
 // Strides are in elements. bias, conv_states, query_start_loc, cache_indices and has_initial_state may be null; without
 // query_start_loc all tokens are one sequence. The channels fall into ranges, each with an output of its own, and a
-// range's channels into heads.
+// range's channels into heads. What every launch needs is close together: arguments arrive by cache lines, one miss
+// after another.
 struct CausalConv1dVarlenOperands {
     const void* x;
     const void* weight;
@@ -19,19 +20,12 @@ struct CausalConv1dVarlenOperands {
     void* out[16];
     index_t x_stride[2];            // dim, token
     index_t conv_states_stride[3];  // slot, dim, column
-    index_t weight_stride[2];       // dim, width
-    index_t out_stride[48];         // of every range: token, head, channel of the head
-    index_t bias_stride;
     index_t query_start_loc_stride;
     index_t cache_indices_stride;
     index_t has_initial_state_stride;
     index_t slots;         // of conv_states
     index_t first_column;  // of conv_states that is live: the last kWidth - 1 are
     index_t pad_slot_id;
-    FastDiv head_dim[16];
-    int range_end[16];        // the channel behind the last one of a range
-    int range_is_packed[16];  // channel vectors are vectors of the output, too, unless they cross the range's end
-    int ranges;
     int sequences;
     int total;  // tokens
     int dim;
@@ -41,6 +35,13 @@ struct CausalConv1dVarlenOperands {
     int states_are_packed;  // channels are contiguous, and aligned to what a channel vector has of them
     int query_start_loc_is_int64;
     int cache_indices_is_int64;
+    int ranges;
+    index_t out_stride[64];  // of every range: batch, token, head, channel of the head
+    int range_end[16];       // the channel behind the last one of a range
+    FastDiv head_dim[16];
+    int range_is_packed[16];   // channel vectors are vectors of the output, too, unless they cross the range's end
+    index_t weight_stride[2];  // dim, width
+    index_t bias_stride;
 };
 
 // The first token of a sequence. Number -1 stands for what precedes them all, `sequences` for what follows them. What
@@ -55,13 +56,13 @@ __device__ __forceinline__ int first_token(const CausalConv1dVarlenOperands& p, 
 
 // The slot of a sequence. Negative: its tokens are nobody's, and their results zeros. So are those of tokens before the
 // first sequence and behind the last, and of a sequence whose slot is not in the pool.
-__device__ __forceinline__ index_t load_slot(const CausalConv1dVarlenOperands& p, int number) {
+__device__ __forceinline__ int load_slot(const CausalConv1dVarlenOperands& p, int number) {
     if (number < 0 || number >= p.sequences) return -1;
     if (!p.has_conv_states) return 0;
     const index_t slot = p.cache_indices == nullptr
                              ? number
                              : load_index(p.cache_indices, number * p.cache_indices_stride, p.cache_indices_is_int64);
-    return slot == p.pad_slot_id || slot >= p.slots ? -1 : slot;
+    return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
 }
 
 // Whether a sequence goes on from its state.
@@ -95,60 +96,4 @@ __device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands
         next = from_lane(begin, kWarpSize - 1);
         low += kWarpSize - 1;
     } while (next < min(to, p.total));
-}
-
-// Where the results of kVec consecutive channels go, from a token on: to one range's memory as vectors, or, when
-// kRouted, element by element, each to its own range, unless they are aligned vectors of one range all the same.
-template <typename out_t, int kVec, bool kRouted>
-struct Destination {
-    const CausalConv1dVarlenOperands& p;
-    index_t channel;
-    int token;
-    out_t* to;
-    index_t step;
-    bool is_vector;
-
-    __device__ __forceinline__ Destination(const CausalConv1dVarlenOperands& p_, index_t channel_, int token_)
-        : p(p_), channel(channel_), token(token_) {
-        int range = 0;
-        while (range + 1 < p.ranges && channel >= p.range_end[range]) ++range;
-        const index_t begin = range == 0 ? 0 : p.range_end[range - 1];
-        const QuotientRemainder at = divide(static_cast<unsigned>(channel - begin), p.head_dim[range]);
-        const index_t* stride = p.out_stride + 3 * range;
-        step = stride[0];
-        to = static_cast<out_t*>(p.out[range]) + token * step + at.quotient * stride[1] + at.remainder * stride[2];
-        is_vector = !kRouted || p.range_is_packed[range] && channel + kVec <= p.range_end[range];
-    }
-
-    // Goes on to a later token: step by step takes fewer instructions than counting from the first.
-    __device__ __forceinline__ void advance() {
-        ++token;
-        to += step;
-    }
-
-    __device__ __forceinline__ void store_vector(const Vec<out_t, kVec>& v) const {
-        if (is_vector) {
-            store(to, v);
-        } else if constexpr (kRouted) {
-#pragma unroll 1
-            for (int c = 0; c < kVec; ++c) {
-                const Destination<out_t, 1, false> one(p, channel + c, token);
-                Vec<out_t, 1> element = Vec<out_t, 1>::zero();
-#pragma unroll
-                for (int j = 0; j < kVec; ++j) {
-                    if (j == c) element.put(0, v.element(j));
-                }
-                one.store_vector(element);
-            }
-        }
-    }
-};
-
-// Zeros for the tokens whose bits are set, counted from the destination's.
-template <typename out_t, int kVec, bool kRouted>
-__device__ __forceinline__ void store_zeros(Destination<out_t, kVec, kRouted> destination, unsigned tokens) {
-    for (; tokens != 0; tokens >>= 1) {
-        if (tokens & 1) destination.store_vector(Vec<out_t, kVec>::zero());
-        destination.advance();
-    }
 }

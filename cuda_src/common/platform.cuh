@@ -11,6 +11,13 @@
 // Strides and offsets across a tensor, in elements.
 using index_t = long long;
 
+// Ten times the compute capability that this is compiled for; 0 on a CPU.
+#if defined(__CUDA_ARCH__)
+inline constexpr int kArch = __CUDA_ARCH__ / 10;
+#else
+inline constexpr int kArch = 0;
+#endif
+
 // tanh by one special-function operation; relative error below 2^-10.9 (PTX ISA, tanh.approx.f32).
 __device__ __forceinline__ float tanh_approx(float x) {
 #if defined(__CUDA_ARCH__)

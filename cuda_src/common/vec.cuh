@@ -121,6 +121,55 @@ __device__ __forceinline__ void store(T* p, const Vec<T, kVec>& v) {
     }
 }
 
+// The most elements of T, a power of two, that one access has and that divide kCount.
+template <typename T, int kCount>
+__device__ constexpr int widest_access() {
+    int elements = 16 / static_cast<int>(sizeof(T));
+    while (kCount % elements != 0) elements /= 2;
+    return elements;
+}
+
+// kCount consecutive elements by as few accesses as there can be: aligned to the widest that divides them.
+template <typename T, int kCount>
+struct PackedVec {
+    static constexpr int kVec = widest_access<T, kCount>();
+    static constexpr int kPartWords = Vec<T, kVec>::kWords;
+    static constexpr int kWords = kCount / kVec * kPartWords;
+
+    Vec<T, kVec> parts[kCount / kVec];
+
+    __device__ __forceinline__ static PackedVec zero() {
+        PackedVec v;
+#pragma unroll
+        for (int i = 0; i < kCount / kVec; ++i) v.parts[i] = Vec<T, kVec>::zero();
+        return v;
+    }
+
+    template <Memory kMemory>
+    __device__ __forceinline__ void load(const T* p) {
+#pragma unroll
+        for (int i = 0; i < kCount / kVec; ++i) parts[i] = ::load<kVec, kMemory>(p + i * kVec);
+    }
+
+    __device__ __forceinline__ float to_float(int i) const { return parts[i / kVec].to_float(i % kVec); }
+    __device__ __forceinline__ unsigned word(int i) const { return parts[i / kPartWords].words[i % kPartWords]; }
+
+    // Sets an element that is still zero.
+    __device__ __forceinline__ void put(int i, T value) { parts[i / kVec].put(i % kVec, value); }
+};
+
+template <int kCount, typename T>
+__device__ __forceinline__ void store_packed(T* p, const float (&values)[kCount]) {
+    constexpr int kVec = PackedVec<T, kCount>::kVec;
+#pragma unroll
+    for (int i = 0; i < kCount; i += kVec) {
+        float part[kVec];
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) part[j] = values[i + j];
+        store(p + i, Vec<T, kVec>::from_floats(part));
+    }
+}
+
 // Elements begin to end - 1 of the vector at p; the rest are zero and their memory is not touched.
 template <int kVec, typename T>
 __device__ __forceinline__ Vec<T, kVec> load_part(const T* p, int begin, int end) {

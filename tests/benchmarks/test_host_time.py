@@ -11,6 +11,8 @@ from cuconv.timing import host_time
 
 ROWS = {"x": (1, 64, 64), "weight": (64, 4), "bias": (64,)}
 PACKED = {"x": (64, 64), "weight": (64, 4), "bias": (64,), "conv_states": (2, 64, 3)}
+STEP = {"x": (8, 64), "conv_state": (9, 64, 4), "weight": (64, 4), "bias": (64,)}
+SLOTS = {"conv_state_indices": [8, 1, 6, 3, 4, 5, 2, 7]}
 INDICES = {"query_start_loc": [0, 30, 64], "cache_indices": [1, 0]}
 HEADS = {"num_q_heads": 1, "num_k_heads": 1, "num_v_heads": 2, "head_q": 16, "head_k": 16, "head_v": 16}
 
@@ -21,6 +23,9 @@ CALLS: dict[str, Call] = {
     "causal_conv1d_split": (PACKED, INDICES, {"sizes": (32, 16, 16)}),
     "causal_conv1d_qkv_split": (PACKED, INDICES, HEADS),
     "causal_conv1d_varlen_states": ({"x": (64, 64)}, {"cu_seqlens": [0, 30, 64]}, {"state_len": 4}),
+    "causal_conv1d_update": (STEP, SLOTS, {"activation": "silu"}),
+    "causal_conv1d_update_split": (STEP, SLOTS, {"activation": "silu", "sizes": (32, 16, 16)}),
+    "causal_conv1d_update_qkv_split": (STEP, SLOTS, {"activation": "silu", **HEADS}),
 }
 """Shapes, integers and options: so small that the device is never the one waited for."""
 

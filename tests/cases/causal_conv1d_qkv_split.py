@@ -11,17 +11,17 @@ import numpy as np
 from cuconv import reference
 from tests import varlen
 from tests.bounds import ROUNDING, unit_vectors
+from tests.channels import OfHeads
 from tests.layouts import HEADS
 from tests.placement import Array, Placement, place
 from tests.varlen import Packed, without
 
 OUTPUTS = ("q", "k", "v")
 UPDATED = varlen.UPDATED
-NAMES = ("num_q_heads", "num_k_heads", "num_v_heads", "head_q", "head_k", "head_v")
 
 
 @dataclass(frozen=True)
-class Case(Packed):
+class Case(OfHeads, Packed):
     """One call; `channels` are the heads of q, k and v and their dims."""
 
     out: str = "dense"
@@ -32,17 +32,6 @@ class Case(Packed):
     def id(self) -> str:
         """The base's with what is only here."""
         return f"{super().id}{'-l2norm' * self.l2norm}{f'-eps{self.eps:g}' * (self.eps != 1e-6)}"
-
-    @property
-    def heads(self) -> tuple[tuple[int, int], ...]:
-        """How many heads of how many channels q, k and v have."""
-        assert not isinstance(self.channels, int)
-        return tuple(zip(self.channels[:3], self.channels[3:], strict=True))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The channels of q, k and v."""
-        return tuple(count * dim for count, dim in self.heads)
 
     def outputs(self) -> dict[str, Placement]:
         """Each (1, total, heads, head_dim)."""
@@ -67,9 +56,7 @@ class Case(Packed):
 
     def options(self) -> dict[str, Any]:
         """Heads and normalisation, too."""
-        assert not isinstance(self.channels, int)
-        heads = dict(zip(NAMES, self.channels, strict=True))
-        return {**super().options(), **heads, "qk_l2norm": self.l2norm, "l2norm_eps": self.eps}
+        return {**super().options(), **self.head_numbers, "qk_l2norm": self.l2norm, "l2norm_eps": self.eps}
 
 
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
@@ -83,12 +70,11 @@ def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float
 
 def sample(case: Case) -> tuple[Case, dict[str, Any]]:
     """The last head of each."""
-    ends, dims = np.cumsum(case.sizes), [dim for _, dim in case.heads]
-    channels = [channel for end, dim in zip(ends, dims, strict=True) for channel in range(end - dim, end)]
+    heads, channels = case.last_heads
     cuts: dict[str, Any] = dict.fromkeys(("x", "weight", "bias"), channels)
     cuts |= {name: (slice(None), slice(None), slice(-1, None)) for name in OUTPUTS}
     cuts["conv_states"] = (slice(None), channels)
-    return replace(case, channels=(1, 1, 1, *dims)), {name: cuts.get(name, ...) for name in placements(case)}
+    return replace(case, channels=heads), {name: cuts.get(name, ...) for name in placements(case)}
 
 
 def launch(case: Case) -> varlen.Launch | None:

@@ -1,0 +1,58 @@
+"""Stochastic rounding of float32 by the random numbers of Philox-4x32, bit by bit as kernels do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_WORD = 0xFFFFFFFF
+_NUMBERS_A_DRAW = 8
+
+
+def philox4x32(counter: Array, key: tuple[int, int], rounds: int = 10) -> Array:
+    """Four random words for each counter of four, (..., 4) uint32: Salmon et al., "Parallel random numbers: as easy
+    as 1, 2, 3", 2011."""
+    words = [counter[..., i].astype(np.uint64) for i in range(4)]
+    low = np.uint64(_WORD)
+    for number in range(rounds):
+        keys = [np.uint64((k + number * step) & _WORD) for k, step in zip(key, _KEY_STEPS, strict=True)]
+        first, second = _MULTIPLIERS[0] * words[0], _MULTIPLIERS[1] * words[2]
+        high = [first >> np.uint64(32), second >> np.uint64(32)]
+        words = [high[1] ^ words[1] ^ keys[0], second & low, high[0] ^ words[3] ^ keys[1], first & low]
+    return np.stack(words, axis=-1).astype(np.uint32)
+
+
+def random_numbers(count: int, sequence: int, token: int, seed: int, rounds: int = 10) -> Array:
+    """16 random bits, as uint16, for each of so many elements of the state after a token of a sequence."""
+    draw = np.arange(-(-count // _NUMBERS_A_DRAW), dtype=np.uint64)
+    place = (np.full_like(draw, sequence), np.full_like(draw, token))
+    counter = np.stack([draw & np.uint64(_WORD), draw >> np.uint64(32), *place], axis=-1)
+    words = philox4x32(counter, (seed & _WORD, seed >> 32 & _WORD), rounds)
+    halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-1)
+    return halves.astype(np.uint16).reshape(-1)[:count]
+
+
+def round_stochastically(values: Array, random: Array, dtype: np.dtype[Any]) -> Array:
+    """float32 values as bfloat16 or float16: up or down, the more likely the nearer, by 16 random bits each."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        nearest = values.astype(dtype)
+        bits, bits_up = values.view(np.uint32), random.astype(np.uint32)
+        if dtype == np.float16:
+            rounded = _to_float16(values, bits, bits_up)
+        else:
+            rounded = ((bits + bits_up) >> np.uint32(16)).astype(np.uint16).view(dtype)
+    return np.where(np.isfinite(values), rounded, nearest)
+
+
+def _to_float16(values: Array, bits: Array, bits_up: Array) -> Array:
+    # Normal numbers lose 13 bits of their mantissa; below them float16 has a fixed step of 2**-24.
+    normal = ((bits + (bits_up >> np.uint32(3))) & np.uint32(0xFFFFE000)).view(np.float32)
+    raised = np.abs(values).astype(np.float64) + bits_up * 2.0**-40
+    small = np.copysign(np.floor(raised * 2.0**24) * 2.0**-24, values).astype(np.float32)
+    rounded: Array = np.where(np.abs(values) >= np.float32(2.0**-14), normal, small).astype(np.float16)
+    return rounded

@@ -1,0 +1,176 @@
+"""causal_conv1d_update: the convolution's decode step, one or a few tokens of every sequence after a pool's states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cuconv.form import WHOLE
+from tests import update
+from tests.bounds import ROUNDING
+from tests.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
+from tests.placement import Array, Placement
+from tests.update_step import Step
+
+OUTPUTS = ("out",)
+UPDATED = update.UPDATED
+
+
+@dataclass(frozen=True)
+class Case(Step):
+    """One call; `channels` is dim."""
+
+    form = WHOLE
+
+    def outputs(self) -> dict[str, Placement]:
+        """The one output, of x's shape."""
+        shape = self.batch, self.dim, self.tokens
+        return {"out": self.lay(self.input_t, shape, LAYOUTS[self.out_lies(0)][1])}
+
+    def divide(self, out: Array) -> dict[str, Array]:
+        """All is one output."""
+        return {"out": out if self.seqlen is not None else out[:, :, 0]}
+
+
+placements = update.placements
+inputs = update.inputs
+place_inputs = update.place_inputs
+integers = update.integers
+arguments = update.arguments
+oracle = update.oracle
+tolerances = update.tolerances
+sample = update.sample
+bytes_moved = update.bytes_moved
+launch = update.launch
+tensors = update.tensors
+
+COLUMNS: Any = {"pool": "columns"}
+ROWS: Any = {"pool": "columns_and_one"}
+ODD: Any = {"slots": "odd"}
+RING: Any = {"mode": "circular"}
+ACCEPTED: Any = {"mode": "accepted"}
+FROZEN: Any = {"frozen": True}
+
+UNIT = (
+    # State columns apart: every vector width, number of taps and pair of dtypes.
+    Case(136, 5),
+    Case(132, 3, 1, 4, "float32"),
+    Case(40, 4, 3, 3, "float16", "float32", "float32", pool="channels_longer", window="columns", index="int64"),
+    Case(6, 3, 2, 2, bias=None, pool="channels_sliced", window="columns", **ODD),
+    Case(7, 4, 5, 5, "float16", layout="last_offset_by_1", window="channels", activation=None, **RING),
+    Case(8, 6, 2, 16, "float32", state_dtype="bfloat16", window="columns_longer", activation=None, **ODD),
+    Case(12, 2, 3, 9, "bfloat16", "float32", "float32", others="offset", **ACCEPTED),
+    Case(16, 5, None, 8, "float16", "bfloat16", pool="backward", others="backward"),
+    Case(10, 3, 7, 1, "float32", "bfloat16", activation="swish", pool="channels_longer", window="columns", **RING),
+    Case(20, 4, 2, 6, "bfloat16", "float16", others="strided", index="int64", **ODD, **RING),
+    Case(9, 4, None, 12, "float32", layout="transposed", pool="spaced", state_dtype="float16"),
+    Case(24, 3, 2, 13, layout="last_sliced_dim", pool="slots", bias="float32", window="spaced"),
+    Case(10, 3, 9, 7, "float32", pool="channels_longer"),
+    Case(6, 2, 3, 11, "float16", window="channels", **ACCEPTED),
+    Case(4, 3, 20, 15, state_dtype="float32", layout="channel_first", activation=None, **RING),
+    # So many that a thread has two sequences, the last one only the first of them.
+    Case(131, 1023, None, layout="last_offset_by_1", **ODD),
+    Case(131, 1023, None, layout="last_offset_by_1", **COLUMNS, **ODD),
+    # What the same kernel is called with in other ways.
+    Case(136, 1, slots=None),
+    Case(136, 9, 4, **ACCEPTED, **ODD),
+    Case(136, 9, 3, pool="channels_longer", index="int64", **ACCEPTED, **ODD),
+    Case(136, 9, 2, index="mixed", window="channels", rows=True, **ACCEPTED, **ODD),
+    Case(136, 14, 1, index="int64", **RING, **ODD),
+    Case(136, 14, 9, pool="channels_longer", window="channels_sliced", **RING, **ODD),
+    Case(136, 14, None, pool="channels_longer", layout="sliced_seq", out="channel_last", others="strided", **RING),
+    Case(136, 3, None, layout="last_sliced_dim", pool="channels_sliced", pad_slot_id=0, **ODD),
+    Case(136, 3, 2, layout="token_major", pool="channels_outermost", window="columns", **FROZEN),
+    Case(136, 3, 2, pool="channels_longer"),
+    Case(136, 3, 1, pool="channels_longer", window="channels", slots=None, spare=0),
+    Case(136, 3, 3, window="channels", slots=None, spare=0),
+    Case(136, 3, None, **FROZEN),
+    Case(136, 4, 3, pool="channels_longer", window="steps", rows=True, index="int64", **RING, **ODD, **FROZEN),
+    Case(136, 4, 3, layout="last_sliced_seq", pool="channels_offset", window="channels_offset", slots=None),
+    Case(136, 4, 2, layout="last_broadcast_batch", pool="columns", window="backward", others="backward", **ACCEPTED),
+    Case(136, 4, 2, layout="last_backward_seq", pool="slots", window="spaced", pad_slot_id=2, slots=None),
+    Case(136, 4, 6, pool="spaced", **ACCEPTED),
+    Case(4, 3, 2, 4, "float32", scale=64),
+    # State columns together: every number of them, vectors of one channel to 8.
+    Case(136, 5, None, **COLUMNS),
+    Case(132, 9, None, **ROWS),
+    Case(133, 3, 1, **ROWS),
+    Case(132, 3, 2, 4, "float32", **ROWS),
+    Case(5, 3, 7, 1, "float32", **ROWS, **FROZEN),
+    Case(16, 4, 2, 2, bias=None, **ROWS, **ODD),
+    Case(6, 3, None, 2, "float16", pool="columns", **ODD),
+    Case(40, 3, 3, 5, "float16", "float32", "float32", pool="columns_offset", index="int64"),
+    Case(12, 2, 2, 7, "bfloat16", "float32", others="strided", **COLUMNS),
+    Case(8, 6, 2, 8, "float32", "float16", "bfloat16", activation=None, **COLUMNS, **ODD),
+    Case(16, 5, None, 8, "float16", layout="last_sliced_dim", slots=None, **ROWS),
+    Case(12, 2, 10, 10, "bfloat16", "float32", "float32", activation="swish", **COLUMNS),
+    Case(16, 5, None, 11, "float16", "bfloat16", layout="offset_by_1", others="backward", **COLUMNS),
+    Case(7, 4, 5, 11, layout="last_offset_by_2", activation=None, **ROWS),
+    Case(8, 3, 2, 12, state_dtype="float16", bias="float32", **ROWS),
+    Case(8, 3, None, 14, "float32", "bfloat16", "float16", layout="transposed", **COLUMNS),
+    Case(9, 4, 2, 14, "float32", layout="channel_first", **ROWS),
+    Case(8, 3, 3, 15, "bfloat16", state_dtype="float32", **ROWS),
+    Case(4, 3, 18, 16, "float16", "float32", others="offset", **ROWS),
+    Case(132, 3, 4, out="last_sliced_dim", pad_slot_id=1, **ROWS, **ODD),
+    Case(133, 4, None, layout="sliced_seq", pad_slot_id=1, others="offset", **ROWS, **ODD),
+    Case(136, 3, 2, layout="last_sliced_dim", **COLUMNS, **FROZEN),
+    # These, too, in the first kernel.
+    Case(136, 9, 4, **ROWS, **ACCEPTED, **ODD),
+    Case(136, 9, 2, index="mixed", window="columns", rows=True, **COLUMNS, **ACCEPTED, **ODD),
+    Case(136, 14, 1, index="int64", **COLUMNS, **RING, **ODD),
+    Case(136, 14, 9, pool="columns_longer", window="channels", **RING, **ODD),
+    Case(136, 3, 2, layout="token_major", window="columns_longer", **COLUMNS, **FROZEN),
+    Case(136, 4, 1, pool="columns_longer", window="columns"),
+    Case(136, 3, 3, layout="last_sliced_dim", pool="columns_offset", window="columns", slots=None, spare=0),
+    Case(136, 4, 3, window="steps", rows=True, **ROWS, **RING, **ODD, **FROZEN),
+    Case(136, 4, 5, layout="last_offset_by_1", window="columns", **ROWS),
+    Case(136, 4, None, pool="columns_longer", pad_slot_id=1, others="offset", **ODD),
+    # Nothing to do.
+    Case(136, 0),
+    Case(0, 3, 2, window="columns"),
+    Case(136, 3, 0, **COLUMNS),
+    Case(136, 3, 0, **ACCEPTED),
+)
+
+_MODES: Any = ({}, RING, ACCEPTED)
+_TOKENS = (None, 1, 2, 3, 8, 40)
+_BOTH = ("channels", "columns_and_one")
+_MIXED_DTYPES = [(a, b, c) for a in ROUNDING for b in ROUNDING for c in ROUNDING]
+
+EDGE = tuple(
+    dict.fromkeys(
+        [
+            *(Case(24, 7, n, pool=p, **m, **ODD) for n in _TOKENS for p in _BOTH for m in _MODES),
+            *(Case(24, 7, 2, n, pool=p, **m) for n in range(1, 17) for p in _BOTH for m in _MODES),
+            *(Case(36, 5, None, n, "float32", pool=p) for n in range(1, 17) for p in _BOTH),
+            *(Case(n, 5, 2, pool=p, **ODD) for n in (1, 2, 3, 64, 100, 200, 4128) for p in _BOTH),
+            *(Case(20, 4, None, 4, *dtypes, pool=p) for dtypes in _MIXED_DTYPES for p in _BOTH),
+            *(Case(40, 3, n, layout=a, pool=p) for n in (None, 3) for a in LAYOUTS for p in _BOTH),
+            *(Case(40, 3, 3, 4, "float32", out=a, pool=p) for a in LAYOUTS for p in _BOTH),
+            *(Case(24, 5, n, 4, a, pool=p, **m) for n in (1, 3) for a in ROUNDING for p in POOLS for m in _MODES),
+            *(Case(24, 5, 3, window=w, pool=p, rows=w[0] == "c", **m) for w in WINDOWS for p in _BOTH for m in _MODES),
+            *(Case(24, 5, 3, window="columns", pool=p, **m, **FROZEN) for p in POOLS for m in _MODES[:2]),
+            *(
+                Case(24, 8, 2, others=a, index="mixed", pool=p, **m, **ODD)
+                for a in OTHERS
+                for p in _BOTH
+                for m in _MODES
+            ),
+            *(Case(n, 70000, None, pool=p, **ODD) for n in (1, 8) for p in _BOTH),
+            *(Case(70000, 3, 2, pool=p) for p in _BOTH),
+            *(Case(2048, 1024, None, 4, a, pool=p) for a in ROUNDING for p in _BOTH),
+        ]
+    )
+)
+
+_SIZES = ((1, 6144), (8, 6144), (64, 10240), (256, 10240), (1024, 10240))
+_POOLS: Any = ({"pool": "columns_and_one", "slots": None, "spare": 0}, {"pool": "channels", "spare": 0})
+
+BENCH = (
+    *(Case(dim, batch, **pool) for batch, dim in _SIZES for pool in _POOLS),
+    *(Case(10240, 256, None, 4, "float32", **pool) for pool in _POOLS),
+    Case(8192, 64, 4, spare=0, **ACCEPTED),
+)
+
+BIG = tuple(Case(4096, 4, spare=2**19, pool=pool) for pool in _BOTH)
+"""A pool of more than 2**32 elements."""

@@ -1,0 +1,105 @@
+"""causal_conv1d_update_split: the convolution's decode step with every range of channels in an array of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from cuconv.form import MAX_RANGES, Form, by_sizes
+from tests import update
+from tests.bounds import ROUNDING
+from tests.layouts import LAYOUTS
+from tests.placement import Array, Placement
+from tests.update_step import Step
+
+OUTPUTS = tuple(f"out[{number}]" for number in range(MAX_RANGES))
+UPDATED = update.UPDATED
+
+
+@dataclass(frozen=True)
+class Case(Step):
+    """One call; `channels` are sizes."""
+
+    @property
+    def form(self) -> Form:
+        """The sizes."""
+        return by_sizes(self.sizes)
+
+    def outputs(self) -> dict[str, Placement]:
+        """One of (batch, size[, tokens]) for every range."""
+        return {
+            f"out[{number}]": self.lay(self.input_t, (self.batch, size, self.tokens), LAYOUTS[self.out_lies(number)][1])
+            for number, size in enumerate(self.sizes)
+        }
+
+    def divide(self, out: Array) -> dict[str, Array]:
+        """The ranges one after the other."""
+        whole = out if self.seqlen is not None else out[:, :, 0]
+        parts = np.split(whole, list(accumulate(self.sizes))[:-1], axis=1)
+        return dict(zip(self.outputs(), parts, strict=True))
+
+    def options(self) -> dict[str, Any]:
+        """The sizes, too."""
+        return {**super().options(), "sizes": self.sizes}
+
+
+placements = update.placements
+inputs = update.inputs
+place_inputs = update.place_inputs
+integers = update.integers
+arguments = update.arguments
+oracle = update.oracle
+tolerances = update.tolerances
+sample = update.sample
+bytes_moved = update.bytes_moved
+launch = update.launch
+tensors = update.tensors
+
+ROWS: Any = {"pool": "columns_and_one"}
+ODD: Any = {"slots": "odd"}
+RING: Any = {"mode": "circular"}
+ACCEPTED: Any = {"mode": "accepted"}
+
+UNIT = (
+    # Borders between vectors, inside them, and several inside one.
+    Case((64, 8, 64), 5),
+    Case((61, 3, 1, 1, 6, 64), 4, 3, **ODD),
+    Case((136,), 3, 2, out="last_sliced_dim", **ACCEPTED),
+    Case((8,) * 15 + (16,), 3),
+    Case((1,) * 16, 3, 2, **ROWS),
+    Case((100, 36), 2, 2, out="channel_first+channel_last", pool="channels_longer", **RING),
+    Case((64, 72), 3, out="last_sliced_dim_by_3+last_offset_by_2", index="int64"),
+    Case((64, 72), 3, 3, out="spaced+last_backward_seq", pad_slot_id=2, window="channels", **ODD),
+    # State columns together.
+    Case((64, 8, 64), 5, 2, **ROWS),
+    Case((61, 3, 1, 1, 6, 64), 4, **ROWS, **ODD),
+    Case((64, 72), 3, 4, out="channel_first+last_sliced_dim", **ROWS, **ACCEPTED),
+    Case((64, 8, 64), 3, 3, layout="sliced_alike", window="columns", **ROWS, **RING),
+    Case((2, 3), 0),
+)
+
+_SIZES = ((1, 1, 1), (128, 8, 8), (100, 28, 8), (7, 13, 21, 3), (8,) * 16, (3, 5) * 8, (4097, 64, 64), (200,))
+_BOTH = ("channels", "columns_and_one")
+
+EDGE = tuple(
+    dict.fromkeys(
+        [
+            *(Case(sizes, 7, n, pool=p, **ODD) for sizes in _SIZES for n in (None, 1, 3) for p in _BOTH),
+            *(Case(sizes, 3, 2, 4, a, pool=p, **RING) for sizes in _SIZES for a in ROUNDING for p in _BOTH),
+            *(Case((41, 7, 16), 3, 2, n, pool=p, **ACCEPTED) for n in range(1, 17) for p in _BOTH),
+            *(
+                Case((24, 8, 5), 3, n, out=f"{a}+channel_first", pool=p)
+                for n in (None, 3)
+                for a in LAYOUTS
+                for p in _BOTH
+            ),
+        ]
+    )
+)
+
+BENCH = (Case((8192, 1024, 1024), 256, spare=0),)
+
+BIG = ()
