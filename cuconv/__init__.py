@@ -8,6 +8,9 @@ from cuconv.ops.causal_conv1d_update_qkv_split import causal_conv1d_update_qkv_s
 from cuconv.ops.causal_conv1d_update_split import causal_conv1d_update_split
 from cuconv.ops.causal_conv1d_varlen_fn import causal_conv1d_varlen_fn
 from cuconv.ops.causal_conv1d_varlen_states import causal_conv1d_varlen_states
+from cuconv.ops.selective_scan_fn import selective_scan_fn
+from cuconv.ops.selective_scan_varlen_fn import selective_scan_varlen_fn
+from cuconv.ops.selective_state_update import selective_state_update
 
 __all__ = [
     "causal_conv1d_fn",
@@ -18,4 +21,7 @@ __all__ = [
     "causal_conv1d_update_split",
     "causal_conv1d_varlen_fn",
     "causal_conv1d_varlen_states",
+    "selective_scan_fn",
+    "selective_scan_varlen_fn",
+    "selective_state_update",
 ]

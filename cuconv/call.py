@@ -21,11 +21,23 @@ class Launch(NamedTuple):
     numbers: bytes
 
 
+def launches(planned: Launch | tuple[Launch, ...] | None) -> tuple[Launch, ...]:
+    """What a plan says is to be launched, in order."""
+    if planned is None:
+        return ()
+    return (planned,) if isinstance(planned, Launch) else planned
+
+
 class Call:
     """What is known of a call from its arrays' facts, and so the same for every later call with these facts."""
 
-    def __init__(self, arguments: Sequence[str], layouts: Sequence[Layout | None], launch: Launch | None) -> None:
-        """The arrays in the order of the kernel's pointers; no launch when there is nothing for a GPU to compute."""
+    def __init__(
+        self, arguments: Sequence[str], layouts: Sequence[Layout | None], launch: Launch | tuple[Launch, ...] | None
+    ) -> None:
+        """The arrays in the order of the kernels' pointers; no launch when there is nothing for a GPU to compute.
+
+        Several launches run one after the other, and all take the same pointers.
+        """
         first = layouts[0]
         assert first is not None
         self.device = first.device
@@ -33,8 +45,8 @@ class Call:
         self._layouts = layouts
         self._spans = [(0, 0) if layout is None else layout.span for layout in layouts]
         self._begins, self._ends = zip(*self._spans, strict=True)
-        self._launch = launch
-        self._loaded: LoadedKernel | None = None
+        self._launches: tuple[Launch, ...] = launches(launch)
+        self._loaded: tuple[LoadedKernel, ...] = ()
 
     def check_overlap(
         self, pointers: Sequence[int], written: Sequence[int], in_place: tuple[int, int] | None = None
@@ -67,9 +79,11 @@ class Call:
 
     def enqueue(self, pointers: Sequence[int], family: Family) -> None:
         """Launch on the caller's current stream, unless there is nothing to compute."""
-        if self._launch is None:
+        if not self._launches:
             return
-        kernel, config, numbers = self._launch
-        if self._loaded is None:
-            self._loaded = kernel.load(self.device)
-        self._loaded.launch(config, kernel.params.pointers.pack(*pointers) + numbers, family.stream(self.device))
+        if not self._loaded:
+            self._loaded = tuple(launch.kernel.load(self.device) for launch in self._launches)
+        packed = self._launches[0].kernel.params.pointers.pack(*pointers)
+        stream = family.stream(self.device)
+        for loaded, (_, config, numbers) in zip(self._loaded, self._launches, strict=True):
+            loaded.launch(config, packed + numbers, stream)

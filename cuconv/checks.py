@@ -172,10 +172,15 @@ def boundaries(argument: str, got: np.ndarray[Any, Any], wanted: int) -> None:
         raise ValueError(message(f"{argument}[{len(got) - 1}]", got[-1], f"at most {wanted}, the number of tokens"))
 
 
-def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
-    """Slots are inside the pool, and nobody's twice."""
+def inside(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
+    """Slots are inside the pool."""
     if (outside := got[(got < 0) | (got >= count)]).size:
         raise ValueError(message(argument, f"slot {outside[0]}", f"0 to {count - 1}, or pad_slot_id"))
+
+
+def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
+    """Slots are inside the pool, and nobody's twice."""
+    inside(argument, got, count)
     used, times = np.unique(got, return_counts=True)
     if (twice := used[times > 1]).size:
         raise ValueError(message(argument, f"slot {twice[0]} for several sequences", "a slot of its own for each"))

@@ -97,11 +97,11 @@ def state_after(token: Token, carried: Array | float) -> Array:
     return 1.01 * (kept + added + HALF_ULP * np.abs(token.after)) + TINY
 
 
-def result(token: Token, state: Array, dtype: str) -> Array:
+def result(token: Token, state: Array) -> Array:
     """Of the result of a token before it is stored, when the state after it is off by `state`.
 
-    A sum of so many products, in any order, rounds no term more often than it has terms. For the gate see `computed`:
-    z and y are factors, so that two more products round.
+    A sum of so many products, in any order, rounds no term more often than it has terms. The gate feels exp(-z) by at
+    most its part of the divisor; that sum, the division (2 ulp) and the products with z and y round.
     """
     terms = np.abs(token.after * token.C).sum(axis=-1)
     if token.D is not None:
@@ -111,5 +111,5 @@ def result(token: Token, state: Array, dtype: str) -> Array:
         return 1.01 * y + TINY
     z = token.z
     gate = np.abs(z) * sigmoid(z)
-    off = gate * (exponential(z) * sigmoid(-z) + 9.0 * HALF_ULP) + (TANH_SILU_ERROR if dtype != "float32" else 0.0)
+    off = gate * (exponential(z) * sigmoid(-z) + 9.0 * HALF_ULP)
     return 1.01 * (gate * y + np.abs(token.y) * (off + TINY)) + TINY

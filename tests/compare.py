@@ -60,9 +60,12 @@ def assert_close(name: str, got: Array, wanted: Array, relative: float, absolute
     if wanted.dtype == got.dtype:
         excess = np.where(bits(got) == bits(wanted), 0.0, np.inf)
     else:
-        error = np.abs(got.astype(np.float64) - wanted)
-        # NaN is never within.
-        excess = np.where(error <= absolute + relative * np.abs(wanted), 0.0, error)
+        with np.errstate(over="ignore"):
+            rounded = wanted.astype(got.dtype)
+        with np.errstate(invalid="ignore"):
+            error = np.abs(got.astype(np.float64) - wanted)
+        # NaN is never within; what is too large for the dtype is infinite.
+        excess = np.where((error <= absolute + relative * np.abs(wanted)) | (got == rounded), 0.0, error)
     wrong = np.argwhere(excess != 0.0)
     if len(wrong):
         place = tuple(int(i) for i in wrong[0])

@@ -18,6 +18,9 @@ from tests.cases import (
     causal_conv1d_update_split,
     causal_conv1d_varlen_fn,
     causal_conv1d_varlen_states,
+    selective_scan_fn,
+    selective_scan_varlen_fn,
+    selective_state_update,
 )
 from tests.compare import check_results
 from tests.gpu import CupyArrays, TorchTensors
@@ -39,8 +42,16 @@ def of_steps(module: ModuleType, *fixed: Any, **options: Any) -> tuple[ModuleTyp
     return module, [replace(case, **change) for change in changes]
 
 
+def of_updates(*fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
+    """The same of state space models."""
+    case = selective_state_update.Case(*fixed, dtype="float32", **options)
+    changes: Any = [{"odd": odd, "loud": loud} for loud in (1.0, 2.0) for odd in (True, False)]
+    return selective_state_update, [replace(case, **change) for change in changes]
+
+
 ODD: Any = {"slots": "odd", "index": "int64"}
 WINDOWS: Any = {"window": "channels", "rows": True}
+ROWS = selective_scan_fn.Case(2, 24, 65, dtype="float32", without="chunk_states_out")
 CALLS = {
     "channels": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", **ODD),
     "tokens": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", layout="tokens", initial="all"),
@@ -53,6 +64,19 @@ CALLS = {
     "accepted": of_steps(causal_conv1d_update, 24, 5, 3, 4, "float32", mode="accepted", index="mixed"),
     "step_split": of_steps(causal_conv1d_update_split, (16, 5, 3), 5, None, 4, "float32", mode="circular"),
     "step_qkv": of_steps(causal_conv1d_update_qkv_split, (1, 1, 2, 8, 8, 4), 5, 3, 4, "float32"),
+    "scan": (selective_scan_fn, [replace(ROWS, loud=loud) for loud in (1.0, 2.0, 4.0, 8.0)]),
+    "scan_packed": of_batches(selective_scan_varlen_fn, 24, 16, None, "float32", **ODD),
+    "ssm": of_updates(7, 0, 24, 16, index="int64"),
+    "ssm_tokens": of_updates(7, 4, 6, 16, 2, tokens=3, tied="all", targets="one", steps="row"),
+    "ssm_accepted": of_updates(7, 4, 6, 16, 2, tokens=2, accepted=True, columns=3, index="mixed"),
+    "ssm_rounded": of_updates(7, 4, 6, 16, 2, tied="all", state_dtype="float16", seed="array"),
+    "ssm_packed": (
+        selective_state_update,
+        [
+            selective_state_update.Case(batch, 4, 6, 16, 2, dtype="float32", targets="each", columns=3)
+            for batch in ("3+1+0+2+off2", "1+4+2+0+off1", "0+0+0+0+off8", "8+0+0+0")
+        ],
+    ),
 }
 
 

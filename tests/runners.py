@@ -24,14 +24,20 @@ def place_all(module: ModuleType, case: Any, values: Values) -> dict[str, Placed
     return {name: Placed(lies, values.get(name)) for name, lies in module.placements(case).items()}
 
 
+def emulate(module: ModuleType, case: Any, arrays: Values) -> None:
+    """Whatever the call launches, one after the other."""
+    launches = cases.launches(module, case)
+    if launches:
+        tensors = module.tensors(arrays)
+        for launch in launches:
+            emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
+
+
 def emulated(module: ModuleType, case: Any, values: Values, in_place: Mapping[str, str] = APART) -> Values:
     """By the emulator."""
     placed = place_all(module, case, values)
     placed |= {output: placed[name] for output, name in in_place.items()}
-    launch = module.launch(case)
-    if launch is not None:
-        tensors = module.tensors({name: each.array for name, each in placed.items()})
-        emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
+    emulate(module, case, {name: each.array for name, each in placed.items()})
     return {name: each.array.copy() for name, each in placed.items() if is_written(module, name)}
 
 

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuconv.call import Launch
 from cuconv.kernel import Kernel
+from cuconv.kernels.selective_scan_carry import SelectiveScanCarry
+from cuconv.kernels.selective_scan_chunk import SelectiveScanChunk
+from cuconv.kernels.selective_scan_fwd import SelectiveScanFwd
+from cuconv.kernels.selective_scan_varlen_fwd import SelectiveScanVarlenFwd
 from tests import cases, emulator
 from tests.discovery import op_kernels
 from tests.placement import Array, bits
@@ -20,23 +25,40 @@ pytestmark = pytest.mark.skipif(emulator.available() is not None, reason=str(emu
 ALIGNMENT = 256
 
 
-def sample(cls: type[Kernel], needs_vectors: bool = False) -> tuple[ModuleType, Any]:
-    """The first small case that runs this kernel, in tensors without negative strides."""
+def sample(cls: type[Kernel], needs_vectors: bool = False) -> tuple[ModuleType, Any, list[Launch]]:
+    """The first small case that runs this kernel, in tensors without negative strides, and its launches up to that."""
     for module in cases.modules():
         for case in module.UNIT:
-            launch = module.launch(case)
-            if launch is None or type(launch.kernel) is not cls:
+            launches = cases.launches(module, case)
+            number = next((i for i, launch in enumerate(launches) if type(launch.kernel) is cls), None)
+            if number is None or any(placement.is_backward for placement in module.placements(case).values()):
                 continue
-            is_backward = any(placement.is_backward for placement in module.placements(case).values())
-            if not is_backward and (not needs_vectors or getattr(launch.kernel, "vec", 1) > 1):
-                return module, case
+            if not needs_vectors or getattr(launches[number].kernel, "vec", 1) > 1:
+                return module, case, list(launches[: number + 1])
     raise LookupError(f"no small case runs {cls.__name__}")
+
+
+def run(launches: list[Launch], tensors: dict[str, Array | None], seed: int = 0) -> None:
+    for launch in launches:
+        emulator.run(launch.kernel, launch.config, launch.numbers, tensors, seed=seed)
+
+
+WITH_VECTORS = [cls for cls in op_kernels() if cls is not SelectiveScanCarry]
+
+READ: dict[type[Kernel], str] = dict.fromkeys((SelectiveScanChunk, SelectiveScanCarry), "A")
+READ |= dict.fromkeys((SelectiveScanFwd, SelectiveScanVarlenFwd), "u")
+"""What a kernel without x reads, such that its last elements are missed."""
+
+WRITTEN: dict[type[Kernel], tuple[str, int]] = {SelectiveScanChunk: ("scratch", 2), SelectiveScanCarry: ("scratch", 1)}
+"""What one without out writes, and into how many parts it must be cut for a part to be missed: of the last segment it
+may leave nothing.
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def prebuilt() -> None:
-    samples = [sample(cls, needs_vectors) for cls in op_kernels() for needs_vectors in (False, True)]
-    emulator.prebuild(module.launch(case).kernel for module, case in samples)
+    samples = [sample(cls) for cls in op_kernels()] + [sample(cls, needs_vectors=True) for cls in WITH_VECTORS]
+    emulator.prebuild(launch.kernel for _, _, launches in samples for launch in launches)
 
 
 def tensors_of(module: ModuleType, case: Any) -> dict[str, Array | None]:
@@ -48,12 +70,11 @@ def tensors_of(module: ModuleType, case: Any) -> dict[str, Array | None]:
 
 @pytest.mark.parametrize("cls", op_kernels())
 def test_no_order_of_threads_and_blocks_changes_a_bit(cls: type[Kernel]) -> None:
-    module, case = sample(cls)
-    launch = module.launch(case)
+    module, case, launches = sample(cls)
     results = []
     for seed in range(6):
         tensors = tensors_of(module, case)
-        emulator.run(launch.kernel, launch.config, launch.numbers, tensors, seed=seed)
+        run(launches, tensors, seed)
         results.append({name: bits(array).copy() for name, array in tensors.items() if array is not None})
     assert all(np.array_equal(result[name], results[0][name]) for result in results for name in result)
 
@@ -64,32 +85,34 @@ def full_name(tensors: dict[str, Array | None], name: str) -> str:
 
 
 @pytest.mark.parametrize("cls", op_kernels())
-@pytest.mark.parametrize(("name", "access"), [("x", "READ"), ("out", "WRITE")])
-def test_a_tensor_that_is_shorter_than_planned_is_found(cls: type[Kernel], name: str, access: str) -> None:
-    module, case = sample(cls)
-    launch = module.launch(case)
+@pytest.mark.parametrize("access", ["READ", "WRITE"])
+def test_a_tensor_that_is_shorter_than_planned_is_found(cls: type[Kernel], access: str) -> None:
+    module, case, launches = sample(cls)
     tensors = tensors_of(module, case)
+    run(launches[:-1], tensors)
+    name, parts = (READ.get(cls, "x"), 1) if access == "READ" else WRITTEN.get(cls, ("out", 1))
     name = full_name(tensors, name)
     array = tensors[name]
     assert array is not None
-    tensors[name] = array[..., :-1]
+    tensors[name] = array[..., : array.shape[-1] // parts - 1]
     with pytest.raises(emulator.EmulationError, match=f"{access} of size") as caught:
-        emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
-    assert_is_in_device_code(launch.kernel, name, str(caught.value))
+        run(launches[-1:], tensors)
+    assert_is_in_device_code(launches[-1].kernel, name, str(caught.value))
 
 
-@pytest.mark.parametrize("cls", op_kernels())
+@pytest.mark.parametrize("cls", WITH_VECTORS)
 def test_a_tensor_that_is_less_aligned_than_planned_is_found(cls: type[Kernel]) -> None:
-    module, case = sample(cls, needs_vectors=True)
-    launch = module.launch(case)
+    module, case, launches = sample(cls, needs_vectors=True)
     tensors = tensors_of(module, case)
-    name = full_name(tensors, "out")
-    out = tensors[name]
-    assert out is not None
-    tensors[name] = moved(out, out.itemsize)
+    run(launches[:-1], tensors)
+    # Vectors lie along the channels, or else along the axis of states, which out does not have.
+    name = full_name(tensors, "state" if "state" in tensors else "u" if cls is SelectiveScanChunk else "out")
+    array = tensors[name]
+    assert array is not None
+    tensors[name] = moved(array, array.itemsize)
     with pytest.raises(emulator.EmulationError, match="misaligned address") as caught:
-        emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
-    assert_is_in_device_code(launch.kernel, name, str(caught.value))
+        run(launches[-1:], tensors)
+    assert_is_in_device_code(launches[-1].kernel, name, str(caught.value))
 
 
 def moved(array: Array, distance: int) -> Array:

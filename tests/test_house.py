@@ -41,11 +41,16 @@ def may_import_inside(folder: str, importer: str, imported: str) -> bool:
     """Whether a module may import another one of its own folder."""
     if folder == "kernels":
         shared = ["cuconv.kernels.conv", "cuconv.kernels.ranges", "cuconv.kernels.varlen", "cuconv.kernels.update"]
+        shared.append("cuconv.kernels.scan")
         return imported in shared and importer not in shared[: 1 + shared.index(imported)]
     if folder == "ops":
-        # An op, beside the plan of its launch and what it shares with its kin.
-        rank = [name.endswith("_plan") + 2 * name.endswith("_call") for name in (importer, imported)]
-        return rank[1] > 0 and rank[0] != 1 and rank[0] != rank[1]
+        # An op, beside what it shares with its kin: checked arguments, from them the plan of a launch, from it a call.
+        kinds = ("operands", "plan", "call")
+        rank = [
+            next((i for i, kind in enumerate(kinds) if name.endswith(f"_{kind}")), None)
+            for name in (importer, imported)
+        ]
+        return rank[1] is not None and (rank[0] is None or rank[0] > rank[1])
     return folder in ("jit", "reference", "torch")
 
 

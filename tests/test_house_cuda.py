@@ -27,7 +27,10 @@ NUMBERS: dict[str, tuple[str, int]] = {
     "BlockGroups": ("u4", 3),
     "float": ("f4", 1),
 }
-SHARED = ("CausalConv1dOperands", "CausalConv1dVarlenOperands", "CausalConv1dUpdateOperands")
+SHARED = (
+    *("CausalConv1dOperands", "CausalConv1dVarlenOperands", "CausalConv1dUpdateOperands"),
+    *("SelectiveStateUpdateOperands", "SelectiveScanOperands", "SelectiveScanVarlenOperands"),
+)
 
 
 def struct_fields(name: str) -> list[tuple[str, str, int]]:

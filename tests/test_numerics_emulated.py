@@ -17,6 +17,7 @@ from cuconv.kernels.copy import Copy
 from tests import cases, emulator
 from tests.compare import check_results
 from tests.discovery import op_kernels
+from tests.runners import emulate
 from tests.test_numerics import place_arguments, tables
 
 UNIT = tables("UNIT")
@@ -25,8 +26,7 @@ UNIT = tables("UNIT")
 def launches() -> Iterator[Any]:
     for module in cases.modules():
         for case in module.UNIT:
-            if (launch := module.launch(case)) is not None:
-                yield launch
+            yield from cases.launches(module, case)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,7 @@ def prebuilt(request: pytest.FixtureRequest) -> None:
         pytest.skip(reason)
     selected = (item for item in request.session.items if getattr(item, "originalname", "") == test_emulated.__name__)
     called = ((item.callspec.params["module"], item.callspec.params["case"]) for item in selected)
-    found = (module.launch(case) for module, case in called)
-    emulator.prebuild({launch.kernel for launch in found if launch is not None})
+    emulator.prebuild({launch.kernel for module, case in called for launch in cases.launches(module, case)})
 
 
 @pytest.mark.usefixtures("prebuilt")
@@ -45,10 +44,7 @@ def prebuilt(request: pytest.FixtureRequest) -> None:
 def test_emulated(module: ModuleType, case: Any) -> None:
     before = place_arguments(module, case)
     after = {name: placed.copy() for name, placed in before.items()}
-    launch = module.launch(case)
-    if launch is not None:
-        tensors = module.tensors({name: placed.array for name, placed in after.items()})
-        emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
+    emulate(module, case, {name: placed.array for name, placed in after.items()})
     check_results(module, case, before, {name: placed.buffer for name, placed in after.items()})
 
 

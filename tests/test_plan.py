@@ -6,7 +6,6 @@ Which thread writes what is read from the packed numbers, with the arithmetic of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -275,5 +274,6 @@ def test_variants_are_finite_and_unique(cls: type[Kernel]) -> None:
 @pytest.mark.parametrize("module", cases.modules(), ids=cases.function_name)
 @pytest.mark.parametrize("table", ["UNIT", "EDGE", "BENCH", "BIG"])
 def test_every_case_has_a_variant(module: Any, table: str) -> None:
-    for launch in filter(None, map(partial(module.launch), getattr(module, table))):
-        assert launch.kernel in variants()[type(launch.kernel)]
+    for case in getattr(module, table):
+        for launch in cases.launches(module, case):
+            assert launch.kernel in variants()[type(launch.kernel)]

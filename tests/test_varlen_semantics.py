@@ -120,7 +120,7 @@ def test_no_cupy_memory_is_allocated_when_outputs_are_given(module: ModuleType, 
 @EACH_LIBRARY
 def test_results_are_new_arrays_of_the_callers_kind(library: str, module: ModuleType, similar: list[Any]) -> None:
     fixed = Fixed(library, module, similar[0])
-    x = fixed.arrays["x"]
+    x = fixed.arrays["u" if "u" in fixed.arrays else "x"]
     fixed()
     updated = {name: fixed.arrays[name] for name in module.UPDATED if name in fixed.arrays}
     again = Fixed(library, module, similar[0])
@@ -152,6 +152,11 @@ def to_bytes(array: Any) -> bytes:
         ("ring", [(24 * 3, 1, 24)]),
         ("step_split", [(16, 1), (5, 1), (3, 1)]),
         ("step_qkv", [(3 * 8, 8, 8, 1), (3 * 8, 8, 8, 1), (3 * 8, 8, 4, 1)]),
+        ("scan", [(24 * 65, 65, 1), (24 * 16, 16, 1)]),
+        ("scan_packed", [(65, 1)]),
+        ("ssm", [(24, 1)]),
+        ("ssm_tokens", [(3 * 24, 24, 6, 1)]),
+        ("ssm_packed", [(24, 6, 1)]),
     ],
 )
 def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[int, ...]]) -> None:
@@ -167,6 +172,9 @@ def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[in
     [
         *[("channels", name) for name in ("x", "weight", "bias", "conv_states")],
         *[("ring", name) for name in ("x", "weight", "bias", "conv_state", "intermediate_conv_window")],
+        *[("scan", name) for name in ("u", "A", "B", "D", "initial_state")],
+        *[("scan_packed", name) for name in ("u", "ssm_states", "z")],
+        *[("ssm_tokens", name) for name in ("x", "state", "A", "D", "intermediate_states_buffer")],
     ],
 )
 def test_a_tensor_that_requires_grad_is_refused(call: str, name: str) -> None:
@@ -187,7 +195,8 @@ def test_a_tensor_that_requires_grad_is_refused(call: str, name: str) -> None:
 
 def test_dlpack_arrays_are_taken_and_their_pool_is_updated() -> None:
     cupy = pytest.importorskip("cupy")
-    for call in ("channels", "split", "normalised", "step", "ring", "step_split", "step_qkv"):
+    calls = ("channels", "split", "normalised", "step", "ring", "step_split", "step_qkv", "scan", "scan_packed")
+    for call in (*calls, "ssm", "ssm_tokens", "ssm_accepted", "ssm_rounded", "ssm_packed"):
         module, similar = CALLS[call]
         fixed = Fixed("cupy", module, similar[0])
         foreign = {name: Foreign(array) for name, array in fixed.arrays.items()}

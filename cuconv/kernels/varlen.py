@@ -35,7 +35,7 @@ OPERANDS = (
     ("dim", "i4"),
     ("bias_is_float32", "i4"),
     ("taps_are_packed", "i4"),
-    ("has_conv_states", "i4"),
+    ("has_states", "i4"),
     ("states_are_packed", "i4"),
     ("query_start_loc_is_int64", "i4"),
     ("cache_indices_is_int64", "i4"),

@@ -156,7 +156,7 @@ def _operands(o: Operands, vec: int) -> dict[str, object]:
         "sequences": o.sequences,
         "dim": dim,
         "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
-        "has_conv_states": o.conv_states is not None,
+        "has_states": o.conv_states is not None,
         "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
         **ranges.numbers(o.outs, vec),
         "states_are_packed": _states_are_packed(o, vec),

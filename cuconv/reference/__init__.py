@@ -8,6 +8,7 @@ from cuconv.reference.causal_conv1d import (
     silu,
 )
 from cuconv.reference.causal_conv1d_update import causal_conv1d_update
+from cuconv.reference.selective_scan import selective_scan_fn, selective_scan_varlen_fn
 from cuconv.reference.selective_state_update import selective_state_update
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "causal_conv1d_varlen_fn",
     "causal_conv1d_varlen_states",
     "l2norm",
+    "selective_scan_fn",
+    "selective_scan_varlen_fn",
     "selective_state_update",
     "silu",
 ]

@@ -180,7 +180,7 @@ class SelectiveStateUpdate:
             if column >= self.state_batch_indices.shape[1]:
                 return None
             slot = int(self.state_batch_indices[sequence, column])
-        return None if slot == self.pad_slot_id else _inside(slot, len(self.state))
+        return self._slot(slot)
 
     def target(self, sequence: int, number: int, source: int, is_last: bool) -> int | None:
         """The slot that the state after a token goes to."""
@@ -190,10 +190,10 @@ class SelectiveStateUpdate:
         if self.disable_state_update:
             return None
         if targets is not None and targets.ndim == 2:
-            return _inside(targets[sequence, number], len(self.state)) if number < targets.shape[1] else None
+            return self._slot(targets[sequence, number]) if number < targets.shape[1] else None
         if not is_last:
             return None
-        return source if targets is None else _inside(targets[sequence], len(self.state))
+        return source if targets is None else self._slot(targets[sequence])
 
     def row(self, sequence: int, number: int, source: int) -> int | None:
         """The row of the buffer that the state after a token goes to."""
@@ -201,6 +201,9 @@ class SelectiveStateUpdate:
         if buffer is None or number >= buffer.shape[1]:
             return None
         return _inside(source if rows is None else rows[sequence], len(buffer))
+
+    def _slot(self, number: Any) -> int | None:
+        return None if number == self.pad_slot_id else _inside(number, len(self.state))
 
     def rounded(self, token: Token, states: Array) -> Array:
         """States after a token as they are stored."""

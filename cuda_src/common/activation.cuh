@@ -3,6 +3,11 @@
 
 #include "common/platform.cuh"
 
+// log(1 + exp(v)); above 20, where a float cannot tell the two apart, v.
+__device__ __forceinline__ float softplus(float v) {
+    return v > 20.0f ? v : log1pf(expf(v));
+}
+
 // What silu<T> wants its argument multiplied by: a linear sum takes the factor into its coefficients for free.
 template <typename T>
 inline constexpr float kSiluScale = sizeof(T) == 4 ? 1.0f : 0.5f;

@@ -70,7 +70,7 @@ struct SequenceHead {
 
     // Leaves the last kWidth - 1 inputs in the state.
     __device__ __forceinline__ void update_state(const CausalConv1dVarlenOperands& p) const {
-        if (!p.has_conv_states) return;
+        if (!p.has_states) return;
         const index_t step = p.conv_states_stride[2];
         StateColumn<state_t, kVec> column = earliest;
         if (length > kHalo) {

@@ -1,8 +1,9 @@
-// Packed sequences of a convolution: whose a token is, where a sequence's state is, and where results go.
+// Packed sequences of a convolution: whose a token is, and where results go.
 #pragma once
 
 #include "common/conv_channels.cuh"
 #include "common/conv_ranges.cuh"
+#include "common/sequences.cuh"
 #include "common/warp.cuh"
 
 // Strides are in elements. bias, conv_states, query_start_loc, cache_indices and has_initial_state may be null; without
@@ -31,7 +32,7 @@ struct CausalConv1dVarlenOperands {
     int dim;
     int bias_is_float32;
     int taps_are_packed;
-    int has_conv_states;    // a pool of states without columns has no memory
+    int has_states;         // a pool of states without columns has no memory
     int states_are_packed;  // channels are contiguous, and aligned to what a channel vector has of them
     int query_start_loc_is_int64;
     int cache_indices_is_int64;
@@ -43,33 +44,6 @@ struct CausalConv1dVarlenOperands {
     index_t weight_stride[2];  // dim, width
     index_t bias_stride;
 };
-
-// The first token of a sequence. Number -1 stands for what precedes them all, `sequences` for what follows them. What
-// lies outside the tensor is brought inside: wrong numbers give wrong results, not wrong accesses.
-__device__ __forceinline__ int first_token(const CausalConv1dVarlenOperands& p, int number) {
-    if (number < 0) return 0;
-    if (number > p.sequences) return p.total;
-    if (p.query_start_loc == nullptr) return number == 0 ? 0 : p.total;
-    const index_t token = load_index(p.query_start_loc, number * p.query_start_loc_stride, p.query_start_loc_is_int64);
-    return token < 0 ? 0 : token > p.total ? p.total : static_cast<int>(token);
-}
-
-// The slot of a sequence. Negative: its tokens are nobody's, and their results zeros. So are those of tokens before the
-// first sequence and behind the last, and of a sequence whose slot is not in the pool.
-__device__ __forceinline__ int load_slot(const CausalConv1dVarlenOperands& p, int number) {
-    if (number < 0 || number >= p.sequences) return -1;
-    if (!p.has_conv_states) return 0;
-    const index_t slot = p.cache_indices == nullptr
-                             ? number
-                             : load_index(p.cache_indices, number * p.cache_indices_stride, p.cache_indices_is_int64);
-    return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
-}
-
-// Whether a sequence goes on from its state.
-__device__ __forceinline__ bool has_past(const CausalConv1dVarlenOperands& p, int number) {
-    return p.has_initial_state != nullptr &&
-           static_cast<const unsigned char*>(p.has_initial_state)[number * p.has_initial_state_stride] != 0;
-}
 
 // Calls visit(begin, end, is_someones) for the runs of tokens that reach into those from `from` to `to` - 1, in order:
 // the sequences, and what is nobody's. All lanes of a warp take part, with the same tokens. They look at 32 sequences

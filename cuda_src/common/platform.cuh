@@ -11,12 +11,36 @@
 // Strides and offsets across a tensor, in elements.
 using index_t = long long;
 
+template <bool kCondition, typename A, typename B>
+struct Selected {
+    using Type = A;
+};
+template <typename A, typename B>
+struct Selected<false, A, B> {
+    using Type = B;
+};
+// A where a condition holds, else B.
+template <bool kCondition, typename A, typename B>
+using Select = typename Selected<kCondition, A, B>::Type;
+
 // Ten times the compute capability that this is compiled for; 0 on a CPU.
 #if defined(__CUDA_ARCH__)
 inline constexpr int kArch = __CUDA_ARCH__ / 10;
 #else
 inline constexpr int kArch = 0;
 #endif
+
+// 2**x by one special-function operation, results below 2**-126 flushed to zero; relative error below 2**-22 (PTX ISA,
+// ex2.approx.ftz.f32).
+__device__ __forceinline__ float exp2_approx(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
 
 // tanh by one special-function operation; relative error below 2^-10.9 (PTX ISA, tanh.approx.f32).
 __device__ __forceinline__ float tanh_approx(float x) {

@@ -96,13 +96,16 @@ __device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_
     return is_int64 ? __ldg(static_cast<const index_t*>(p) + at) : __ldg(static_cast<const int*>(p) + at);
 }
 
-// What a store leaves in the L2 cache: kStream marks its lines to be evicted first.
-enum class Keep { kNormal, kStream };
+// What a store leaves in the L2 cache: kStream marks its lines to be evicted first. kWhole is as kNormal, but never
+// split: among shuffles the compiler makes four stores of one.
+enum class Keep { kNormal, kStream, kWhole };
 
 template <Keep kKeep, typename Word>
 __device__ __forceinline__ void store_word(void* p, Word word) {
     if constexpr (kKeep == Keep::kStream) {
         __stcs(static_cast<Word*>(p), word);
+    } else if constexpr (kKeep == Keep::kWhole) {
+        __stwb(static_cast<Word*>(p), word);
     } else {
         *static_cast<Word*>(p) = word;
     }

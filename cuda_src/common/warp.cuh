@@ -33,6 +33,60 @@ __device__ __forceinline__ int from_lane(int value, int lane) {
     return __shfl_sync(kAllLanes, value, lane & (kWarpSize - 1));
 }
 
+__device__ __forceinline__ float from_lane(float value, int lane) {
+    return __shfl_sync(kAllLanes, value, lane & (kWarpSize - 1));
+}
+
+// The sums of kRows values over each group of kLanes consecutive lanes, both powers of two: a lane gets that of the
+// value whose number is its own modulo kRows. With every step a lane has half as many values left to add.
+template <int kRows, int kLanes>
+__device__ __forceinline__ float sum_rows_over_lanes(float (&values)[kRows]) {
+    static_assert(kRows <= kLanes && kLanes <= kWarpSize, "every lane is left with one value");
+#pragma unroll
+    for (int distance = 1; distance < kRows; distance *= 2) {
+        const bool is_upper = (lane_id() & distance) != 0;
+#pragma unroll
+        for (int i = 0; i < kRows / (2 * distance); ++i) {
+            const float kept = is_upper ? values[2 * i + 1] : values[2 * i];
+            const float sent = is_upper ? values[2 * i] : values[2 * i + 1];
+            values[i] = kept + __shfl_xor_sync(kAllLanes, sent, distance);
+        }
+    }
+    float sum = values[0];
+#pragma unroll
+    for (int distance = kRows; distance < kLanes; distance *= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
+    return sum;
+}
+
+// What the lane of a number holds, of each group of kLanes consecutive lanes.
+template <int kLanes>
+__device__ __forceinline__ float from_group_lane(float value, int lane) {
+    return kLanes == 1 ? value : __shfl_sync(kAllLanes, value, lane, kLanes);
+}
+
+// Sums of kCount values over each group of kLanes consecutive lanes, both powers of two. A lane is left with kCount /
+// kLanes of them, or one, in front: the values follow each other as the lanes do, whose numbers count modulo kCount.
+template <int kLanes, int kCount>
+__device__ __forceinline__ void sum_parts_over_lanes(float (&values)[kCount]) {
+    constexpr int kParts = kLanes < kCount ? kLanes : kCount;
+#pragma unroll
+    for (int distance = kParts / 2; distance > 0; distance /= 2) {
+        const bool is_upper = (lane_id() & distance) != 0;
+        const int half = kCount * distance / kParts;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+            const float kept = is_upper ? values[i + half] : values[i];
+            const float sent = is_upper ? values[i] : values[i + half];
+            values[i] = kept + __shfl_xor_sync(kAllLanes, sent, distance);
+        }
+    }
+#pragma unroll
+    for (int distance = kParts; distance < kLanes; distance *= 2) {
+#pragma unroll
+        for (int i = 0; i < kCount / kParts; ++i) values[i] += __shfl_xor_sync(kAllLanes, values[i], distance);
+    }
+}
+
 // The sum over each group of `lanes` consecutive lanes, a power of two, in every one of them.
 __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
 #pragma unroll

@@ -12,8 +12,16 @@ from cuconv.timing import host_time
 ROWS = {"x": (1, 64, 64), "weight": (64, 4), "bias": (64,)}
 PACKED = {"x": (64, 64), "weight": (64, 4), "bias": (64,), "conv_states": (2, 64, 3)}
 STEP = {"x": (8, 64), "conv_state": (9, 64, 4), "weight": (64, 4), "bias": (64,)}
-SLOTS = {"conv_state_indices": [8, 1, 6, 3, 4, 5, 2, 7]}
+NUMBERS = [8, 1, 6, 3, 4, 5, 2, 7]
+SLOTS = {"conv_state_indices": NUMBERS}
 INDICES = {"query_start_loc": [0, 30, 64], "cache_indices": [1, 0]}
+SSM = {
+    **dict.fromkeys(("x", "dt", "z"), (8, 4, 16)),
+    **dict.fromkeys("BC", (8, 1, 32)),
+    **dict.fromkeys(("D", "dt_bias"), (4, 16)),
+    "A": (4, 16, 32),
+    "state": (9, 4, 16, 32),
+}
 HEADS = {"num_q_heads": 1, "num_k_heads": 1, "num_v_heads": 2, "head_q": 16, "head_k": 16, "head_v": 16}
 
 Call = tuple[dict[str, tuple[int, ...]], dict[str, list[int]], dict[str, Any]]
@@ -26,6 +34,7 @@ CALLS: dict[str, Call] = {
     "causal_conv1d_update": (STEP, SLOTS, {"activation": "silu"}),
     "causal_conv1d_update_split": (STEP, SLOTS, {"activation": "silu", "sizes": (32, 16, 16)}),
     "causal_conv1d_update_qkv_split": (STEP, SLOTS, {"activation": "silu", **HEADS}),
+    "selective_state_update": (SSM, {"state_batch_indices": NUMBERS}, {"dt_softplus": True}),
 }
 """Shapes, integers and options: so small that the device is never the one waited for."""
 

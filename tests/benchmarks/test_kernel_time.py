@@ -15,11 +15,11 @@ from tests.placement import Array, Placed, Placement
 from tests.test_numerics import call, tables
 
 
-def random_array(placement: Placement, seed: int) -> Any:
-    """A CuPy array of uniform values from -1 to 1, made on the GPU: the largest would take minutes on the host."""
+def random_array(placement: Placement, seed: int, low: float, high: float) -> Any:
+    """A CuPy array of uniform values, made on the GPU: the largest would take minutes on the host."""
     import cupy
 
-    values = cupy.random.RandomState(seed).uniform(-1, 1, placement.size, dtype=cupy.float32)
+    values = cupy.random.RandomState(seed).uniform(low, high, placement.size, dtype=cupy.float32)
     if placement.dtype.name == "bfloat16":
         # Cut off, not rounded: these are random numbers, and not every CuPy converts to bfloat16.
         buffer = (values.view(cupy.uint32) >> 16).astype(cupy.uint16)
@@ -42,8 +42,10 @@ def arrays_on_gpu(module: ModuleType, case: Any, seed: int) -> dict[str, Any]:
     for name, lies in module.placements(case).items():
         if name in integers:
             arrays[name] = CupyArrays.upload(Placed(lies, integers[name]))[1]
+        elif name in module.OUTPUTS:
+            arrays[name] = poisoned_array(lies)
         else:
-            arrays[name] = poisoned_array(lies) if name in module.OUTPUTS else random_array(lies, seed)
+            arrays[name] = random_array(lies, seed, *getattr(module, "RANGES", {}).get(name, (-1.0, 1.0)))
     return arrays
 
 

@@ -14,7 +14,8 @@ A case module offers, for its own frozen `Case` with an `id`:
     tolerances(case, arrays)  relative and absolute, by output: what a correct kernel may be off by
     sample(case)              a smaller case that the oracle checks quickly, and what to cut out of every array for it
     bytes_moved(case)         the least traffic with the device's memory
-    launch(case)              the kernel that runs, None where there is nothing to compute
+    launch(case)              the kernel that runs or several in order, None where there is nothing to compute
+    RANGES                    of arrays whose random numbers are not from -1 to 1; need not be there
     tensors(arrays)           the same arrays by the kernel's own names
 """
 
@@ -23,6 +24,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from types import ModuleType
+from typing import Any
+
+from cuconv.call import Launch
+from cuconv.call import launches as in_order
 
 
 def modules() -> list[ModuleType]:
@@ -33,3 +38,8 @@ def modules() -> list[ModuleType]:
 def function_name(module: ModuleType) -> str:
     """The public function that a case module describes."""
     return module.__name__.rpartition(".")[2]
+
+
+def launches(module: ModuleType, case: Any) -> tuple[Launch, ...]:
+    """The kernels that run for a case, in order."""
+    return in_order(module.launch(case))

@@ -32,6 +32,10 @@ __forceinline__ void __stcs(T* p, T value) {
     *p = value;
 }
 template <typename T>
+__forceinline__ void __stwb(T* p, T value) {
+    *p = value;
+}
+template <typename T>
 __forceinline__ void __stwt(T* p, T value) {
     *p = value;
 }

@@ -1,0 +1,220 @@
+"""The selective scan of packed sequences with their states in a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cuconv import arrays, checks, reference
+from cuconv.arrays import Facts, Family
+from cuconv.call import Call
+from cuconv.dtypes import BOOL, FLOATS, INDICES
+from cuconv.errors import message
+from cuconv.kernels.scan import MAX_TOKENS
+from cuconv.launch import MAX_DIVIDEND
+from cuconv.layout import HOST, Layout, dense
+from cuconv.ops.causal_conv1d_varlen_plan import is_channel_contiguous
+from cuconv.ops.selective_scan_operands import Named, matrices, rows
+from cuconv.ops.selective_scan_plan import Operands, Packed, plan_varlen
+
+INPUTS = (
+    *("u", "ssm_states", "delta", "A", "B", "C", "D", "z", "delta_bias"),
+    *("query_start_loc", "cache_indices", "has_initial_state"),
+)
+ARGUMENTS = (*INPUTS, "out")
+"""The arrays of a call, in the order of the kernel's pointers."""
+
+SSM_STATES, QUERY_START_LOC, CACHE_INDICES, OUT = map(
+    ARGUMENTS.index, ("ssm_states", "query_start_loc", "cache_indices", "out")
+)
+
+
+def selective_scan_varlen_fn(
+    u: Any,
+    ssm_states: Any,
+    delta: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    z: Any = None,
+    delta_bias: Any = None,
+    delta_softplus: bool = False,
+    query_start_loc: Any = None,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    pad_slot_id: int = -1,
+    *,
+    out: Any = None,
+) -> Any:
+    """The selective scan of packed sequences, as serving engines prefill: vLLM's, but that no input is overwritten.
+
+    Within sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, what selective_scan_fn computes:
+
+        dt = delta[d, t] + delta_bias[d], or with delta_softplus log(1 + exp(that)), above 20 that itself
+        h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[d, t]
+        out[d, t] = (sum over n of C[n] * h[n] + D[d] * u[d, t]) * silu(z[d, t])
+
+    in float32. The state before the first token is the sequence's slot of ssm_states where has_initial_state[i] is
+    true, else zeros. The slot is then overwritten by the state after the last token, so that the sequence can go on in
+    another call; the slot of an empty sequence stays as it is.
+
+    Tokens of no sequence give 0, and so do those of a sequence whose slot is pad_slot_id or outside the pool: its state
+    is neither read nor written. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment
+    what the index arrays hold is read back and checked, which waits for the GPU; without it nothing is awaited, and a
+    captured CUDA graph may be replayed with other sequences of the same total.
+
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
+    tokens have vector kernels.
+
+    Args:
+        u: (dim, total), float32, float16 or bfloat16; total up to 2**30.
+        ssm_states: (slots, dim, d_state), any of these dtypes; updated in place. None: sequences start from zeros and
+            leave nothing.
+        delta: shape and dtype of u.
+        A: (dim, d_state), float32, d_state 1 to 256.
+        B: (d_state, total) or (ngroups, d_state, total), u's dtype; channel d is of group d // (dim / ngroups).
+        C: as B, with as many groups.
+        D: (dim,), u's dtype or float32.
+        z: shape and dtype of u: the gate.
+        delta_bias: (dim,), u's dtype or float32.
+        delta_softplus: whether dt is the softplus of delta + delta_bias.
+        query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
+            sequence.
+        cache_indices: (sequences,), int32 or int64, the sequences' slots; their numbers when None.
+        has_initial_state: (sequences,), bool; false when None.
+        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
+            ssm_states.
+
+    Returns:
+        out, laid out in memory like u: of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    checks.integer("pad_slot_id", pad_slot_id)
+    given = (u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state, out)
+    family = arrays.family(u)
+    if family is None:
+        return _through_dlpack(given, bool(delta_softplus), pad_slot_id)
+
+    pointers, facts = family.inspect(ARGUMENTS, given)
+    call = _prepare(family, bool(delta_softplus), pad_slot_id, *facts)
+    if call.written:
+        call.check_overlap(pointers, call.written)
+    if checks.contents_too():
+        _check_indices(call.packed, given, family)
+    if out is None:
+        out = family.empty(u, call.shape, call.order)
+        pointers[OUT] = family.pointer(out)
+    if call.device == HOST:
+        _run_reference(given, bool(delta_softplus), pad_slot_id, out)
+    else:
+        call.enqueue(pointers, family)
+    return out
+
+
+class _Call(Call):
+    """A scan of packed sequences whose arrays have these facts."""
+
+    def __init__(self, given: Named, operands: Operands, packed: Packed, order: tuple[int, ...]) -> None:
+        self.packed = packed
+        u = given["u"]
+        assert u is not None
+        self.shape, self.order = u.shape, order
+        super().__init__(ARGUMENTS, tuple(given.values()), None if u.device == HOST else plan_varlen(operands, packed))
+        self.written = [number for number in (SSM_STATES, OUT) if given[ARGUMENTS[number]] is not None]
+
+
+@lru_cache(maxsize=4096)
+def _prepare(family: Family, delta_softplus: bool, pad_slot_id: int, *facts: Facts | None) -> _Call:
+    """Check the arguments and decide how to run them; raises before anything is launched or written."""
+    given = {
+        argument: None if fact is None else family.layout(argument, fact)
+        for argument, fact in zip(ARGUMENTS, facts, strict=True)
+    }
+    u, pool, starts = given["u"], given["ssm_states"], given["query_start_loc"]
+    assert u is not None
+    if family.name != "NumPy":
+        checks.on_gpu("u", u.device, "a NumPy array is scanned on the CPU")
+    _, dim, total = rows(given, "dim, total")
+    B, C = matrices(given)
+    count = 1
+    if starts is not None:
+        checks.rank("query_start_loc", starts.shape, "sequences + 1")
+        checks.dtype("query_start_loc", starts.dtype, INDICES)
+        count = starts.shape[0] - 1
+        checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
+    for argument, dtypes in (("cache_indices", INDICES), ("has_initial_state", (BOOL,))):
+        if (layout := given[argument]) is not None:
+            if pool is None:
+                raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
+            checks.dtype(argument, layout.dtype, dtypes)
+            checks.shape(argument, layout.shape, (count,), "sequences")
+    if pool is not None:
+        _check_pool(pool, given, count if given["cache_indices"] is None else 0)
+    out = given["out"]
+    if out is not None:
+        checks.not_self_overlapping("out", out.shape, out.strides)
+    for argument, layout in given.items():
+        if layout is not None:
+            checks.device(argument, layout.device, u.device, "u")
+    order = (1, 0) if is_channel_contiguous(u) else (0, 1)
+    by_row: dict[str, Any] = {name: given[name] for name in ("A", "D", "delta_bias")}
+    for name in ("u", "delta", "z"):
+        by_row[name] = _as_row(given[name])
+    packed = Packed(pool, starts, given["cache_indices"], given["has_initial_state"], pad_slot_id, total)
+    written = _as_row(out or dense((dim, total), order, u))
+    return _Call(given, Operands(**by_row, B=B, C=C, out=written, delta_softplus=delta_softplus), packed, order)
+
+
+def _as_row(layout: Layout | None) -> Any:
+    """(dim, total) as the one row of a batch."""
+    return layout and layout._replace(shape=(1, *layout.shape), strides=(0, *layout.strides))
+
+
+def _check_pool(pool: Layout, given: Named, wanted_slots: int) -> None:
+    A = given["A"]
+    assert A is not None
+    checks.rank("ssm_states", pool.shape, "slots, dim, d_state")
+    checks.dtype("ssm_states", pool.dtype, FLOATS)
+    slots = pool.shape[0]
+    checks.between("slots of ssm_states", slots, 0, MAX_DIVIDEND)
+    checks.shape("ssm_states", pool.shape, (slots, *A.shape), "slots, dim of u, d_state of A")
+    if slots < wanted_slots:
+        wanted = f"at least {wanted_slots}, one a sequence, or cache_indices"
+        raise ValueError(message("slots of ssm_states", slots, wanted))
+    checks.not_self_overlapping("ssm_states", pool.shape, pool.strides)
+
+
+def _check_indices(packed: Packed, given: Sequence[Any], family: Family) -> None:
+    """ValueError when what index arrays contain cannot be right; reads them back."""
+    starts, slots = given[QUERY_START_LOC], given[CACHE_INDICES]
+    host_starts = np.array([0, packed.total]) if starts is None else family.to_host(starts)
+    checks.boundaries("query_start_loc", host_starts, packed.total)
+    if slots is not None and packed.ssm_states is not None:
+        used = family.to_host(slots)[np.diff(host_starts) > 0]
+        checks.slots("cache_indices", used[used != packed.pad_slot_id], packed.ssm_states.shape[0])
+
+
+def _run_reference(given: Sequence[Any], delta_softplus: bool, pad_slot_id: int, out: Any) -> None:
+    named = dict(zip(INPUTS, given, strict=False))
+    result, states = reference.selective_scan_varlen_fn(**named, delta_softplus=delta_softplus, pad_slot_id=pad_slot_id)
+    out[...] = result.astype(out.dtype)
+    for slot, state in states.items():
+        given[SSM_STATES][slot] = state.astype(given[SSM_STATES].dtype)
+
+
+def _through_dlpack(given: Sequence[Any], delta_softplus: bool, pad_slot_id: int) -> Any:
+    """The same call on CuPy or NumPy arrays over the same memory, its result handed back to u's library."""
+    imported = {
+        argument: None if array is None and argument != "u" else arrays.import_dlpack(argument, array)
+        for argument, array in zip(ARGUMENTS, given, strict=True)
+    }
+    result = selective_scan_varlen_fn(**imported, delta_softplus=delta_softplus, pad_slot_id=pad_slot_id)
+    return arrays.export_dlpack(result, like=given[0]) if given[OUT] is None else given[OUT]

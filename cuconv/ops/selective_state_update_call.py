@@ -1,0 +1,138 @@
+"""The decode step of a state space model: the checks of its arguments, and running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cuconv import arrays, checks, reference
+from cuconv.arrays import Facts, Family
+from cuconv.call import Call
+from cuconv.errors import message
+from cuconv.layout import HOST, Layout, dense
+from cuconv.ops.selective_state_update_operands import ARGUMENTS, Operands, operands
+from cuconv.ops.selective_state_update_plan import plan
+
+STATE, X, OUT = map(ARGUMENTS.index, ("state", "x", "out"))
+BUFFER, RAND_SEED = map(ARGUMENTS.index, ("intermediate_states_buffer", "rand_seed"))
+MAX_ROUNDS = 20
+
+
+def run(
+    given: tuple[Any, ...],
+    dt_softplus: bool,
+    disable_state_update: bool,
+    pad_slot_id: int,
+    seed: int | None,
+    philox_rounds: int,
+) -> Any:
+    """Update; `given` are in the order of ARGUMENTS. The result, in a new array where none was given."""
+    family = arrays.family(given[STATE])
+    options = bool(dt_softplus), bool(disable_state_update), pad_slot_id, seed, philox_rounds
+    if family is None:
+        return _through_dlpack(given, *options)
+    pointers, facts = family.inspect(ARGUMENTS, given)
+    call = _prepare(family, options, *facts)
+    call.check_overlap(pointers, call.written, call.in_place)
+    if checks.contents_too():
+        _check_indices(call.operands, given, family)
+    out = given[OUT]
+    if out is None:
+        out = family.empty(given[X], call.shape, call.order)
+        pointers[OUT] = family.pointer(out)
+    if call.device == HOST:
+        _run_reference(call.operands, given, out)
+    else:
+        call.enqueue(pointers, family)
+    return out
+
+
+class _Call(Call):
+    """An update on arrays with these facts."""
+
+    def __init__(self, layouts: Sequence[Layout | None], operands: Operands) -> None:
+        self.operands = operands
+        x = layouts[X]
+        assert x is not None
+        self.shape = x.shape
+        self.order = tuple(range(len(x.shape)))
+        out = layouts[OUT] or dense(self.shape, self.order, x)
+        launch = None if x.device == HOST else plan(operands)
+        super().__init__(ARGUMENTS, (*layouts[:OUT], out), launch)
+        written = [OUT, BUFFER] + [STATE] * (not operands.disable_state_update)
+        self.written = [i for i in written if layouts[i] is not None]
+        self.in_place = (OUT, X) if layouts[OUT] == x else None
+
+
+Options = tuple[bool, bool, int, int | None, int]
+
+
+@lru_cache(maxsize=4096)
+def _prepare(family: Family, options: Options, *facts: Facts | None) -> _Call:
+    """Check the arguments and decide how to run them; raises before anything is launched or written."""
+    layouts = [
+        None if fact is None else family.layout(argument, fact) for argument, fact in zip(ARGUMENTS, facts, strict=True)
+    ]
+    state = layouts[STATE]
+    assert state is not None
+    if family.name != "NumPy":
+        checks.on_gpu("state", state.device, "NumPy arrays are updated on the CPU")
+    return _Call(layouts, operands(layouts, *options))
+
+
+def _check_indices(o: Operands, given: Sequence[Any], family: Family) -> None:
+    """ValueError when what index arrays contain cannot be right; reads them back."""
+    named = dict(zip(ARGUMENTS, given, strict=True))
+
+    def read(name: str) -> Any:
+        return None if named[name] is None else family.to_host(named[name])
+
+    slots, live = o.state.shape[0], np.ones(o.sequences, bool)
+    if (starts := read("cu_seqlens")) is not None:
+        checks.boundaries("cu_seqlens", starts, o.x.shape[1])
+        live = np.diff(starts) > 0
+    sources, targets = read("state_batch_indices"), read("dst_state_batch_indices")
+    if (accepted := read("num_accepted_tokens")) is not None:
+        columns = sources.shape[1]
+        if (many := accepted[live & (accepted > columns)]).size:
+            wanted = f"at most {columns}, the columns of state_batch_indices"
+            raise ValueError(message("num_accepted_tokens", many[0], wanted))
+    if sources is not None:
+        used = sources[live]
+        checks.inside("state_batch_indices", used[used != o.pad_slot_id], slots)
+    written = targets if targets is not None else sources
+    if written is not None and not o.disable_state_update:
+        name = "state_batch_indices" if targets is None else "dst_state_batch_indices"
+        used = written[live]
+        checks.slots(name, used[used != o.pad_slot_id], slots)
+    if (rows := read("intermediate_state_indices")) is not None and o.intermediate_states_buffer is not None:
+        used = rows[live]
+        checks.slots("intermediate_state_indices", used[used != o.pad_slot_id], o.intermediate_states_buffer.shape[0])
+
+
+def _run_reference(o: Operands, given: Sequence[Any], out: Any) -> None:
+    named = dict(zip(ARGUMENTS[:OUT], given, strict=False))
+    if o.seed is not None:
+        named["rand_seed"] = o.seed
+    results = reference.selective_state_update(
+        **named, dt_softplus=o.dt_softplus, disable_state_update=o.disable_state_update, pad_slot_id=o.pad_slot_id,
+        philox_rounds=o.philox_rounds,
+    )  # fmt: skip
+    out[...] = results.out.astype(out.dtype)
+    if not o.disable_state_update:
+        given[STATE][...] = results.state
+    if results.intermediate_states_buffer is not None:
+        given[BUFFER][...] = results.intermediate_states_buffer
+
+
+def _through_dlpack(given: Sequence[Any], *options: Any) -> Any:
+    """The same call on CuPy or NumPy arrays over the same memory, its result handed back to the state's library."""
+    imported = tuple(
+        None if array is None and i != STATE else arrays.import_dlpack(argument, array)
+        for i, (argument, array) in enumerate(zip(ARGUMENTS, given, strict=True))
+    )
+    result = run(imported, *options)
+    return arrays.export_dlpack(result, like=given[STATE]) if given[OUT] is None else given[OUT]

@@ -1,0 +1,153 @@
+// One decode step of a selective state space model: whose state a sequence has, and what its tokens bring.
+#pragma once
+
+#include "common/activation.cuh"
+#include "common/fastdiv.cuh"
+#include "common/philox.cuh"
+#include "common/warp.cuh"
+
+// Strides are in elements. Whatever has no heads has one. The tokens of packed sequences, with cu_seqlens, count as one
+// batch entry's. What every launch needs comes first: arguments arrive by cache lines, one miss after another.
+struct SelectiveStateUpdateOperands {
+    void* state;
+    const void* x;
+    const void* dt;
+    const void* A;
+    const void* B;
+    const void* C;
+    const void* D;
+    const void* z;
+    const void* dt_bias;
+    const void* state_batch_indices;
+    const void* dst_state_batch_indices;
+    void* intermediate_states_buffer;
+    const void* intermediate_state_indices;
+    const void* num_accepted_tokens;
+    const void* cu_seqlens;
+    const void* rand_seed;
+    void* out;
+    index_t state_stride[4];  // slot, head, row, n
+    index_t x_stride[4];      // batch, token, head, row
+    index_t dt_stride[4];
+    index_t out_stride[4];
+    index_t B_stride[4];  // batch, token, group, n
+    index_t C_stride[4];
+    index_t A_stride[3];  // head, row, n
+    index_t D_stride[2];  // head, row
+    index_t dt_bias_stride[2];
+    index_t state_batch_indices_stride[2];  // batch, column
+    index_t slots;
+    index_t pad_slot_id;
+    FastDiv row_tiles;  // warps a head
+    FastDiv nheads;
+    FastDiv group_heads;  // heads a group
+    int batch;
+    int headdim;
+    int d_state;
+    int dt_softplus;
+    int dt_is_float32;
+    int D_is_float32;
+    int dt_bias_is_float32;
+    int state_batch_indices_is_int64;
+    int dst_state_batch_indices_is_int64;
+    int is_read_only;  // the states of the pool are
+    index_t z_stride[4];
+    index_t dst_state_batch_indices_stride[2];     // batch, column
+    index_t intermediate_states_buffer_stride[5];  // row, token, head, row of the state, n
+    index_t intermediate_state_indices_stride;
+    index_t num_accepted_tokens_stride;
+    index_t cu_seqlens_stride;
+    index_t intermediate_rows;
+    index_t seed;     // unless rand_seed is given
+    int tokens;       // of a sequence, or of all packed ones
+    int columns;      // of state_batch_indices
+    int dst_columns;  // 0: the state after the last token is stored, else one after each
+    int intermediate_steps;
+    int philox_rounds;
+    int intermediate_state_indices_is_int64;
+    int num_accepted_tokens_is_int64;
+    int cu_seqlens_is_int64;
+};
+
+// An element that is a float or what T is, as it is in memory: to convert it is to wait for it.
+struct Either {
+    unsigned word = 0;
+
+    template <typename T>
+    __device__ __forceinline__ void load(const void* p, index_t at, int is_float32) {
+        if (is_float32) {
+            word = ::load<1>(static_cast<const float*>(p) + at).words[0];
+        } else {
+            word = ::load<1>(static_cast<const T*>(p) + at).words[0];
+        }
+    }
+
+    template <typename T>
+    __device__ __forceinline__ float to_float(int is_float32) const {
+        return is_float32 ? __uint_as_float(word) : Dtype<T>::unpack(word, 0);
+    }
+};
+
+// The first of a packed sequence's tokens; what lies outside the tensor is brought inside.
+__device__ __forceinline__ int first_token(const SelectiveStateUpdateOperands& p, int number) {
+    if (number > p.batch) return p.tokens;
+    const index_t token = load_index(p.cu_seqlens, number * p.cu_seqlens_stride, p.cu_seqlens_is_int64);
+    return token < 0 ? 0 : token > p.tokens ? p.tokens : static_cast<int>(token);
+}
+
+// A slot that a sequence may have; negative: it has none.
+__device__ __forceinline__ int checked_slot(const SelectiveStateUpdateOperands& p, index_t slot) {
+    return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
+}
+
+// The slot that the state of a sequence is read from.
+__device__ __forceinline__ int load_slot(const SelectiveStateUpdateOperands& p, int batch) {
+    if (p.state_batch_indices == nullptr) return checked_slot(p, batch);
+    index_t column = 0;
+    if (p.num_accepted_tokens != nullptr) {
+        const index_t accepted =
+            load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
+        if (accepted > p.columns) return -1;
+        column = accepted > 1 ? accepted - 1 : 0;
+    }
+    const index_t* stride = p.state_batch_indices_stride;
+    return checked_slot(
+        p, load_index(p.state_batch_indices, batch * stride[0] + column * stride[1], p.state_batch_indices_is_int64));
+}
+
+// The slot that the state after a token is stored to.
+__device__ __forceinline__ int load_destination(const SelectiveStateUpdateOperands& p, int batch, int token, int own) {
+    const index_t column = p.dst_columns > 0 ? token : 0;
+    if (p.dst_state_batch_indices != nullptr) {
+        const index_t* stride = p.dst_state_batch_indices_stride;
+        return checked_slot(p, load_index(p.dst_state_batch_indices, batch * stride[0] + column * stride[1],
+                                          p.dst_state_batch_indices_is_int64));
+    }
+    if (p.dst_columns == 0) return own;
+    const index_t* stride = p.state_batch_indices_stride;
+    return checked_slot(
+        p, load_index(p.state_batch_indices, batch * stride[0] + column * stride[1], p.state_batch_indices_is_int64));
+}
+
+// What a warp has: some rows of one head of one sequence. Every lane counts for one row; those without go along on the
+// last one.
+struct SsmShare {
+    int batch;
+    int head;
+    int first_row;
+
+    __device__ __forceinline__ SsmShare(const SelectiveStateUpdateOperands& p, unsigned warp, int rows) {
+        const QuotientRemainder head_tile = divide(warp, p.row_tiles);
+        const QuotientRemainder batch_head = divide(head_tile.quotient, p.nheads);
+        batch = static_cast<int>(batch_head.quotient);
+        head = static_cast<int>(batch_head.remainder);
+        first_row = static_cast<int>(head_tile.remainder) * rows;
+    }
+
+    __device__ __forceinline__ int own_row(const SelectiveStateUpdateOperands& p) const {
+        return min(first_row + lane_id(), p.headdim - 1);
+    }
+    __device__ __forceinline__ bool is_row(const SelectiveStateUpdateOperands& p, int rows) const {
+        return lane_id() < rows && first_row + lane_id() < p.headdim;
+    }
+};

@@ -1,0 +1,108 @@
+// h = h * exp(dt * A) + dt * B * u, y = sum over n of C * h + D * u, out = y * silu(z), with dt = delta + delta_bias or
+// the softplus of that, for packed sequences whose states are in a pool.
+//
+// Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the pool (slots, dim, d_state),
+// all of any strides; vectors lie along the tokens, wherever among aligned addresses a sequence begins. kLanes lanes
+// own a channel of a sequence from its first token to its last, or store zeros where tokens are nobody's: what
+// precedes the first sequence and what follows the last count as sequences, too.
+//
+// input_t  u, delta, z, out, B and C            kLanes  lanes a channel    kStates  states a lane
+// kVec     tokens an access of u and its kin    kBVec   of B               kCVec    of C
+// state_t  the pool of states
+#include "common/scan.cuh"
+#include "common/sequences.cuh"
+
+// Strides are in elements. D, z, delta_bias, ssm_states, query_start_loc, cache_indices and has_initial_state may be
+// null; without query_start_loc all tokens are one sequence. What every launch needs comes first.
+struct SelectiveScanVarlenOperands {
+    const void* u;
+    void* ssm_states;
+    const void* delta;
+    const void* A;
+    const void* B;
+    const void* C;
+    const void* D;
+    const void* z;
+    const void* delta_bias;
+    const void* query_start_loc;
+    const void* cache_indices;
+    const void* has_initial_state;
+    void* out;
+    index_t u_stride[3];  // 0, dim, token
+    index_t delta_stride[3];
+    index_t z_stride[3];
+    index_t out_stride[3];
+    index_t B_stride[4];  // 0, group, n, token
+    index_t C_stride[4];
+    index_t A_stride[2];  // dim, n
+    index_t D_stride;
+    index_t delta_bias_stride;
+    FastDiv dim_blocks;  // blocks a sequence
+    FastDiv group_dim;   // channels a group
+    int sequences;
+    int dim;
+    int total;  // tokens
+    int d_state;
+    int delta_softplus;
+    int D_is_float32;
+    int delta_bias_is_float32;
+    int has_states;  // a pool without slots has no memory
+    int query_start_loc_is_int64;
+    int cache_indices_is_int64;
+    index_t query_start_loc_stride;
+    index_t cache_indices_stride;
+    index_t has_initial_state_stride;
+    index_t slots;
+    index_t pad_slot_id;
+    index_t ssm_states_stride[3];  // slot, dim, n
+};
+
+struct SelectiveScanVarlenFwdParams {
+    SelectiveScanVarlenOperands operands;
+};
+
+template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t>
+struct SelectiveScanVarlenFwdTraits {
+    static constexpr int kThreads = 128;
+    using Shape = ScanShape<input_t, kLanes, kStates, kVec, kBVec, kCVec>;
+    static_assert(kThreads == Shape::kThreads);
+};
+
+template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t>
+__global__ void __launch_bounds__(
+    128, SelectiveScanVarlenFwdTraits<input_t, kLanes, kStates, kVec, kBVec, kCVec, state_t>::Shape::kMinBlocks)
+    selective_scan_varlen_fwd_kernel(const SelectiveScanVarlenFwdParams params) {
+    using Traits = SelectiveScanVarlenFwdTraits<input_t, kLanes, kStates, kVec, kBVec, kCVec, state_t>;
+    using Shape = typename Traits::Shape;
+    const SelectiveScanVarlenOperands& p = params.operands;
+    const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
+    const int number = static_cast<int>(row_block.quotient) - 1;
+    const int begin = first_token(p, number), end = first_token(p, number + 1);
+    if (begin >= end) return;
+    const int channel =
+        static_cast<int>(row_block.remainder) * Shape::kChannels + static_cast<int>(threadIdx.x) / Shape::kLanes;
+    const int slot = load_slot(p, number);
+    ChannelScan<Shape, SelectiveScanVarlenOperands> scan(p, 0, channel);
+    if (slot < 0) {
+        scan.store_zeros(begin, end);
+        return;
+    }
+    const index_t* stride = p.ssm_states_stride;
+    state_t* const states = static_cast<state_t*>(p.ssm_states) + slot * stride[0] + scan.channel * stride[1];
+    if (p.has_states && has_past(p, number)) {
+        Vec<state_t, 1> raw[kStates];
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            raw[s] = Vec<state_t, 1>::zero();
+            if (scan.is_state(s)) raw[s] = load<1, Memory::kMutable>(states + scan.number(s) * stride[2]);
+        }
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) scan.h[s] = raw[s].to_float(0);
+    }
+    scan.template walk<true>(begin, end, [](int) {});
+    if (!p.has_states || scan.is_idle) return;
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) {
+        if (scan.is_state(s)) states[scan.number(s) * stride[2]] = Dtype<state_t>::from_float(scan.h[s]);
+    }
+}

@@ -1,0 +1,242 @@
+"""selective_scan_fn: rows of tokens, whole or in segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cuconv import reference
+from cuconv.call import Launch
+from cuconv.kernels.scan import CHUNK, SEGMENT_POINTERS
+from cuconv.ops.selective_scan_fn import INPUTS
+from cuconv.ops.selective_scan_plan import Operands, plan, scratch_size, segments
+from cuconv.reference.selective_scan import Scan
+from tests import scan
+from tests.bounds import ROUNDING, stored
+from tests.layouts import BY_TOKEN, LAYOUTS, PARAMETERS
+from tests.placement import Array, Placed, Placement, place
+from tests.scan import OfStates
+from tests.scan_bounds import scan_off
+
+OUTPUTS = ("out", "last_state_out")
+UPDATED = ("chunk_states_out",)
+RANGES = scan.RANGES
+STATES = ("initial_state", "last_state_out", "chunk_states_out")
+
+
+@dataclass(frozen=True)
+class Case(OfStates):
+    """One call."""
+
+    batch: int
+    dim: int
+    seqlen: int
+    d_state: int = 16
+    groups: int | None = None  # without an axis of groups
+    dtype: str = "bfloat16"
+    params: str = "float32"  # dtype of D, delta_bias and constants; u's when empty
+    constants: str = ""  # which of B and C are
+    without: str = ""  # which of D, z, delta_bias and of the states' arrays are left out
+    softplus: bool = True
+    layout: str = "channel_first"
+    matrices: str = "dense"  # how B and C lie
+    others: str = "dense"  # A, D, delta_bias, constants and states
+    loud: float = 1.0  # delta and z are so many times larger
+    segment: int = 0  # tokens of a segment where not this case is launched but a larger one
+
+    @property
+    def id(self) -> str:
+        """The case in one word; what is left at its default is not named."""
+        words = [f"{self.batch}x{self.dim}x{self.seqlen}n{self.d_state}", *self.words()]
+        words += [f"g{self.groups}"] * (self.groups is not None) + [f"constant_{self.constants}"] * bool(self.constants)
+        words += [self.layout] * (self.layout != "channel_first")
+        return "-".join(words + [f"matrices_{self.matrices}"] * (self.matrices != "dense"))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of u."""
+        return self.batch, self.dim, self.seqlen
+
+
+def placements(case: Case) -> dict[str, Placement]:
+    """Where every array of the call lies, in the order of the arguments."""
+    lies, out_lies = LAYOUTS[case.layout]
+    states = PARAMETERS[case.others]
+    placed = {"u": place(case.input_t, case.shape, **lies), "delta": place(case.input_t, case.shape, **lies)}
+    placed |= case.parameters()
+    grouped = () if case.groups is None else (case.groups,)
+    for name in "BC":
+        if name in case.constants:
+            placed[name] = place(case.param_t, (case.dim, case.d_state), **states(2))
+        else:
+            shape = (case.batch, *grouped, case.d_state, case.seqlen)
+            placed[name] = place(case.input_t, shape, **BY_TOKEN[case.matrices](len(shape)))
+    if case.has("z"):
+        placed["z"] = place(case.input_t, case.shape, **lies)
+    placed["out"] = place(case.input_t, case.shape, **out_lies)
+    one = (case.batch, case.dim, case.d_state)
+    chunked = (case.batch, -(-case.seqlen // CHUNK), *one[1:])
+    for name, shape in zip(STATES, (one, one, chunked), strict=True):
+        if case.has(name):
+            placed[name] = place(scan.FLOAT32, shape, **states(len(shape)))
+    return {name: placed[name] for name in (*INPUTS, "out", *STATES[1:]) if name in placed}
+
+
+def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
+    """The arrays that are read, and NaN in that of the states before chunks, with their memory."""
+    read = {name: lies for name, lies in placements(case).items() if name not in OUTPUTS}
+    return scan.fill(case, read, {}, seed)
+
+
+def inputs(case: Case, seed: int = 0) -> dict[str, Array]:
+    """The arrays that are read."""
+    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
+
+
+def integers(case: Case, seed: int = 0) -> dict[str, Array]:
+    """All are random numbers."""
+    return {}
+
+
+def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments, by name."""
+    return {**arrays, "delta_softplus": case.softplus, "return_last_state": case.has("last_state_out")}
+
+
+def _scan(case: Case, arrays: Mapping[str, Array]) -> Scan:
+    return Scan(*(arrays.get(name) for name in INPUTS[:-1]), case.softplus)  # type: ignore[arg-type]
+
+
+def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """What is written, in float64."""
+    call = _scan(case, arrays)
+    result = reference.selective_scan_fn(**vars(call), initial_state=arrays.get("initial_state"), chunk=CHUNK)
+    return {
+        name: each for name, each in zip(("out", *STATES[1:]), result, strict=True) if name == "out" or case.has(name)
+    }
+
+
+def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
+    """How far each may be from the oracle."""
+    call = _scan(case, arrays)
+    before = np.zeros(call.shape) if "initial_state" not in arrays else arrays["initial_state"].astype(np.float64)
+    off = scan_off(call, before, case.segment or segments(case.shape, case.d_state).tokens, CHUNK)
+    relative, subnormal = stored(case.dtype)
+    return {
+        "out": (relative, off.out + subnormal),
+        "last_state_out": (0.0, off.last_state),
+        "chunk_states_out": (0.0, off.chunk_states),
+    }
+
+
+def sample(case: Case) -> tuple[Case, dict[str, Any]]:
+    """Every so many channels of a case without groups or constants."""
+    assert case.groups is None and not case.constants
+    step = max(1, case.dim // 16)
+    channels = slice(None, None, step)
+    cut = (slice(None), channels)
+    cuts: dict[str, Any] = dict.fromkeys(("u", "delta", "z", "out", "initial_state", "last_state_out"), cut)
+    cuts |= dict.fromkeys(("A", "D", "delta_bias"), channels) | {"chunk_states_out": (slice(None), *cut)}
+    smaller = replace(case, dim=-(-case.dim // step), segment=segments(case.shape, case.d_state).tokens)
+    return smaller, {name: cuts.get(name, ...) for name in placements(case)}
+
+
+def bytes_moved(case: Case) -> int:
+    """Every distinct element of every array once."""
+    return sum(lies.bytes for lies in placements(case).values())
+
+
+def launch(case: Case) -> tuple[Launch, ...]:
+    """What the op runs for this call on a GPU."""
+    return plan(operands(case))
+
+
+def operands(case: Case) -> Operands:
+    """What the launches are planned from."""
+    placed = placements(case)
+    layouts: dict[str, Any] = {name: lies.layout for name, lies in placed.items()}
+    for name in "BC":
+        if len(layouts[name].shape) == 3:
+            (batch, *shape), (stride, *strides) = layouts[name].shape, layouts[name].strides
+            layouts[name] = layouts[name]._replace(shape=(batch, 1, *shape), strides=(stride, 0, *strides))
+    for name in ("last_state", "chunk_states"):
+        layouts[name] = layouts.pop(f"{name}_out", None)
+    return Operands(**{name: layouts.get(name) for name in Operands._fields} | {"delta_softplus": case.softplus})  # type: ignore[arg-type]
+
+
+def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
+    """The arrays by the names that the kernels know them by, and memory between the launches."""
+    known: dict[str, Array | None] = {name.removesuffix("_out"): array for name, array in arrays.items()}
+    size = scratch_size(arrays["u"].shape, arrays["A"].shape[1])
+    known |= {"out": arrays["out"], "scratch": np.full(size, np.nan, np.float32) if size else None}
+    return {pointer: known.get(pointer) for pointer in SEGMENT_POINTERS}
+
+
+ROWS: Any = {"layout": "channel_last"}
+NO_STATES = "initial_state last_state_out chunk_states_out"
+
+UNIT = (
+    # Every number of lanes and of states a lane, and every access, of whole rows and of segments: the last one whole,
+    # of one token, and of more than one chunk.
+    Case(2, 35, 48),
+    Case(1, 3, 1024),
+    Case(2, 3, 513, 1, dtype="float32", layout="sliced_alike", without=NO_STATES),
+    Case(1, 5, 520, 2, dtype="float16", params="", constants="B", without="D z", softplus=False),
+    Case(1, 6, 516, 8, 2, constants="C", params=""),
+    Case(1, 20, 600, 20, 4, "float32", constants="BC", without="delta_bias", others="strided"),
+    Case(1, 3, 516, 50, 3, "float16", others="backward"),
+    Case(1, 2, 520, 256, layout="backward_seq", matrices="backward"),
+    Case(2, 3, 513, without=NO_STATES),
+    # What there is to compute, by kernels that are built anyhow.
+    Case(2, 35, 43),
+    Case(2, 35, 40, without="D z delta_bias", softplus=False),
+    Case(2, 35, 64, loud=20, params="bfloat16"),
+    Case(2, 35, 7, without="D"),
+    Case(2, 35, 0),
+    Case(2, 35, 0, without="last_state_out chunk_states_out"),
+    Case(0, 35, 16),
+    Case(2, 0, 16),
+    Case(2, 35, 264, without="chunk_states_out"),
+    Case(1, 3, 1016, loud=5),
+    Case(2, 35, 43, groups=5, **ROWS),
+    Case(2, 35, 24, layout="mixed_to_first", matrices="transposed"),
+    Case(2, 35, 24, layout="spaced", matrices="fused_by_1"),
+)
+
+_DIMS = (1536, 5120, 8192)
+_SERVED: Any = {"without": NO_STATES}
+
+EDGE = tuple(
+    dict.fromkeys(
+        [
+            *(Case(1, dim, seqlen, **lies) for dim in _DIMS for seqlen in (1, 48) for lies in ({}, ROWS)),
+            Case(1, 1536, 513),
+            *(Case(2, 48, seqlen) for seqlen in (2, 7, 8, 9, 255, 256, 511, 512, 768, 2047, 5000)),
+            *(Case(1, 7, 100, n, dtype=dtype) for n in range(1, 34, 3) for dtype in ROUNDING),
+            *(Case(1, 6, 70, n, 2, **ROWS) for n in (16, 63, 64, 65, 127, 128, 129, 255, 256)),
+            *(Case(2, 24, 90, layout=layout, dtype=dtype) for layout in LAYOUTS for dtype in ("bfloat16", "float32")),
+            *(Case(2, 24, 90, groups=3, matrices=lies) for lies in BY_TOKEN),
+            *(Case(2, 24, 600, groups=g, constants=c, dtype=d) for g in (1, 24) for c in ("B", "C") for d in ROUNDING),
+            *(Case(2, 24, 600, constants="BC", others=lies) for lies in PARAMETERS),
+            Case(300, 40, 30),
+            Case(1, 1, 20000),
+        ]
+    )
+)
+
+BENCH = (
+    *(
+        Case(1, dim, seqlen, **_SERVED)
+        for seqlen in (512, 4096, 16384, 65536)
+        for dim in (_DIMS if seqlen < 65536 else _DIMS[:1])
+    ),
+    *(Case(8, dim, 2048, **_SERVED) for dim in _DIMS),
+    *(Case(1, 5120, 4096, **_SERVED, **lies) for lies in (ROWS, {"dtype": "float32"})),
+    Case(1, 64, 262144, **_SERVED),
+)
+
+BIG = (Case(5, 1024, 2**20, without=NO_STATES),)
+"""More than 2**32 elements."""

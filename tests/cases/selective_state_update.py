@@ -1,0 +1,272 @@
+"""selective_state_update: steps of state space models, with their states in a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cuconv.call import Launch
+from cuconv.kernels.selective_state_update import POINTERS
+from cuconv.kernels.selective_state_update import SelectiveStateUpdate as SelectiveStateUpdateKernel
+from cuconv.ops.selective_state_update_operands import ARGUMENTS, Operands
+from cuconv.ops.selective_state_update_operands import operands as checked_operands
+from cuconv.ops.selective_state_update_plan import launch as launch_of
+from cuconv.ops.selective_state_update_plan import plan
+from cuconv.reference.selective_state_update import SelectiveStateUpdate, Token
+from tests import bounds, ssm
+from tests.bounds import ROUNDING, stored
+from tests.compare import Between
+from tests.layouts import BY_TOKEN, PARAMETERS, SLOTS
+from tests.placement import Array, Placement
+from tests.ssm import Case
+
+OUTPUTS = ssm.OUTPUTS
+UPDATED = ssm.UPDATED
+RANGES = ssm.RANGES
+
+placements = ssm.placements
+inputs = ssm.inputs
+place_inputs = ssm.place_inputs
+integers = ssm.integers
+arguments = ssm.arguments
+
+
+def _tokens(call: SelectiveStateUpdate) -> Iterator[tuple[Token, Array]]:
+    """Every token, and what the state after it may be off by: more from token to token."""
+    error: Any = 0.0
+    for token in call.tokens():
+        error = bounds.state_after(token, error if token.number else 0.0)
+        yield token, error
+
+
+def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """The result in float64; what states may be, which are rounded to their dtype with the call's random numbers."""
+    call = ssm.reference_call(case, arrays)
+    out = np.zeros(arrays["x"].shape)
+    updated = {name: Between(arrays[name].copy(), arrays[name].copy()) for name in UPDATED if name in arrays}
+    for token, error in _tokens(call):
+        out[token.place] = token.out.reshape(out[token.place].shape)
+        at = {
+            "state": token.slot,
+            "intermediate_states_buffer": None if token.row is None else (token.row, token.number),
+        }
+        for name, between in updated.items():
+            if at[name] is not None:
+                for bound, sign in zip(between, (-1, 1), strict=True):
+                    bound[at[name]] = call.rounded(token, token.after + sign * error).reshape(bound[at[name]].shape)
+    return {"out": out, **updated}
+
+
+def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Array]]:
+    """How far the result may be from the oracle."""
+    relative, subnormal = stored(case.dtype)
+    absolute = np.zeros(arrays["x"].shape)
+    for token, error in _tokens(ssm.reference_call(case, arrays)):
+        found = bounds.result(token, error) + subnormal
+        absolute[token.place] = found.reshape(absolute[token.place].shape)
+    return {"out": (relative, absolute)}
+
+
+def sample(case: Case) -> tuple[Case, dict[str, Any]]:
+    """A head of every group, and some of its rows; all where rounding depends on an element's number."""
+    lies = placements(case)
+    if case.seed is not None:
+        return case, dict.fromkeys(lies, ...)
+    heads = slice(None, None, case.heads // case.groups) if case.heads else None
+    rows = slice(None, None, max(1, case.dim // (8 if case.heads else 64)))
+    by_row = (rows,) if heads is None else (heads, rows)
+    cuts: dict[str, Any] = dict.fromkeys(("x", "dt", "z", "D", "dt_bias", "out"), (..., *by_row))
+    cuts |= dict.fromkeys(("state", "A", "intermediate_states_buffer"), (..., *by_row, slice(None)))
+    return case, {name: cuts.get(name, ...) for name in lies}
+
+
+def bytes_moved(case: Case) -> int:
+    """Every distinct element of every array once; of states those that are read and those that are written."""
+    placed = placements(case)
+    count = sum(lies.bytes for name, lies in placed.items() if name not in UPDATED)
+    known = integers(case)
+    # Arrays of the right shapes that take no memory.
+    empty = {name: np.broadcast_to(np.zeros((), lies.dtype.numpy), lies.shape) for name, lies in placed.items()}
+    call = ssm.reference_call(case, {**empty, **known})
+    read, written = set[int](), 0
+    for sequence, places in enumerate(call.places()):
+        source = call.source(sequence)
+        if source is not None and places:
+            read.add(source)
+            for number in range(len(places)):
+                written += call.target(sequence, number, source, number + 1 == len(places)) is not None
+                written += call.row(sequence, number, source) is not None
+    state = placed["state"]
+    return count + (len(read) + written) * int(np.prod(state.shape[1:])) * state.dtype.itemsize
+
+
+def launch(case: Case) -> Launch | None:
+    """What the op runs for this call on a GPU, or would run for a larger one."""
+    o = operands(case, placements(case))
+    planned = plan(o)
+    if planned is None or not case.force:
+        return planned
+    changes = {name: int(value) for name, _, value in (word.partition("=") for word in case.force.split())}
+    typed: Any = {name: value if name == "rows" else bool(value) for name, value in changes.items()}
+    assert isinstance(planned.kernel, SelectiveStateUpdateKernel)
+    return launch_of(o, replace(planned.kernel, **typed))
+
+
+def operands(case: Case, placed: Mapping[str, Placement]) -> Operands:
+    """What a launch is planned from."""
+    layouts = [placed[name].layout if name in placed else None for name in ARGUMENTS]
+    seed = None if isinstance(case.seed, str) else case.seed
+    return checked_operands(layouts, case.softplus, case.frozen, case.pad_slot_id, seed, case.rounds)
+
+
+def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
+    """The arrays by the names that the kernel knows them by: the same."""
+    return {name: arrays.get(name) for name in POINTERS}
+
+
+TIED: Any = {"tied": "all"}
+SERVED: Any = {"odd": True, "index": "int64"}
+
+UNIT = (
+    # One token, without heads and nothing tied, as in Mamba.
+    Case(3, 0, 40, 16, dtype="float32"),
+    Case(2, 0, 9, 16, dtype="float32", without="all", softplus=False, slots=None),
+    Case(7, 0, 20, 16, state_dtype="float32", lies="fused", **SERVED),
+    Case(2, 0, 6, 4, dtype="float16", A_dtype="", without="D", pool="slots_innermost", loud=30),
+    Case(2, 0, 6, 8, lies="transposed", without="dt_bias", pool="transposed"),
+    # With heads and tied parameters, as in Mamba-2.
+    Case(3, 4, 8, 128, 2, without="z", **TIED),
+    Case(7, 2, 20, 128, dtypes="float32", pool="slot_strided", **TIED, **SERVED),
+    Case(2, 3, 5, 64, 3, dtype="float32", slots=None, without="z D", **TIED),
+    Case(2, 2, 3, 128, tied="A", lies="fused", softplus=False, pad_slot_id=0),
+    Case(3, 2, 6, 128, frozen=True, **TIED),
+    # Tied in part, and parameters of other dtypes.
+    Case(2, 2, 3, 128, tied="A dt", dtypes="dt"),
+    Case(2, 2, 3, 128, tied="dt dt_bias D", dtypes="D"),
+    Case(2, 2, 3, 128, tied="A_n", dtypes="dt_bias", A_dtype=""),
+    # Every way to lie.
+    Case(3, 2, 3, 128, lies="fused_by_1+fused+dense", pool="sliced", others="strided", **TIED),
+    Case(3, 2, 6, 128, lies="offset_by_1+dense", pool="offset", **TIED),
+    Case(3, 2, 6, 128, lies="offset_by_2", pool="offset_by_2", **TIED),
+    Case(3, 2, 6, 128, lies="spaced+transposed+fused_by_2", pool="spaced", others="backward", **TIED),
+    Case(3, 2, 6, 128, lies="backward+dense+spaced+transposed", pool="backward", others="backward"),
+    Case(3, 2, 6, 128, lies="fused_by_2+backward", pool="sliced_by_2", others="strided"),
+    # As larger calls have it.
+    Case(2, 2, 37, 128, force="rows=2 narrow=0", **TIED, **SERVED),
+    Case(3, 2, 37, 128, force="rows=8 stream=0", lies="fused", **TIED, **SERVED),
+    Case(2, 2, 37, 128, force="rows=16 stream=0 narrow=0", **TIED),
+    Case(2, 2, 37, 16, dtype="float32", force="rows=4 stream=0 narrow=0", pool="slot_strided"),
+    Case(3, 2, 9, 128, tokens=3, targets="each", steps="row", force="rows=2 narrow=0", lies="fused", **SERVED),
+    # Several tokens, and where the states after them go.
+    Case(3, 2, 6, 128, tokens=1, targets="one", **TIED),
+    Case(5, 2, 6, 128, 2, tokens=3, targets="one", steps="slot", **TIED, **SERVED),
+    Case(5, 2, 6, 128, tokens=4, targets="each", columns=6, steps="row", lies="fused", **TIED, **SERVED),
+    Case(6, 2, 6, 128, tokens=3, accepted=True, steps="row", **TIED, **SERVED),
+    Case(6, 2, 6, 128, tokens=2, accepted=True, columns=4, targets="each", index="mixed"),
+    Case(4, 2, 6, 128, tokens=3, slots="shared", targets="one", **TIED),
+    Case(4, 2, 6, 128, tokens=2, slots="shared", steps="row", columns=5, frozen=True, **TIED),
+    Case(4, 2, 6, 16, dtype="float32", tokens=5, steps="slot", slots=None),
+    # Packed sequences.
+    Case("off1+3+1+0+2+off2", 2, 6, 128, 2, **TIED),
+    Case("1+4+0+2+1", 2, 6, 128, targets="each", columns=3, steps="row", **SERVED),
+    Case("4+1+2", 2, 6, 128, targets="each", columns=2, steps="row", **TIED),
+    Case("2+1+3+2+1", 2, 6, 128, accepted=True, steps="slot", columns=2, **SERVED, **TIED),
+    Case("off3", 2, 6, 128, **TIED),
+    Case("0x0+off3", 2, 6, 128, slots=None, **TIED),
+    Case("5+1", 2, 5, 64, dtype="float32", targets="one", slots=None, without="all", index="mixed", **TIED),
+    # Stochastic rounding.
+    Case(3, 2, 6, 128, seed=2**64 - 1, **TIED),
+    Case(3, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=3, seed="array", targets="each", **TIED),
+    Case(5, 2, 5, 128, state_dtype="float16", tokens=2, seed=77, rounds=7, steps="row", loud=20, **SERVED),
+    Case("2+3+0+1", 2, 5, 16, dtype="float16", state_dtype="bfloat16", seed="array", rounds=1, steps="slot"),
+    # Every number of states.
+    Case(2, 2, 5, 2, state_dtype="float32"),
+    Case(2, 2, 5, 3, dtype="float32", **TIED),
+    Case(2, 2, 3, 32, dtype="float16", **TIED),
+    Case(2, 2, 3, 96, state_dtype="float16", **TIED),
+    Case(2, 2, 3, 100, tokens=2, seed=5, steps="row"),
+    Case(2, 2, 3, 256, state_dtype="float32", **TIED),
+    Case(2, 1, 3, 512, dtype="float16"),
+    # Nothing to compute, and softplus where it is linear and where it vanishes.
+    Case(0, 2, 3, 16),
+    Case(2, 2, 0, 16),
+    Case(2, 2, 3, 16, tokens=0),
+    Case("0+0", 2, 3, 16),
+    Case(4, 2, 3, 16, dtype="float32", loud=60),
+)
+
+_MAMBA_130M: Any = {"heads": 0, "dim": 1536, "d_state": 16, "dtype": "float32"}
+_MAMBA2_130M: Any = {"heads": 24, "dim": 64, "d_state": 128, "without": "z", **TIED}
+_HYBRID: Any = {"heads": 128, "dim": 64, "d_state": 128, "groups": 8, "without": "z", **TIED}
+_BATCHES = (1, 2, 5)
+_WITHOUT = ("", "D", "z", "dt_bias", "D z", "z dt_bias", "all")
+_STEPS: tuple[Any, ...] = (
+    {},
+    {"tokens": 4, "steps": "row"},
+    {"tokens": 3, "targets": "each", "odd": True},
+    {"tokens": 4, "accepted": True, "columns": 5},
+)
+
+EDGE = tuple(
+    dict.fromkeys(
+        [
+            *(Case(n, **model, **more) for n in _BATCHES for model in (_MAMBA_130M,) for more in ({}, SERVED)),
+            *(
+                Case(n, **{**model, "dtype": a, "state_dtype": b}, **more)
+                for n, more in zip((1, 2, 2, 3), _STEPS, strict=True)
+                for model in (_MAMBA2_130M, _HYBRID)
+                for a, b in (("bfloat16", ""), ("float32", ""), ("bfloat16", "float32"), ("float16", "bfloat16"))
+            ),
+            *(Case(n, 4, 8, 128, 2, **TIED, **SERVED) for n in (1, 33, 300, 3000)),
+            *(
+                Case(3, 2, dim, n, tied=tied)
+                for dim in (1, 7, 64, 100)
+                for n in (1, 5, 16, 128)
+                for tied in ("", "all")
+            ),
+            *(Case(3, 2, 20, n, 2, dtype="float16", tied=a) for n in range(1, 40) for a in ("", "all")),
+            *(Case(3, 2, 9, n, dtype="float32") for n in (48, 60, 63, 65, 100, 127, 160, 255, 257, 384, 511, 512)),
+            *(
+                Case(3, 2, 20, n, dtype=a, state_dtype=b, A_dtype=c, dtypes=d, seed=9 if b != "float32" else None)
+                for n in (16, 128)
+                for a in ROUNDING
+                for b in ROUNDING
+                for c in ("", "float32")
+                for d in ("", "float32", "dt", "D dt_bias")
+            ),
+            *(Case(3, 2, 20, n, lies=a, pool=b) for n in (16, 128) for a in BY_TOKEN for b in SLOTS),
+            *(Case(3, 2, 20, 128, lies=a, pool=b, tied="all") for a in BY_TOKEN for b in SLOTS),
+            *(
+                Case(5, 3, 20, 128, others=a, tied=b, tokens=2, **SERVED)
+                for a in PARAMETERS
+                for b in ("", "all", "A_n dt")
+            ),
+            *(Case(5, 2, 20, n, without=a, tied=b) for n in (16, 128) for a in _WITHOUT for b in ("", "all")),
+            *(Case(70000, 1, 2, 4, index="int64"), Case(2, 70000, 1, 4), Case(2, 0, 100000, 16)),
+            *(Case("400x1+1000+off5", 2, 8, 16, 2, steps="row", columns=2, tied=a, odd=True) for a in ("", "all")),
+            *(Case("3+7+0+200", 4, 16, 64, 2, dtype="float32", targets=a, columns=4) for a in (None, "one", "each")),
+        ]
+    )
+)
+
+_MAMBA1_BENCH: Any = {"heads": 0, "d_state": 16, "slots": None}
+_SERVING: Any = {**_HYBRID, "spare": 0}
+
+BENCH = (
+    Case(128, **{**_MAMBA2_130M, "dtype": "float32", "slots": None}),
+    *(Case(n, slots=None if n < 256 else "permuted", **_SERVING) for n in (1, 16, 64, 256)),
+    *(Case(n, state_dtype="float32", slots=None if n < 256 else "permuted", **_SERVING) for n in (16, 64, 256)),
+    Case(1, dim=1536, dtype="float32", **_MAMBA1_BENCH),
+    Case(128, dim=1536, dtype="float32", **_MAMBA1_BENCH),
+    *(Case(n, dim=8192, **_MAMBA1_BENCH) for n in (16, 64)),
+    Case(32, tokens=4, steps="row", **_SERVING),
+)
+
+BIG = (
+    Case(5, 128, 64, 128, 8, spare=4100, **TIED),
+    Case(262200, 128, 64, 1, spare=0, without="z", **TIED),
+)
+"""A pool of more than 2**32 elements; tokens of more than 2**31."""

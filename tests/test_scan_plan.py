@@ -1,0 +1,116 @@
+"""What is planned for selective scans: accesses are aligned, and every token of every channel has its lanes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuconv.dtypes import BFLOAT16, FLOAT32, FLOATS
+from cuconv.kernels.scan import CHUNK, MAX_STATE, MAX_TOKENS, SHAPES, THREADS, lanes_for, own_tokens
+from cuconv.kernels.selective_scan_carry import SelectiveScanCarry
+from cuconv.launch import MAX_DIVIDEND, ceil_div
+from cuconv.ops.selective_scan_plan import Launch, Operands, plan, scratch_size, segments
+from tests.placement import place
+from tests.test_plan import FEW, MANY, numbers_of, some, variants
+
+SIZES = st.one_of(FEW, MANY)
+LENGTHS = st.one_of(FEW, MANY.map(lambda n: min(n, MAX_TOKENS)))
+
+
+def operands(
+    shape: tuple[int, int, int], d_state: int, dtype: Any = BFLOAT16, matrix: Any = None, **lies: Any
+) -> Operands:
+    """A call with arrays like u, and a last state."""
+    batch, dim, seqlen = shape
+    u, A = place(dtype, shape, **lies).layout, place(FLOAT32, (dim, d_state)).layout
+    B = matrix or place(dtype, (batch, 1, d_state, seqlen)).layout
+    last = place(FLOAT32, (batch, dim, d_state)).layout
+    return Operands(u, u, A, B, B, None, None, None, u, True, last_state=last)
+
+
+def test_lanes_have_every_state() -> None:
+    for d_state in range(1, MAX_STATE + 1):
+        lanes, states = lanes_for(d_state)
+        assert lanes * states >= d_state
+        # No fewer would do.
+        assert all(a * b < d_state for a, b in SHAPES[: SHAPES.index((lanes, states))])
+
+
+@given(st.tuples(SIZES, SIZES, LENGTHS), st.integers(1, MAX_STATE))
+@settings(max_examples=400)
+def test_segments_are_all_of_a_row(shape: tuple[int, int, int], d_state: int) -> None:
+    cut = segments(shape, d_state)
+    assert cut.tokens % CHUNK == 0
+    assert (cut.parts - 1) * cut.tokens < max(shape[2], 1) <= cut.parts * cut.tokens
+    if cut.parts > 1:
+        # The kernels count the states of all rows in 32 bits.
+        assert shape[0] * shape[1] * d_state <= MAX_DIVIDEND
+        assert scratch_size(shape, d_state) == shape[0] * cut.parts * shape[1] * (d_state + 1)
+    else:
+        assert scratch_size(shape, d_state) == 0
+
+
+@given(st.tuples(SIZES, SIZES, LENGTHS), st.integers(1, MAX_STATE))
+@settings(max_examples=400)
+def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_state: int) -> None:
+    batch, dim, _ = shape
+    o = operands(shape, d_state)
+    try:
+        launches = plan(o)
+    except ValueError:
+        # Too large for one launch: said so, and before anything ran.
+        return
+    cut = segments(shape, d_state)
+    assert len(launches) == (3 if cut.parts > 1 else 1)
+    for launch in launches:
+        assert launch.kernel in variants()[type(launch.kernel)]
+        assert launch.config.grid[1:] == (1, 1) and launch.config.block == (THREADS, 1, 1)
+        n = numbers_of(launch)
+        if isinstance(launch.kernel, SelectiveScanCarry):
+            assert launch.config.threads >= batch * dim * d_state
+            assert (n["states"][0], n["channels"][0]) == (d_state, dim)
+            continue
+        lanes, _ = lanes_for(d_state)
+        assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
+        assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
+        assert (n["segments"][0], n["segment_tokens"]) == cut
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("d_state", [1, 8, 16, 32])
+def test_every_way_to_be_unaligned(dtype: Any, d_state: int) -> None:
+    """All small offsets of u and B from an aligned address, and of their rows from each other."""
+    accesses = set()
+    for shift, gap in np.ndindex(8, 8):
+        matrix = place(dtype, (2, 1, d_state, 24), shift=int(gap), pad=(0, 0, 0, int(shift))).layout
+        o = operands((2, 3, 24), d_state, dtype, matrix, shift=int(shift), pad=(0, 0, int(gap)))
+        (launch,) = plan(o)
+        assert_aligned(o, launch)
+        kernel: Any = launch.kernel
+        accesses.add((kernel.vec, kernel.b_vec))
+    lanes, _ = lanes_for(d_state)
+    widest = 16 // dtype.itemsize
+    assert {vec for vec, _ in accesses} >= {1, min(own_tokens(lanes), widest)}
+    assert {vec for _, vec in accesses} >= {1, widest}
+
+
+def assert_aligned(o: Operands, launch: Launch) -> None:
+    """Every address that a width makes a thread access is a multiple of it."""
+    kernel: Any = launch.kernel
+    assert kernel.vec <= own_tokens(kernel.lanes)
+    for layout, vec in ((o.u, kernel.vec), (o.B, kernel.b_vec), (o.C, kernel.c_vec)):
+        assert vec == 1 or layout.strides[-1] == 1
+        assert vec * layout.itemsize <= 16
+        for row in np.ndindex(*(min(n, 3) for n in layout.shape[:-1])):
+            at = layout.first + sum(i * stride for i, stride in zip(row, layout.strides, strict=False))
+            assert all((at + token // vec * vec) % vec == 0 for token in some(layout.shape[-1]))
+
+
+def test_nothing_is_launched_where_nothing_is_written() -> None:
+    assert plan(operands((0, 3, 5), 4)) == plan(operands((2, 0, 5), 4)) == ()
+    assert plan(operands((2, 3, 0), 4)._replace(last_state=None)) == ()
+    assert len(plan(operands((2, 3, 0), 4))) == 1
