@@ -69,7 +69,8 @@ def good_heads(xp: Any) -> dict[str, Any]:
 
 def good_bare(xp: Any) -> dict[str, Any]:
     """Without heads and options."""
-    shapes = dict.fromkeys(("x", "dt"), (BATCH, DIM)) | dict.fromkeys("BC", (BATCH, N))
+    shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(("x", "dt"), (BATCH, DIM))}
+    shapes |= dict.fromkeys("BC", (BATCH, N))
     shapes |= {"state": (BATCH, DIM, N), "A": (DIM, N)}
     return {**{name: xp.ones(shape, np.float32) for name, shape in shapes.items()}, "out": poisoned(xp, BATCH, DIM)}
 

@@ -1,8 +1,9 @@
 """Kernels compiled for every architecture, without a GPU: no spills, no stack.
 
 There are too many variants to compile them all. A covering set has every value of every axis, and of the pairs of
-values many, others on every architecture; on one it has every pair of width, vector width and dtype. What the compiler
-said is kept in pytest's cache under the digest of all that decides it.
+values many; on one architecture it has every pair of width, vector width and dtype. Each of the others compiles half of
+a set of its own, in turn the even and the odd rows. What the compiler said is kept in pytest's cache under the digest
+of all that decides it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
+from functools import cache
 from itertools import combinations
 
 import pytest
@@ -38,8 +40,12 @@ def values_of(kernel: Kernel, axes: Sequence[str]) -> Values:
     return tuple((axis, getattr(kernel, axis)) for axis in axes)
 
 
-def covering(cls: type[Kernel], strength: int, arch: int) -> list[Kernel]:
-    """Variants in which every value of every axis appears and all that `strength` CORE axes can be together."""
+Required = list[tuple[str, ...]]
+
+
+@cache
+def holders_of(cls: type[Kernel], strength: int) -> tuple[Required, dict[Values, list[Kernel]]]:
+    """What a covering set of this strength must have, and the variants that have it."""
     axes = [field.name for field in fields(cls)]
     core = [axis for axis in CORE if axis in axes]
     required = [(axis,) for axis in axes] + list(combinations(core, min(strength, len(core))))
@@ -47,6 +53,13 @@ def covering(cls: type[Kernel], strength: int, arch: int) -> list[Kernel]:
     for kernel in cls.variants():
         for chosen in required:
             holders[values_of(kernel, chosen)].append(kernel)
+    return required, dict(holders)
+
+
+def covering(cls: type[Kernel], strength: int, arch: int) -> list[Kernel]:
+    """Variants in which every value of every axis appears and all that `strength` CORE axes can be together."""
+    axes = [field.name for field in fields(cls)]
+    required, holders = holders_of(cls, strength)
     choose = random.Random(f"{cls.__name__} {arch}")
     missing, rows, seen = dict.fromkeys(holders), [], set[Values]()
 
@@ -66,20 +79,22 @@ def covering(cls: type[Kernel], strength: int, arch: int) -> list[Kernel]:
     return rows
 
 
-def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, cache: pytest.Cache | None) -> dict[str, Resources]:
+def compiled(
+    cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Cache | None
+) -> dict[str, Resources]:
     """What ptxas reports of every row, by expression."""
     code, target = source.load(), f"sm_{arch}"
     expressions = [kernel.expression for kernel in rows]
     told = repr((code.digest, cls.unit, expressions, nvrtc.options(target), nvrtc.version()))
     key = f"cuconv/resources/{hashlib.sha256(told.encode()).hexdigest()}"
-    if cache is not None and (kept := cache.get(key, None)) is not None:
+    if memory is not None and (kept := memory.get(key, None)) is not None:
         return {expression: Resources(**resources) for expression, resources in kept.items()}
     programs = [expressions[i : i + VARIANTS_A_PROGRAM] for i in range(0, len(rows), VARIANTS_A_PROGRAM)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         done = pool.map(lambda program: nvrtc.compile(code, f"{cls.unit}.cu", program, target).resources, programs)
         found = {expression: resources for each in done for expression, resources in each.items()}
-    if cache is not None:
-        cache.set(key, {expression: asdict(resources) for expression, resources in found.items()})
+    if memory is not None:
+        memory.set(key, {expression: asdict(resources) for expression, resources in found.items()})
     return found
 
 
@@ -88,7 +103,9 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, cache: pytest.Cac
 def test_kernels_compile_without_spills(cls: type[Kernel], arch: int, request: pytest.FixtureRequest) -> None:
     if arch not in nvrtc.supported_archs():
         pytest.skip(f"this NVRTC does not compile for sm_{arch}")
-    rows = covering(cls, 2 if arch == THOROUGH else 1, arch)
+    rows = covering(cls, 2, arch) if arch == THOROUGH else covering(cls, 1, arch)[ARCHS.index(arch) % 2 :: 2]
+    if not rows:
+        pytest.skip(f"{cls.__name__} has one variant, which other architectures compile")
     found = compiled(cls, rows, arch, getattr(request.config, "cache", None))
     assert found.keys() == {kernel.expression for kernel in rows}
     spilling = [

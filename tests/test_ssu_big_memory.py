@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def test_billions_of_elements(case: Case) -> None:
 
     one = replace(case, batch=1, slots=None, spare=0)
     for i in chosen:
-        inputs = {name: CupyArrays.fetch(arrays[name]) for name in ("A", "D", "dt_bias") if name in arrays}
+        inputs: Any = {name: CupyArrays.fetch(arrays[name]) for name in ("A", "D", "dt_bias") if name in arrays}
         inputs |= {name: CupyArrays.fetch(arrays[name], slice(i, i + 1)) for name in ssm.BY_TOKENS if name in arrays}
         written = {
             "out": CupyArrays.fetch(arrays["out"], slice(i, i + 1)),

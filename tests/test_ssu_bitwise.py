@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuconv.kernels.selective_state_update import SelectiveStateUpdate
 from tests import emulator, ssm
 from tests.cases import selective_state_update as table
 from tests.compare import assert_same_bits
@@ -90,6 +91,27 @@ def test_a_sequence_alone_has_the_bits_that_it_has_in_a_batch(d_state: int, tied
 
 
 @TIED
+@pytest.mark.parametrize("tokens", [None, 3], ids=["single", "several"])
+def test_larger_calls_have_the_bits_of_smaller_ones(tokens: int | None, tied: str) -> None:
+    """However many rows a warp has, however states are stored, and whether 32 bits reach everywhere."""
+    if (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    case = Case(3, 2, 37, 128, tokens=tokens, tied=tied, odd=True)
+    others = [replace(case, force=f"rows={rows}") for rows in (2, 4, 8, 16)]
+    if tokens is not None or not tied:
+        del others[1:]
+    others += [replace(case, force="narrow=0")] + [replace(case, force="stream=0")] * (tokens is None)
+    prebuild(emulated, [case, *others])
+    launches = filter(None, map(table.launch, others))
+    assert {launch.kernel for launch in launches} <= set(SelectiveStateUpdate.variants())
+    values = table.inputs(case)
+    wanted = emulated(table, case, values)
+    for other in others:
+        for name, array in emulated(table, other, values).items():
+            assert_same_bits(array, wanted[name], f"{name} by {other.force}")
+
+
+@TIED
 @STATES
 def test_states_have_the_same_bits_wherever_they_go(d_state: int, tied: str, run: Runner) -> None:
     """In place, out of place, into a slot a token, into the buffer: and out does not depend on it."""
@@ -120,13 +142,13 @@ def test_states_have_the_same_bits_wherever_they_go(d_state: int, tied: str, run
 
 def last_states(case: Case, known: Values, got: Values) -> Array:
     """The states after the last token, wherever they went."""
-    if case.targets == "one":
-        return got["state"][known["dst_state_batch_indices"]]
-    if case.targets == "each":
-        return got["state"][known["dst_state_batch_indices"][:, -1]]
+    states, at = got["state"], known["state_batch_indices"]
     if case.frozen:
-        return got["intermediate_states_buffer"][known["intermediate_state_indices"], -1]
-    return got["state"][known["state_batch_indices"]]
+        states, at = got["intermediate_states_buffer"][:, -1], known["intermediate_state_indices"]
+    elif case.targets is not None:
+        at = known["dst_state_batch_indices"].reshape(len(at), -1)[:, -1]
+    last: Array = states[at]
+    return last
 
 
 @TIED

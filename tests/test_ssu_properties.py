@@ -35,13 +35,14 @@ ANY_KIND = st.fixed_dictionaries(
     }
 )
 VECTORS = {"lies": "fused", "pool": "slot_strided", "others": "dense"}
+LARGER_WAY = {"force": "rows=2 narrow=0"}
 FEW_KINDS = st.sampled_from(
     [
         {"d_state": 16, "dtype": "float32"},
         {"d_state": 128, "dtypes": "float32"},
-        {"d_state": 20, "state_dtype": "float32"},
+        {"d_state": 20, "state_dtype": "float32", **LARGER_WAY},
         {"d_state": 16, "dtype": "float32", **VECTORS},
-        {"d_state": 128, "dtypes": "float32", **VECTORS},
+        {"d_state": 128, "dtypes": "float32", **VECTORS, **LARGER_WAY},
         {"d_state": 20, "state_dtype": "float32", **VECTORS},
         {"d_state": 128, "dtype": "float16", "A_dtype": "", "seed": 3, **VECTORS},
     ]
@@ -167,7 +168,7 @@ def test_emulated_kernels_follow_the_oracle(call: SsmCall, seed: int) -> None:
         pytest.skip(reason)
     before = place_call(call, seed)
     after = {name: placed.copy() for name, placed in before.items()}
-    launch = table.plan(table.operands(call.case, call.placements))
+    launch = table.launch_on(call.case, call.placements)
     if launch is not None:
         tensors = table.tensors({name: placed.array for name, placed in after.items()})
         emulator.run(launch.kernel, launch.config, launch.numbers, tensors)

@@ -3,9 +3,23 @@
 
 #include "common/platform.cuh"
 
-// log(1 + exp(v)); above 20, where a float cannot tell the two apart, v.
+// log(1 + exp(v)) = max(v, 0) + log(1 + t) with t = exp(-|v|), which is at most 1, and log(1 + t) = 2 atanh(t / (2 +
+// t)), whose series is cut where it is below a float's precision. Above 20 this is v. The logarithm is off by at most 9
+// * 2**-24 of itself; a quarter of the instructions of log1pf(expf(v)).
 __device__ __forceinline__ float softplus(float v) {
-    return v > 20.0f ? v : log1pf(expf(v));
+    // 1 / log(2) in two parts: one alone costs -|v| as many bits as the exponential is long.
+    const float high = -fabsf(v) * 1.44269502f;
+    const float low = fmaf(-fabsf(v), 1.92596303e-8f, fmaf(-fabsf(v), 1.44269502f, -high));
+    const float power = exp2_approx(high);
+    const float t = fmaf(power, low * 0.693147182f, power);
+    const float s = __fdividef(t, 2.0f + t);
+    const float q = s * s;
+    float sum = fmaf(q, 1.0f / 13.0f, 1.0f / 11.0f);
+    sum = fmaf(q, sum, 1.0f / 9.0f);
+    sum = fmaf(q, sum, 1.0f / 7.0f);
+    sum = fmaf(q, sum, 1.0f / 5.0f);
+    sum = fmaf(q, sum, 1.0f / 3.0f);
+    return fmaxf(v, 0.0f) + 2.0f * fmaf(s * q, sum, s);
 }
 
 // What silu<T> wants its argument multiplied by: a linear sum takes the factor into its coefficients for free.

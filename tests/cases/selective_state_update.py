@@ -105,7 +105,12 @@ def bytes_moved(case: Case) -> int:
 
 def launch(case: Case) -> Launch | None:
     """What the op runs for this call on a GPU, or would run for a larger one."""
-    o = operands(case, placements(case))
+    return launch_on(case, placements(case))
+
+
+def launch_on(case: Case, placed: Mapping[str, Placement]) -> Launch | None:
+    """The same for arrays that lie so."""
+    o = operands(case, placed)
     planned = plan(o)
     if planned is None or not case.force:
         return planned
@@ -202,6 +207,7 @@ _MAMBA_130M: Any = {"heads": 0, "dim": 1536, "d_state": 16, "dtype": "float32"}
 _MAMBA2_130M: Any = {"heads": 24, "dim": 64, "d_state": 128, "without": "z", **TIED}
 _HYBRID: Any = {"heads": 128, "dim": 64, "d_state": 128, "groups": 8, "without": "z", **TIED}
 _BATCHES = (1, 2, 5)
+_SERVED_OR_NOT: Any = ({}, SERVED)
 _WITHOUT = ("", "D", "z", "dt_bias", "D z", "z dt_bias", "all")
 _STEPS: tuple[Any, ...] = (
     {},
@@ -213,7 +219,7 @@ _STEPS: tuple[Any, ...] = (
 EDGE = tuple(
     dict.fromkeys(
         [
-            *(Case(n, **model, **more) for n in _BATCHES for model in (_MAMBA_130M,) for more in ({}, SERVED)),
+            *(Case(n, **{**_MAMBA_130M, **more}) for n in _BATCHES for more in _SERVED_OR_NOT),
             *(
                 Case(n, **{**model, "dtype": a, "state_dtype": b}, **more)
                 for n, more in zip((1, 2, 2, 3), _STEPS, strict=True)
