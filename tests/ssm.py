@@ -215,8 +215,9 @@ def integers(case: Case, seed: int = 0) -> dict[str, Array]:
 
 
 def _with_strange_ones(case: Case, name: str, number: int, values: Array) -> Array:
-    """The numbers with some that are none of the pool, others than those of the array before."""
-    strange = [case.pool_slots, -2, case.pool_slots + 7, -(2**31), 2**31 - 1]
+    """The numbers with some that are none of the pool or the buffer, others than those of the array before."""
+    end = len(case.lengths) + 1 if name == "intermediate_state_indices" else case.pool_slots
+    strange = [end, -2, end + 7, -(2**31), 2**31 - 1]
     strange += [2**40, -(2**40)] * (case.index == "int64")
     if name.endswith("state_batch_indices"):
         strange.insert(0, case.pad_slot_id)

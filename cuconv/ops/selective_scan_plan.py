@@ -117,7 +117,7 @@ def segments(shape: tuple[int, ...], d_state: int) -> Segments:
     threads = batch * dim_blocks_for(dim, lanes_for(d_state)[0]) * THREADS
     chunks = max(1, ceil_div(seqlen, CHUNK))
     wanted = min(ceil_div(FILL_THREADS, max(1, threads)), seqlen // CHUNK)
-    if wanted < 2 or FILL_THREADS < WORTH_CUTTING * threads:
+    if wanted < 2 or WORTH_CUTTING * threads > FILL_THREADS:
         return Segments(1, chunks * CHUNK)
     tokens = ceil_div(chunks, wanted) * CHUNK
     return Segments(ceil_div(seqlen, tokens), tokens)
