@@ -1,9 +1,9 @@
 """Kernels compiled for every architecture, without a GPU: no spills, no stack.
 
 There are too many variants to compile them all. A covering set has every value of every axis, and of the pairs of
-values many; on one architecture it has every pair of width, vector width and dtype. Each of the others compiles a third of
-a set of its own, in turn another one. What the compiler said is kept in pytest's cache under the digest
-of all that decides it.
+values many; on one architecture it has every pair of width, vector width and dtype. Each of the others compiles a third
+of a set of its own, in turn another one. What the compiler said is kept in pytest's cache under the digest of all that
+decides it.
 """
 
 from __future__ import annotations
