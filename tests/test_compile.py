@@ -1,8 +1,8 @@
 """Kernels compiled for every architecture, without a GPU: no spills, no stack.
 
 There are too many variants to compile them all. A covering set has every value of every axis, and of the pairs of
-values many; on one architecture it has every pair of width, vector width and dtype. Each of the others compiles a third
-of a set of its own, in turn another one. What the compiler said is kept in pytest's cache under the digest of all that
+values many; on one architecture it has every pair of vector width and dtype. Each of the others compiles a third of a
+set of its own, in turn another one. What the compiler said is kept in pytest's cache under the digest of all that
 decides it.
 """
 
@@ -28,7 +28,7 @@ from tests.discovery import all_kernels
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 THOROUGH = 90
 
-CORE = ("width", "vec", "input_t")
+CORE = ("vec", "input_t")
 CANDIDATES = 40
 VARIANTS_A_PROGRAM = 8
 
