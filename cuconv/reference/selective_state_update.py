@@ -216,16 +216,17 @@ class SelectiveStateUpdate:
         return round_stochastically(values, random.reshape(values.shape), self.state.dtype)
 
     def results(self) -> Results:
-        """What the call leaves."""
+        """What the call leaves; what is too large is infinite, as on a GPU, and not worth a warning."""
         out = np.zeros(self.x.shape)
         pool, buffer = self.state.copy(), self.intermediate_states_buffer
         buffer = None if buffer is None else buffer.copy()
-        for token in self.tokens():
-            out[token.place] = token.out.reshape(out[token.place].shape)
-            if token.slot is not None:
-                pool[token.slot] = self.rounded(token, token.after).reshape(pool.shape[1:])
-            if token.row is not None and buffer is not None:
-                buffer[token.row, token.number] = self.rounded(token, token.after).reshape(buffer.shape[2:])
+        with np.errstate(over="ignore", invalid="ignore"):
+            for token in self.tokens():
+                out[token.place] = token.out.reshape(out[token.place].shape)
+                if token.slot is not None:
+                    pool[token.slot] = self.rounded(token, token.after).reshape(pool.shape[1:])
+                if token.row is not None and buffer is not None:
+                    buffer[token.row, token.number] = self.rounded(token, token.after).reshape(buffer.shape[2:])
         return Results(out, pool, buffer)
 
 
