@@ -99,6 +99,8 @@ def selective_state_update(
     checks.between("philox_rounds", philox_rounds, 1, MAX_ROUNDS)
     seed = None
     if isinstance(rand_seed, int | np.integer):
+        if isinstance(rand_seed, bool):
+            checks.integer("rand_seed", rand_seed)
         checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
         seed, rand_seed = int(rand_seed), None
     given = (

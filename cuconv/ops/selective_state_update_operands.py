@@ -187,6 +187,8 @@ def _check_indices_arrays(given: dict[str, Layout | None], sequences: int, slots
             if len(layout.shape) not in (1, 2):
                 raise ValueError(message(name, f"shape {layout.shape}", "1 or 2 axes (batch[, columns])"))
             checks.shape(name, layout.shape, (sequences, *layout.shape[1:]), "sequences[, columns]")
+            if layout.shape[1:] == (0,):
+                raise ValueError(message(f"columns of {name}", 0, "at least 1"))
     for name in ("num_accepted_tokens", "intermediate_state_indices"):
         if (layout := given[name]) is not None:
             checks.dtype(name, layout.dtype, INDICES)
