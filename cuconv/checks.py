@@ -184,3 +184,17 @@ def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
     used, times = np.unique(got, return_counts=True)
     if (twice := used[times > 1]).size:
         raise ValueError(message(argument, f"slot {twice[0]} for several sequences", "a slot of its own for each"))
+
+
+def not_read_by_others(
+    argument: str,
+    written: np.ndarray[Any, Any],
+    writers: np.ndarray[Any, Any],
+    read: np.ndarray[Any, Any],
+    readers: np.ndarray[Any, Any],
+) -> None:
+    """A slot that one sequence writes is not what another one starts from: which comes first is not defined."""
+    writer = dict(zip(written.tolist(), writers.tolist(), strict=True))
+    for slot, reader in zip(read.tolist(), readers.tolist(), strict=True):
+        if writer.get(slot, reader) != reader:
+            raise ValueError(message(argument, f"slot {slot}, which another sequence starts from", "a slot of its own"))

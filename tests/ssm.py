@@ -103,8 +103,8 @@ class Case:
     def width(self) -> int:
         """The columns of index arrays that have two axes, and the steps of the buffer."""
         if isinstance(self.batch, str):
-            return self.columns or max(self.lengths, default=0)
-        return max(self.columns, 1 if self.tokens is None else self.tokens)
+            return self.columns or max([1, *self.lengths])
+        return max(self.columns, 1, self.tokens or 0)
 
     @property
     def pool_slots(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.ssu_calls import BATCH, GOOD, SLOTS
+from tests.ssu_calls import BATCH, GOOD, SLOTS, TOKENS
 from tests.test_bad_input import KINDS, Change, module_of, value
 from tests.update_calls import also
 from tests.varlen_calls import Row, refuse
@@ -42,6 +42,10 @@ ROWS: dict[str, dict[str, Row]] = {
         "row-large": (ints(ROW, [3, 4, 1]), ValueError, outside(ROW, 4, 4)),
         "row-negative": (ints(ROW, [3, -7, 1]), ValueError, outside(ROW, -7, 4)),
         "row-twice": (ints(ROW, [3, 3, 1]), ValueError, of_several(ROW, 3)),
+        "target-is-another's-start": (
+            ints(TARGET, [3, 1, 8]), ValueError,
+            f"{TARGET}: got slot 1, which another sequence starts from; wanted a slot of its own",
+        ),
     },
     "accepted": {
         "slot-large": (ints(SLOT, [[3, 0], [1, 9], [6, 5]]), ValueError, outside(SLOT, 9, SLOTS)),
@@ -94,12 +98,22 @@ FINE: dict[str, tuple[str, Change, list[bool]]] = {
         [False, True, False],
     ),
     "not-stored": ("batch", also(ints(TARGET, [-1, -1, 2]), ints(ROW, [-1, 3, -1])), [True, True, True]),
-    "shared-start": ("batch", ints(SLOT, [3, 3, 3]), [True, True, True]),
+    "padded-source-with-a-target": (
+        "batch", also(ints(SLOT, [-1, 2, -1]), ints(TARGET, [5, 2, 5]), ints(ROW, [0, 1, 0])), [False, True, False],
+    ),
+    "padded-source-with-a-target-outside": (
+        "batch", also(ints(SLOT, [-1, 2, -1]), ints(TARGET, [99, 2, -5]), ints(ROW, [77, 1, -8])),
+        [False, True, False],
+    ),
+    "shared-start": ("batch", also(ints(SLOT, [3, 3, 3]), ints(TARGET, [5, 4, 8])), [True, True, True]),
     "shared-and-frozen": (
         "batch", also(ints(SLOT, [5, 5, 5]), value(TARGET, None), value("disable_state_update", True)),
         [True, True, True],
     ),
     "all-accepted": ("accepted", ints(ACCEPTED, [2, 2, -5]), [True, True, True]),
+    "columns-beyond-the-tokens": (
+        "accepted", ints(SLOT, [[3, 0, 9], [1, 2, 9], [6, 5, -7]]), [True, True, True],
+    ),
     "accepted-padded": ("accepted", ints(SLOT, [[-1, 0], [1, 2], [6, -1]]), [False, True, True]),
 }  # fmt: skip
 
@@ -125,8 +139,17 @@ def targets(arguments: dict[str, Any], is_live: list[bool]) -> set[int]:
     """The slots that must have been written."""
     to = arguments.get(TARGET)
     to = (arguments[SLOT] if to is None else to).tolist()
-    rows = [row if isinstance(row, list) else [row] for row, live in zip(to, is_live, strict=True) if live]
+    rows = [row[:TOKENS] if isinstance(row, list) else [row] for row, live in zip(to, is_live, strict=True) if live]
     return {slot for row in rows for slot in row if slot != arguments.get("pad_slot_id", -1)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checked_columns_beyond_a_packed_sequence_may_be_anything(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUCONV_CHECK", "1")
+    xp = module_of(kind)
+    arguments = GOOD["packed"](xp) | {TARGET: xp.asarray([[4, 5, 99], [5, 5, -7], [8, 0, 2]], np.int32)}
+    cuconv.selective_state_update(**arguments)
+    assert [slot for slot in range(SLOTS) if bool((arguments["state"][slot] != 1).any())] == used_slots("packed")
 
 
 @pytest.mark.parametrize("kind", KINDS)

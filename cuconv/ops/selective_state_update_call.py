@@ -90,27 +90,35 @@ def _check_indices(o: Operands, given: Sequence[Any], family: Family) -> None:
     def read(name: str) -> Any:
         return None if named[name] is None else family.to_host(named[name])
 
-    slots, live = o.state.shape[0], np.ones(o.sequences, bool)
+    lengths = np.full(o.sequences, o.x.shape[1])
     if (starts := read("cu_seqlens")) is not None:
         checks.boundaries("cu_seqlens", starts, o.x.shape[1])
-        live = np.diff(starts) > 0
-    sources, targets = read("state_batch_indices"), read("dst_state_batch_indices")
+        lengths = np.diff(starts)
+    slots, sources, targets = o.state.shape[0], read("state_batch_indices"), read("dst_state_batch_indices")
+    own = np.arange(o.sequences) if sources is None else sources
     if (accepted := read("num_accepted_tokens")) is not None:
         columns = sources.shape[1]
-        if (many := accepted[live & (accepted > columns)]).size:
+        if (many := accepted[(lengths > 0) & (accepted > columns)]).size:
             wanted = f"at most {columns}, the columns of state_batch_indices"
             raise ValueError(message("num_accepted_tokens", many[0], wanted))
-    if sources is not None:
-        used = sources[live]
-        checks.inside("state_batch_indices", used[used != o.pad_slot_id], slots)
-    written = targets if targets is not None else sources
-    if written is not None and not o.disable_state_update:
+        own = sources[np.arange(o.sequences), np.clip(accepted, 1, columns) - 1]
+    live = (lengths > 0) & (own != o.pad_slot_id)
+    checks.inside("state_batch_indices", own[live], slots)
+    if not o.disable_state_update:
         name = "state_batch_indices" if targets is None else "dst_state_batch_indices"
-        used = written[live]
-        checks.slots(name, used[used != o.pad_slot_id], slots)
-    if (rows := read("intermediate_state_indices")) is not None and o.intermediate_states_buffer is not None:
-        used = rows[live]
-        checks.slots("intermediate_state_indices", used[used != o.pad_slot_id], o.intermediate_states_buffer.shape[0])
+        written = targets if targets is not None else own if accepted is None else sources
+        # A row for every sequence, of which each token has a column.
+        used = written.reshape(o.sequences, -1)
+        column = np.arange(used.shape[1])
+        is_used = live[:, None] & (used != o.pad_slot_id) & ((column < lengths[:, None]) | (written.ndim == 1))
+        checks.slots(name, used[is_used], slots)
+        sequence = np.broadcast_to(np.arange(o.sequences)[:, None], used.shape)[is_used]
+        checks.not_read_by_others(name, used[is_used], sequence, own[live], np.flatnonzero(live))
+    if o.intermediate_states_buffer is not None:
+        rows = read("intermediate_state_indices")
+        name = "state_batch_indices" if rows is None else "intermediate_state_indices"
+        used = (own if rows is None else rows)[live]
+        checks.slots(name, used[used != o.pad_slot_id], o.intermediate_states_buffer.shape[0])
 
 
 def _run_reference(o: Operands, given: Sequence[Any], out: Any) -> None:
