@@ -6,6 +6,7 @@ or DLPack array comes, torch never: a torch tensor can only come from a program 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -56,9 +57,17 @@ class Family:
         """The array's contents, which waits for the device."""
         raise NotImplementedError
 
+    def checks_contents(self) -> bool:
+        """Whether the user wants index arrays read back and checked."""
+        return os.environ.get("CUCONV_CHECK", "0") not in ("", "0")
+
     def stream(self, device: int) -> int:
         """The raw handle of the caller's current stream on the device."""
         raise NotImplementedError
+
+    def load(self, kernel: Any, device: int) -> Any:
+        """A kernel, ready to be launched."""
+        return kernel.load(device)
 
 
 class _ByteStrideFamily(Family):
@@ -221,6 +230,11 @@ def _singleton(family: type[Family]) -> Family:
     if family not in _families:
         _families[family] = family()
     return _families[family]
+
+
+def register(kind: type, family: type[Family]) -> None:
+    """Make a type's objects arrays of a family."""
+    _family_of_type[kind] = _singleton(family)
 
 
 def family(array: Any) -> Family | None:

@@ -82,7 +82,7 @@ class Call:
         if not self._launches:
             return
         if not self._loaded:
-            self._loaded = tuple(launch.kernel.load(self.device) for launch in self._launches)
+            self._loaded = tuple(family.load(launch.kernel, self.device) for launch in self._launches)
         packed = self._launches[0].kernel.params.pointers.pack(*pointers)
         stream = family.stream(self.device)
         for loaded, (_, config, numbers) in zip(self._loaded, self._launches, strict=True):

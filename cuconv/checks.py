@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,11 +153,6 @@ def total(argument: str, parts: Sequence[int], wanted: int, axis: str) -> None:
     """Numbers add up."""
     if sum(parts) != wanted:
         raise ValueError(message(argument, f"{tuple(parts)}, in all {sum(parts)}", f"{wanted} in all ({axis})"))
-
-
-def contents_too() -> bool:
-    """Whether the user wants index arrays read back and checked."""
-    return os.environ.get("CUCONV_CHECK", "0") not in ("", "0")
 
 
 def boundaries(argument: str, got: np.ndarray[Any, Any], wanted: int) -> None:

@@ -1,4 +1,4 @@
-"""Convolution shapes of published models: what a prefill of one layer runs."""
+"""Shapes of published models: what one layer of each runs."""
 
 from __future__ import annotations
 
@@ -6,32 +6,70 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class ConvShape:
-    """One layer's short convolution.
+class Conv:
+    """A layer's short convolution.
 
     dim counts every channel that is convolved together: for Mamba-2 x, B and C (d_inner + 2 * ngroups * d_state), for
-    Gated DeltaNet q, k and v. Mamba-1 layers hold (batch, dim, seqlen) with contiguous sequences, the others with
-    contiguous channels.
+    Gated DeltaNet q, k and v.
     """
 
     dim: int
     width: int = 4
     bias: bool = True
-    activation: str | None = "silu"
-    channel_last: bool = True
+    silu: bool = True
+    parts: str = ""
+    """Channels of x, B and C, "4096,1024,1024", where the layer splits what it has convolved."""
+    heads: str = ""
+    """Heads times channels of q, k and v, "16x128,16x128,32x128", where it splits it so."""
+
+
+@dataclass(frozen=True)
+class States:
+    """A layer's selective state space: Mamba-2's by head, Mamba's when nheads is 0, headdim then being d_inner."""
+
+    nheads: int
+    headdim: int
+    d_state: int
+    ngroups: int = 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """One layer; a Mamba layer holds (batch, dim, seqlen) with contiguous sequences, the others contiguous channels."""
+
+    conv: Conv
+    states: States | None = None
+
+    @property
+    def is_mamba1(self) -> bool:
+        return self.states is not None and self.states.nheads == 0
+
+
+def _mamba(d_inner: int) -> Model:
+    return Model(Conv(d_inner), States(0, d_inner, 16))
+
+
+def _mamba2(nheads: int, ngroups: int, headdim: int = 64, d_state: int = 128) -> Model:
+    d_inner, grouped = nheads * headdim, ngroups * d_state
+    conv = Conv(d_inner + 2 * grouped, parts=f"{d_inner},{grouped},{grouped}")
+    return Model(conv, States(nheads, headdim, d_state, ngroups))
+
+
+def _linear_attention(q: int, k: int, v: int, head: int = 128) -> Model:
+    return Model(Conv((q + k + v) * head, bias=False, heads=f"{q}x{head},{k}x{head},{v}x{head}"))
 
 
 MODELS = {
-    "mamba-130m": ConvShape(2 * 768, channel_last=False),
-    "mamba-2.8b": ConvShape(2 * 2560, channel_last=False),
-    "falcon-mamba-7b": ConvShape(2 * 4096, channel_last=False),
-    "jamba-v0.1": ConvShape(2 * 4096, channel_last=False),
-    "mamba2-130m": ConvShape(2 * 768 + 2 * 128),
-    "mamba2-2.7b": ConvShape(2 * 2560 + 2 * 128),
-    "codestral-mamba-7b": ConvShape(2 * 4096 + 2 * 8 * 128),
-    "nemotron-h-8b": ConvShape(128 * 64 + 2 * 8 * 128),
-    "qwen3-next-80b": ConvShape(2 * 16 * 128 + 32 * 128, bias=False),
-    "kimi-linear-48b": ConvShape(32 * 128, bias=False),
-    "lfm2-1.2b": ConvShape(2048, width=3, bias=False, activation=None),
+    "mamba-130m": _mamba(2 * 768),
+    "mamba-2.8b": _mamba(2 * 2560),
+    "falcon-mamba-7b": _mamba(2 * 4096),
+    "jamba-v0.1": _mamba(2 * 4096),
+    "mamba2-130m": _mamba2(24, 1),
+    "mamba2-2.7b": _mamba2(80, 1),
+    "codestral-mamba-7b": _mamba2(128, 8),
+    "nemotron-h-8b": _mamba2(128, 8),
+    "qwen3-next-80b": _linear_attention(16, 16, 32),
+    "kimi-linear-48b": _linear_attention(32, 32, 32),
+    "lfm2-1.2b": Model(Conv(2048, width=3, bias=False, silu=False)),
 }
 """By name, from the models' published configurations."""

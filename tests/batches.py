@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
+from cuconv.workloads.batches import lengths
 
 
 @dataclass(frozen=True)
@@ -43,16 +42,7 @@ def batch(spec: str) -> Batch:
             token += int(term.removeprefix("off"))
             continue
         starts = starts or [token]
-        for length in _lengths(term):
+        for length in lengths(term):
             token += length
             starts.append(token)
     return Batch(token, tuple(starts or [token]))
-
-
-def _lengths(term: str) -> list[int]:
-    count, _, length = term.rpartition("x")
-    if "in" not in term:
-        return [int(length)] * int(count or 1)
-    count, _, total = term.partition("in")
-    cuts = np.random.default_rng(zlib.crc32(term.encode())).integers(0, int(total) + 1, int(count) - 1)
-    return [int(n) for n in np.diff(np.sort(np.array([0, *cuts, int(total)])))]

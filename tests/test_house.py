@@ -28,11 +28,15 @@ FLOORS = {
     "kernel": 3,
     "call": 4,
     "kernels": 4,
+    "abstract": 5,
     "ops": 5,
     "timing": 5,
+    "workloads": 6,
     "": 6,
-    "__main__": 6,
     "torch": 6,
+    "bench": 7,
+    "cli": 8,
+    "__main__": 9,
 }
 """A module imports from lower floors only; inside a folder, `may_import_inside` decides."""
 
@@ -51,14 +55,14 @@ def may_import_inside(folder: str, importer: str, imported: str) -> bool:
             for name in (importer, imported)
         ]
         return rank[1] is not None and (rank[0] is None or rank[0] > rank[1])
-    return folder in ("jit", "reference", "torch")
+    return folder in ("jit", "reference", "torch", "workloads", "bench", "cli")
 
 
 IMPORTERS = {
-    "cupy": {"cuconv.arrays", "cuconv.kernel", "cuconv.timing", "cuconv.__main__"},
+    "cupy": {"cuconv.arrays", "cuconv.kernel", "cuconv.timing", "cuconv.bench", "cuconv.cli"},
     "cupy_backends": {"cuconv.kernel", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
-    "torch": {"cuconv.torch"},
+    "torch": {"cuconv.torch", "cuconv.bench", "cuconv.cli.doctor"},
 }
 """Whoever else imports these makes them needed where they are not."""
 

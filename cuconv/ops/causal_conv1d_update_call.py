@@ -49,7 +49,7 @@ def run(
     call = _prepare(family, form, activation is not None, bool(disable_state_update), pad_slot_id, *facts)
     if call.written:
         call.check_overlap(pointers, call.written, call.in_place)
-    if checks.contents_too():
+    if family.checks_contents():
         _check_indices(call.operands, given, family)
     outs = list(given[OUT:])
     for i, shape in call.new:

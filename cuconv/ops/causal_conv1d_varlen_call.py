@@ -39,7 +39,7 @@ def run(
     call = _prepare(family, form, activation is not None, pad_slot_id, *facts)
     if call.written:
         call.check_overlap(pointers, call.written)
-    if checks.contents_too():
+    if family.checks_contents():
         _check_indices(call.operands, given, family, pad_slot_id)
     outs = list(given[len(INPUTS) :])
     for i, shape in call.new:

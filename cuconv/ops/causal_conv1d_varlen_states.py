@@ -52,7 +52,7 @@ def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out:
     call = _prepare(family, state_len, *facts)
     if out is not None:
         call.check_overlap(pointers, [OUT])
-    if checks.contents_too():
+    if family.checks_contents():
         checks.boundaries("cu_seqlens", family.to_host(cu_seqlens), call.x.shape[0])
     if out is None:
         out = family.empty(x, call.out.shape, ORDER)

@@ -107,7 +107,7 @@ def selective_scan_varlen_fn(
     call = _prepare(family, bool(delta_softplus), pad_slot_id, *facts)
     if call.written:
         call.check_overlap(pointers, call.written)
-    if checks.contents_too():
+    if family.checks_contents():
         _check_indices(call.packed, given, family)
     if out is None:
         out = family.empty(u, call.shape, call.order)

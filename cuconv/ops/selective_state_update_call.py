@@ -37,7 +37,7 @@ def run(
     pointers, facts = family.inspect(ARGUMENTS, given)
     call = _prepare(family, options, *facts)
     call.check_overlap(pointers, call.written, call.in_place)
-    if checks.contents_too():
+    if family.checks_contents():
         _check_indices(call.operands, given, family)
     out = given[OUT]
     if out is None:

@@ -1,0 +1,109 @@
+"""Arrays that are shapes and nothing else: what a call would launch, found out without a GPU and without memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cuconv import arrays
+from cuconv.arrays import Facts, Family
+from cuconv.call import Launch
+from cuconv.dtypes import DType
+from cuconv.kernel import Kernel
+from cuconv.launch import LaunchConfig
+from cuconv.layout import ALIGNMENT, Layout, dense_strides
+
+# Further apart than any array is long, so that no two are taken to overlap.
+_addresses = itertools.count(2**60, 2**48)
+
+
+@dataclass(frozen=True, eq=False)
+class AbstractArray:
+    """An array on a GPU as far as its shape, strides (in elements) and dtype go; it begins `offset` elements from an
+    aligned address.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    offset: int = 0
+    address: int = field(default_factory=lambda: next(_addresses))
+
+    @property
+    def pointer(self) -> int:
+        """Where it would begin."""
+        return self.address + self.offset * self.dtype.itemsize
+
+
+class AbstractFamily(Family):
+    name = "abstract"
+
+    def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
+        pointers: list[int] = []
+        facts: list[Facts | None] = []
+        for array in given:
+            if array is None:
+                pointers.append(0)
+                facts.append(None)
+                continue
+            if type(array) is not AbstractArray:
+                self._reject(arguments[len(facts)], array)
+            pointers.append(array.pointer)
+            facts.append((array.shape, array.strides, array.dtype, array.pointer % ALIGNMENT))
+        return pointers, facts
+
+    def layout(self, argument: str, facts: Facts) -> Layout:
+        shape, strides, dtype, offset = facts
+        return Layout(shape, strides, dtype, 0, offset)
+
+    def pointer(self, array: Any) -> int:
+        address: int = array.pointer
+        return address
+
+    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
+        return AbstractArray(shape, dense_strides(shape, order), like.dtype)
+
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        raise TypeError("an abstract array has no contents")
+
+    def checks_contents(self) -> bool:
+        return False
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def load(self, kernel: Kernel, device: int) -> Any:
+        return _Recorder(kernel)
+
+
+class _Recorder:
+    """In the place of a loaded kernel: notes what would be launched."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def launch(self, config: LaunchConfig, arguments: bytes, stream: int) -> None:
+        _launched.get().append(Launch(self._kernel, config, arguments[self._kernel.params.pointers.size :]))
+
+
+_launched: ContextVar[list[Launch]] = ContextVar("launched")
+arrays.register(AbstractArray, AbstractFamily)
+
+
+def launches_of(function: Callable[..., Any], **arguments: Any) -> tuple[Launch, ...]:
+    """What a call with these arguments, its arrays AbstractArrays, would launch, in order.
+
+    The checks of the call are made, so it raises what the call would.
+    """
+    launched: list[Launch] = []
+    token = _launched.set(launched)
+    try:
+        function(**arguments)
+    finally:
+        _launched.reset(token)
+    return tuple(launched)
