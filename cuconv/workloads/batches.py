@@ -26,6 +26,6 @@ def _term(term: str) -> list[int]:
         found = [int(length)] * int(times or 1)
     except ValueError:
         found = [-1]
-    if min(found, default=-1) < 0:
+    if min(found, default=0) < 0:
         raise ValueError(f"sequences: got {term!r}; wanted terms such as 512, 16x512 or 9in100, joined by +") from None
     return found
