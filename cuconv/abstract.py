@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from cuconv import arrays
-from cuconv.arrays import Facts, Family
+from cuconv.arrays import Facts, PlainFamily
 from cuconv.call import Launch
 from cuconv.dtypes import DType
 from cuconv.kernel import Kernel
 from cuconv.launch import LaunchConfig
-from cuconv.layout import ALIGNMENT, Layout, dense_strides
+from cuconv.layout import Layout, dense_strides
 
 # Further apart than any array is long, so that no two are taken to overlap.
 _addresses = itertools.count(2**60, 2**48)
@@ -40,26 +40,14 @@ class AbstractArray:
         return self.address + self.offset * self.dtype.itemsize
 
 
-class AbstractFamily(Family):
+class AbstractFamily(PlainFamily):
     name = "abstract"
 
-    def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
-        pointers: list[int] = []
-        facts: list[Facts | None] = []
-        for array in given:
-            if array is None:
-                pointers.append(0)
-                facts.append(None)
-                continue
-            if type(array) is not AbstractArray:
-                self._reject(arguments[len(facts)], array)
-            pointers.append(array.pointer)
-            facts.append((array.shape, array.strides, array.dtype, array.pointer % ALIGNMENT))
-        return pointers, facts
+    def _place(self, array: Any) -> tuple[int, int]:
+        return array.pointer, 0
 
     def layout(self, argument: str, facts: Facts) -> Layout:
-        shape, strides, dtype, offset = facts
-        return Layout(shape, strides, dtype, 0, offset)
+        return Layout(*facts)
 
     def pointer(self, array: Any) -> int:
         address: int = array.pointer

@@ -70,8 +70,8 @@ class Family:
         return kernel.load(device)
 
 
-class _ByteStrideFamily(Family):
-    """NumPy and CuPy count strides in bytes."""
+class PlainFamily(Family):
+    """Arrays that know their shapes, strides and dtypes as attributes."""
 
     def _place(self, array: Any) -> tuple[int, int]:
         """The array's address and device."""
@@ -91,6 +91,10 @@ class _ByteStrideFamily(Family):
             pointers.append(pointer)
             facts.append((array.shape, array.strides, array.dtype, device, pointer % ALIGNMENT))
         return pointers, facts
+
+
+class _ByteStrideFamily(PlainFamily):
+    """NumPy and CuPy count strides in bytes."""
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset = facts

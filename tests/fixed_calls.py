@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cuconv
@@ -24,6 +25,7 @@ from tests.cases import (
 )
 from tests.compare import check_results
 from tests.gpu import CupyArrays, TorchTensors
+from tests.test_gpu_semantics import CYCLES, SPIN
 from tests.test_numerics import place_arguments
 
 BATCHES = ("20+3+0+40+off2", "1+30+33+0+off1", "0+0+0+0+off65", "65+0+0+0")
@@ -118,3 +120,23 @@ class Fixed:
         self.wait()
         after = {name: self._copies.download(buffer) for name, (buffer, _) in self._uploaded.items()}
         check_results(self._module, self._case, self._before, after)
+
+
+def assert_on_the_callers_cupy_stream(module: ModuleType, similar: list[Any]) -> None:
+    """A call runs behind what is already on CuPy's current stream, and does not wait for it."""
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", module, similar[0])
+    fixed()
+    spin = cupy.RawKernel(SPIN, "spin")
+    spin((1,), (1,), (np.int64(1),))
+    late = Fixed("cupy", module, similar[1])
+    fixed.wait()
+    side, done = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
+    with side:
+        spin((1,), (1,), (np.int64(CYCLES),))
+        fixed.take(late)
+        fixed()
+        done.record(side)
+    assert not done.done, "the call waited for the device"
+    done.synchronize()
+    fixed.check()

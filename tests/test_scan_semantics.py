@@ -8,14 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import cuconv
 from tests import cases
 from tests.cases import selective_scan_fn as table
-from tests.fixed_calls import Fixed
-from tests.test_gpu_semantics import CYCLES, SPIN
+from tests.fixed_calls import Fixed, assert_on_the_callers_cupy_stream
 
 pytestmark = pytest.mark.gpu
 
@@ -44,22 +42,7 @@ def test_a_torch_graph_keeps_the_memory_between_launches() -> None:
 
 
 def test_all_launches_are_on_the_callers_stream() -> None:
-    cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", table, SIMILAR[0])
-    fixed()
-    spin = cupy.RawKernel(SPIN, "spin")
-    spin((1,), (1,), (np.int64(1),))
-    late = Fixed("cupy", table, SIMILAR[1])
-    fixed.wait()
-    side, done = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
-    with side:
-        spin((1,), (1,), (np.int64(CYCLES),))
-        fixed.take(late)
-        fixed()
-        done.record(side)
-    assert not done.done, "the call waited for the device"
-    done.synchronize()
-    fixed.check()
+    assert_on_the_callers_cupy_stream(table, SIMILAR)
 
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])

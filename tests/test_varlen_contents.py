@@ -7,7 +7,7 @@ import pytest
 
 import cuconv
 from tests.test_bad_input import KINDS, module_of
-from tests.varlen_calls import GOOD, Row, good_whole, ints, refuse
+from tests.varlen_calls import GOOD, Row, assert_good, good_whole, ints, refuse
 
 ALL_THREE = ("causal_conv1d_varlen_fn", "causal_conv1d_split", "causal_conv1d_qkv_split")
 STARTS: dict[str, tuple[list[int], str]] = {
@@ -75,8 +75,4 @@ def test_checked_contents_may_be_padded_and_empty(
 def test_the_good_call_is_good(name: str, checked: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUCONV_CHECK", checked)
     arguments = GOOD[name](module_of(kind))
-    results = getattr(cuconv, name)(**arguments)
-    outs = arguments["out"] if isinstance(arguments["out"], tuple) else (arguments["out"],)
-    returned = results if isinstance(results, tuple) else (results,)
-    assert all(result is out for result, out in zip(returned, outs, strict=True))
-    assert not any(bool((out != out).any()) for out in outs)
+    assert_good(name, arguments)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 import cuconv
 from tests import cases
-from tests.fixed_calls import CALLS, Fixed
-from tests.test_gpu_semantics import CYCLES, LIBRARIES, SPIN, Foreign, byte_strides
+from tests.fixed_calls import CALLS, Fixed, assert_on_the_callers_cupy_stream
+from tests.test_gpu_semantics import CYCLES, LIBRARIES, Foreign, byte_strides
 
 pytestmark = pytest.mark.gpu
 
@@ -53,22 +52,7 @@ def test_a_torch_graph_is_replayed_with_other_sequences(module: ModuleType, simi
 
 @EACH_CALL
 def test_the_callers_cupy_stream_is_used_and_nothing_is_awaited(module: ModuleType, similar: list[Any]) -> None:
-    cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", module, similar[0])
-    fixed()
-    spin = cupy.RawKernel(SPIN, "spin")
-    spin((1,), (1,), (np.int64(1),))
-    late = Fixed("cupy", module, similar[1])
-    fixed.wait()
-    side, done = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
-    with side:
-        spin((1,), (1,), (np.int64(CYCLES),))
-        fixed.take(late)
-        fixed()
-        done.record(side)
-    assert not done.done, "the call waited for the device"
-    done.synchronize()
-    fixed.check()
+    assert_on_the_callers_cupy_stream(module, similar)
 
 
 @EACH_CALL

@@ -83,3 +83,12 @@ def refuse(name: str, row: Row, kind: str, calls: dict[str, Any] = GOOD) -> None
     assert type(caught.value) is error
     assert str(caught.value) == wanted.format(kind=kind)
     assert snapshot(arguments) == before
+
+
+def assert_good(name: str, arguments: dict[str, Any]) -> None:
+    """The call gives back the arrays it was given for its results, and no NaN in them."""
+    results = getattr(cuconv, name)(**arguments)
+    outs = arguments["out"] if isinstance(arguments["out"], tuple) else (arguments["out"],)
+    returned = results if isinstance(results, tuple) else (results,)
+    assert all(result is out for result, out in zip(returned, outs, strict=True))
+    assert not any(bool((out != out).any()) for out in outs)

@@ -6,28 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cuconv.dtypes import DType
-from cuconv.kernel import Kernel, Params
 from cuconv.kernels import update
-from cuconv.kernels.update import MANY_TOKENS_CHANNELS, SEQUENCES, update_axes
+from cuconv.kernels.update import MANY_TOKENS_CHANNELS, SEQUENCES, UpdateKernel, update_axes
 
 THREADS = update.THREADS
 
 
 @dataclass(frozen=True)
-class CausalConv1dUpdate(Kernel):
+class CausalConv1dUpdate(UpdateKernel):
     """A thread owns `vec` channels of a sequence."""
 
     unit: ClassVar[str] = "causal_conv1d_update"
-    params: ClassVar[Params] = update.PARAMS
 
-    width: int
-    input_t: DType
-    weight_t: DType
-    state_t: DType
-    vec: int
-    silu: bool
-    ranges: int
     sequences: int
 
     @classmethod

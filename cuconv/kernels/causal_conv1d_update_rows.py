@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from cuconv.dtypes import DType
-from cuconv.kernel import Kernel, Params
 from cuconv.kernels import update
-from cuconv.kernels.update import SEQUENCES, update_axes
+from cuconv.kernels.update import SEQUENCES, UpdateKernel, update_axes
 
 THREADS = update.THREADS
 
@@ -21,19 +19,11 @@ def state_lens(width: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class CausalConv1dUpdateRows(Kernel):
+class CausalConv1dUpdateRows(UpdateKernel):
     """A thread owns `vec` channels of a sequence and their whole states."""
 
     unit: ClassVar[str] = "causal_conv1d_update_rows"
-    params: ClassVar[Params] = update.PARAMS
 
-    width: int
-    input_t: DType
-    weight_t: DType
-    state_t: DType
-    vec: int
-    silu: bool
-    ranges: int
     state_len: int
     sequences: int
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
-from cuconv.dtypes import FLOATS
-from cuconv.kernel import Params
+from cuconv.dtypes import FLOATS, DType
+from cuconv.kernel import Kernel, Params
 from cuconv.kernels import ranges
 from cuconv.kernels.conv import vectors, widths
 from cuconv.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div
@@ -64,7 +65,20 @@ OPERANDS = (
     ("intermediate_rows", "i8"),
 )
 
-PARAMS = Params(POINTERS, *OPERANDS)
+
+@dataclass(frozen=True)
+class UpdateKernel(Kernel):
+    """Base of the kernels of the decode step: the template parameters that all have."""
+
+    params: ClassVar[Params] = Params(POINTERS, *OPERANDS)
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    state_t: DType
+    vec: int
+    silu: bool
+    ranges: int
 
 
 def widest_channels(itemsize: int, width: int) -> int:
