@@ -18,8 +18,12 @@ from cuconv.kernel import Kernel
 from cuconv.launch import LaunchConfig
 from cuconv.layout import Layout, dense_strides
 
-# Further apart than any array is long, so that no two are taken to overlap.
-_addresses = itertools.count(2**60, 2**48)
+_made = itertools.count()
+
+
+def _address() -> int:
+    """Further from the last ones than any array is long, so that no two of a call are taken to overlap."""
+    return 2**60 + next(_made) % 2**18 * 2**44
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +36,7 @@ class AbstractArray:
     strides: tuple[int, ...]
     dtype: DType
     offset: int = 0
-    address: int = field(default_factory=lambda: next(_addresses))
+    address: int = field(default_factory=_address)
 
     @property
     def pointer(self) -> int:

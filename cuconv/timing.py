@@ -10,7 +10,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from cuconv.kernels.copy import Copy
 from cuconv.launch import ceil_div
@@ -21,6 +24,20 @@ COLD_BYTES = 3
 """A graph's sets of arrays together hold this many times the L2 cache."""
 
 Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """What repeated measurements of one thing say: the median, and where the middle three fifths of them lie."""
+
+    p20: float
+    p50: float
+    p80: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], unit: float = 1.0) -> Percentiles:
+        """Of values in seconds, in this unit of time."""
+        return cls(*(float(value) / unit for value in np.percentile(values, (20, 50, 80))))
 
 
 def sets_needed(nbytes: int) -> int:
@@ -38,7 +55,6 @@ class Replay:
         """Capture `calls`, which enqueue on CuPy's current stream, in turn and at least MIN_CALLS of them."""
         from cupy import cuda
 
-        self._cuda = cuda
         self._stream = cuda.Stream(non_blocking=True)
         self.calls = max(MIN_CALLS, len(calls))
         with self._stream:
@@ -57,20 +73,31 @@ class Replay:
         self._graph.launch(self._stream)
         self._stream.synchronize()
 
-    def seconds(self) -> float:
-        """What the device spends on one call: the median of REPLAYS replays, by events."""
-        times: list[float] = []
-        for _ in range(REPLAYS):
-            start, stop = self._cuda.Event(), self._cuda.Event()
-            start.record(self._stream)
-            self._graph.launch(self._stream)
-            stop.record(self._stream)
-            stop.synchronize()
-            times.append(self._cuda.get_elapsed_time(start, stop) * 1e-3)
-        return statistics.median(times) / self.calls
+    def times(self, replays: int = REPLAYS) -> list[float]:
+        """Seconds that the device spends on one call, replay by replay."""
+        return by_events(lambda: self._graph.launch(self._stream), self._stream, self.calls, replays)
+
+    def seconds(self, replays: int = REPLAYS) -> float:
+        """Their median."""
+        return statistics.median(self.times(replays))
 
 
-def copy_time(nbytes: int) -> float:
+def by_events(work: Call, stream: Any, calls: int, replays: int) -> list[float]:
+    """Seconds of one call, again and again, where `work` enqueues this many calls on a CuPy stream."""
+    from cupy import cuda
+
+    times: list[float] = []
+    for _ in range(replays):
+        start, stop = cuda.Event(), cuda.Event()
+        start.record(stream)
+        work()
+        stop.record(stream)
+        stop.synchronize()
+        times.append(cuda.get_elapsed_time(start, stop) * 1e-3 / calls)
+    return times
+
+
+def copy_time(nbytes: int, replays: int = REPLAYS) -> float:
     """Seconds for a plain copy that moves `nbytes` bytes, half of them read and half written."""
     import cupy
 
@@ -85,7 +112,7 @@ def copy_time(nbytes: int) -> float:
         arguments = kernel.params.pointers.pack(x.data.ptr, out.data.ptr) + packed
         return lambda: loaded.launch(config, arguments, cupy.cuda.get_current_stream().ptr)
 
-    return Replay([call(x, out) for x, out in sets]).seconds()
+    return Replay([call(x, out) for x, out in sets]).seconds(replays)
 
 
 def host_time(call: Call, synchronize: Call, calls: int = 500, rounds: int = 7) -> float:

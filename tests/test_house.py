@@ -62,6 +62,7 @@ IMPORTERS = {
     "cupy": {"cuconv.arrays", "cuconv.kernel", "cuconv.timing", "cuconv.bench", "cuconv.cli"},
     "cupy_backends": {"cuconv.kernel", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
+    "matplotlib": {"cuconv.bench.drawing", "cuconv.bench.pictures"},
     "torch": {"cuconv.torch", "cuconv.bench", "cuconv.cli.doctor"},
 }
 """Whoever else imports these makes them needed where they are not."""

@@ -49,9 +49,14 @@ class Array:
         return self.order or tuple(range(len(self.shape)))
 
     @property
+    def nbytes(self) -> int:
+        """The memory that it takes."""
+        return prod(self.stored) * self.dtype.itemsize
+
+    @property
     def bytes_moved(self) -> int:
         """What a call at least moves of it."""
-        return (prod(self.stored) if self.touched is None else self.touched) * self.dtype.itemsize
+        return self.nbytes if self.touched is None else self.touched * self.dtype.itemsize
 
     @property
     def abstract(self) -> AbstractArray:

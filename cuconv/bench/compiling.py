@@ -1,0 +1,61 @@
+"""Many kernels compiled at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import cuconv
+from cuconv.abstract import launches_of
+from cuconv.jit.build import build
+from cuconv.jit.cache import Artifact
+from cuconv.kernel import Kernel
+from cuconv.workloads.workload import Workload
+
+MOST_JOBS = 16
+"""Kernels at a time: the compiler takes some hundred megabytes for each."""
+
+Wanted = tuple[Kernel, int]
+"""A kernel and the compute capability that it is for."""
+
+Done = Callable[[int, int, str], None]
+"""Is told how many kernels of how many there are, and the last one's name."""
+
+
+def kernels_of(workloads: Iterable[Workload]) -> list[Kernel]:
+    """What these calls would launch, each kernel once."""
+    launches = (launch for w in workloads for launch in launches_of(getattr(cuconv, w.function), **w.abstract()))
+    return list(dict.fromkeys(launch.kernel for launch in launches))
+
+
+def compile_all(kernels: Collection[Kernel], capability: int, done: Done) -> dict[Kernel, Artifact | Exception]:
+    """Every kernel for one architecture as it is on disk, or why there is none."""
+    found = compile_each([(kernel, capability) for kernel in kernels], done)
+    return {kernel: each for (kernel, _), each in found.items()}
+
+
+def compile_each(wanted: Collection[Wanted], done: Done, jobs: int | None = None) -> dict[Wanted, Artifact | Exception]:
+    """The same for each on its own; `jobs` at a time, or as many as there are processors for."""
+    found: dict[Wanted, Artifact | Exception] = {}
+    # Threads: the compiler runs without the interpreter's lock.
+    pool = ThreadPoolExecutor(jobs or default_jobs())
+    try:
+        waiting = {pool.submit(build, kernel.file, kernel.expression, arch): (kernel, arch) for kernel, arch in wanted}
+        for future in as_completed(waiting):
+            each, error = waiting[future], future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            found[each] = error or future.result()
+            done(len(found), len(waiting), each[0].unit)
+    finally:
+        # An interrupt waits for what has begun, not for what is still to come.
+        pool.shutdown(cancel_futures=True)
+    return {each: found[each] for each in wanted}
+
+
+def default_jobs() -> int:
+    """A kernel for every processor that this process may use, within reason."""
+    # Not every system says what a single process may use.
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MOST_JOBS)

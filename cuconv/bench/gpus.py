@@ -1,0 +1,107 @@
+"""GPUs as numbers, and from them what a call can at best take: predictions, where nothing can be measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What decides how fast memory and multiprocessors are."""
+
+    name: str
+    capability: int
+    multiprocessors: int
+    bandwidth: float
+    """Of the memory, in bytes a second, as the data sheet has it."""
+    l2_bytes: int
+    clock: float
+    """Of the multiprocessors when they boost, in Hz."""
+
+    def exponential_seconds(self, count: int) -> float | None:
+        """For so many exponentials; None when the clock is not known."""
+        if not self.clock:
+            return None
+        return (
+            count / _EXPONENTIALS * (REFERENCE.multiprocessors * REFERENCE.clock) / (self.multiprocessors * self.clock)
+        )
+
+    def copy_seconds(self, nbytes: int) -> float | None:
+        """For a plain copy that moves so many bytes, read and written together, from a cold cache.
+
+        As REFERENCE does it, with so many more bytes as its memory is faster. None when the bandwidth is not known.
+        """
+        if not self.bandwidth:
+            return None
+        scaled = nbytes * REFERENCE.bandwidth / self.bandwidth
+        sizes, seconds = zip(*_COPIES, strict=True)
+        if scaled <= sizes[-1]:
+            return float(np.interp(scaled, sizes, seconds))
+        return float(seconds[-1] * scaled / sizes[-1])
+
+
+_MIB = 2**20
+
+KNOWN = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("H200", 90, 132, 4.8e12, 50 * _MIB, 1.98e9),
+        Gpu("H100", 90, 132, 3.35e12, 50 * _MIB, 1.98e9),
+        Gpu("A100", 80, 108, 2.039e12, 40 * _MIB, 1.41e9),
+        Gpu("B200", 100, 148, 8.0e12, 126 * _MIB, 1.965e9),
+        Gpu("L40S", 89, 142, 0.864e12, 96 * _MIB, 2.52e9),
+        Gpu("RTX4090", 89, 128, 1.008e12, 72 * _MIB, 2.52e9),
+    )
+}
+"""By name, from their data sheets; those that come in several forms as SXM modules with 80 GB or more."""
+
+REFERENCE = KNOWN["H200"]
+"""Where the two measurements below were made: calls in a CUDA graph over more memory than the cache holds."""
+
+EMPTY_KERNEL = 0.5e-6
+
+_COPIES = (
+    (0, EMPTY_KERNEL),
+    (_MIB, 1.8e-6),
+    (8 * _MIB, 3.7e-6),
+    (16 * _MIB, 5.4e-6),
+    (64 * _MIB, 18.5e-6),
+    (256 * _MIB, 67e-6),
+    (512 * _MIB, 131e-6),
+    (2048 * _MIB, 518e-6),
+)
+"""Bytes that a copy moves, half read and half written, and seconds."""
+
+_EXPONENTIALS = 3.6e12
+"""A second; special-function units that do 16 a clock and multiprocessor would do 4.2e12."""
+
+
+def present(number: int | None = None) -> Gpu:
+    """A device of this machine, CuPy's current one if None: by its data sheet if it is known, else as it says it is."""
+    from cupy import cuda
+
+    device = cuda.Device(number)
+    attributes = device.attributes
+    found = Gpu(
+        cuda.runtime.getDeviceProperties(device.id)["name"].decode(),
+        int(device.compute_capability),
+        attributes["MultiProcessorCount"],
+        # Two transfers a clock; kilohertz and bits.
+        2e3 * attributes.get("MemoryClockRate", 0) * attributes.get("GlobalMemoryBusWidth", 0) / 8,
+        attributes["L2CacheSize"],
+        1e3 * attributes.get("ClockRate", 0),
+    )
+    return as_known(found)
+
+
+def as_known(gpu: Gpu) -> Gpu:
+    """The same with the data sheet's numbers, if its name and what it says of itself are those of a known one."""
+    for known in KNOWN.values():
+        is_named = known.name in gpu.name.replace(" ", "")
+        # The same name may be that of a smaller or slower form; one that does not say is taken at its name.
+        is_as_fast = not gpu.bandwidth or abs(gpu.bandwidth / known.bandwidth - 1) < 0.1
+        if is_named and gpu.multiprocessors == known.multiprocessors and is_as_fast:
+            return replace(known, name=gpu.name)
+    return gpu

@@ -1,0 +1,239 @@
+"""Times of functions beside a copy and beside other libraries, on one GPU in one run. No time for wrong numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import cuconv
+from cuconv.bench.machine import Machine
+from cuconv.bench.numerics import Difference, compare
+from cuconv.bench.peers.found import Loaded
+from cuconv.bench.peers.peer import Ready
+from cuconv.bench.results import OURS, Host, Kernel
+from cuconv.timing import Call, Percentiles
+from cuconv.workloads.workload import Workload
+
+SHARE = 0.7
+"""Of the free memory: the rest is for what calls allocate."""
+
+MIN_SETS = 2
+
+PEER_SLACK = 8.0
+"""How many of our tolerances a peer may be off by. Others round between steps or compute fast exponentials; what is
+wrong is off by hundreds.
+"""
+
+HOST_CALLS, MIN_HOST_CALLS = 500, 20
+HOST_SECONDS = 0.1
+"""Kernels that are longer wait behind each other: then fewer calls must do."""
+
+
+class TooLarge(Exception):
+    """A workload that this GPU has no memory for; the text says what it needs."""
+
+
+class Set(NamedTuple):
+    """One call's arrays and what it writes to."""
+
+    arrays: dict[str, Any]
+    outs: list[Any]
+
+
+class Case(NamedTuple):
+    """A workload on a GPU."""
+
+    machine: Machine
+    workload: Workload
+    set_count: int
+    copy_s: float
+    is_cold: bool
+
+
+def kernels(machine: Machine, workload: Workload, peers: Iterable[Loaded]) -> list[Kernel]:
+    """What one workload takes, ours first. TooLarge if it does not fit."""
+    case = on_machine(machine, workload)
+    rows = [_ours(case)]
+    for peer in peers:
+        if not rows[-1].is_right and not machine.is_alive():
+            break
+        if peer.peer.function == workload.function and (row := _theirs(case, peer)) is not None:
+            rows.append(row)
+    return rows
+
+
+def sets_that_fit(needed: int, set_bytes: int, free_bytes: int) -> int:
+    """How many sets of arrays to make, of so many that are needed to find the L2 cache cold."""
+    fit = int(free_bytes * SHARE) // set_bytes
+    if fit < MIN_SETS:
+        wanted, free = MIN_SETS * set_bytes / SHARE * 2**-30, free_bytes * 2**-30
+        raise TooLarge(f"needs {wanted:.1f} GiB of free memory, of which there are {free:.1f}")
+    return min(needed, fit)
+
+
+def held_bytes(workload: Workload) -> int:
+    """The memory of a set, of which calls need not touch everything."""
+    return sum(array.nbytes for array in (*workload.arrays.values(), *workload.outs))
+
+
+def on_machine(machine: Machine, workload: Workload) -> Case:
+    """A workload with as many sets as fit. TooLarge if too few do."""
+    machine.release()
+    needed = machine.sets_needed(workload.bytes_moved)
+    count = sets_that_fit(needed, held_bytes(workload), machine.free_bytes())
+    try:
+        # Before there are sets, for it has arrays of its own.
+        copy_s = machine.copy_time(workload.bytes_moved)
+    except MemoryError:
+        raise TooLarge("there is no memory for a copy of as many bytes") from None
+    return Case(machine, workload, count, copy_s, count == needed)
+
+
+def _sets(case: Case) -> Iterator[Set]:
+    """New arrays: no library is to work on what another one left, or to pass off its results as its own."""
+    case.machine.release()
+    for number in range(case.set_count):
+        yield Set(case.machine.arrays(case.workload, number), case.machine.outs(case.workload))
+
+
+def our_calls(case: Case) -> tuple[list[Call], list[Difference]]:
+    """Our call on sets of arrays of its own each, and how far the first one's results are from what they should be."""
+    function = getattr(cuconv, case.workload.function)
+    sets = list(_sets(case))
+    first = sets[0]
+    outs = {f"out{number}": out for number, out in enumerate(first.outs)}
+    written = outs | {name: first.arrays[name] for name in case.workload.updated}
+    calls: list[Call] = [partial(function, **case.workload.call(*each)) for each in sets]
+    return calls, _differences(case, first, calls[0], lambda result: written)
+
+
+def _ours(case: Case) -> Kernel:
+    try:
+        calls, differences = our_calls(case)
+        if not all(difference.is_right for difference in differences):
+            return _wrong(case, OURS, differences)
+        return _right(case, OURS, case.machine.times(calls), differences)
+    except MemoryError:
+        raise TooLarge("the GPU's memory was used up in the middle") from None
+    except Exception as error:
+        return _failed(case, OURS, error)
+
+
+def _theirs(case: Case, peer: Loaded) -> Kernel | None:
+    """None for a workload that the library has no means for."""
+    library = peer.peer.library
+    try:
+        ready = list(_ready(case, peer))
+        if not ready:
+            return None
+        first, check = ready[0]
+        differences = _differences(case, first, check.call, check.read)
+        if not max(map(tolerances, differences)) <= PEER_SLACK:
+            return _wrong(case, library, differences)
+        times, note = case.machine.torch_times([each.call for _, each in ready])
+        return _right(case, library, times, differences, check.note, note)
+    except Exception as error:
+        return _failed(case, library, error)
+
+
+def _ready(case: Case, peer: Loaded) -> Iterator[tuple[Set, Ready]]:
+    """Sets of arrays and the library's calls on them; none if it does not do this."""
+    shared: dict[str, Any] = {}
+    for given in _sets(case):
+        tensors = case.machine.tensors(given.arrays)
+        # Libraries remember by the tensor what they have found out about indices, a few tensors long.
+        shared = shared or {name: tensors[name] for name, array in case.workload.arrays.items() if array.values}
+        outs = case.machine.tensors(dict(enumerate(given.outs)))
+        prepared = peer.peer.prepare(peer.function, case.workload, tensors | shared, list(outs.values()))
+        if prepared is None:
+            return
+        yield given, prepared
+
+
+def _differences(case: Case, given: Set, call: Call, read: Callable[[Any], Mapping[str, Any]]) -> list[Difference]:
+    """How far a call on a set is from what it should be."""
+    machine, workload = case.machine, case.workload
+    inputs = {name: machine.cut(workload, name, array) for name, array in given.arrays.items()}
+    got = {name: machine.cut(workload, name, array) for name, array in read(call()).items()}
+    return compare(workload, inputs, got, workload.cut_options)
+
+
+def tolerances(difference: Difference) -> float:
+    """The error in tolerances; infinite for NaN."""
+    return math.inf if math.isnan(difference.used) else float(difference.used)
+
+
+def _right(case: Case, library: str, times: Sequence[float], differences: list[Difference], *notes: str) -> Kernel:
+    kernel_us = Percentiles.of(times, 1e-6)
+    seconds = kernel_us.p50 * 1e-6
+    rate = case.machine.exponentials_per_second
+    cold = "" if case.is_cold else f"only {case.set_count} sets of arrays fit, so the L2 cache is not cold"
+    return _row(
+        case, library, "; ".join(filter(None, (*notes, cold))), differences, kernel_us,
+        case.workload.bytes_moved / seconds * 1e-9, case.copy_s / seconds,
+        case.workload.exponentials / rate / seconds if rate and case.workload.exponentials else None,
+    )  # fmt: skip
+
+
+def _wrong(case: Case, library: str, differences: list[Difference]) -> Kernel:
+    worst = max(differences, key=tolerances)
+    return _row(case, library, f"WRONG: {worst.detail}, {tolerances(worst):.3g} times the tolerance", differences)
+
+
+def _failed(case: Case, library: str, error: Exception) -> Kernel:
+    text = " ".join(str(error).split())
+    return _row(case, library, f"failed: {type(error).__name__}: {text}".removesuffix(": "))
+
+
+def _row(
+    case: Case,
+    library: str,
+    note: str,
+    differences: Sequence[Difference] = (),
+    kernel_us: Percentiles | None = None,
+    gb_per_s: float | None = None,
+    fraction_of_copy: float | None = None,
+    fraction_of_exponentials: float | None = None,
+) -> Kernel:
+    workload = case.workload
+    error = max(map(tolerances, differences), default=math.inf)
+    return Kernel(
+        workload.function, dict(workload.sizes), library, kernel_us, case.copy_s * 1e6, workload.bytes_moved, gb_per_s,
+        fraction_of_copy, workload.exponentials, fraction_of_exponentials,
+        error if math.isfinite(error) else None, kernel_us is not None, note,
+    )  # fmt: skip
+
+
+def too_large(workload: Workload, error: TooLarge) -> Kernel:
+    """The row of a workload that does not fit."""
+    return Kernel(
+        workload.function, dict(workload.sizes), OURS, None, None, workload.bytes_moved, None, None,
+        workload.exponentials, None, None, False, f"too large: {error}",
+    )  # fmt: skip
+
+
+def speed_up(rows: Sequence[Kernel]) -> float | None:
+    """How many times as long the best of the others takes, of the rows of one workload."""
+    times = {row.library: row.kernel_us.p50 for row in rows if row.kernel_us is not None}
+    ours = times.pop(OURS, None)
+    return min(times.values()) / ours if ours and times else None
+
+
+def hosts(machine: Machine, workload: Workload, kernel_us: float) -> Iterator[Host]:
+    """Until a call returns, of CuPy arrays and, where torch is, of its tensors, with results given and not."""
+    machine.release()
+    function = getattr(cuconv, workload.function)
+    arrays, outs = machine.arrays(workload, 0), machine.outs(workload)
+    calls = round(max(MIN_HOST_CALLS, min(HOST_CALLS, HOST_SECONDS / (kernel_us * 1e-6))))
+    for library in ("cupy", "torch"):
+        if library == "torch":
+            try:
+                arrays = machine.tensors(arrays)
+                outs = list(machine.tensors(dict(enumerate(outs))).values())
+            except ImportError:
+                return
+        for given in (None, outs):
+            seconds = machine.host_time(partial(function, **workload.call(arrays, given)), calls)
+            yield Host(workload.function, dict(workload.sizes), library, given is not None, seconds * 1e6)

@@ -1,0 +1,96 @@
+"""How many blocks of a kernel a multiprocessor holds at a time, and what keeps it from holding more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cuconv.launch import WARP_SIZE, ceil_div
+
+REGISTERS = 64 * 1024
+"""Of a multiprocessor."""
+
+PARTITIONS = 4
+"""Each with a quarter of the registers and of the warps."""
+
+REGISTER_STEP = 256
+"""What a warp's registers are rounded up to."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a multiprocessor holds at most."""
+
+    warps: int
+    blocks: int
+    shared_bytes: int
+
+
+_HOPPER, _AMPERE, _ADA = Limits(64, 32, 228 * 1024), Limits(48, 16, 100 * 1024), Limits(48, 24, 100 * 1024)
+_THOR = Limits(48, 24, 228 * 1024)
+
+LIMITS = {
+    70: Limits(64, 32, 96 * 1024),
+    72: Limits(64, 32, 96 * 1024),
+    75: Limits(32, 16, 64 * 1024),
+    80: Limits(64, 32, 164 * 1024),
+    86: _AMPERE,
+    87: Limits(48, 16, 164 * 1024),
+    88: _AMPERE,
+    89: _ADA,
+    90: _HOPPER,
+    100: _HOPPER,
+    101: _THOR,
+    103: _HOPPER,
+    110: _THOR,
+    120: _ADA,
+    121: _ADA,
+}
+"""By compute capability (CUDA programming guide, technical specifications)."""
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Of a multiprocessor by one kernel."""
+
+    allowed: Mapping[str, int]
+    """Blocks that there is room for, by what they take of it."""
+    warps_a_block: int
+    most_warps: int
+
+    @property
+    def blocks(self) -> int:
+        """That a multiprocessor holds at a time."""
+        return min(self.allowed.values())
+
+    @property
+    def warps(self) -> int:
+        """Of these blocks."""
+        return self.blocks * self.warps_a_block
+
+    @property
+    def limited_by(self) -> tuple[str, ...]:
+        """What there is no room of for another block."""
+        return tuple(name for name, blocks in self.allowed.items() if blocks == self.blocks)
+
+
+def occupancy(capability: int, threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
+    """Of a kernel with so many threads a block, registers a thread, and bytes of shared memory a block of any kind.
+
+    None for a compute capability whose limits are not known.
+    """
+    limits = LIMITS.get(capability)
+    if limits is None:
+        return None
+    warps = ceil_div(threads, WARP_SIZE)
+    # The system keeps a kilobyte of every block for itself, and both are handed out in steps.
+    reserved, step = (1024, 128) if capability >= 80 else (0, 256)
+    shared = ceil_div(shared_bytes + reserved, step) * step
+    a_warp = ceil_div(registers * WARP_SIZE, REGISTER_STEP) * REGISTER_STEP
+    allowed = {
+        "registers": REGISTERS // PARTITIONS // a_warp * PARTITIONS // warps,
+        "threads": limits.warps // warps,
+        "blocks": limits.blocks,
+        "shared memory": limits.shared_bytes // shared if shared else limits.blocks,
+    }
+    return Occupancy(allowed, warps, limits.warps)

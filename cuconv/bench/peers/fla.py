@@ -1,0 +1,58 @@
+"""flash-linear-attention: convolutions in Triton, of (batch, seqlen, dim) only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, imported, ready
+from cuconv.workloads.conv import CHANNELS, TOKENS
+from cuconv.workloads.workload import Workload
+
+LIBRARY = "fla"
+MODULES = ("fla.modules.convolution", "fla.modules.causal_conv1d", "fla.modules.conv")
+GATHERED = "states gathered and put back outside the timing"
+
+
+def forward(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
+    """Contiguous channels."""
+    if workload.sizes["contiguous"] != CHANNELS:
+        return None
+    x = tensors["x"].swapaxes(1, 2)
+    filters = {"weight": tensors["weight"], "bias": tensors.get("bias"), **workload.options}
+    return ready(workload, tensors, lambda: function(x, **filters), lambda result: result[0].swapaxes(1, 2))
+
+
+def varlen(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
+    """Contiguous channels. It has no pool: it takes a state of width columns a sequence and returns as many."""
+    if workload.sizes["contiguous"] != CHANNELS:
+        return None
+    x, pool, slots = tensors["x"].swapaxes(0, 1)[None], tensors["conv_states"], tensors["cache_indices"]
+    # The first column is before all that the filter reaches.
+    states = pool[slots][:, :, [0, *range(pool.shape[2])]].contiguous()
+    given = {
+        "weight": tensors["weight"], "bias": tensors.get("bias"), **workload.options, "initial_state": states,
+        "output_final_state": True, "cu_seqlens": tensors["query_start_loc"],
+    }  # fmt: skip
+
+    def read(result: Any) -> Tensors:
+        pool[slots] = result[1][:, :, 1:]
+        return {"out0": result[0][0].swapaxes(0, 1), "conv_states": pool}
+
+    return Ready(lambda: function(x, **given), read, GATHERED)
+
+
+def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
+    """States of width columns, one a sequence and in order."""
+    if workload.sizes["contiguous"] != TOKENS or workload.sizes["tokens"] > 1:
+        return None
+    filters = {"weight": tensors["weight"], "bias": tensors.get("bias"), **workload.options}
+    x, states = tensors["x"], tensors["conv_state"]
+    return Ready(lambda: function(x, states, **filters), lambda result: {"out0": result[0], "conv_state": result[1]})
+
+
+PEERS = (
+    Peer(LIBRARY, "causal_conv1d_fn", imported("causal_conv1d", *MODULES), forward),
+    Peer(LIBRARY, "causal_conv1d_varlen_fn", imported("causal_conv1d", *MODULES), varlen),
+    Peer(LIBRARY, "causal_conv1d_update", imported("causal_conv1d_update", *MODULES), update),
+)

@@ -1,0 +1,23 @@
+"""FlashInfer: the state update of Mamba-2 in CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, imported, same
+from cuconv.workloads.workload import Workload
+
+
+def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
+    """A, dt and D are one a head, d_state a multiple of 32.
+
+    Of several tokens it stores the states after each, but not, as ours is asked to, the last one in its slot.
+    """
+    sizes = workload.sizes
+    if not sizes["nheads"] or sizes["tokens"] > 1 or sizes["d_state"] % 32:
+        return None
+    return same(function, workload, tensors, out=outs[0])
+
+
+PEERS = (Peer("flashinfer", "selective_state_update", imported("selective_state_update", "flashinfer.mamba"), update),)

@@ -1,0 +1,189 @@
+"""What was measured, on disk: JSON lines, first a run's machine and then a line for everything measured in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
+
+from cuconv.errors import message, one_of
+from cuconv.timing import Percentiles
+
+SCHEMA = 1
+
+OURS = "cuconv"
+"""The library that others are beside."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """On what and with what a run was made."""
+
+    time: str
+    """ISO 8601, UTC."""
+    gpu: str
+    compute_capability: int
+    driver: str
+    cuda: str
+    cupy: str
+    torch: str | None
+    python: str
+    cuconv: str
+    source_digest: str
+    """Of the device code."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A library's time on the GPU for one workload, in microseconds; none when its numbers are wrong or it failed."""
+
+    function: str
+    sizes: dict[str, Any]
+    library: str
+    kernel_us: Percentiles | None
+    copy_us: float | None
+    """A copy that moves as many bytes."""
+    bytes_moved: int
+    gb_per_s: float | None
+    fraction_of_copy: float | None
+    exponentials: int
+    fraction_of_exponentials: float | None
+    """Of the rate at which the GPU can compute them; None where there are none."""
+    error: float | None
+    """The largest error, in tolerances; None when there is no such number."""
+    is_right: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Microseconds until a call of cuconv returns, nothing awaited."""
+
+    function: str
+    sizes: dict[str, Any]
+    arrays: str
+    """The library whose arrays it is called with: cupy or torch."""
+    out: bool
+    """Whether `out` is given."""
+    host_us: float
+
+
+Row = Kernel | Host
+
+
+@dataclass(frozen=True)
+class Run:
+    """A header and what was measured then, in order."""
+
+    header: Header
+    rows: list[Row] = field(default_factory=list)
+
+
+KINDS: dict[str, type[Header | Kernel | Host]] = {"run": Header, "kernel": Kernel, "host": Host}
+
+
+def to_json(item: Header | Row) -> dict[str, Any]:
+    """As a line says it."""
+    kind = next(name for name, known in KINDS.items() if known is type(item))
+    return {"kind": kind, **({"schema": SCHEMA} if kind == "run" else {}), **asdict(item)}
+
+
+def append(path: str | Path, *items: Header | Row) -> None:
+    """Add lines to a file, which need not be there."""
+    with Path(path).open("a+b") as file:
+        _mend(file)
+        for item in items:
+            file.write(json.dumps(to_json(item), allow_nan=False).encode() + b"\n")
+
+
+def _mend(file: BinaryIO) -> None:
+    """Let the file end with a whole line: what a crash left of one would spoil the next."""
+    file.seek(0)
+    text = file.read()
+    last = text[text.rfind(b"\n") + 1 :]
+    if last and _is_json(last):
+        file.write(b"\n")
+    elif last:
+        file.truncate(len(text) - len(last))
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read(path: str | Path) -> list[Run]:
+    """The runs of a file. A last line that a crash cut off is left out; ValueError for whatever else is no result."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    runs: list[Run] = []
+    for number, line in enumerate(lines, start=1):
+        if not line or (number == len(lines) and not _is_json(line.encode())):
+            continue
+        try:
+            item = _parse(line)
+            if isinstance(item, Header):
+                runs.append(Run(item))
+            elif not runs:
+                raise ValueError("a measurement before the first run")
+            else:
+                runs[-1].rows.append(item)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from None
+    return runs
+
+
+def _parse(line: str) -> Header | Row:
+    value = json.loads(line)
+    kind = value.pop("kind", None) if isinstance(value, dict) else None
+    if kind not in KINDS:
+        raise ValueError(message("kind", repr(kind), one_of(KINDS)))
+    if kind == "run" and (schema := value.pop("schema", None)) != SCHEMA:
+        raise ValueError(message("schema", repr(schema), SCHEMA))
+    known = KINDS[kind]
+    names = [each.name for each in fields(known)]
+    if value.keys() != set(names):
+        raise ValueError(message(f"keys of a {kind}", ", ".join(value), ", ".join(names)))
+    if isinstance(value.get("kernel_us"), dict):
+        value["kernel_us"] = _percentiles(value["kernel_us"])
+    _check(known, value)
+    return known(**value)
+
+
+def _percentiles(value: dict[str, Any]) -> Percentiles:
+    names = [each.name for each in fields(Percentiles)]
+    if list(value) != names:
+        raise ValueError(message("keys of kernel_us", ", ".join(value), ", ".join(names)))
+    _check(Percentiles, value)
+    return Percentiles(**value)
+
+
+def _check(known: type[Any], value: dict[str, Any]) -> None:
+    """ValueError for a value that is not of its field's type."""
+    for name, hint in get_type_hints(known).items():
+        allowed = [get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
+        # A whole number is written without a point.
+        allowed += [int] if float in allowed else []
+        if type(value[name]) not in allowed:
+            raise ValueError(message(name, repr(value[name]), one_of(each.__name__ for each in allowed)))
+
+
+def latest(paths: Iterable[str | Path]) -> list[tuple[Header, Row]]:
+    """The newest row of each function, sizes and library, host times by kind of arrays, and the run it is from."""
+    newest: dict[tuple[Any, ...], tuple[Header, Row]] = {}
+    for path in paths:
+        for run in read(path):
+            for row in run.rows:
+                who = (row.library,) if isinstance(row, Kernel) else (row.arrays, row.out)
+                key = (row.function, json.dumps(row.sizes, sort_keys=True), who)
+                if key not in newest or newest[key][0].time <= run.header.time:
+                    newest[key] = (run.header, row)
+    return list(newest.values())

@@ -1,0 +1,233 @@
+"""What was measured as Markdown tables, and a text in which they stand between markers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cuconv.bench.measured import Measured, Sizes, batch_text, microseconds, report
+from cuconv.bench.results import Kernel
+from cuconv.errors import message, one_of
+from cuconv.workloads.batches import lengths
+from cuconv.workloads.conv import CHANNELS, TOKENS
+from cuconv.workloads.tables import REPORT
+
+PEER = "best peer µs"
+TIMES = ("µs", "of copy", PEER)
+MISSING, WRONG = "not measured", "WRONG"
+
+
+def figure(value: float) -> str:
+    """Three digits, more where there are more before the point."""
+    digits = next((places for limit, places in ((9.995, 2), (99.95, 1)) if value < limit), 0)
+    return f"{value:.{digits}f}"
+
+
+def timed(measured: Measured, function: str, sizes: Sizes | None, fraction: str = "fraction_of_copy") -> list[str]:
+    """The cells of TIMES: of a kernel, and of the fastest library beside it; empty without sizes."""
+    if sizes is None:
+        return [""] * len(TIMES)
+    row, peers = measured.kernel(function, sizes), measured.peers(function, sizes)
+    time, share = microseconds(row), None if row is None else getattr(row, fraction)
+    best = f"{figure(_time(peers[0]))} {peers[0].library}" if peers else ""
+    if time is None:
+        # Beside what did not fit, and so was not run, there was no copy.
+        return [MISSING if row is None or row.copy_us is None else WRONG, "", best]
+    return [figure(time), "" if share is None else f"{share:.2f}", best]
+
+
+def _time(row: Kernel) -> float:
+    time = microseconds(row)
+    assert time is not None
+    return time
+
+
+def run(measured: Measured) -> str:
+    """On what, with what and when: every machine that there are rows of."""
+    days: dict[str, list[str]] = {}
+    for header in measured.headers:
+        torch = f", torch {header.torch}" if header.torch else ""
+        machine = f"One {header.gpu} (driver {header.driver}, CuPy {header.cupy} for CUDA {header.cuda}{torch})"
+        days.setdefault(machine, []).append(header.time.partition("T")[0])
+    spans = [
+        f"{machine}, {first}" if (first := min(found)) == (last := max(found)) else f"{machine}, {first} to {last}"
+        for machine, found in days.items()
+    ]
+    return f"{'; '.join(spans)}." if spans else "Not measured yet."
+
+
+def forward(measured: Measured) -> str:
+    function = "causal_conv1d_fn"
+    rows = [
+        [
+            f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}",
+            sizes["dtype"],
+            *timed(measured, function, layouts.get(TOKENS)),
+            *timed(measured, function, layouts.get(CHANNELS)),
+        ]
+        for sizes, layouts in by_layout(function)
+    ]
+    return _table(["batch × dim × seqlen", "dtype"], _twice("channel-first", "channel-last"), rows)
+
+
+def varlen(measured: Measured) -> str:
+    function = "causal_conv1d_varlen_fn"
+    rows = [
+        [
+            batch_text(sizes["sequences"]) + ("" if sizes["contiguous"] == CHANNELS else ", tokens contiguous"),
+            sizes["dtype"],
+            str(sizes["dim"]),
+            *timed(measured, function, sizes),
+        ]
+        for sizes in report(function)
+    ]
+    return _table(["sequences", "dtype"], ["dim", *TIMES], rows)
+
+
+def qkv(measured: Measured) -> str:
+    """A column for every number of tokens."""
+    function = "causal_conv1d_qkv_split"
+    columns = [
+        f"{sum(lengths(sizes['sequences']))}{', q and k normalised' if sizes['l2norm'] else ''}"
+        for sizes in report(function)
+    ]
+    cells = zip(TIMES, *(timed(measured, function, sizes) for sizes in report(function)), strict=True)
+    return _table(["tokens"], columns, [[name, *row] for name, *row in cells if name != PEER or any(row)])
+
+
+def update(measured: Measured) -> str:
+    function = "causal_conv1d_update"
+    rows = [
+        [
+            f"{sizes['batch']} × {sizes['dim']}" + (f", {sizes['tokens']} tokens" if sizes["tokens"] > 1 else ""),
+            sizes["dtype"],
+            *timed(measured, function, layouts.get(TOKENS)),
+            *timed(measured, function, layouts.get(CHANNELS)),
+        ]
+        for sizes, layouts in by_layout(function)
+    ]
+    return _table([f"`{function}`, batch × dim", "dtype"], _twice("columns contiguous", "channels contiguous"), rows)
+
+
+def states(measured: Measured) -> str:
+    function = "selective_state_update"
+    rows = [
+        [
+            _states_text(sizes),
+            sizes["state_dtype"] or sizes["dtype"],
+            sizes["dtype"],
+            *timed(measured, function, sizes),
+        ]
+        for sizes in report(function)
+    ]
+    return _table([f"`{function}`", "state", "x"], TIMES, rows)
+
+
+def _states_text(sizes: Sizes) -> str:
+    heads = f"{sizes['nheads']} heads of " if sizes["nheads"] else ""
+    text = f"{'Mamba-2' if heads else 'Mamba'}, {sizes['batch']} × {heads}{sizes['headdim']} × {sizes['d_state']}"
+    text += f", {sizes['tokens']} tokens, a state after each" if sizes["tokens"] > 1 else ""
+    return text + (", with `state_batch_indices`" if sizes["indices"] else "")
+
+
+def scan(measured: Measured) -> str:
+    rows = []
+    for function in ("selective_scan_fn", "selective_scan_varlen_fn"):
+        for sizes in report(function):
+            if "batch" in sizes:
+                label = f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}"
+            else:
+                label = f"{sizes['dim']} × ({batch_text(sizes['sequences'])}), packed"
+            label += "" if sizes["contiguous"] == TOKENS else ", channels contiguous"
+            rows.append([label, sizes["dtype"], *timed(measured, function, sizes, "fraction_of_exponentials")])
+    return _table(["batch × dim × seqlen", "dtype"], ["µs", "of bound", PEER], rows)
+
+
+def others(measured: Measured) -> str:
+    """Of functions with a row or two each."""
+    rows = []
+    for function in (
+        *("causal_conv1d_split", "causal_conv1d_varlen_states"),
+        *("causal_conv1d_update_split", "causal_conv1d_update_qkv_split"),
+    ):
+        for sizes in report(function):
+            count = sizes["batch"] if "batch" in sizes else batch_text(sizes["sequences"])
+            channels = next(str(sizes[name]) for name in ("parts", "heads", "dim") if name in sizes)
+            channels = channels.replace(",", ", ").replace("x", " × ")
+            rows.append([f"`{function}`", str(count), channels, sizes["dtype"], *timed(measured, function, sizes)])
+    return _table(["", "sequences", "channels", "dtype"], TIMES, rows)
+
+
+def host(measured: Measured) -> str:
+    kinds = [(arrays, out) for arrays in ("torch", "cupy") for out in (False, True)]
+    rows = []
+    for function in REPORT:
+        found = [measured.host(function, arrays, out) for arrays, out in kinds]
+        rows.append([f"`{function}`", *(figure(row.host_us) if row else MISSING for row in found)])
+    return _table([""], ["torch, new µs", "torch, `out` µs", "CuPy, new µs", "CuPy, `out` µs"], rows)
+
+
+TABLES: dict[str, Callable[[Measured], str]] = {
+    make.__name__: make for make in (run, forward, varlen, qkv, update, states, others, scan, host)
+}
+"""By the names in markers."""
+
+_MARKER = re.compile(r"^<!-- (?:measured: (?P<name>.*?)|end) -->$", re.MULTILINE)
+
+
+def render(text: str, measured: Measured) -> str:
+    """The text with what was measured between its markers, `<!-- measured: forward -->` and `<!-- end -->`."""
+    parts: list[str] = []
+    done = 0
+    for name, begin, end in _sections(text):
+        parts += [text[done:begin], f"\n{TABLES[name](measured)}\n"]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def missing(text: str) -> list[str]:
+    """The tables that a text has no markers for."""
+    found = {name for name, _, _ in _sections(text)}
+    return [name for name in TABLES if name not in found]
+
+
+def _sections(text: str) -> Iterator[tuple[str, int, int]]:
+    """By marker its name, and where what it encloses begins and ends. ValueError for markers without sense."""
+    opened: tuple[str, int] | None = None
+    for marker in _MARKER.finditer(text):
+        name, line = marker["name"], text.count("\n", 0, marker.start()) + 1
+        if (name is None) != (opened is not None):
+            raise ValueError(message(f"line {line}", marker[0], "every marker to be followed by its end"))
+        if name is not None and name not in TABLES:
+            raise ValueError(message(f"line {line}", marker[0], f"measured: {one_of(TABLES)}"))
+        if opened is not None:
+            yield *opened, marker.start()
+        opened = None if name is None else (name, marker.end())
+    if opened is not None:
+        raise ValueError(message(f"marker {opened[0]}", "the end of the text", "<!-- end -->"))
+
+
+def by_layout(function: str) -> list[tuple[Sizes, dict[str, Sizes]]]:
+    """The report's sizes, those that differ in what is contiguous together."""
+    rows: dict[Any, tuple[Sizes, dict[str, Sizes]]] = {}
+    for sizes in report(function):
+        shared = frozenset((name, size) for name, size in sizes.items() if name != "contiguous")
+        rows.setdefault(shared, (sizes, {}))[1][sizes["contiguous"]] = sizes
+    return list(rows.values())
+
+
+def _twice(*names: str) -> list[str]:
+    return [column for name in names for column in (f"{name} µs", *TIMES[1:])]
+
+
+def _table(words: Sequence[str], numbers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of words and then of numbers, aligned right; of peers there are columns where there are peers."""
+    columns = [
+        (name, align, [row[index] for row in rows])
+        for index, (name, align) in enumerate([*((word, "---") for word in words), *((n, "--:") for n in numbers)])
+        if name != PEER or any(row[index] for row in rows)
+    ]
+    lines = [[name for name, _, _ in columns], *zip(*(cells for _, _, cells in columns), strict=True)]
+    head, *body = [f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|" for cells in lines]
+    return "\n".join([head, f"|{'|'.join(align for _, align, _ in columns)}|", *body])
