@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -30,8 +32,8 @@ def missing_setuptools() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The names in a wheel, built without the network and beside the tree, so that nothing is left in it."""
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel, built without the network and beside the tree, so that nothing is left in it."""
     if (reason := missing_setuptools()) is not None:
         pytest.skip(reason)
     tree = tmp_path_factory.mktemp("tree")
@@ -43,8 +45,86 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     built = subprocess.run([sys.executable, "-c", BUILD, str(out)], cwd=tree, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     (path,) = out.glob("*.whl")
-    with zipfile.ZipFile(path) as archive:
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file: Path) -> list[str]:
+    """The names in it."""
+    with zipfile.ZipFile(wheel_file) as archive:
         return archive.namelist()
+
+
+class Installed:
+    """An environment with the wheel in it, and the packages that it needs; nothing of this tree."""
+
+    def __init__(self, folder: Path, wheel_file: Path) -> None:
+        self._outside = folder / "outside"
+        self._outside.mkdir()
+        self.root = folder / "environment"
+        try:
+            self._run(sys.executable, "-m", "venv", str(self.root))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no environment can be made here: {error.stdout.strip() or error.stderr.strip()}")
+        options = ["--no-deps", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
+        self.run("python", "-m", "pip", "install", *options, str(wheel_file))
+        # Folders to look into after the environment's own; the .pth files in them, of editable installs, are not read.
+        (site,) = self.root.glob("lib/python3*/site-packages")
+        folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        (site / "dependencies.pth").write_text("\n".join(folders))
+
+    def run(self, program: str, *words: str, **environment: str) -> str:
+        """What one of the environment's programs prints, run far from the tree; it must end well."""
+        return self._run(str(self.root / "bin" / program), *words, **environment)
+
+    def _run(self, *command: str, **environment: str) -> str:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CUCONV", "PIP"))}
+        return subprocess.run(
+            command, cwd=self._outside, env={**clean, **environment}, capture_output=True, text=True, check=True
+        ).stdout
+
+
+@pytest.fixture(scope="module")
+def installed(wheel_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("installed"), wheel_file)
+
+
+def test_the_wheel_is_pure_python(wheel_file: Path, wheel: list[str]) -> None:
+    assert wheel_file.name.endswith("-py3-none-any.whl")
+    assert not [name for name in wheel if name.endswith((".so", ".pyd", ".cubin", ".ptx"))]
+
+
+def test_what_is_installed_is_what_runs(installed: Installed) -> None:
+    program = "import cuconv, cuconv.jit.source as s; print(cuconv.__file__, s.folder(), s.load().digest)"
+    code, device_code, digest = installed.run("python", "-c", program).split()
+    assert installed.root in Path(code).parents and installed.root in Path(device_code).parents
+    assert digest == source.load().digest
+    assert installed.run("cuconv", "--version").split() == ["cuconv", metadata_version(installed)]
+
+
+def metadata_version(installed: Installed) -> str:
+    """As the wheel's name has it."""
+    (folder,) = installed.root.glob("lib/python3*/site-packages/cuconv-*.dist-info")
+    return folder.name.split("-")[1].removesuffix(".dist")
+
+
+def test_an_installed_doctor_finds_all_well(installed: Installed, tmp_path: Path) -> None:
+    told = json.loads(installed.run("cuconv", "doctor", "--json", CUCONV_CACHE_DIR=str(tmp_path)))
+    assert told["is_well"]
+    facts = {finding["subject"]: finding["facts"] for finding in told["findings"] if finding["status"] == "ok"}
+    assert installed.root in Path(facts["cuconv"]["place"], "cuconv").parents
+    assert facts["cuconv"]["version"] == metadata_version(installed)
+    assert "copy_kernel<4>" in facts["compiling"]["kernel"]
+
+
+def test_an_installed_warmup_compiles_once(installed: Installed, tmp_path: Path) -> None:
+    words = ["-m", "cuconv", "warmup", "--op", "causal_conv1d_update", "--arch", "90", "--json"]
+    first, second = (json.loads(installed.run("python", *words, CUCONV_CACHE_DIR=str(tmp_path))) for _ in range(2))
+    assert first["compiled"] == len(first["kernels"]) > 0
+    assert (second["compiled"], second["found"]) == (0, first["compiled"])
+    assert all(tmp_path in Path(row["path"]).parents for row in second["kernels"])
+    held = json.loads(installed.run("cuconv", "cache", "verify", "--json", CUCONV_CACHE_DIR=str(tmp_path)))
+    assert (held["count"], held["damaged"]) == (first["compiled"], {})
 
 
 def test_every_file_of_device_code_is_in_the_wheel(wheel: list[str]) -> None:

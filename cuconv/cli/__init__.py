@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from cuconv.cli.console import CANNOT, USAGE, CannotRun, Console
+from cuconv.cli.console import CANNOT, OK, USAGE, WRONG, CannotRun, Console, Log
 
 COMMANDS = {
     "doctor": "what this machine has, what is missing, and the command that fixes it",
@@ -17,6 +19,7 @@ COMMANDS = {
     "cache": "the kernels on disk: info, clear, verify",
     "bench": "time functions beside a copy and beside other libraries",
     "explain": "what a call would launch, and what it costs",
+    "report": "tables and pictures of what bench has measured",
     "tour": "doctor, check and a short bench: what runs when no command is named",
 }
 """Each is a module of this folder with add_arguments(parser) and run(options, console) -> the exit code."""
@@ -28,11 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] not in (*COMMANDS, "-h", "--help", "--version"):
         # Options alone are the tour's.
         words = words if words and not words[0].startswith("-") else ["tour", *words]
-    options = _parser(words).parse_args(words)
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(name)s: %(message)s")
+    options = options_for(words)
     console = Console(options.json)
     try:
-        return int(options.run(options, console))
+        with _logged(console, logging.INFO if options.verbose else logging.WARNING):
+            return int(options.run(options, console))
     except CannotRun as error:
         console.error(str(error))
         return CANNOT
@@ -40,19 +43,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is wrong with an argument, in the words of the check that found it.
         console.error(str(error))
         return USAGE
+    except ImportError as error:
+        console.error(f"{error}; `cuconv doctor` says what is missing")
+        return CANNOT
     except BrokenPipeError:
-        # The reader has seen enough.
+        # The reader has seen enough. Python flushes at its end, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CANNOT
+    except OSError as error:
+        console.error(str(error))
         return CANNOT
     except KeyboardInterrupt:
         console.error("interrupted")
         return 130
 
 
+def options_for(words: Sequence[str]) -> argparse.Namespace:
+    """What a command line of these words means: a command first, then its options."""
+    return _parser(words).parse_args(words)
+
+
+@contextlib.contextmanager
+def _logged(console: Console, level: int) -> Iterator[None]:
+    """What the package logs, shown from this level on."""
+    logger, handler = logging.getLogger("cuconv"), Log(console)
+    before = logger.level
+    logger.setLevel(level)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     from importlib import metadata
 
     parser = argparse.ArgumentParser(
-        prog="cuconv", description="Short convolutions and state-space operators for NVIDIA GPUs, compiled on demand."
+        prog="cuconv",
+        description="Short convolutions and state-space operators for NVIDIA GPUs, compiled on demand.",
+        epilog=f"Exit codes: {OK} all is well; {WRONG} something is wrong or missing; {USAGE} the command line makes "
+        f"no sense; {CANNOT} this machine cannot do it.",
     )
     try:
         version = metadata.version("cuconv")

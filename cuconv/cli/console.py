@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from typing import Any, TextIO
 
@@ -49,7 +50,31 @@ class Console:
         if self.is_json:
             print(json.dumps(value, indent=1), file=self._out, flush=True)
 
+    def note(self, text: str) -> None:
+        """A line that is no result, such as what is logged: on standard error in both forms."""
+        self._clear()
+        print(text, file=self._err, flush=True)
+
     def error(self, text: str) -> None:
         """Why the command failed."""
-        self._clear()
-        print(f"cuconv: {text}", file=self._err, flush=True)
+        self.note(f"cuconv: {text}")
+
+
+class Log(logging.Handler):
+    """What the package logs, as notes."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.note(f"{record.name}: {record.getMessage()}")
+
+
+def size_text(nbytes: float) -> str:
+    """Bytes as people count them."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if nbytes < 1000 or unit == "GB":
+            break
+        nbytes /= 1000
+    return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"

@@ -26,6 +26,16 @@ SCHEMA = 1
 
 Kind = Literal["cubin", "ptx"]
 
+_STEM = r"\w{1,80}-[0-9a-f]{64}"
+_SUFFIX = r"\.(?:cubin|ptx|json)"
+ARCH_FOLDER = re.compile(r"(?:sm|compute)_\d+[a-z]?")
+ENTRY_FILE = re.compile(_STEM + _SUFFIX)
+TEMPORARY_FILE = re.compile(rf"\.{_STEM}{_SUFFIX}\.\d+\.[0-9a-f]{{16}}\.tmp")
+"""Whole names of what is ours in a cache folder: its folders, the files in them, files that are being written."""
+
+MISSES = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading an entry raises when a file is absent, truncated or another program's: the answer is to compile."""
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -49,6 +59,11 @@ class Artifact:
     from_cache: bool
 
 
+def kind_of(arch: str) -> Kind:
+    """What is compiled for "sm_90", or for "compute_90"."""
+    return "cubin" if arch.startswith("sm_") else "ptx"
+
+
 @dataclass(frozen=True)
 class Key:
     """Everything that decides which bytes the compiler produces."""
@@ -66,7 +81,7 @@ class Key:
 
     @property
     def kind(self) -> Kind:
-        return "cubin" if self.arch.startswith("sm_") else "ptx"
+        return kind_of(self.arch)
 
     def path(self, root: Path) -> Path:
         """Where the image lies under a cache folder."""
@@ -90,9 +105,11 @@ def folder() -> Path:
 def find(key: Key) -> Artifact | None:
     """The valid entry of this key, or None."""
     for root in filter(None, (folder(), _private.path)):
-        # Whatever is wrong with a file (absent, truncated, another program's), the answer is to compile.
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return _read(root, key)
+        with contextlib.suppress(*MISSES):
+            path = key.path(root)
+            record = read_record(path, key.digest)
+            resources = None if record["resources"] is None else Resources(**record["resources"])
+            return Artifact(path, record["symbol"], resources, key.kind, from_cache=True)
     return None
 
 
@@ -117,16 +134,22 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _read(root: Path, key: Key) -> Artifact:
-    path = key.path(root)
-    record = json.loads(path.with_suffix(".json").read_bytes())
+def read_record(path: Path, digest: str) -> dict[str, Any]:
+    """The record of the image at `path`, both as they were put under this key; one of MISSES else."""
+    record: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
     # The record vouches for the image, this for the record: a flipped bit in the symbol would never load.
     if record.pop("record_sha256") != hashlib.sha256(_canonical(record)).hexdigest():
         raise ValueError("the record is damaged")
-    if record["key"] != key.digest or record["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+    if record["key"] != digest or record["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError("the record is not this image's")
-    resources = None if record["resources"] is None else Resources(**record["resources"])
-    return Artifact(path, record["symbol"], resources, key.kind, from_cache=True)
+    return record
+
+
+def check_writable(folder: Path) -> None:
+    """OSError when nothing can be stored in this folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"cuconv")
 
 
 def _write(root: Path, key: Key, image: bytes, record: dict[str, Any]) -> Path:

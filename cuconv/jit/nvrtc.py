@@ -1,4 +1,4 @@
-"""Compiling with NVRTC, through CuPy's bare binding: it needs neither a GPU nor a driver, nor CuPy itself.
+"""Compiling with NVRTC, through CuPy's bare binding: it needs neither a GPU nor a driver.
 
 Importing this module loads nothing; the first question put to it loads the NVRTC library (about 8 ms).
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cuconv.jit.cache import Kind, Resources
+from cuconv.jit.cache import Kind, Resources, kind_of
 from cuconv.jit.source import Source
 
 # Integrated GPUs: they and the desktop ones of their major version do not run each other's machine code.
@@ -32,7 +32,7 @@ class Target:
 
     @property
     def kind(self) -> Kind:
-        return "cubin" if self.arch.startswith("sm_") else "ptx"
+        return kind_of(self.arch)
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,22 @@ def version() -> tuple[int, int]:
     """Major and minor version of the NVRTC library."""
     major, minor = _binding().getVersion()
     return major, minor
+
+
+def library() -> Path | None:
+    """The file that the NVRTC library was loaded from; None where the system does not tell."""
+    version()
+    with contextlib.suppress(OSError):
+        mapped = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
+        for path in (Path(fields[5]) for fields in mapped if len(fields) == 6):
+            if path.name.startswith("libnvrtc.so"):
+                return path
+    return None
+
+
+def requirement(part: str, major: int) -> str:
+    """What pip installs NVIDIA's "nvrtc" or "runtime" of a CUDA major version by."""
+    return f"nvidia-cuda-{part}-cu{major}" if major < 13 else f"nvidia-cuda-{part}=={major}.*"
 
 
 def supported_archs() -> tuple[int, ...]:
@@ -123,7 +139,7 @@ def toolkit_include_dirs() -> tuple[Path, ...]:
     # All of them and not the first alone: a wheel may lack a file that a toolkit has.
     fitting = tuple(dict.fromkeys(folder for folder in candidates if _headers_major(folder) == major))
     if not fitting:
-        wanted = f"nvidia-cuda-runtime-cu{major}" if major < 13 else f"nvidia-cuda-runtime=={major}.*"
+        wanted = requirement("runtime", major)
         looked = ", ".join(map(str, candidates))
         raise RuntimeError(
             f"no folder has cuda_fp16.h and cuda_bf16.h of CUDA {major}, which NVRTC needs: "

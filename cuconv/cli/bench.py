@@ -1,0 +1,223 @@
+"""Times of functions beside a copy of as many bytes and beside other libraries that are here, on one GPU."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from cuconv.bench import device, measure, results
+from cuconv.bench.machine import Machine
+from cuconv.bench.peers.found import LIBRARIES, Loaded, find, libraries
+from cuconv.bench.results import OURS, Header, Host, Kernel, Row
+from cuconv.cli.console import CANNOT, OK, WRONG, CannotRun, Console
+from cuconv.dtypes import FLOATS
+from cuconv.errors import message
+from cuconv.models import MODELS
+from cuconv.workloads.makers import MAKERS, parse
+from cuconv.workloads.tables import REPORT, of_model, workloads
+from cuconv.workloads.workload import Workload
+
+COLUMNS, LABEL = 140, 58
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--op", action="append", choices=list(MAKERS), metavar="NAME", help="time this function; may be repeated"
+    )
+    parser.add_argument(
+        "--shape", action="append", metavar="NAME=VALUE,...", help="at these sizes, with one --op; may be repeated"
+    )
+    parser.add_argument(
+        "--model", action="append", choices=list(MODELS), metavar="NAME", help="what a layer calls; may be repeated"
+    )
+    parser.add_argument("--dtype", choices=[each.name for each in FLOATS], help="of the models, bfloat16 if not given")
+    parser.add_argument(
+        "--peers", default="all", metavar="NAMES", help=f"none, all or some of {', '.join(LIBRARIES)} (all)"
+    )
+    parser.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
+    parser.add_argument("--quick", action="store_true", help="fewer replays")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="add the results to this file of JSON lines")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Time what is asked for; WRONG when numbers of cuconv are wrong or a call of it fails."""
+    chosen = choose(options)
+    names = libraries(options.peers)
+    if (reason := device.missing()) is not None:
+        raise CannotRun(f"no GPU can be used ({reason}), so nothing was timed; `cuconv doctor` says what is missing")
+    # Libraries print what they please, which is not this command's output.
+    with contextlib.redirect_stdout(sys.stderr):
+        return _run(Machine(options.quick), chosen, names, options, console)
+
+
+def _run(
+    machine: Machine, chosen: Sequence[Workload], names: Sequence[str], options: argparse.Namespace, console: Console
+) -> int:
+    functions = list(dict.fromkeys(workload.function for workload in chosen))
+    peers, missing = find(names, functions)
+    if options.peers != "all" and missing:
+        raise CannotRun("--peers: " + "; ".join(f"{name} cannot be used here ({why})" for name, why in missing.items()))
+    header = machine.header()
+    record = Record(options.output)
+    record.add(header)
+    for line in heading(header, machine.clocks(), peers, missing):
+        console.line(line)
+    is_alive = True
+    for function in functions:
+        own = [workload for workload in chosen if workload.function == function]
+        is_alive = is_alive and _function(machine, own, peers, record, console, not options.no_host)
+    if not is_alive:
+        console.error("the GPU was lost, for the rest of this process; what would have followed was not timed")
+    console.finish(
+        {"run": results.to_json(header), "missing": missing, "rows": list(map(results.to_json, record.rows))}
+    )
+    return WRONG if record.is_wrong else OK if is_alive else CANNOT
+
+
+class Record:
+    """What was measured: kept, and written at once where a file is named."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.rows: list[Row] = []
+        self.is_wrong = False
+        """Whether something of cuconv is."""
+
+    def add(self, *items: Header | Row) -> None:
+        self.rows += [item for item in items if not isinstance(item, Header)]
+        if self.path is not None:
+            results.append(self.path, *items)
+
+
+def choose(options: argparse.Namespace) -> list[Workload]:
+    """The workloads that options name, each once; those of the report if they name none."""
+    if options.shape and (options.model or len(options.op or ()) != 1):
+        raise ValueError(message("--shape", "no function that it is of", "one --op and no --model"))
+    if options.dtype and not options.model:
+        raise ValueError(message("--dtype", options.dtype, "a --model; with --op, --shape dtype=..."))
+    found = list(_chosen(options))
+    if not found:
+        raise ValueError(message("--op", ", ".join(options.op), f"what {', '.join(options.model)} calls"))
+    return list({(workload.function, workload.title): workload for workload in found}.values())
+
+
+def _chosen(options: argparse.Namespace) -> Iterator[Workload]:
+    functions = options.op or list(REPORT)
+    if options.shape:
+        yield from (parse(functions[0], sizes) for sizes in options.shape)
+    elif options.model:
+        for model in options.model:
+            layer = of_model(model, options.dtype or "bfloat16")
+            yield from (workload for workload in layer if workload.function in functions)
+    else:
+        for function in dict.fromkeys(functions):
+            yield from workloads(REPORT, function)
+
+
+def _function(
+    machine: Machine, chosen: Sequence[Workload], peers: Sequence[Loaded], record: Record, console: Console, host: bool
+) -> bool:
+    """Time one function's workloads, then its calls on the smallest; whether the GPU still works."""
+    console.line()
+    for line in title(chosen[0].function):
+        console.line(line)
+    smallest: tuple[Workload, float] | None = None
+    for number, workload in enumerate(chosen):
+        console.progress(number, len(chosen), f"{workload.function} {label(workload)}")
+        try:
+            rows = measure.kernels(machine, workload, peers)
+        except measure.TooLarge as error:
+            rows = [measure.too_large(workload, error)]
+        else:
+            record.is_wrong = record.is_wrong or not rows[0].is_right
+        record.add(*rows)
+        for line in lines(workload, rows):
+            console.line(line)
+        if not rows[-1].is_right and not machine.is_alive():
+            return False
+        ours = rows[0].kernel_us
+        if ours and (smallest is None or workload.bytes_moved < smallest[0].bytes_moved):
+            smallest = workload, ours.p50
+    if host and smallest is not None:
+        times = list(measure.hosts(machine, *smallest))
+        record.add(*times)
+        console.line(host_line(times))
+    return True
+
+
+def heading(header: Header, clocks: str, peers: Iterable[Loaded], missing: dict[str, str]) -> Iterator[str]:
+    """On what it runs, beside what, and the columns' names."""
+    clock = f", multiprocessors at {clocks}" if clocks else ""
+    yield f"{header.gpu}, sm_{header.compute_capability}, driver {header.driver}, CUDA {header.cuda}{clock}"
+    torch = f", torch {header.torch}" if header.torch else ""
+    code = f"device code {header.source_digest}"
+    yield f"cuconv {header.cuconv}, {code}, CuPy {header.cupy}{torch}, Python {header.python}"
+    here = ", ".join(dict.fromkeys(loaded.peer.library for loaded in peers))
+    absent = "; ".join(f"{name} ({why})" for name, why in missing.items())
+    yield from textwrap.wrap(
+        f"beside {here or 'no other library'}" + (f"; not here: {absent}" if absent else ""), COLUMNS
+    )
+    yield "us: median of replays of a CUDA graph, the L2 cache cold; of copy: 1 is as fast as a copy of as many bytes;"
+    yield "of exp: 1 is all exponentials that the GPU can do; speed-up: of cuconv, in its own line over the best other"
+    yield ""
+    yield f"{'':<{LABEL}}{'us':>9}{'20 to 80 %':>21}{'GB/s':>8}{'of copy':>9}{'of exp':>8}{'speed-up':>10}"
+
+
+def title(function: str) -> Iterator[str]:
+    """A function, and its sizes where a workload has no others."""
+    known = inspect.signature(MAKERS[function]).parameters
+    sizes = " ".join(f"{name}={each.default}" for name, each in known.items() if each.default != "")
+    yield from textwrap.wrap(f"{function}, unless a line says otherwise: {sizes}", COLUMNS, subsequent_indent="    ")
+
+
+def label(workload: Workload) -> str:
+    """The sizes that are not the maker's own."""
+    known = inspect.signature(MAKERS[workload.function]).parameters
+    other = {name: value for name, value in workload.sizes.items() if value != known[name].default}
+    return " ".join(f"{name}={value}" for name, value in other.items()) or "as above"
+
+
+def lines(workload: Workload, rows: Sequence[Kernel]) -> Iterator[str]:
+    """One workload's: ours with the speed-up over the best of the others, beneath it the others with ours over them."""
+    ours = rows[0].kernel_us
+    for row in rows:
+        is_ours = row.library == OURS
+        name = f"  {label(workload)}" if is_ours else f"    {row.library}"
+        if len(name) > LABEL:
+            yield clip(name)
+            name = ""
+        if row.kernel_us is None:
+            yield clip(f"{name:<{LABEL}}  {row.note}")
+            continue
+        others = row.kernel_us.p50 / ours.p50 if ours else None
+        speed_up = measure.speed_up(rows) if is_ours else others
+        yield (f"{name:<{LABEL}}{figures(row)}" + (f"{speed_up:>9.2f}x" if speed_up else "")).rstrip()
+        if row.note:
+            yield clip(f"      {row.note}")
+
+
+def figures(row: Kernel) -> str:
+    """Numbers under the columns' names."""
+    assert row.kernel_us is not None and row.gb_per_s is not None and row.fraction_of_copy is not None
+    spread = f"[{row.kernel_us.p20:.2f}, {row.kernel_us.p80:.2f}]"
+    exponentials = "" if row.fraction_of_exponentials is None else f"{row.fraction_of_exponentials:.2f}"
+    return f"{row.kernel_us.p50:>9.2f}{spread:>21}{row.gb_per_s:>8.0f}{row.fraction_of_copy:>9.2f}{exponentials:>8}"
+
+
+def host_line(times: Sequence[Host]) -> str:
+    """Until a call returns, by kind of arrays."""
+    kinds: dict[str, list[str]] = {}
+    for row in times:
+        kinds.setdefault(row.arrays, []).append(f"{row.host_us:.1f}{' with out' if row.out else ''}")
+    found = "; ".join(f"{arrays} {', '.join(texts)}" for arrays, texts in kinds.items())
+    return clip(f"  us until a call returns: {found}")
+
+
+def clip(text: str) -> str:
+    """As much of it as a line takes."""
+    return text if len(text) <= COLUMNS else text[: COLUMNS - 1] + "…"

@@ -1,0 +1,158 @@
+"""`cuconv doctor`: what this machine has, what is missing, and the command that fixes it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import shutil
+import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from cuconv.cli import cuda_probes, kernel_probe
+from cuconv.cli.cache import REPAIR, is_stale
+from cuconv.cli.console import OK, WRONG, Console, size_text
+from cuconv.cli.finding import Finding, Probe, isolated, pip_install, reason_of
+from cuconv.jit import cache, contents, source
+
+VARIABLES = ("CUCONV_CACHE_DIR", "CUCONV_CHECK", "CUDA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_HOME")
+SCARCE = 100e6
+"""Bytes on the cache's disk below which it is worth a word."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "A GPU is not asked for: without one all is well, too, if kernels can be compiled ahead."
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Find everything out, and tell it as it is found."""
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        for line in finding.lines:
+            console.line(line)
+    bad = sum(finding.is_bad for finding in findings)
+    console.line()
+    console.line(f"{bad} to put right" if bad else "All is well.")
+    console.finish({"is_well": not bad, "findings": [finding.as_json for finding in findings]})
+    return WRONG if bad else OK
+
+
+def examine() -> Iterator[Finding]:
+    """Every finding, in an order in which causes come before what follows from them."""
+    with warnings.catch_warnings():
+        # What CuPy warns of when it is imported is found out here, too.
+        warnings.simplefilter("ignore")
+        for subject, probe in PROBES.items():
+            yield from isolated(subject, probe)
+
+
+def _installation() -> Iterator[Finding]:
+    place = Path(__file__).resolve().parents[2]
+    try:
+        version = metadata.version("cuconv")
+    except metadata.PackageNotFoundError:
+        version = "from its source tree"
+    facts = {
+        "version": version,
+        "place": str(place),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    text = f"{version} in {place}, on Python {facts['python']}, {platform.system()} {facts['machine']}"
+    yield Finding("cuconv", "ok", text, facts=facts)
+    try:
+        code = source.load()
+    except OSError as error:
+        yield Finding("device code", "missing", str(error), pip_install("--force-reinstall", "--no-deps", "cuconv"))
+    else:
+        facts = {"digest": code.digest, "folder": str(source.folder())}
+        yield Finding("device code", "ok", f"{len(code.files)} files in {facts['folder']}", facts=facts)
+    for package in ("numpy", "ml_dtypes"):
+        found = metadata.version(package)
+        yield Finding(package, "ok", found, facts={"version": found})
+
+
+def _cache() -> Iterator[Finding]:
+    root = cache.folder()
+    facts = {"folder": str(root)}
+    try:
+        folders = [root, *(path for path in root.iterdir() if cache.ARCH_FOLDER.fullmatch(path.name))]
+    except OSError:
+        # It is not there yet, or not a folder.
+        folders = [root]
+    try:
+        for folder in folders:
+            cache.check_writable(folder)
+    except OSError as error:
+        text = f"{root} cannot be written, so that every process compiles its kernels again: {error}"
+        yield Finding("cache", "wrong", text, 'export CUCONV_CACHE_DIR="$HOME/another-folder"', facts)
+        return
+    free = shutil.disk_usage(root).free
+    text = f"{root} can be written, {size_text(free)} are free"
+    yield Finding("cache", "note" if free < SCARCE else "ok", text, facts={**facts, "free_bytes": free})
+    held = contents.contents(root)
+    stale = [entry for entry in held.entries if is_stale(entry)]
+    text = f"{len(held.entries)} kernels, {size_text(sum(entry.nbytes for entry in held.entries))}"
+    counts = {
+        "entries": len(held.entries),
+        "damaged": len(held.damaged),
+        "stale": len(stale),
+        "leftovers": len(held.leftovers),
+    }
+    text += "".join(f", {counts[name]} {name}" for name in ("damaged", "stale", "leftovers") if counts[name])
+    is_untidy = bool(held.damaged or held.leftovers)
+    yield Finding("cache", "note" if is_untidy else "ok", text, REPAIR if is_untidy else "", counts)
+
+
+def _environment() -> Iterator[Finding]:
+    known = {name: os.environ.get(name) for name in VARIABLES}
+    told = ", ".join(f"{name}={value}" for name, value in known.items() if value is not None)
+    yield Finding("environment", "ok", told or f"none of {', '.join(VARIABLES)} is set", facts=known)
+    folder = known["CUCONV_CACHE_DIR"]
+    if folder and not os.path.isabs(os.path.expanduser(folder)):
+        yield Finding("environment", "note", "CUCONV_CACHE_DIR is relative: every working directory has its own cache")
+    if known["CUCONV_CHECK"] not in (None, "", "0"):
+        yield Finding("environment", "note", "CUCONV_CHECK: index arrays are checked, and every such call waits")
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:
+        spec = None
+    if spec is None:
+        yield Finding("torch", "note", "not installed; only torch tensors need it", facts={"version": None})
+        return
+    try:
+        import torch
+
+        version, cuda = str(torch.__version__), torch.version.cuda
+        has_gpu = bool(torch.cuda.is_available())
+    except Exception as error:
+        text = f"cannot be imported, which only torch tensors need: {reason_of(error)}"
+        yield Finding("torch", "note", text, facts={"version": None})
+        return
+    facts = {"version": version, "cuda": cuda, "is_available": has_gpu}
+    if cuda is None:
+        yield Finding("torch", "note", f"{version}, built without CUDA: of its tensors none can be used", facts=facts)
+    else:
+        text = f"{version}, for CUDA {cuda}" + ("" if has_gpu else ", which sees no GPU")
+        yield Finding("torch", "ok", text, facts=facts)
+
+
+PROBES: dict[str, Probe] = {
+    "installation": _installation,
+    "environment": _environment,
+    "driver": cuda_probes.driver,
+    "CuPy": cuda_probes.cupy_package,
+    "NVRTC": cuda_probes.compiler,
+    "GPU": cuda_probes.gpus,
+    "cache": _cache,
+    "compiling": kernel_probe.copy_kernel,
+    "torch": _torch,
+}
+"""By what they are about; torch comes last, for it brings CUDA libraries of its own."""

@@ -1,0 +1,58 @@
+"""What `cuconv doctor` finds out, one thing at a time, whatever else is broken."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Status = Literal["ok", "note", "missing", "wrong"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about this machine; what is missing or wrong has to be put right by the user."""
+
+    subject: str
+    status: Status
+    text: str
+    fix: str = ""
+    """A shell command."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_bad(self) -> bool:
+        return self.status in ("missing", "wrong")
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def lines(self) -> list[str]:
+        """For people."""
+        fix = [f"{'':10}{'':16}fix: {self.fix}"] if self.fix else []
+        return [f"{self.status:<10}{self.subject:<16}{self.text}", *fix]
+
+
+Probe = Callable[[], Iterator[Finding]]
+
+
+def isolated(subject: str, probe: Probe) -> Iterator[Finding]:
+    """What a probe finds; what it dies of is a finding, too."""
+    try:
+        yield from probe()
+    except Exception as error:
+        # Of any kind: a broken library fails in ways of its own.
+        yield Finding(subject, "wrong", f"this could not be found out: {reason_of(error)}")
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception in one line."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def pip_install(*requirements: str) -> str:
+    return shlex.join(["pip", "install", *requirements])

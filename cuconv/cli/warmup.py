@@ -1,0 +1,178 @@
+"""`cuconv warmup`: kernels compiled ahead, many at a time, with or without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from cuconv.bench import device
+from cuconv.bench.compiling import MOST_JOBS, compile_each, default_jobs, kernels_of
+from cuconv.cli.console import OK, WRONG, CannotRun, Console
+from cuconv.dtypes import BFLOAT16, FLOATS
+from cuconv.errors import message
+from cuconv.jit import cache
+from cuconv.jit.cache import Artifact
+from cuconv.kernel import Kernel
+from cuconv.models import MODELS
+from cuconv.workloads.makers import MAKERS, parse
+from cuconv.workloads.tables import REPORT, SMALL, of_model, workloads
+from cuconv.workloads.workload import Workload
+
+PREFILLS = (
+    *range(1, 9),
+    *(size + rest for size in (64, 128, 256, 512, 2048, 16384, 65528) for rest in (1, 2, 4, 8)),
+)
+BATCHES = tuple(2**power for power in range(13))
+"""Short and long, of every alignment: a model's other prefills and decode steps need no other kernels than these."""
+
+COVERED = """\
+Which kernel a call takes depends on its dtypes, widths, sizes, strides and alignments. Compiled is what the shapes
+asked for take, as dense tensors without seq_idx and the like. With --model: every prefill of up to 65536 tokens, of one
+sequence or packed, and every decode step of up to 4096 sequences of that model's layers, states in the dtype and in
+float32. Else: these of all models, the shapes of the README's tables and small odd ones, for --op alone those of this
+function. Whatever else a program calls is compiled at its first call, as ever.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = COVERED
+    add = parser.add_argument
+    add("--op", action="append", choices=list(MAKERS), metavar="NAME", help="only this function; repeatable")
+    add("--model", action="append", choices=list(MODELS), metavar="NAME", help=f"repeatable: {', '.join(MODELS)}")
+    add("--dtype", action="append", choices=list(map(str, FLOATS)), help="repeatable; bfloat16 unless said otherwise")
+    add("--width", action="append", type=int, help="of the filters, instead of the tables' own; repeatable")
+    add("--shape", action="append", metavar="NAME=VALUE,...", help="with one --op: these sizes only; repeatable")
+    add(
+        "--arch", action="append", type=_capability, metavar="SM",
+        help="90 or sm_90; repeatable; those of this machine's GPUs unless said otherwise",
+    )  # fmt: skip
+    add("--jobs", type=_positive, help=f"kernels at a time; a processor each, but {MOST_JOBS}, unless said otherwise")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Compile, or find on disk, every kernel for every architecture."""
+    from cuconv.jit import nvrtc
+
+    kernels = kernels_of(choose(options))
+    if not kernels:
+        raise ValueError(message("op", ", ".join(options.op), f"a function that {', '.join(options.model)} calls"))
+    capabilities = options.arch or _present()
+    try:
+        targets = {nvrtc.target(capability).arch: capability for capability in capabilities}
+        nvrtc.toolkit_include_dirs()
+    except RuntimeError as error:
+        raise CannotRun(str(error)) from None
+    root = cache.folder()
+    for arch in targets:
+        try:
+            cache.check_writable(root / arch)
+        except OSError as error:
+            raise CannotRun(
+                f"the kernel cache {root} cannot be written ({error}): set CUCONV_CACHE_DIR to a folder that can be"
+            ) from None
+    jobs = options.jobs or default_jobs()
+    console.line(f"kernels: {len(kernels)}, for {', '.join(sorted(targets))}, {jobs} at a time")
+    start = time.perf_counter()
+    archs = {capability: arch for arch, capability in sorted(targets.items())}
+    wanted = [(kernel, capability) for capability in archs for kernel in kernels]
+    found = compile_each(wanted, console.progress, jobs).items()
+    seconds = time.perf_counter() - start
+    rows = [_row(kernel, archs[capability], each, root) for (kernel, capability), each in found]
+    return _tell(sorted(rows, key=lambda row: (row["arch"], row["file"], row["kernel"])), seconds, root, console)
+
+
+def _capability(text: str) -> int:
+    if not (match := re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)", text)):
+        raise argparse.ArgumentTypeError(f"got {text!r}; wanted a compute capability such as 90 or sm_90")
+    return int(match[1] + match[2])
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; wanted a whole number of at least 1")
+    return int(text)
+
+
+def _present() -> list[int]:
+    """The compute capabilities of this machine's GPUs."""
+    if (reason := device.missing()) is not None:
+        raise CannotRun(f"there is no GPU here to compile for ({reason}): name an architecture, as in --arch 90")
+    from cupy import cuda
+
+    return sorted({int(cuda.Device(number).compute_capability) for number in range(cuda.runtime.getDeviceCount())})
+
+
+def choose(options: argparse.Namespace) -> Iterator[Workload]:
+    """The calls that are asked for."""
+    if options.model and (options.width or options.shape):
+        raise ValueError(message("options", "--model beside --width or --shape", "one: a model has its own"))
+    functions = options.op or list(MAKERS)
+    for dtype in options.dtype or [BFLOAT16.name]:
+        if options.shape:
+            yield from _shaped(options, dtype)
+            continue
+        if not options.width:
+            for model in options.model or MODELS:
+                yield from (each for each in calls_of(model, dtype) if each.function in functions)
+        if not options.model:
+            for function in functions:
+                for sizes in _widths(options, function):
+                    for table in (SMALL, REPORT):
+                        yield from workloads(table, function, dtype=dtype, **sizes)
+
+
+def _shaped(options: argparse.Namespace, dtype: str) -> Iterator[Workload]:
+    if len(options.op or ()) != 1:
+        raise ValueError(message("options", f"--shape and {len(options.op or ())} --op", "the one --op that has it"))
+    (function,) = options.op
+    for shape in options.shape:
+        for sizes in _widths(options, function):
+            # What the shape itself says comes last, and counts.
+            given = {"dtype": dtype, **sizes}
+            yield parse(function, ",".join([*(f"{name}={value}" for name, value in given.items()), shape]))
+
+
+def _widths(options: argparse.Namespace, function: str) -> list[dict[str, Any]]:
+    """The widths asked for as further sizes of a function's workloads; nothing for one without filters."""
+    has_width = "width" in MAKERS[function]().sizes
+    return [{"width": width} for width in options.width] if options.width and has_width else [{}]
+
+
+def calls_of(model: str, dtype: str) -> Iterator[Workload]:
+    """What a model's prefills and decode steps call."""
+    prefills = (of_model(model, dtype, tokens, ()) for tokens in PREFILLS)
+    for workload in chain(*prefills, of_model(model, dtype, 1, BATCHES)):
+        yield workload
+        if workload.function == "selective_state_update":
+            yield MAKERS[workload.function](**{**workload.sizes, "state_dtype": "float32"})
+
+
+def _row(kernel: Kernel, arch: str, found: Artifact | Exception, root: Path) -> dict[str, Any]:
+    """What came of one kernel."""
+    row: dict[str, Any] = {"file": kernel.file, "kernel": kernel.expression, "arch": arch, "error": None}
+    if isinstance(found, Exception):
+        return row | {"error": str(found)}
+    row |= {"from_cache": found.from_cache, "path": str(found.path)}
+    row["resources"] = None if found.resources is None else asdict(found.resources)
+    if root not in found.path.parents:
+        row["error"] = f"{root} could not be written"
+    return row
+
+
+def _tell(found: list[dict[str, Any]], seconds: float, root: Path, console: Console) -> int:
+    failed = [row for row in found if row["error"] is not None]
+    done = [row for row in found if row["error"] is None]
+    count = {"compiled": sum(not row["from_cache"] for row in done), "found": sum(row["from_cache"] for row in done)}
+    for row in failed:
+        console.line(f"failed for {row['arch']}: {row['kernel']}")
+        console.line("\n".join(f"  {line}" for line in row["error"].splitlines()))
+    counted = f"compiled {count['compiled']}, found {count['found']} on disk, failed {len(failed)}"
+    console.line(f"{counted}, in {seconds:.1f} s: {root}")
+    console.finish({"folder": str(root), **count, "failed": len(failed), "seconds": seconds, "kernels": found})
+    return WRONG if failed else OK
