@@ -1,4 +1,4 @@
-"""Kernel time of every BENCH case, as a fraction of a copy of the same bytes. Numerics first."""
+"""Kernel time of the report's workloads and of every BENCH case, beside a copy of the same bytes. Numerics first."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
+from cuconv.bench.machine import Machine
+from cuconv.bench.measure import on_machine, our_calls
 from cuconv.timing import Replay, copy_time, sets_needed
+from cuconv.workloads.tables import REPORT, workloads
+from cuconv.workloads.workload import Workload
 from tests.compare import check_values
 from tests.gpu import CupyArrays
 from tests.placement import Array, Placed, Placement
 from tests.test_numerics import call, tables
+
+
+def name_of(workload: Workload) -> str:
+    """The function and what tells the workload from others."""
+    return f"{workload.function}-{workload.title}"
 
 
 def random_array(placement: Placement, seed: int, low: float, high: float) -> Any:
@@ -55,10 +64,24 @@ def test_kernel_time(benchmark: Any, report: Any, module: ModuleType, case: Any)
     nbytes = module.bytes_moved(case)
     sets = [arrays_on_gpu(module, case, seed) for seed in range(sets_needed(nbytes))]
     check_sample(module, case, sets[0])
-    replay = Replay([lambda arrays=arrays: call(module, case, arrays) for arrays in sets])
+    run(benchmark, report, [lambda arrays=arrays: call(module, case, arrays) for arrays in sets], nbytes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workload", [each for name in REPORT for each in workloads(REPORT, name)], ids=name_of)
+def test_report_time(benchmark: Any, report: Any, workload: Workload) -> None:
+    calls, differences = our_calls(on_machine(Machine(), workload))
+    assert all(difference.is_right for difference in differences), differences
+    run(benchmark, report, calls, workload.bytes_moved)
+
+
+def run(benchmark: Any, report: Any, calls: list[Any], nbytes: int) -> None:
+    """Time calls on as many sets of arrays, which are let go before the copy has its own."""
+    replay = Replay(calls)
     benchmark.pedantic(replay.run, rounds=5)
     seconds = replay.seconds()
-    del replay, sets
+    del replay
+    calls.clear()
     fraction = copy_time(nbytes) / seconds
     report(kernel_us=seconds * 1e6, gb_per_s=nbytes / seconds * 1e-9, fraction_of_copy=fraction)
 

@@ -1,8 +1,9 @@
-"""The case tables: one module a public function, of the same name, and the only place where shapes are written.
+"""The case tables: one module a public function, of the same name, and the place where tests find shapes.
 
 A case module offers, for its own frozen `Case` with an `id`:
 
-    UNIT, EDGE, BENCH, BIG    small with every feature · larger and odder · timed · too large for most machines
+    UNIT, EDGE, BENCH, BIG    small with every feature · larger and odder · timed beside the report's workloads · too
+                              large for most machines
     placements(case)          where every array lies, by name: no memory yet
     OUTPUTS                   which of these are written, in the order in which the call returns them
     UPDATED                   which are read and then written

@@ -146,11 +146,8 @@ EDGE = tuple(
     )
 )
 
-_SERVED: Any = {"bias": None, "spare": 0, "initial": "all"}
 
-BENCH = (
-    *(Case((16, 16, 16, 128, 128, 128), f"1x{n}", **_SERVED) for n in (512, 2048, 4096, 8192, 16384)),
-    Case((16, 16, 16, 128, 128, 128), "1x8192", **NORM, **_SERVED),
-)
+BENCH = ()
+
 
 BIG = ()

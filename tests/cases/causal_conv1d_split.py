@@ -90,6 +90,6 @@ EDGE = tuple(
     )
 )
 
-BENCH = (Case((8192, 1024, 1024), "1x4096", spare=0, initial="all"),)
+BENCH = ()
 
 BIG = ()

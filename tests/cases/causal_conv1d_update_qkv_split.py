@@ -108,6 +108,6 @@ EDGE = tuple(
     )
 )
 
-BENCH = (Case((16, 16, 32, 128, 128, 128), 256, bias=None, spare=0),)
+BENCH = ()
 
 BIG = ()

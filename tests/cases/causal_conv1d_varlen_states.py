@@ -172,6 +172,6 @@ EDGE = tuple(
     )
 )
 
-BENCH = (Case(4096, "256x32", 4, out="channels"),)
+BENCH = ()
 
 BIG = ()

@@ -258,18 +258,9 @@ EDGE = tuple(
     )
 )
 
-_MAMBA1_BENCH: Any = {"heads": 0, "d_state": 16, "slots": None}
-_SERVING: Any = {**_HYBRID, "spare": 0}
 
-BENCH = (
-    Case(128, **{**_MAMBA2_130M, "dtype": "float32", "slots": None}),
-    *(Case(n, slots=None if n < 256 else "permuted", **_SERVING) for n in (1, 16, 64, 256)),
-    *(Case(n, state_dtype="float32", slots=None if n < 256 else "permuted", **_SERVING) for n in (16, 64, 256)),
-    Case(1, dim=1536, dtype="float32", **_MAMBA1_BENCH),
-    Case(128, dim=1536, dtype="float32", **_MAMBA1_BENCH),
-    *(Case(n, dim=8192, **_MAMBA1_BENCH) for n in (16, 64)),
-    Case(32, tokens=4, steps="row", **_SERVING),
-)
+BENCH = ()
+
 
 BIG = (
     Case(5, 128, 64, 128, 8, spare=4100, **TIED),
