@@ -38,7 +38,8 @@ def causal_conv1d_fn(
 ) -> Any:
     """Depthwise causal convolution along a sequence, with the meaning it has in Dao-AILab's causal-conv1d.
 
-    out[b, d, t] = act(bias[d] + sum over w of weight[d, w] * x[b, d, t - (width - 1) + w]), summed in float32.
+    out[b, d, t] = act(bias[d] + sum over w of weight[d, w] * x[b, d, t - (width - 1) + w]), summed in float32
+    (Gu and Dao, "Mamba", 2023, section 3.4).
 
     Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel
     runs on the caller's current stream. Nothing is copied: x and out with contiguous sequences or contiguous channels

@@ -40,7 +40,8 @@ def causal_conv1d_qkv_split(
         head_q, head_k, head_v: channels of a head; x has num_q_heads * head_q + num_k_heads * head_k + num_v_heads *
             head_v.
         qk_l2norm: divide every head y of q and k, after the activation, by sqrt(sum of y * y + l2norm_eps), computed in
-            float32.
+            float32 (Yang et al., "Gated Delta Networks", 2024).
+        l2norm_eps: at least 0; without meaning unless qk_l2norm.
         out: (q, k, v), each (1, total, heads, head_dim) of x's dtype and any strides, or None.
 
     Returns:

@@ -24,14 +24,14 @@ def causal_conv1d_update(
     pad_slot_id: int = -1,
     out: Any = None,
 ) -> Any:
-    """Depthwise causal convolution of the next tokens of sequences, with the meaning it has in causal-conv1d.
+    """Depthwise causal convolution of the next tokens of sequences, as in Dao-AILab's causal-conv1d.
 
     With the last inputs of a sequence in its slot of conv_state and the new ones in x, for its t-th new token
 
         out[d, t] = act(bias[d] + sum over w of weight[d, w] * input[d, t - (width - 1) + w]),
 
-    summed in float32. What came before the first new token is found, and what comes with x is kept, in one of three
-    ways:
+    summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). What came before the first new token is
+    found, and what comes with x is kept, in one of three ways:
 
     - By default a state is a row: its last width - 1 columns are the inputs before. It moves left by seqlen, and the
       new inputs follow.

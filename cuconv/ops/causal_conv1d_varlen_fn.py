@@ -27,10 +27,10 @@ def causal_conv1d_varlen_fn(
 
         out[d, t] = act(bias[d] + sum over w of weight[d, w] * x[d, t - (width - 1) + w]),
 
-    summed in float32. Its inputs before the first token are the last width - 1 columns of its slot of conv_states
-    where has_initial_state[i] is true, else zeros. Then these columns are overwritten by the last width - 1 of all its
-    inputs, so that the sequence can go on in another call; columns before them, and the slot of an empty sequence,
-    stay as they are.
+    summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). Its inputs before the first token are the last width - 1
+    columns of its slot of conv_states where has_initial_state[i] is true, else zeros. Then these columns are
+    overwritten by the last width - 1 of all its inputs, so that the sequence can go on in another call; columns before
+    them, and the slot of an empty sequence, stay as they are.
 
     Tokens of no sequence give 0, and so do those of a sequence whose slot is pad_slot_id or outside the pool: its state
     is neither read nor written. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment

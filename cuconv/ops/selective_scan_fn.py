@@ -54,9 +54,9 @@ def selective_scan_fn(
         h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[b, d, t]
         out[b, d, t] = (sum over n of C[n] * h[n] + D[d] * u[b, d, t]) * silu(z[b, d, t])
 
-    in float32, where B[n] and C[n] are those of the token and of the channel's group: channel d is of group
-    d // (dim / ngroups). A sequence in chunks, each beginning with the last state of the one before, gives the result
-    of the whole within rounding errors.
+    in float32 (Gu and Dao, "Mamba", 2023, equation 2, with A discretised by zero-order hold and B as dt * B). B[n] and
+    C[n] are those of the token and of the channel's group: channel d is of group d // (dim / ngroups). A sequence in
+    chunks, each beginning with the last state of the one before, gives the result of the whole within rounding errors.
 
     Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
     tokens have vector kernels. Kernels run on the caller's current stream. Where there are few channels, long

@@ -58,9 +58,10 @@ def selective_scan_varlen_fn(
         h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[d, t]
         out[d, t] = (sum over n of C[n] * h[n] + D[d] * u[d, t]) * silu(z[d, t])
 
-    in float32. The state before the first token is the sequence's slot of ssm_states where has_initial_state[i] is
-    true, else zeros. The slot is then overwritten by the state after the last token, so that the sequence can go on in
-    another call; the slot of an empty sequence stays as it is.
+    in float32 (Gu and Dao, "Mamba", 2023, equation 2, with A discretised by zero-order hold and B as dt * B). The state
+    before the first token is the sequence's slot of ssm_states where has_initial_state[i] is true, else zeros. The slot
+    is then overwritten by the state after the last token, so that the sequence can go on in another call; the slot of
+    an empty sequence stays as it is.
 
     Tokens of no sequence give 0, and so do those of a sequence whose slot is pad_slot_id or outside the pool: its state
     is neither read nor written. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment

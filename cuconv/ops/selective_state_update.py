@@ -65,9 +65,9 @@ def selective_state_update(
         state_batch_indices: (batch,), int32 or int64: the slots that sequences start from, their numbers when None. A
             sequence whose slot is negative, pad_slot_id or outside the pool gives 0, and nothing of it is read or
             written. (batch, columns) with num_accepted_tokens.
-        dst_state_batch_indices: (batch,): the slots for the states after the last token, where they came from when
-            None. (batch, columns): for the state after each token a slot; tokens beyond leave none. A slot that is no
-            slot is not written.
+        dst_state_batch_indices: (batch,), int32 or int64: the slots for the states after the last token, where they
+            came from when None. (batch, columns): for the state after each token a slot; tokens beyond leave none. A
+            slot that is no slot is not written.
         intermediate_states_buffer: (rows, steps, ...) and as state behind its slots, state's dtype: receives the state
             after each token, too. steps is at least tokens; of packed sequences later tokens leave none.
         intermediate_state_indices: (batch,), int32 or int64: the sequences' rows there, the slots that they start from
@@ -80,8 +80,9 @@ def selective_state_update(
         disable_state_update: leave state as it is.
         pad_slot_id: the slot of sequences that are only there to fill a batch.
         rand_seed: round states of bfloat16 or float16 up or down at random, so that their expected value is right: a
-            seed of 64 bits, or an int64 array of one element. Random numbers are Philox-4x32's for the element's number
-            in its slot, the sequence's in the batch and the token's in the sequence: the same on every GPU.
+            seed of 64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et
+            al., "Parallel random numbers: as easy as 1, 2, 3", 2011) for the element's number in its slot, the
+            sequence's in the batch and the token's in the sequence: the same on every GPU.
         philox_rounds: 1 to 20.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
