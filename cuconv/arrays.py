@@ -1,7 +1,7 @@
 """Arrays of any library as an address and a layout, and new arrays of the caller's kind.
 
-A family is one kind of array: NumPy, CuPy, torch, or whatever speaks DLPack. CuPy is imported when the first CuPy
-or DLPack array comes, torch never: a torch tensor can only come from a program that has imported it.
+A family is one kind of array: NumPy, CuPy or torch; what else speaks DLPack comes in through `dlpack`. CuPy is imported
+when the first of its arrays comes, torch never: a torch tensor can only come from a program that has imported it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ import numpy as np
 from cuconv.dtypes import BY_NAME, BY_NUMPY
 from cuconv.errors import message
 from cuconv.layout import ALIGNMENT, HOST, Layout, dense_strides, inverse
-
-WANTED = "a NumPy array, a CuPy array, a torch CUDA tensor or an object with __dlpack__"
-
 
 Facts = tuple[Any, ...]
 """What a family knows an array by, cheaper to get than a Layout and as good a key: shape, strides, dtype, device and
@@ -242,7 +239,7 @@ def register(kind: type, family: type[Family]) -> None:
 
 
 def family(array: Any) -> Family | None:
-    """The family of an array, None when it must come in through `import_dlpack`."""
+    """The family of an array, None when it must come in through `dlpack.imported`."""
     kind = type(array)
     if kind not in _family_of_type:
         if isinstance(array, np.ndarray):
@@ -261,22 +258,3 @@ def describe(array: Any) -> str:
     """What an argument is, for an error."""
     known = family(array)
     return f"a {type(array).__name__}" if known is None else f"a {known.name} array"
-
-
-def import_dlpack(argument: str, array: Any) -> Any:
-    """A CuPy or, on the CPU, NumPy array over the memory of an array of another library."""
-    if not hasattr(array, "__dlpack__"):
-        raise TypeError(message(argument, describe(array), WANTED))
-    device_type, _ = array.__dlpack_device__()
-    if device_type == 1:  # kDLCPU (dlpack.h)
-        return np.from_dlpack(array)
-    import cupy
-
-    return cupy.from_dlpack(array)
-
-
-def export_dlpack(array: Any, like: Any) -> Any:
-    """The array as one of `like`'s library, where the array API standard says how; else as it is."""
-    if not hasattr(like, "__array_namespace__"):
-        return array
-    return like.__array_namespace__().from_dlpack(array)

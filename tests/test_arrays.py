@@ -12,6 +12,7 @@ import pytest
 import cuconv
 from cuconv import arrays
 from cuconv.dtypes import BFLOAT16, FLOAT32
+from cuconv.workloads.tables import SMALL, workloads
 from tests.cases import causal_conv1d_fn as table
 from tests.cases.causal_conv1d_fn import STATES, Case
 from tests.compare import assert_close
@@ -166,3 +167,27 @@ def test_a_layout_counts_in_elements() -> None:
 def test_a_foreign_byte_order_is_not_the_tables_dtype() -> None:
     assert layout_of(np.zeros(3, ">f4")).dtype == ">f4"
     assert layout_of(np.zeros(3, "<f4")).dtype is FLOAT32
+
+
+@pytest.mark.parametrize("function", cuconv.__all__)
+def test_every_function_takes_and_gives_dlpack_arrays(function: str) -> None:
+    workload = next(iter(workloads(SMALL, function, dtype="float32")))
+    plain, wrapped = workload.host(), workload.host()
+    wanted = getattr(cuconv, function)(**workload.call(plain))
+    foreign = {name: StandardForeign(array) for name, array in wrapped.items()}
+    got = getattr(cuconv, function)(**workload.call(foreign))
+    for name in workload.updated:
+        np.testing.assert_array_equal(wrapped[name], plain[name])
+    for one, other in zip(as_tuple(got), as_tuple(wanted), strict=True):
+        assert type(one) is StandardForeign
+        np.testing.assert_array_equal(one.array, other)
+    outs = [Foreign(np.full(out.shape, np.nan, np.float32)) for out in workload.outs]
+    foreign = {name: Foreign(array) for name, array in workload.host().items()}
+    returned = as_tuple(getattr(cuconv, function)(**workload.call(foreign, outs)))
+    assert all(one is other for one, other in zip(returned, outs, strict=True))
+    for out, other in zip(outs, as_tuple(wanted), strict=True):
+        np.testing.assert_array_equal(out.array, other)
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.arrays import WANTED
+from cuconv.dlpack import WANTED
 from tests.placement import POISON
 
 BATCH, DIM, SEQLEN, WIDTH = 2, 6, 9, 4

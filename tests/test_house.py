@@ -24,6 +24,7 @@ FLOORS = {
     "checks": 2,
     "jit": 2,
     "reference": 2,
+    "dlpack": 3,
     "form": 3,
     "kernel": 3,
     "call": 4,
@@ -59,7 +60,7 @@ def may_import_inside(folder: str, importer: str, imported: str) -> bool:
 
 
 IMPORTERS = {
-    "cupy": {"cuconv.arrays", "cuconv.kernel", "cuconv.timing", "cuconv.bench", "cuconv.cli"},
+    "cupy": {"cuconv.arrays", "cuconv.dlpack", "cuconv.kernel", "cuconv.timing", "cuconv.bench", "cuconv.cli"},
     "cupy_backends": {"cuconv.kernel", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
     "matplotlib": {"cuconv.bench.drawing", "cuconv.bench.pictures"},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.arrays import WANTED
+from cuconv.dlpack import WANTED
 from tests.scan_calls import BATCH, DIM, GOOD, SEQLEN, SLOTS, N
 from tests.test_bad_input import FLOATS, KINDS, OWN_ADDRESS, alias, module_of, overlapping, value, zeros
 from tests.test_varlen_contents import POOL, STARTS

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from cuconv.arrays import WANTED
+from cuconv.dlpack import WANTED
 from tests.ssu_calls import BATCH, DIM, GOOD, GROUPS, HEADS, ROWS, SLOTS, TOKENS, N
 from tests.test_bad_input import FLOATS, KINDS, OWN_ADDRESS, Change, overlapping, value, zeros
 from tests.test_varlen_bad_input import INDICES

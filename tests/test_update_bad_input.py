@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.arrays import WANTED
+from cuconv.dlpack import WANTED
 from tests.test_bad_input import FLOATS, KINDS, OWN_ADDRESS, Change, module_of, overlapping, value, zeros
 from tests.test_varlen_bad_input import INDICES, OWN, out_at
 from tests.test_varlen_bad_input import SHARED as PACKED

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuconv.arrays import WANTED
+from cuconv.dlpack import WANTED
 from tests.test_bad_input import FLOATS, KINDS, OWN_ADDRESS, TAPS, Change, alias, overlapping, value, zeros
 from tests.varlen_calls import DIM, SLOTS, TOTAL, WIDTH, Row, refuse
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from cuconv import arrays, checks, reference
+from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call
 from cuconv.dtypes import FLOATS, INT32
@@ -155,15 +155,9 @@ def _run_reference(call: _Call, given: Sequence[Any], out: Any, final_states: An
 
 def _through_dlpack(given: Sequence[Any], return_final_states: bool, activation: str | None) -> Any:
     """The same call on CuPy or NumPy arrays over the same memory, its results handed back to x's library."""
-    x, weight, bias, seq_idx, initial_states, out, final_states_out = (
-        None if array is None and argument != "x" else arrays.import_dlpack(argument, array)
-        for argument, array in zip(ARGUMENTS, given, strict=True)
-    )
+    x, weight, bias, seq_idx, initial_states, out, final_states_out = dlpack.imported(ARGUMENTS, given, "x")
     results = causal_conv1d_fn(
         x, weight, bias, seq_idx, initial_states, return_final_states, final_states_out, activation, out=out
     )
-    exported = tuple(
-        arrays.export_dlpack(result, like=given[0]) if target is None else target
-        for result, target in zip(results if return_final_states else (results,), given[OUT:], strict=False)
-    )
+    exported = dlpack.exported(results if return_final_states else (results,), given[OUT:], like=given[0])
     return exported if return_final_states else exported[0]

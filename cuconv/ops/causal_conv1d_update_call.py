@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv import arrays, checks, reference
+from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call
 from cuconv.dtypes import FLOATS, INDICES
@@ -275,12 +275,6 @@ def _through_dlpack(
     form: Form, given: Sequence[Any], activation: str | None, disable_state_update: bool, pad_slot_id: int
 ) -> tuple[Any, ...]:
     """The same call on CuPy or NumPy arrays over the same memory, its results handed back to x's library."""
-    imported = [
-        None if array is None and argument != "x" else arrays.import_dlpack(argument, array)
-        for argument, array in zip(INPUTS + form.names, given, strict=True)
-    ]
-    results = run(form, tuple(imported[:OUT]), imported[OUT:], activation, disable_state_update, pad_slot_id)
-    return tuple(
-        arrays.export_dlpack(result, like=given[0]) if target is None else target
-        for result, target in zip(results, given[OUT:], strict=True)
-    )
+    imported = dlpack.imported(INPUTS + form.names, given, "x")
+    results = run(form, imported[:OUT], imported[OUT:], activation, disable_state_update, pad_slot_id)
+    return dlpack.exported(results, given[OUT:], like=given[0])

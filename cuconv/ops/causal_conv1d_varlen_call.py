@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv import arrays, checks, reference
+from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call
 from cuconv.dtypes import BOOL, FLOATS, INDICES
@@ -187,12 +187,6 @@ def _run_reference(form: Form, o: Operands, inputs: Sequence[Any], outs: Sequenc
 
 def _through_dlpack(form: Form, given: Sequence[Any], activation: str | None, pad_slot_id: int) -> tuple[Any, ...]:
     """The same call on CuPy or NumPy arrays over the same memory, its results handed back to x's library."""
-    imported = [
-        None if array is None and argument != "x" else arrays.import_dlpack(argument, array)
-        for argument, array in zip(INPUTS + form.names, given, strict=True)
-    ]
-    results = run(form, tuple(imported[: len(INPUTS)]), imported[len(INPUTS) :], activation, pad_slot_id)
-    return tuple(
-        arrays.export_dlpack(result, like=given[0]) if target is None else target
-        for result, target in zip(results, given[len(INPUTS) :], strict=True)
-    )
+    imported = dlpack.imported(INPUTS + form.names, given, "x")
+    results = run(form, imported[: len(INPUTS)], imported[len(INPUTS) :], activation, pad_slot_id)
+    return dlpack.exported(results, given[len(INPUTS) :], like=given[0])

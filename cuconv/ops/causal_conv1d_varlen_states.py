@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from cuconv import arrays, checks, reference
+from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call, Launch
 from cuconv.dtypes import FLOATS, INDICES, INT64
@@ -43,10 +43,9 @@ def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out:
     given = (x, cu_seqlens, out)
     family = arrays.family(x)
     if family is None:
-        own_x, own_cu_seqlens = arrays.import_dlpack("x", x), arrays.import_dlpack("cu_seqlens", cu_seqlens)
-        own_out = None if out is None else arrays.import_dlpack("out", out)
+        own_x, own_cu_seqlens, own_out = dlpack.imported(ARGUMENTS, given, "x")
         result = causal_conv1d_varlen_states(own_x, own_cu_seqlens, state_len, out=own_out)
-        return arrays.export_dlpack(result, like=x) if out is None else out
+        return dlpack.exported([result], [out], like=x)[0]
 
     pointers, facts = family.inspect(ARGUMENTS, given)
     call = _prepare(family, state_len, *facts)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from cuconv import arrays, checks, reference
+from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call
 from cuconv.dtypes import FLOAT32
@@ -185,13 +185,7 @@ def _run_reference(o: Operands, given: Sequence[Any], out: Any, last_state: Any,
 
 def _through_dlpack(given: Sequence[Any], delta_softplus: bool, return_last_state: bool) -> Any:
     """The same call on CuPy or NumPy arrays over the same memory, its results handed back to u's library."""
-    imported = {
-        argument: None if array is None and argument != "u" else arrays.import_dlpack(argument, array)
-        for argument, array in zip(ARGUMENTS, given, strict=True)
-    }
+    imported = dict(zip(ARGUMENTS, dlpack.imported(ARGUMENTS, given, "u"), strict=True))
     results = selective_scan_fn(**imported, delta_softplus=delta_softplus, return_last_state=return_last_state)
-    exported = tuple(
-        arrays.export_dlpack(result, like=given[0]) if target is None else target
-        for result, target in zip(results if return_last_state else (results,), given[OUT:], strict=False)
-    )
+    exported = dlpack.exported(results if return_last_state else (results,), given[OUT:], like=given[0])
     return exported if return_last_state else exported[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv import arrays, checks, reference
+from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call
 from cuconv.dtypes import BOOL, FLOATS, INDICES
@@ -213,9 +213,6 @@ def _run_reference(given: Sequence[Any], delta_softplus: bool, pad_slot_id: int,
 
 def _through_dlpack(given: Sequence[Any], delta_softplus: bool, pad_slot_id: int) -> Any:
     """The same call on CuPy or NumPy arrays over the same memory, its result handed back to u's library."""
-    imported = {
-        argument: None if array is None and argument != "u" else arrays.import_dlpack(argument, array)
-        for argument, array in zip(ARGUMENTS, given, strict=True)
-    }
+    imported = dict(zip(ARGUMENTS, dlpack.imported(ARGUMENTS, given, "u"), strict=True))
     result = selective_scan_varlen_fn(**imported, delta_softplus=delta_softplus, pad_slot_id=pad_slot_id)
-    return arrays.export_dlpack(result, like=given[0]) if given[OUT] is None else given[OUT]
+    return dlpack.exported([result], [given[OUT]], like=given[0])[0]

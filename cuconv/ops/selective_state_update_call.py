@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv import arrays, checks, reference
+from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
 from cuconv.call import Call
 from cuconv.errors import message
@@ -138,9 +138,5 @@ def _run_reference(o: Operands, given: Sequence[Any], out: Any) -> None:
 
 def _through_dlpack(given: Sequence[Any], *options: Any) -> Any:
     """The same call on CuPy or NumPy arrays over the same memory, its result handed back to the state's library."""
-    imported = tuple(
-        None if array is None and i != STATE else arrays.import_dlpack(argument, array)
-        for i, (argument, array) in enumerate(zip(ARGUMENTS, given, strict=True))
-    )
-    result = run(imported, *options)
-    return arrays.export_dlpack(result, like=given[STATE]) if given[OUT] is None else given[OUT]
+    result = run(dlpack.imported(ARGUMENTS, given, "state"), *options)
+    return dlpack.exported([result], [given[OUT]], like=given[STATE])[0]
