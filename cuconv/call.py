@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import add, le
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cuconv import checks
-from cuconv.arrays import Family
+from cuconv.arrays import Facts, Family
 from cuconv.kernel import Kernel, LoadedKernel
 from cuconv.launch import LaunchConfig
 from cuconv.layout import Layout, View
@@ -87,3 +88,27 @@ class Call:
         stream = family.stream(self.device)
         for loaded, (_, config, numbers) in zip(self._loaded, self._launches, strict=True):
             loaded.launch(config, packed + numbers, stream)
+
+
+Result = TypeVar("Result", bound=Call)
+
+
+class Prepared(Generic[Result]):
+    """A function that prepares calls, which remembers them: `prepare(*options, *facts)`.
+
+    The last one stands in front of the others: to compare facts takes half as long as to hash them, and one call is
+    mostly like the one before, a model's layers being alike.
+    """
+
+    def __init__(self, prepare: Callable[..., Result]) -> None:
+        self._remembered = lru_cache(maxsize=4096)(prepare)
+        self._last: tuple[tuple[Any, ...], list[Facts | None], Result] | None = None
+
+    def __call__(self, options: tuple[Any, ...], facts: list[Facts | None]) -> Result:
+        """The call with these options on arrays with these facts."""
+        last = self._last
+        if last is not None and last[1] == facts and last[0] == options:
+            return last[2]
+        call = self._remembered(*options, *facts)
+        self._last = options, facts, call
+        return call

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
-from cuconv.call import Call
+from cuconv.call import Call, Prepared
 from cuconv.dtypes import FLOATS, INT32
 from cuconv.errors import message
 from cuconv.kernels.conv import POINTERS, widths
@@ -72,7 +71,7 @@ def causal_conv1d_fn(
         return _through_dlpack(given, return_final_states, activation)
 
     pointers, facts = family.inspect(ARGUMENTS, given)
-    call = _prepare(family, return_final_states, activation, *facts)
+    call = _prepare((family, return_final_states, activation), facts)
     if out is not None or final_states_out is not None:
         call.check_overlap(pointers, [number for number in (OUT, FINAL_STATES) if given[number] is not None])
 
@@ -99,7 +98,7 @@ class _Call(Call):
         self.order = order_like(o.x)
 
 
-@lru_cache(maxsize=4096)
+@Prepared
 def _prepare(family: Family, return_final_states: bool, activation: str | None, *facts: Facts | None) -> _Call:
     """Check the arguments and decide how to run them; raises before anything is launched or written."""
     layouts = [

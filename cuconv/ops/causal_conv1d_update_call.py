@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
-from cuconv.call import Call
+from cuconv.call import Call, Prepared
 from cuconv.dtypes import FLOATS, INDICES
 from cuconv.errors import message
 from cuconv.form import MAX_RANGES, WHOLE, Form
@@ -46,7 +45,7 @@ def run(
         return _through_dlpack(form, given, activation, disable_state_update, pad_slot_id)
 
     pointers, facts = family.inspect(INPUTS + form.names, given)
-    call = _prepare(family, form, activation is not None, bool(disable_state_update), pad_slot_id, *facts)
+    call = _prepare((family, form, activation is not None, bool(disable_state_update), pad_slot_id), facts)
     if call.written:
         call.check_overlap(pointers, call.written, call.in_place)
     if family.checks_contents():
@@ -82,7 +81,7 @@ class _Call(Call):
         self.no_more_outs = [0] * (MAX_RANGES - len(outs))
 
 
-@lru_cache(maxsize=4096)
+@Prepared
 def _prepare(
     family: Family, form: Form, silu: bool, disable_state_update: bool, pad_slot_id: int, *facts: Facts | None
 ) -> _Call:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
-from cuconv.call import Call
+from cuconv.call import Call, Prepared
 from cuconv.dtypes import BOOL, FLOATS, INDICES
 from cuconv.errors import message
 from cuconv.form import MAX_RANGES, Form
@@ -36,7 +35,7 @@ def run(
         return _through_dlpack(form, given, activation, pad_slot_id)
 
     pointers, facts = family.inspect(INPUTS + form.names, given)
-    call = _prepare(family, form, activation is not None, pad_slot_id, *facts)
+    call = _prepare((family, form, activation is not None, pad_slot_id), facts)
     if call.written:
         call.check_overlap(pointers, call.written)
     if family.checks_contents():
@@ -80,7 +79,7 @@ def order_of_new(form: Form, x: Layout) -> tuple[int, ...]:
     return (1, 0) if is_channel_contiguous(x) else (0, 1)
 
 
-@lru_cache(maxsize=4096)
+@Prepared
 def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: Facts | None) -> _Call:
     """Check the arguments and decide how to run them; raises before anything is launched or written."""
     arguments = INPUTS + form.names

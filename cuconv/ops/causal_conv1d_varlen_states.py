@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
-from cuconv.call import Call, Launch
+from cuconv.call import Call, Launch, Prepared
 from cuconv.dtypes import FLOATS, INDICES, INT64
 from cuconv.errors import message
 from cuconv.kernels.causal_conv1d_varlen_states import CausalConv1dVarlenStates
@@ -48,7 +47,7 @@ def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out:
         return dlpack.exported([result], [out], like=x)[0]
 
     pointers, facts = family.inspect(ARGUMENTS, given)
-    call = _prepare(family, state_len, *facts)
+    call = _prepare((family, state_len), facts)
     if out is not None:
         call.check_overlap(pointers, [OUT])
     if family.checks_contents():
@@ -72,7 +71,7 @@ class _Call(Call):
         self.out = out
 
 
-@lru_cache(maxsize=4096)
+@Prepared
 def _prepare(family: Family, state_len: int, *facts: Facts | None) -> _Call:
     """Check the arguments and decide how to run them; raises before anything is launched or written."""
     x, cu_seqlens, out = (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
-from cuconv.call import Call
+from cuconv.call import Call, Prepared
 from cuconv.dtypes import FLOAT32
 from cuconv.errors import message
 from cuconv.kernels import scan
@@ -96,7 +95,7 @@ def selective_scan_fn(
         return _through_dlpack(given, bool(delta_softplus), bool(return_last_state))
 
     pointers, facts = family.inspect(ARGUMENTS, given)
-    call = _prepare(family, bool(delta_softplus), bool(return_last_state), *facts)
+    call = _prepare((family, bool(delta_softplus), bool(return_last_state)), facts)
     if call.written:
         call.check_overlap(pointers, call.written)
     o = call.operands
@@ -130,7 +129,7 @@ class _Call(Call):
         self.scratch = 0 if is_on_host else scratch_size(o.u.shape, o.d_state)
 
 
-@lru_cache(maxsize=4096)
+@Prepared
 def _prepare(family: Family, delta_softplus: bool, return_last_state: bool, *facts: Facts | None) -> _Call:
     """Check the arguments and decide how to run them; raises before anything is launched or written."""
     given = {

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
-from cuconv.call import Call
+from cuconv.call import Call, Prepared
 from cuconv.dtypes import BOOL, FLOATS, INDICES
 from cuconv.errors import message
 from cuconv.kernels.scan import MAX_TOKENS
@@ -105,7 +104,7 @@ def selective_scan_varlen_fn(
         return _through_dlpack(given, bool(delta_softplus), pad_slot_id)
 
     pointers, facts = family.inspect(ARGUMENTS, given)
-    call = _prepare(family, bool(delta_softplus), pad_slot_id, *facts)
+    call = _prepare((family, bool(delta_softplus), pad_slot_id), facts)
     if call.written:
         call.check_overlap(pointers, call.written)
     if family.checks_contents():
@@ -132,7 +131,7 @@ class _Call(Call):
         self.written = [number for number in (SSM_STATES, OUT) if given[ARGUMENTS[number]] is not None]
 
 
-@lru_cache(maxsize=4096)
+@Prepared
 def _prepare(family: Family, delta_softplus: bool, pad_slot_id: int, *facts: Facts | None) -> _Call:
     """Check the arguments and decide how to run them; raises before anything is launched or written."""
     given = {

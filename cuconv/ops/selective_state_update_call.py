@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cuconv import arrays, checks, dlpack, reference
 from cuconv.arrays import Facts, Family
-from cuconv.call import Call
+from cuconv.call import Call, Prepared
 from cuconv.errors import message
 from cuconv.layout import HOST, Layout, dense
 from cuconv.ops.selective_state_update_operands import ARGUMENTS, Operands, operands
@@ -35,7 +34,7 @@ def run(
     if family is None:
         return _through_dlpack(given, *options)
     pointers, facts = family.inspect(ARGUMENTS, given)
-    call = _prepare(family, options, *facts)
+    call = _prepare((family, options), facts)
     call.check_overlap(pointers, call.written, call.in_place)
     if family.checks_contents():
         _check_indices(call.operands, given, family)
@@ -70,7 +69,7 @@ class _Call(Call):
 Options = tuple[bool, bool, int, int | None, int]
 
 
-@lru_cache(maxsize=4096)
+@Prepared
 def _prepare(family: Family, options: Options, *facts: Facts | None) -> _Call:
     """Check the arguments and decide how to run them; raises before anything is launched or written."""
     layouts = [

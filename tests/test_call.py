@@ -1,0 +1,63 @@
+"""What is remembered of calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cuconv.call import Call, Prepared
+from cuconv.dtypes import FLOAT32
+from cuconv.layout import Layout
+
+X = Layout((2, 3), (3, 1), FLOAT32, 0, 0)
+
+
+class Counted(Call):
+    """A call that knows what it was prepared from."""
+
+    def __init__(self, *what: Any) -> None:
+        super().__init__(("x",), (X,), None)
+        self.what = what
+
+
+def prepared(made: list[Counted]) -> Prepared[Counted]:
+    def prepare(*what: Any) -> Counted:
+        made.append(Counted(*what))
+        return made[-1]
+
+    return Prepared(prepare)
+
+
+def test_a_call_is_prepared_once_and_found_again_whatever_came_between() -> None:
+    made: list[Counted] = []
+    remembered = prepared(made)
+    for options in ((1, "a"), (1, "a"), (2, "a"), (1, "a"), (1, "b"), (2, "a")):
+        for facts in ([("x", 1), None], [("x", 2), None], [("x", 1), ("y", 1)], [("x", 1), None]):
+            assert remembered(options, list(facts)).what == (*options, *facts)
+    assert len(made) == 3 * 3 and len({call.what for call in made}) == 9
+
+
+def test_facts_and_options_are_not_mistaken_for_each_other() -> None:
+    made: list[Counted] = []
+    remembered = prepared(made)
+    assert remembered((1,), [(2,)]).what == (1, (2,))
+    assert remembered((1, (2,)), []).what == (1, (2,))
+    assert remembered((), [(1,), (2,)]).what == ((1,), (2,))
+
+
+def test_an_error_is_not_remembered() -> None:
+    made: list[Counted] = []
+
+    def prepare(*what: Any) -> Counted:
+        if "bad" in what:
+            raise ValueError("bad")
+        made.append(Counted(*what))
+        return made[-1]
+
+    remembered = Prepared(prepare)
+    good = remembered(("good",), [])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="bad"):
+            remembered(("bad",), [])
+    assert remembered(("good",), []) is good
