@@ -176,6 +176,7 @@ class TorchFamily(Family):
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
         pointers: list[int] = []
         facts: list[Facts | None] = []
+        is_grad_enabled = self._is_grad_enabled()
         for array in given:
             if array is None:
                 pointers.append(0)
@@ -183,7 +184,7 @@ class TorchFamily(Family):
                 continue
             if type(array) is not self._tensor and family(array) is not self:
                 self._reject(arguments[len(facts)], array)
-            if array.requires_grad and self._is_grad_enabled():
+            if is_grad_enabled and array.requires_grad:
                 got = "a tensor that requires grad while grad mode is on"
                 wanted = "torch.no_grad() or a detached tensor: there is no backward"
                 raise ValueError(message(arguments[len(facts)], got, wanted))

@@ -14,6 +14,10 @@ from cuconv.launch import LaunchConfig
 from cuconv.layout import Layout, View
 
 
+MAX_APART = 512
+"""Sets of addresses that a call remembers: a few for every layer of a model."""
+
+
 class Launch(NamedTuple):
     """A kernel, how it is launched, and its arguments behind the pointers."""
 
@@ -48,14 +52,26 @@ class Call:
         self._begins, self._ends = zip(*self._spans, strict=True)
         self._launches: tuple[Launch, ...] = launches(launch)
         self._loaded: tuple[LoadedKernel, ...] = ()
+        self._apart: set[tuple[int, ...]] = set()
 
     def check_overlap(
         self, pointers: Sequence[int], written: Sequence[int], in_place: tuple[int, int] | None = None
     ) -> None:
         """ValueError when an array that is written, by its number, shares memory with another argument.
 
-        Two of the same layout, the first of them written, may be `in_place`: at the same address.
+        Two of the same layout, the first of them written, may be `in_place`: at the same address. Addresses that were
+        right are remembered: `written` and `in_place` must follow from the arrays' facts.
         """
+        key = tuple(pointers)
+        if key in self._apart:
+            return
+        self._check_apart(pointers, written, in_place)
+        # Forgotten all at once, for programs whose arrays are always elsewhere.
+        if len(self._apart) == MAX_APART:
+            self._apart.clear()
+        self._apart.add(key)
+
+    def _check_apart(self, pointers: Sequence[int], written: Sequence[int], in_place: tuple[int, int] | None) -> None:
         if len(written) > 1:
             # That no two arrays meet at all is quicker seen than that each of several meets no other.
             begins = sorted(map(add, pointers, self._begins))

@@ -1,4 +1,4 @@
-"""What is remembered of calls."""
+"""What is remembered of calls, and that it is remembered right."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cuconv.call import Call, Prepared
+from cuconv.call import MAX_APART, Call, Prepared
 from cuconv.dtypes import FLOAT32
 from cuconv.layout import Layout
 
@@ -61,3 +61,24 @@ def test_an_error_is_not_remembered() -> None:
         with pytest.raises(ValueError, match="bad"):
             remembered(("bad",), [])
     assert remembered(("good",), []) is good
+
+
+def test_addresses_that_overlap_are_found_whatever_was_right_before() -> None:
+    call = Call(("x", "out"), (X, X), None)
+    good, bad = [1000, 2000], [1000, 1020]
+    for _ in range(3):
+        call.check_overlap(good, [1])
+        with pytest.raises(ValueError, match="out"):
+            call.check_overlap(bad, [1])
+    with pytest.raises(ValueError, match="out"):
+        call.check_overlap([1000, 1000], [1])
+    call.check_overlap([1000, 1000], [1], in_place=(1, 0))
+
+
+def test_only_so_many_addresses_are_remembered() -> None:
+    call = Call(("x", "out"), (X, X), None)
+    for address in range(64, 3 * MAX_APART * 64, 64):
+        call.check_overlap([address, address + 32], [1])
+        assert len(call._apart) <= MAX_APART
+    with pytest.raises(ValueError, match="out"):
+        call.check_overlap([64, 80], [1])
