@@ -13,7 +13,6 @@ from cuconv.kernel import Kernel, LoadedKernel
 from cuconv.launch import LaunchConfig
 from cuconv.layout import Layout, View
 
-
 MAX_APART = 512
 """Sets of addresses that a call remembers: a few for every layer of a model."""
 
