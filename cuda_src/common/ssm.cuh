@@ -4,6 +4,7 @@
 #include "common/activation.cuh"
 #include "common/fastdiv.cuh"
 #include "common/philox.cuh"
+#include "common/tokens.cuh"
 #include "common/warp.cuh"
 
 // Strides are in elements. Whatever has no heads has one. The tokens of packed sequences, with cu_seqlens, count as one
@@ -67,25 +68,6 @@ struct SelectiveStateUpdateOperands {
     int intermediate_state_indices_is_int64;
     int num_accepted_tokens_is_int64;
     int cu_seqlens_is_int64;
-};
-
-// An element that is a float or what T is, as it is in memory: to convert it is to wait for it.
-struct Either {
-    unsigned word = 0;
-
-    template <typename T>
-    __device__ __forceinline__ void load(const void* p, index_t at, int is_float32) {
-        if (is_float32) {
-            word = ::load<1>(static_cast<const float*>(p) + at).words[0];
-        } else {
-            word = ::load<1>(static_cast<const T*>(p) + at).words[0];
-        }
-    }
-
-    template <typename T>
-    __device__ __forceinline__ float to_float(int is_float32) const {
-        return is_float32 ? __uint_as_float(word) : Dtype<T>::unpack(word, 0);
-    }
 };
 
 // The first of a packed sequence's tokens; what lies outside the tensor is brought inside.

@@ -66,12 +66,12 @@ struct SsmInputs {
 
     Vec<input_t, 1> x = Vec<input_t, 1>::zero();
     Vec<input_t, 1> z = Vec<input_t, 1>::zero();
-    Either dt;
+    RawNumber<input_t> dt;
 
     __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const SsmCursor<Traits>& at) {
         // The call may write its outputs over x.
         x = ::load<1, Memory::kMutable>(static_cast<const input_t*>(p.x) + at.x);
-        dt.load<input_t>(p.dt, at.dt, p.dt_is_float32);
+        dt.load(p.dt, at.dt, p.dt_is_float32);
         if (p.z != nullptr) z = ::load<1>(static_cast<const input_t*>(p.z) + at.z);
     }
 };
@@ -112,8 +112,8 @@ struct SsmParameters {
     using Vector = PackedVec<typename Traits::A, Traits::kVecs>;
 
     Vector A[Traits::kIsTied ? 1 : Traits::kRowsOfGroup][Traits::kChunks];
-    Either D;
-    Either dt_bias;
+    RawNumber<input_t> D;
+    RawNumber<input_t> dt_bias;
 
     __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const SsmShare& share) {
         using Offset = typename Traits::Offset;
@@ -121,8 +121,8 @@ struct SsmParameters {
         const auto of_own = [&](const index_t* stride) {
             return share.head * static_cast<Offset>(stride[0]) + own * static_cast<Offset>(stride[1]);
         };
-        if (p.dt_bias != nullptr) dt_bias.load<input_t>(p.dt_bias, of_own(p.dt_bias_stride), p.dt_bias_is_float32);
-        if (p.D != nullptr) D.load<input_t>(p.D, of_own(p.D_stride), p.D_is_float32);
+        if (p.dt_bias != nullptr) dt_bias.load(p.dt_bias, of_own(p.dt_bias_stride), p.dt_bias_is_float32);
+        if (p.D != nullptr) D.load(p.D, of_own(p.D_stride), p.D_is_float32);
         const auto* head =
             static_cast<const typename Traits::A*>(p.A) + share.head * static_cast<Offset>(p.A_stride[0]);
         if constexpr (Traits::kIsTied) {
@@ -157,9 +157,8 @@ struct SsmPace {
 
     __device__ __forceinline__ SsmPace(const SelectiveStateUpdateOperands& p, const SsmParameters<Traits>& parameters,
                                        const SsmInputs<Traits>& inputs) {
-        using input_t = typename Traits::Input;
-        step = inputs.dt.template to_float<input_t>(p.dt_is_float32);
-        if (p.dt_bias != nullptr) step += parameters.dt_bias.template to_float<input_t>(p.dt_bias_is_float32);
+        step = inputs.dt.to_float(p.dt_is_float32);
+        if (p.dt_bias != nullptr) step += parameters.dt_bias.to_float(p.dt_bias_is_float32);
         if (p.dt_softplus) step = softplus(step);
         if constexpr (Traits::kIsTied) { decay = exp2_approx(step * kLog2e * parameters.A[0][0].to_float(0)); }
     }
@@ -191,11 +190,10 @@ template <typename Traits>
 __device__ __forceinline__ float gather_result(const SelectiveStateUpdateOperands& p,
                                                const SsmParameters<Traits>& parameters, const SsmInputs<Traits>& inputs,
                                                float (&sums)[Traits::kRowsOfGroup]) {
-    using input_t = typename Traits::Input;
     const float sum = sum_rows_over_lanes<Traits::kRowsOfGroup, Traits::kLanes>(sums);
     constexpr int kGroups = Traits::kGroups;
     float y = from_lane(sum, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
-    if (p.D != nullptr) y = fmaf(parameters.D.template to_float<input_t>(p.D_is_float32), inputs.x.to_float(0), y);
+    if (p.D != nullptr) y = fmaf(parameters.D.to_float(p.D_is_float32), inputs.x.to_float(0), y);
     if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(0));
     return y;
 }
