@@ -30,6 +30,15 @@ CONSTANT = 0
 SHAPES = ((1, 1), (1, 2), (1, 4), (2, 4), (4, 4), (8, 4), (16, 4), (32, 4), (32, 8))
 """(lanes a channel, states a lane), by the most states that a channel has then."""
 
+TILE_LANES = (1, 4, 8, 16)
+"""Lanes that may share a channel's tokens: TileShape::kLanes of common/scan_tiles.cuh."""
+
+LANE_TOKENS = 16
+"""Of a tile: TileShape::kTokens."""
+
+TILE_STATES = 16
+"""The most states of a channel then."""
+
 SEGMENT_POINTERS = (
     *("u", "delta", "A", "B", "C", "D", "z", "delta_bias"),
     *("initial_state", "out", "last_state", "chunk_states", "scratch"),
@@ -128,12 +137,7 @@ def with_c(axes: dict[str, Any], *, constants: bool = True) -> Iterator[dict[str
         yield {**axes, "c_vec": c_vec}
 
 
-def dim_blocks_for(dim: int, lanes: int) -> int:
-    """The blocks that have every channel once."""
-    return ceil_div(dim * lanes, THREADS)
-
-
-def grid(dim: int, lanes: int, rows: int) -> tuple[LaunchConfig, dict[str, Any]]:
+def grid(dim: int, lanes: int, rows: int, threads: int = THREADS) -> tuple[LaunchConfig, dict[str, Any]]:
     """The launch for so many rows of `dim` channels, and the param that divides its blocks so."""
-    dim_blocks = dim_blocks_for(dim, lanes)
-    return LaunchConfig((dim_blocks * rows, 1, 1), (THREADS, 1, 1)), {"dim_blocks": fast_div(dim_blocks)}
+    dim_blocks = ceil_div(dim * lanes, threads)
+    return LaunchConfig((dim_blocks * rows, 1, 1), (threads, 1, 1)), {"dim_blocks": fast_div(dim_blocks)}

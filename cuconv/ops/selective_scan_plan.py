@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 
 from cuconv.call import Launch
 from cuconv.dtypes import FLOAT32, INT64, DType
+from cuconv.kernel import Kernel
 from cuconv.kernels.scan import (
     CHUNK,
     CONSTANT,
+    LANE_TOKENS,
     THREADS,
+    TILE_LANES,
+    TILE_STATES,
     TILE_TOKENS,
-    dim_blocks_for,
     grid,
     lanes_for,
     matrix_accesses,
@@ -20,8 +23,10 @@ from cuconv.kernels.scan import (
 from cuconv.kernels.selective_scan_carry import SelectiveScanCarry
 from cuconv.kernels.selective_scan_chunk import SelectiveScanChunk
 from cuconv.kernels.selective_scan_fwd import SelectiveScanFwd
+from cuconv.kernels.selective_scan_tiles_fwd import THREADS as TILE_THREADS
+from cuconv.kernels.selective_scan_tiles_fwd import SelectiveScanTilesFwd
 from cuconv.kernels.selective_scan_varlen_fwd import SelectiveScanVarlenFwd
-from cuconv.launch import MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
+from cuconv.launch import MAX_VECTOR_BYTES, LaunchConfig, ceil_div, fast_div, widest_vector
 from cuconv.layout import Layout
 
 FILL_THREADS = 132 * 512
@@ -30,6 +35,10 @@ FILL_THREADS = 132 * 512
 WORTH_CUTTING = 2.5
 """How many times fewer: on an H200 cutting in 4 takes 1.9 ms instead of 2.6 (1 x 5120 x 16384), in 3 2.8 instead of 2.6
 (1 x 8192 x 16384), in 2 0.54 instead of 0.39 (8 x 1536 x 2048)."""
+
+
+TILE_FILL = 132 * 256
+"""The same with tokens in several lanes."""
 
 
 class Operands(NamedTuple):
@@ -97,8 +106,7 @@ def plan(o: Operands) -> tuple[Launch, ...]:
         "vec": _vector(o, lanes),
         "b_vec": _matrix_vector(o.B),
     }
-    scan = SelectiveScanFwd(**axes, c_vec=_matrix_vector(o.C))
-    last = Launch(scan, config, scan.params.pack_numbers(**numbers))
+    last = _last(o, axes, config, numbers, batch * cut.parts)
     if cut.parts == 1:
         return (last,)
     chunk = SelectiveScanChunk(**axes)
@@ -111,10 +119,42 @@ def plan(o: Operands) -> tuple[Launch, ...]:
     )
 
 
+def _last(o: Operands, axes: dict[str, Any], config: LaunchConfig, numbers: dict[str, Any], rows: int) -> Launch:
+    """The launch that writes the results."""
+    kernel: Kernel
+    if (lanes := tile_lanes(o, rows)) is None:
+        kernel = SelectiveScanFwd(**axes, c_vec=_matrix_vector(o.C))
+    else:
+        assert isinstance(o.u.dtype, DType)
+        kernel = SelectiveScanTilesFwd(o.u.dtype, lanes)
+        config, division = grid(o.u.shape[1], lanes, rows, TILE_THREADS)
+        numbers = numbers | division
+    return Launch(kernel, config, kernel.params.pack_numbers(**numbers))
+
+
+def tile_lanes(o: Operands, rows: int) -> int | None:
+    """The fewest lanes a channel that fill the GPU when each has tokens of its own; None where that cannot be."""
+    _, dim, seqlen = o.u.shape
+    if o.d_state > TILE_STATES or not is_variable(o.B) or not is_variable(o.C):
+        return None
+    whole = MAX_VECTOR_BYTES // o.u.itemsize
+    arrays = [each for each in (o.u, o.delta, o.z, o.out, o.B, o.C) if each is not None]
+    if any(_row_vector(each, each.active(*range(len(each.shape) - 1)), whole) < whole for each in arrays):
+        return None
+    group_dim = dim // max(o.B.shape[1], o.C.shape[1])
+    fitting = [
+        lanes
+        for lanes in TILE_LANES
+        if lanes * LANE_TOKENS <= max(seqlen, LANE_TOKENS)
+        and (group_dim == dim or group_dim % (TILE_THREADS // lanes) == 0)
+    ]
+    return next((lanes for lanes in fitting if rows * dim * lanes >= TILE_FILL), max(fitting, default=None))
+
+
 def segments(shape: tuple[int, ...], d_state: int) -> Segments:
     """The fewest segments of a row, of whole chunks, that fill the GPU; one when (batch, dim, seqlen) fills it."""
     batch, dim, seqlen = shape
-    threads = batch * dim_blocks_for(dim, lanes_for(d_state)[0]) * THREADS
+    threads = batch * ceil_div(dim * lanes_for(d_state)[0], THREADS) * THREADS
     chunks = max(1, ceil_div(seqlen, CHUNK))
     wanted = min(ceil_div(FILL_THREADS, max(1, threads)), seqlen // CHUNK)
     if wanted < 2 or WORTH_CUTTING * threads > FILL_THREADS:

@@ -6,7 +6,6 @@
 #include "common/tokens.cuh"
 #include "common/warp.cuh"
 
-inline constexpr float kLog2E = 1.44269504f;
 inline constexpr int kNone = -1;
 
 // Registers for so many tokens as they are in memory.

@@ -95,3 +95,25 @@ __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
     }
     return value;
 }
+
+// The recurrence end = begin * whole + end over each group of kLanes consecutive lanes, of which the first begins with
+// `before`: a lane gets what it begins with, and what it ends with in `end`, which held what it adds by itself.
+template <int kLanes>
+__device__ __forceinline__ float scan_over_lanes(float whole, float before, float& end) {
+    const bool is_first = lane_id() % kLanes == 0;
+    if (is_first) {
+        end = fmaf(whole, before, end);
+        // From then on nothing comes before it: whoever has counted the first lane in multiplies by zero, too, and so
+        // needs no condition.
+        whole = 0.0f;
+    }
+#pragma unroll
+    for (int distance = 1; distance < kLanes; distance *= 2) {
+        const float lower_end = __shfl_up_sync(kAllLanes, end, distance, kLanes);
+        const float lower_whole = __shfl_up_sync(kAllLanes, whole, distance, kLanes);
+        end = fmaf(whole, lower_end, end);
+        whole *= lower_whole;
+    }
+    const float lower_end = __shfl_up_sync(kAllLanes, end, 1, kLanes);
+    return is_first ? before : lower_end;
+}
