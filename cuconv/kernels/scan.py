@@ -91,6 +91,7 @@ VARLEN_PARAMS = Params(
     ("delta_softplus", "i4"),
     *_PARAMETERS,
     ("has_states", "i4"),
+    ("short_tokens", "i4"),
     ("query_start_loc_is_int64", "i4"),
     ("cache_indices_is_int64", "i4"),
     ("query_start_loc_stride", "i8"),

@@ -23,9 +23,11 @@ from cuconv.kernels.scan import (
 from cuconv.kernels.selective_scan_carry import SelectiveScanCarry
 from cuconv.kernels.selective_scan_chunk import SelectiveScanChunk
 from cuconv.kernels.selective_scan_fwd import SelectiveScanFwd
-from cuconv.kernels.selective_scan_tiles_fwd import THREADS as TILE_THREADS
+from cuconv.kernels.selective_scan_tiles_fwd import THREADS as THREADS_OF_TILES
 from cuconv.kernels.selective_scan_tiles_fwd import SelectiveScanTilesFwd
 from cuconv.kernels.selective_scan_varlen_fwd import SelectiveScanVarlenFwd
+from cuconv.kernels.selective_scan_varlen_tiles_fwd import LANES as TILE_LANES_OF_LONG
+from cuconv.kernels.selective_scan_varlen_tiles_fwd import SelectiveScanVarlenTilesFwd
 from cuconv.launch import MAX_VECTOR_BYTES, LaunchConfig, ceil_div, fast_div, widest_vector
 from cuconv.layout import Layout
 
@@ -39,6 +41,10 @@ WORTH_CUTTING = 2.5
 
 TILE_FILL = 132 * 256
 """The same with tokens in several lanes."""
+
+
+SHORT = 128
+"""Tokens of a packed sequence that one lane a channel walks, where that leaves enough for all to do."""
 
 
 class Operands(NamedTuple):
@@ -127,7 +133,7 @@ def _last(o: Operands, axes: dict[str, Any], config: LaunchConfig, numbers: dict
     else:
         assert isinstance(o.u.dtype, DType)
         kernel = SelectiveScanTilesFwd(o.u.dtype, lanes)
-        config, division = grid(o.u.shape[1], lanes, rows, TILE_THREADS)
+        config, division = grid(o.u.shape[1], lanes, rows, THREADS_OF_TILES)
         numbers = numbers | division
     return Launch(kernel, config, kernel.params.pack_numbers(**numbers))
 
@@ -135,20 +141,25 @@ def _last(o: Operands, axes: dict[str, Any], config: LaunchConfig, numbers: dict
 def tile_lanes(o: Operands, rows: int) -> int | None:
     """The fewest lanes a channel that fill the GPU when each has tokens of its own; None where that cannot be."""
     _, dim, seqlen = o.u.shape
-    if o.d_state > TILE_STATES or not is_variable(o.B) or not is_variable(o.C):
-        return None
-    whole = MAX_VECTOR_BYTES // o.u.itemsize
-    arrays = [each for each in (o.u, o.delta, o.z, o.out, o.B, o.C) if each is not None]
-    if any(_row_vector(each, each.active(*range(len(each.shape) - 1)), whole) < whole for each in arrays):
-        return None
-    group_dim = dim // max(o.B.shape[1], o.C.shape[1])
     fitting = [
         lanes
         for lanes in TILE_LANES
-        if lanes * LANE_TOKENS <= max(seqlen, LANE_TOKENS)
-        and (group_dim == dim or group_dim % (TILE_THREADS // lanes) == 0)
+        if lanes * LANE_TOKENS <= max(seqlen, LANE_TOKENS) and _has_tiles(o, THREADS_OF_TILES // lanes)
     ]
     return next((lanes for lanes in fitting if rows * dim * lanes >= TILE_FILL), max(fitting, default=None))
+
+
+def _has_tiles(o: Operands, channels: int) -> bool:
+    """Whether tokens can be spread over lanes, by blocks that have so many channels."""
+    if o.d_state > TILE_STATES or not is_variable(o.B) or not is_variable(o.C):
+        return False
+    whole = MAX_VECTOR_BYTES // o.u.itemsize
+    arrays = [each for each in (o.u, o.delta, o.z, o.out, o.B, o.C) if each is not None]
+    if any(_row_vector(each, each.active(*range(len(each.shape) - 1)), whole) < whole for each in arrays):
+        return False
+    groups = max(o.B.shape[1], o.C.shape[1])
+    # A block's channels are of one group.
+    return groups == 1 or o.u.shape[1] // groups % channels == 0
 
 
 def segments(shape: tuple[int, ...], d_state: int) -> Segments:
@@ -177,23 +188,34 @@ def plan_varlen(o: Operands, packed: Packed) -> Launch | None:
     lanes, states = lanes_for(o.d_state)
     _, dim, total = o.u.shape
     pool = packed.ssm_states
-    axes: dict[str, Any] = {"input_t": o.u.dtype, "state_t": pool.dtype if pool else FLOAT32}
-    kernel = SelectiveScanVarlenFwd(
-        lanes=lanes,
-        states=states,
-        vec=_vector(o, lanes),
-        b_vec=_matrix_vector(o.B),
-        c_vec=_matrix_vector(o.C),
-        **axes,
-    )
+    state_t = pool.dtype if pool else FLOAT32
+    assert isinstance(o.u.dtype, DType) and isinstance(state_t, DType)
     # What precedes the first sequence and what follows the last are rows, too.
-    config, division = grid(dim, lanes, packed.sequences + 2)
+    rows, short_tokens = packed.sequences + 2, 0
+    kernel: Kernel
+    if _has_tiles(o, THREADS_OF_TILES):
+        kernel = SelectiveScanVarlenTilesFwd(o.u.dtype, state_t)
+        config, division = grid(dim, TILE_LANES_OF_LONG, rows, THREADS_OF_TILES)
+        # One lane a channel has less to do than several, which are quicker done: worth it when all are busy.
+        short_tokens = SHORT if total * dim >= SHORT * TILE_FILL else LANE_TOKENS
+    else:
+        config, division = grid(dim, lanes, rows)
+        kernel = SelectiveScanVarlenFwd(
+            input_t=o.u.dtype,
+            lanes=lanes,
+            states=states,
+            vec=_vector(o, lanes),
+            b_vec=_matrix_vector(o.B),
+            c_vec=_matrix_vector(o.C),
+            state_t=state_t,
+        )
     numbers = {
         **_numbers(o),
         **division,
         "sequences": packed.sequences,
         "total": total,
         "has_states": pool is not None,
+        "short_tokens": short_tokens,
         "slots": pool.shape[0] if pool else 0,
         "ssm_states_stride": pool.strides if pool else (0, 0, 0),
         "pad_slot_id": packed.pad_slot_id,

@@ -233,8 +233,7 @@ struct TileScan {
     }
 
     // Applies z and stores.
-    __device__ __forceinline__ void finish(int tile, bool is_edge, int first, int behind,
-                                           float (&y)[kTokens]) const {
+    __device__ __forceinline__ void finish(int tile, bool is_edge, int first, int behind, float (&y)[kTokens]) const {
         if (p.z != nullptr) {
             Own raw_z;
             load_own(raw_z, z + tile, is_edge, first, behind);
