@@ -32,9 +32,14 @@ __device__ __forceinline__ float softplus_of(float v) {
     } else {
         const float t = exp2_approx(-fabsf(v) * kLog2E);
         // 1 + t rounds away what a small t is made of.
-        const float log = t < 0.0078125f ? fmaf(t * t, -0.5f, t) : __log2f(1.0f + t) * 0.693147182f;
+        const float log = t < 0.0078125f ? fmaf(t * t, -0.5f, t) : log2_approx(1.0f + t) * 0.693147182f;
         return fmaxf(v, 0.0f) + log;
     }
+}
+
+// The factor of a gate, v / (1 + exp(-v)), as exact as float32 however small it is.
+__device__ __forceinline__ float silu_gate(float v) {
+    return v * reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
 }
 
 // What silu<T> wants its argument multiplied by: a linear sum takes the factor into its coefficients for free.

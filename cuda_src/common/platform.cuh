@@ -42,6 +42,30 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #endif
 }
 
+// log2(x) of a number that is not subnormal by one special-function operation; absolute error below 2**-22 (PTX ISA,
+// lg2.approx.ftz.f32).
+__device__ __forceinline__ float log2_approx(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return log2f(x);
+#endif
+}
+
+// 1 / x by one special-function operation, results below 2**-126 flushed to zero; within one unit in the last place
+// (PTX ISA, rcp.approx.ftz.f32).
+__device__ __forceinline__ float reciprocal_approx(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return 1.0f / x;
+#endif
+}
+
 // tanh by one special-function operation; relative error below 2^-10.9 (PTX ISA, tanh.approx.f32).
 __device__ __forceinline__ float tanh_approx(float x) {
 #if defined(__CUDA_ARCH__)

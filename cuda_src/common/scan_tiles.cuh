@@ -163,27 +163,30 @@ struct TileScan {
     __device__ __forceinline__ void stage(const T* from, index_t stride,
                                           float (&to)[Shape::kStates][Shape::kFours][kLanes][4], int tile, int begin,
                                           int end, bool is_edge) const {
-        constexpr int kParts = Shape::kTile / kVec;  // of a state
-        constexpr int kRounds = (Shape::kStates * kParts + Shape::kThreads - 1) / Shape::kThreads;
+        constexpr int kParts = Shape::kTile / kVec;      // of a state
+        constexpr int kRows = Shape::kThreads / kParts;  // at a time
+        constexpr int kRounds = (Shape::kStates + kRows - 1) / kRows;
         constexpr int kAhead = kRounds < 4 ? kRounds : 4;
-        for (int round = 0; round < kRounds; round += kAhead) {
+        static_assert(kRows * kParts == Shape::kThreads && kRounds % kAhead == 0, "all threads have as much to do");
+        const int first_row = static_cast<int>(threadIdx.x) / kParts;
+        const int offset = static_cast<int>(threadIdx.x) % kParts * kVec, token = tile + offset;
+        const T* at = from + first_row * stride + token;
+        for (int row = first_row; row < p.d_state; row += kAhead * kRows) {
             Vec<T, kVec> raw[kAhead];
 #pragma unroll
             for (int i = 0; i < kAhead; ++i) {
-                const int part = (round + i) * Shape::kThreads + static_cast<int>(threadIdx.x);
-                const int n = part / kParts, token = tile + part % kParts * kVec;
-                if (n >= p.d_state) continue;
-                const T* const at = from + n * stride + token;
-                raw[i] = is_edge ? load_part<kVec>(at, begin - token, end - token) : load<kVec>(at);
+                if (row + i * kRows < p.d_state) {
+                    raw[i] = is_edge ? load_part<kVec>(at, begin - token, end - token) : load<kVec>(at);
+                }
+                at += kRows * stride;
             }
 #pragma unroll
             for (int i = 0; i < kAhead; ++i) {
-                const int part = (round + i) * Shape::kThreads + static_cast<int>(threadIdx.x);
-                const int n = part / kParts;
+                const int n = row + i * kRows;
                 if (n >= p.d_state) continue;
 #pragma unroll
                 for (int j = 0; j < kVec; j += 4) {
-                    const int four = (part % kParts * kVec + j) / 4;
+                    const int four = (offset + j) / 4;
                     const float values[4] = {raw[i].to_float(j), raw[i].to_float(j + 1), raw[i].to_float(j + 2),
                                              raw[i].to_float(j + 3)};
                     store(to[n][four % Shape::kFours][four / Shape::kFours], Vec<float, 4>::from_floats(values));
@@ -238,7 +241,7 @@ struct TileScan {
             Own raw_z;
             load_own(raw_z, z + tile, is_edge, first, behind);
 #pragma unroll
-            for (int t = 0; t < kTokens; ++t) y[t] *= silu<float>(raw_z.to_float(t));
+            for (int t = 0; t < kTokens; ++t) y[t] *= silu_gate(raw_z.to_float(t));
         }
         if (is_idle) return;
         T* const at = out + tile;
