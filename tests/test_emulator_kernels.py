@@ -14,7 +14,10 @@ from cuconv.kernel import Kernel
 from cuconv.kernels.selective_scan_carry import SelectiveScanCarry
 from cuconv.kernels.selective_scan_chunk import SelectiveScanChunk
 from cuconv.kernels.selective_scan_fwd import SelectiveScanFwd
+from cuconv.kernels.selective_scan_tiles_chunk import SelectiveScanTilesChunk
+from cuconv.kernels.selective_scan_tiles_fwd import SelectiveScanTilesFwd
 from cuconv.kernels.selective_scan_varlen_fwd import SelectiveScanVarlenFwd
+from cuconv.kernels.selective_scan_varlen_tiles_fwd import SelectiveScanVarlenTilesFwd
 from tests import cases, emulator
 from tests.discovery import op_kernels
 from tests.placement import Array, bits
@@ -33,7 +36,7 @@ def sample(cls: type[Kernel], needs_vectors: bool = False) -> tuple[ModuleType, 
             number = next((i for i, launch in enumerate(launches) if type(launch.kernel) is cls), None)
             if number is None or any(placement.is_backward for placement in module.placements(case).values()):
                 continue
-            if not needs_vectors or getattr(launches[number].kernel, "vec", 1) > 1:
+            if not needs_vectors or getattr(launches[number].kernel, "vec", 2) > 1:
                 return module, case, list(launches[: number + 1])
     raise LookupError(f"no small case runs {cls.__name__}")
 
@@ -45,11 +48,15 @@ def run(launches: list[Launch], tensors: dict[str, Array | None], seed: int = 0)
 
 WITH_VECTORS = [cls for cls in op_kernels() if cls is not SelectiveScanCarry]
 
-READ: dict[type[Kernel], str] = dict.fromkeys((SelectiveScanChunk, SelectiveScanCarry), "A")
-READ |= dict.fromkeys((SelectiveScanFwd, SelectiveScanVarlenFwd), "u")
+READ: dict[type[Kernel], str] = dict.fromkeys((SelectiveScanChunk, SelectiveScanTilesChunk, SelectiveScanCarry), "A")
+READ |= dict.fromkeys((SelectiveScanFwd, SelectiveScanTilesFwd), "u")
+READ |= dict.fromkeys((SelectiveScanVarlenFwd, SelectiveScanVarlenTilesFwd), "u")
 """What a kernel without x reads, such that its last elements are missed."""
 
-WRITTEN: dict[type[Kernel], tuple[str, int]] = {SelectiveScanChunk: ("scratch", 2), SelectiveScanCarry: ("scratch", 1)}
+WRITTEN: dict[type[Kernel], tuple[str, int]] = {
+    **dict.fromkeys((SelectiveScanChunk, SelectiveScanTilesChunk), ("scratch", 2)),
+    SelectiveScanCarry: ("scratch", 1),
+}
 """What one without out writes, and into how many parts it must be cut for a part to be missed: of the last segment it
 may leave nothing.
 """
@@ -106,7 +113,7 @@ def test_a_tensor_that_is_less_aligned_than_planned_is_found(cls: type[Kernel]) 
     tensors = tensors_of(module, case)
     run(launches[:-1], tensors)
     # Vectors lie along the channels, or else along the axis of states, which out does not have.
-    name = full_name(tensors, "state" if "state" in tensors else "u" if cls is SelectiveScanChunk else "out")
+    name = full_name(tensors, "state" if "state" in tensors else "u" if "scratch" in WRITTEN.get(cls, ()) else "out")
     array = tensors[name]
     assert array is not None
     tensors[name] = moved(array, array.itemsize)

@@ -10,13 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuconv.dtypes import BFLOAT16, FLOAT32, FLOATS
-from cuconv.kernels.scan import CHUNK, MAX_STATE, MAX_TOKENS, SHAPES, THREADS, lanes_for, own_tokens
+from cuconv.kernels.scan import (
+    CHUNK,
+    LANE_TOKENS,
+    MAX_STATE,
+    MAX_TOKENS,
+    SHAPES,
+    THREADS,
+    TILE_THREADS,
+    lanes_for,
+    own_tokens,
+)
 from cuconv.kernels.selective_scan_carry import SelectiveScanCarry
+from cuconv.kernels.selective_scan_tiles_chunk import SelectiveScanTilesChunk
+from cuconv.kernels.selective_scan_tiles_fwd import SelectiveScanTilesFwd
 from cuconv.launch import MAX_DIVIDEND, ceil_div
-from cuconv.ops.selective_scan_plan import Launch, Operands, plan, scratch_size, segments
+from cuconv.ops.selective_scan_operands import Operands
+from cuconv.ops.selective_scan_plan import Launch, plan, scratch_size, segments
 from tests.placement import place
 from tests.test_plan import FEW, MANY, numbers_of, some, variants
 
+TILED = (SelectiveScanTilesFwd, SelectiveScanTilesChunk)
 SIZES = st.one_of(FEW, MANY)
 LENGTHS = st.one_of(FEW, MANY.map(lambda n: min(n, MAX_TOKENS)))
 
@@ -43,15 +57,16 @@ def test_lanes_have_every_state() -> None:
 @given(st.tuples(SIZES, SIZES, LENGTHS), st.integers(1, MAX_STATE))
 @settings(max_examples=400)
 def test_segments_are_all_of_a_row(shape: tuple[int, int, int], d_state: int) -> None:
-    cut = segments(shape, d_state)
+    o = operands(shape, d_state)
+    cut = segments(o)
     assert cut.tokens % CHUNK == 0
     assert (cut.parts - 1) * cut.tokens < max(shape[2], 1) <= cut.parts * cut.tokens
     if cut.parts > 1:
         # The kernels count the states of all rows in 32 bits.
         assert shape[0] * shape[1] * d_state <= MAX_DIVIDEND
-        assert scratch_size(shape, d_state) == shape[0] * cut.parts * shape[1] * (d_state + 1)
+        assert scratch_size(o) == shape[0] * cut.parts * shape[1] * (d_state + 1)
     else:
-        assert scratch_size(shape, d_state) == 0
+        assert scratch_size(o) == 0
 
 
 @given(st.tuples(SIZES, SIZES, LENGTHS), st.integers(1, MAX_STATE))
@@ -64,18 +79,22 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
     except ValueError:
         # Too large for one launch: said so, and before anything ran.
         return
-    cut = segments(shape, d_state)
+    cut = segments(o)
     assert len(launches) == (3 if cut.parts > 1 else 1)
     for launch in launches:
         assert launch.kernel in variants()[type(launch.kernel)]
-        assert launch.config.grid[1:] == (1, 1) and launch.config.block == (THREADS, 1, 1)
+        is_tiled = isinstance(launch.kernel, TILED)
+        threads = TILE_THREADS if is_tiled else THREADS
+        assert launch.config.grid[1:] == (1, 1)
         n = numbers_of(launch)
         if isinstance(launch.kernel, SelectiveScanCarry):
+            assert launch.config.block == (THREADS, 1, 1)
             assert launch.config.threads >= batch * dim * d_state
             assert (n["states"][0], n["channels"][0]) == (d_state, dim)
             continue
-        lanes, _ = lanes_for(d_state)
-        assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
+        assert launch.config.block == (threads, 1, 1)
+        lanes = launch.kernel.lanes if isinstance(launch.kernel, TILED) else lanes_for(d_state)[0]
+        assert n["dim_blocks"][0] == ceil_div(dim * lanes, threads)
         assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
         assert (n["segments"][0], n["segment_tokens"]) == cut
 
@@ -90,19 +109,39 @@ def test_every_way_to_be_unaligned(dtype: Any, d_state: int) -> None:
         o = operands((2, 3, 24), d_state, dtype, matrix, shift=int(shift), pad=(0, 0, int(gap)))
         (launch,) = plan(o)
         assert_aligned(o, launch)
-        kernel: Any = launch.kernel
-        accesses.add((kernel.vec, kernel.b_vec))
+        accesses.add(accesses_of(launch)[:2])
     lanes, _ = lanes_for(d_state)
     widest = 16 // dtype.itemsize
     assert {vec for vec, _ in accesses} >= {1, min(own_tokens(lanes), widest)}
     assert {vec for _, vec in accesses} >= {1, widest}
 
 
+def accesses_of(launch: Launch) -> tuple[int, int, int]:
+    """Elements an access of u, B and C."""
+    kernel: Any = launch.kernel
+    if isinstance(kernel, TILED):
+        return (16 // kernel.input_t.itemsize,) * 3
+    assert kernel.vec <= own_tokens(kernel.lanes)
+    return kernel.vec, kernel.b_vec, kernel.c_vec
+
+
+@pytest.mark.parametrize("seqlen", [1, 15, 16, 63, 64, 255, 256, 4096])
+@pytest.mark.parametrize("groups", [1, 2, 48])
+def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(seqlen: int, groups: int) -> None:
+    for dim in (48, 96, 1536, 49152):
+        matrix = place(BFLOAT16, (1, groups, 16, seqlen), pad=(0, 0, 0, -seqlen % 8)).layout
+        o = operands((1, dim, seqlen), 16, matrix=matrix, pad=(0, 0, -seqlen % 8))
+        kernel = plan(o)[-1].kernel
+        if isinstance(kernel, SelectiveScanTilesFwd):
+            assert kernel.lanes * LANE_TOKENS <= max(seqlen, LANE_TOKENS)
+            assert groups == 1 or dim // groups % (TILE_THREADS // kernel.lanes) == 0
+        else:
+            assert seqlen < 8 or dim // groups % TILE_THREADS
+
+
 def assert_aligned(o: Operands, launch: Launch) -> None:
     """Every address that a width makes a thread access is a multiple of it."""
-    kernel: Any = launch.kernel
-    assert kernel.vec <= own_tokens(kernel.lanes)
-    for layout, vec in ((o.u, kernel.vec), (o.B, kernel.b_vec), (o.C, kernel.c_vec)):
+    for layout, vec in zip((o.u, o.B, o.C), accesses_of(launch), strict=True):
         assert vec == 1 or layout.strides[-1] == 1
         assert vec * layout.itemsize <= 16
         for row in np.ndindex(*(min(n, 3) for n in layout.shape[:-1])):

@@ -33,6 +33,8 @@ SHAPES = ((1, 1), (1, 2), (1, 4), (2, 4), (4, 4), (8, 4), (16, 4), (32, 4), (32,
 TILE_LANES = (1, 4, 8, 16)
 """Lanes that may share a channel's tokens: TileShape::kLanes of common/scan_tiles.cuh."""
 
+TILE_THREADS = 64
+
 LANE_TOKENS = 16
 """Of a tile: TileShape::kTokens."""
 

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Kernel, Params
+from cuconv.kernels import scan
 from cuconv.kernels.scan import TILE_LANES, segment_params
 
-THREADS = 64
+THREADS = scan.TILE_THREADS
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Kernel, Params
+from cuconv.kernels import scan
 from cuconv.kernels.scan import VARLEN_PARAMS
 
-THREADS = 64
+THREADS = scan.TILE_THREADS
 
 LANES = 8
 """That share a channel of a sequence that is not short."""

@@ -14,8 +14,8 @@ from cuconv.kernels import scan
 from cuconv.launch import ceil_div
 from cuconv.layout import HOST, dense
 from cuconv.ops.causal_conv1d_plan import order_like
-from cuconv.ops.selective_scan_operands import matrices, rows
-from cuconv.ops.selective_scan_plan import Operands, plan, scratch_size
+from cuconv.ops.selective_scan_operands import Operands, matrices, rows
+from cuconv.ops.selective_scan_plan import plan, scratch_size
 
 CHUNK = scan.CHUNK
 """Tokens of a chunk, before each of which chunk_states_out has the state."""
@@ -126,7 +126,7 @@ class _Call(Call):
         super().__init__(ARGUMENTS, (*layouts, o.out, o.last_state, o.chunk_states), None if is_on_host else plan(o))
         self.order = order_like(o.u)
         self.written = written
-        self.scratch = 0 if is_on_host else scratch_size(o.u.shape, o.d_state)
+        self.scratch = 0 if is_on_host else scratch_size(o)
 
 
 @Prepared

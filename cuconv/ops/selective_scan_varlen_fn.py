@@ -16,8 +16,8 @@ from cuconv.kernels.scan import MAX_TOKENS
 from cuconv.launch import MAX_DIVIDEND
 from cuconv.layout import HOST, Layout, dense
 from cuconv.ops.causal_conv1d_varlen_plan import is_channel_contiguous
-from cuconv.ops.selective_scan_operands import Named, matrices, rows
-from cuconv.ops.selective_scan_plan import Operands, Packed, plan_varlen
+from cuconv.ops.selective_scan_operands import Named, Operands, Packed, matrices, rows
+from cuconv.ops.selective_scan_varlen_plan import plan_varlen
 
 INPUTS = (
     *("u", "ssm_states", "delta", "A", "B", "C", "D", "z", "delta_bias"),

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from cuconv import arrays as package_arrays
 from cuconv import reference
 from cuconv.call import Launch
 from cuconv.kernels.scan import CHUNK, SEGMENT_POINTERS
 from cuconv.ops.selective_scan_fn import INPUTS
-from cuconv.ops.selective_scan_plan import Operands, plan, scratch_size, segments
+from cuconv.ops.selective_scan_operands import Operands
+from cuconv.ops.selective_scan_plan import plan, scratch_size, segments
 from cuconv.reference.selective_scan import Scan
 from tests import scan
 from tests.bounds import ROUNDING, stored
@@ -123,7 +125,7 @@ def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float
     """How far each may be from the oracle."""
     call = _scan(case, arrays)
     before = np.zeros(call.shape) if "initial_state" not in arrays else arrays["initial_state"].astype(np.float64)
-    off = scan_off(call, before, case.segment or segments(case.shape, case.d_state).tokens, CHUNK)
+    off = scan_off(call, before, case.segment or segments(operands(case)).tokens, CHUNK)
     relative, subnormal = stored(case.dtype)
     return {
         "out": (relative, off.out + subnormal),
@@ -140,7 +142,7 @@ def sample(case: Case) -> tuple[Case, dict[str, Any]]:
     cut = (slice(None), channels)
     cuts: dict[str, Any] = dict.fromkeys(("u", "delta", "z", "out", "initial_state", "last_state_out"), cut)
     cuts |= dict.fromkeys(("A", "D", "delta_bias"), channels) | {"chunk_states_out": (slice(None), *cut)}
-    smaller = replace(case, dim=-(-case.dim // step), segment=segments(case.shape, case.d_state).tokens)
+    smaller = replace(case, dim=-(-case.dim // step), segment=segments(operands(case)).tokens)
     return smaller, {name: cuts.get(name, ...) for name in placements(case)}
 
 
@@ -156,21 +158,27 @@ def launch(case: Case) -> tuple[Launch, ...]:
 
 def operands(case: Case) -> Operands:
     """What the launches are planned from."""
-    placed = placements(case)
-    layouts: dict[str, Any] = {name: lies.layout for name, lies in placed.items()}
+    return _operands({name: lies.layout for name, lies in placements(case).items()}, case.softplus)
+
+
+def _operands(layouts: dict[str, Any], softplus: bool) -> Operands:
     for name in "BC":
         if len(layouts[name].shape) == 3:
             (batch, *shape), (stride, *strides) = layouts[name].shape, layouts[name].strides
             layouts[name] = layouts[name]._replace(shape=(batch, 1, *shape), strides=(stride, 0, *strides))
     for name in ("last_state", "chunk_states"):
         layouts[name] = layouts.pop(f"{name}_out", None)
-    return Operands(**{name: layouts.get(name) for name in Operands._fields} | {"delta_softplus": case.softplus})  # type: ignore[arg-type]
+    return Operands(**{name: layouts.get(name) for name in Operands._fields} | {"delta_softplus": softplus})  # type: ignore[arg-type]
 
 
 def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
     """The arrays by the names that the kernels know them by, and memory between the launches."""
     known: dict[str, Array | None] = {name.removesuffix("_out"): array for name, array in arrays.items()}
-    size = scratch_size(arrays["u"].shape, arrays["A"].shape[1])
+    family = package_arrays.family(arrays["u"])
+    assert family is not None
+    facts = zip(arrays, family.inspect(tuple(arrays), tuple(arrays.values()))[1], strict=True)
+    layouts = {name: family.layout(name, fact) for name, fact in facts if fact is not None}
+    size = scratch_size(_operands(layouts, True))
     known |= {"out": arrays["out"], "scratch": np.full(size, np.nan, np.float32) if size else None}
     return {pointer: known.get(pointer) for pointer in SEGMENT_POINTERS}
 
@@ -189,6 +197,11 @@ UNIT = (
     Case(1, 20, 600, 20, 4, "float32", constants="BC", without="delta_bias", others="strided"),
     Case(1, 3, 516, 50, 3, "float16", others="backward"),
     Case(1, 2, 520, 256, layout="backward_seq", matrices="backward"),
+    Case(1, 3, 1032, 24),
+    # The same for kernels whose lanes share tokens.
+    Case(1, 3, 1024, 12, dtype="float32"),
+    Case(1, 3, 768, 5, dtype="float16"),
+    Case(5, 32, 192, 3, 2),
     Case(2, 3, 513, without=NO_STATES),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),

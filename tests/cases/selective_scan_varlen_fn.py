@@ -12,8 +12,9 @@ from cuconv import reference
 from cuconv.call import Launch
 from cuconv.dtypes import BOOL, BY_NAME
 from cuconv.kernels.scan import MAX_TOKENS, VARLEN_PARAMS
-from cuconv.ops.selective_scan_plan import Operands, Packed, plan_varlen
+from cuconv.ops.selective_scan_operands import Operands, Packed
 from cuconv.ops.selective_scan_varlen_fn import INPUTS
+from cuconv.ops.selective_scan_varlen_plan import plan_varlen
 from cuconv.reference.selective_scan import LiveSequence, Scan, live_sequences
 from tests import scan
 from tests.batches import batch
@@ -242,9 +243,15 @@ UNIT = (
     Case(70, "30+5+1", 8, 5, matrices="fused", without="D z", softplus=False, pool="spaced"),
     Case(12, "11+6+off2", 20, 4, "float32", params="", matrices="transposed", others="strided", layout="tokens_spaced"),
     Case(10, "10+9", 50, 5, "float16", layout="tokens_offset_by_4", out="tokens", matrices="fused_by_2"),
+    Case(5, "16+8+40", 24),
+    Case(3, "19+0+10", 1, dtype="float32"),
+    Case(6, "10+8+4"),
     Case(5, "9+8", 256, layout="channels_backward", out="tokens", others="backward", matrices="backward"),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
+    Case(35, "140+16+20", 16, 1, state_dtype="bfloat16"),
+    Case(70, "off5+3+133+off11", 7, dtype="float16", state_dtype="float16"),
+    Case(128, "33+7+40", 9, 2, dtype="float32"),
     Case(35, "2x0+19+2+0+3x1+10+0+off6", index="int64", **ODD),
     Case(35, "off9+8+16+off7", others="strided", pad_slot_id=0, **ODD),
     Case(35, "20in64", others="backward", initial="all", index="mixed", **ODD),

@@ -1,0 +1,36 @@
+// The state behind every segment of a selective scan but the last when it begins with zeros, and the sum of its dt: the
+// first of three launches, of which selective_scan_tiles_fwd is the last.
+//
+// Layout: as selective_scan_tiles_fwd's, to scratch.
+//
+// input_t  u, delta and B    kLanes  lanes a channel
+#include "common/scan_segments.cuh"
+#include "common/scan_tiles.cuh"
+
+struct SelectiveScanTilesChunkParams {
+    SelectiveScanOperands operands;
+};
+
+template <typename input_t, int kLanes>
+struct SelectiveScanTilesChunkTraits {
+    static constexpr int kThreads = 64;
+    using Shape = TileShape<input_t, kLanes>;
+    static_assert(kThreads == Shape::kThreads);
+};
+
+template <typename input_t, int kLanes>
+__global__ void __launch_bounds__(64, SelectiveScanTilesChunkTraits<input_t, kLanes>::Shape::kMinBlocks)
+    selective_scan_tiles_chunk_kernel(const SelectiveScanTilesChunkParams params) {
+    using Shape = typename SelectiveScanTilesChunkTraits<input_t, kLanes>::Shape;
+    const SelectiveScanOperands& p = params.operands;
+    __shared__ TileShared<Shape> shared;
+    const ScanShare<Shape> share(p);
+    if (share.is_last(p)) return;
+    TileScan<Shape, SelectiveScanOperands> scan(p, shared, share.batch,
+                                                share.channel - static_cast<int>(threadIdx.x) / kLanes);
+    scan.template walk<false>(share.begin, share.end, [](int) {});
+    const ScanScratch scratch(p);
+    scan.store_states(scratch.state(p, share.batch, share.segment, scan.channel), 1);
+    const float steps = sum_over_lanes(scan.steps, kLanes);
+    if (scan.lane == 0 && !scan.is_idle) *scratch.step(p, share.batch, share.segment, scan.channel) = steps;
+}
