@@ -20,7 +20,7 @@ struct TileShape {
     static constexpr int kStates = 16;                   // at most
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
     static constexpr int kFours = kTokens / 4;
-    static constexpr int kMinBlocks = kArch == 90 ? 8 : 7;  // elsewhere 8 spill
+    static constexpr int kMinBlocks = kArch == 90 ? 8 : 6;  // elsewhere 8 spill
 };
 
 // A block's: B and C of the tile's tokens, in fours that neighbouring lanes read from neighbouring places; the rates A
