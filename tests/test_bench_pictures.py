@@ -7,6 +7,7 @@ import struct
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cuconv.bench import pictures
 from cuconv.bench.drawing import STYLE, apart
 from cuconv.bench.measured import Measured
 from cuconv.bench.results import Kernel
+from tests.bench_machine import HEADER
 from tests.measurements import kernel, kernels, measured, wrong
 
 matplotlib = pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
@@ -37,12 +39,17 @@ def strict() -> Iterator[None]:
 
 
 def figure(name: str, rows: list[Kernel]) -> Any:
+    """A picture of rows that are of one run, drawn."""
+    return figure_of(name, measured(rows))
+
+
+def figure_of(name: str, found: Measured) -> Any:
     """A picture, drawn."""
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with style.context(["default", STYLE], after_reset=True):
-        made = pictures.PICTURES[name](measured(rows))
+        made = pictures.PICTURES[name](found)
         FigureCanvasAgg(made).draw()
     return made
 
@@ -66,7 +73,20 @@ def texts(made: Any) -> list[Any]:
 @pytest.mark.parametrize("name", pictures.PICTURES)
 @pytest.mark.parametrize("results", RESULTS)
 def test_no_text_is_cut_off_or_on_another(name: str, results: str) -> None:
-    made = figure(name, RESULTS[results])
+    assert_legible(figure(name, RESULTS[results]))
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_two_machines_have_a_line_each(name: str) -> None:
+    long = replace(HEADER, gpu="NVIDIA H100 80GB HBM3", driver="580.159.04", cupy="14.2.0", torch="2.11.0+cu130")
+    runs = [(replace(long, driver=driver), row) for driver in ("580.95.05", "580.159.04") for row in WITH_PEERS]
+    made = figure_of(name, Measured(runs))
+    assert [text.get_text().count(long.gpu) for text in made.texts if "driver" in text.get_text()] == [2]
+    assert_legible(made)
+
+
+def assert_legible(made: Any) -> None:
+    """Texts are whole, and none is on another."""
     boxes = [(text.get_text(), text.get_window_extent()) for text in texts(made)]
     assert len(boxes) > 3
     for text, box in boxes:

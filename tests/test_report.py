@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from cuconv.bench import results, tables
+from cuconv.bench import pictures, results, tables
 from cuconv.bench.measured import Measured
 from cuconv.cli import report
 from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
@@ -49,6 +50,14 @@ def disagreements(text: str, files: Sequence[Path]) -> list[str]:
 def test_the_readme_says_what_was_measured() -> None:
     files = sorted((ROOT / "tests" / "benchmarks" / "results").glob("*.jsonl"))
     assert not disagreements((ROOT / "README.md").read_text(encoding="utf-8"), files)
+
+
+def test_the_pictures_of_the_readme_are_there() -> None:
+    """What it shows are files; once there are results, it shows every picture of them."""
+    shown = re.findall(r"!\[[^]]+\]\((.+?)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert not [path for path in shown if not (ROOT / path).is_file()]
+    if list(report.RESULTS.glob("*.jsonl")):
+        assert sorted(shown) == sorted(f"tests/benchmarks/results/{name}.png" for name in pictures.PICTURES)
 
 
 def test_a_readme_that_says_something_else_is_found(folder: Path) -> None:

@@ -57,7 +57,7 @@ class Look(NamedTuple):
 OUR_LOOK = Look("o", BLUE)
 PEER_LOOKS = [
     Look(marker, colour, False)
-    for marker, colour in zip("s^DvPX", (VERMILLION, GREEN, PURPLE, ORANGE, SKY, GREY), strict=True)
+    for marker, colour in zip("s^DvPXh", (VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK, GREY), strict=True)
 ]
 
 
@@ -72,7 +72,8 @@ def new_figure(title: str, source: str) -> Any:
 
     figure = Figure(figsize=SIZE, facecolor="white")
     figure.text(0.02, 0.965, title, fontsize=25, fontweight="bold", va="top")
-    figure.text(0.02, 0.02, source, fontsize=14, color=GREY)
+    # A line for each machine.
+    figure.text(0.02, 0.008, source.replace("; ", ";\n"), fontsize=14, color=GREY, va="bottom")
     return figure
 
 

@@ -219,7 +219,7 @@ def forward(measured: Measured) -> Any:
     draw_legend(figure, looks)
     names = [f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}, {sizes['dtype']}" for sizes, _ in shapes]
     for number, (title, layout) in enumerate((("channel-first", TOKENS), ("channel-last", CHANNELS))):
-        axes = figure.add_axes((0.25 + 0.375 * number, 0.13, 0.31, 0.65))
+        axes = figure.add_axes((0.25 + 0.375 * number, 0.145, 0.31, 0.635))
         axes.set_title(title)
         for place, (_, layouts) in enumerate(shapes):
             sizes = layouts[layout]
