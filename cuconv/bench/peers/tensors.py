@@ -79,7 +79,6 @@ def release() -> None:
 def times(calls: Sequence[Call], replays: int) -> tuple[list[float], str]:
     """Seconds of one call, replay by replay, in a CUDA graph as cuconv's own; and NOT_CAPTURED if that cannot be."""
     import torch
-    from cupy import cuda
 
     count = max(MIN_CALLS, len(calls))
     stream = torch.cuda.Stream()
@@ -95,7 +94,27 @@ def times(calls: Sequence[Call], replays: int) -> tuple[list[float], str]:
             work, note = (lambda: _in_turn(calls, count)), NOT_CAPTURED
         work()
         torch.cuda.synchronize()
-        return by_events(work, cuda.ExternalStream(stream.cuda_stream), count, replays), note
+        return by_events(work, _for_cupy(stream), count, replays), note
+
+
+class _Handle:
+    """A torch stream that knows CUDA's stream protocol, as those of older torch do not."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream.cuda_stream
+
+
+def _for_cupy(stream: Any) -> Any:
+    """A torch stream as a CuPy one."""
+    from cupy import cuda
+
+    if hasattr(cuda.Stream, "from_external"):
+        return cuda.Stream.from_external(_Handle(stream))
+    # The only way in CuPy 13.
+    return cuda.ExternalStream(stream.cuda_stream)
 
 
 def _in_turn(calls: Sequence[Call], count: int) -> None:
