@@ -180,6 +180,11 @@ def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
         raise ValueError(message(argument, f"slot {twice[0]} for several sequences", "a slot of its own for each"))
 
 
+def rows(argument: str, got: np.ndarray[Any, Any], count: int, pad_slot_id: int) -> None:
+    """Rows are inside the buffer, and nobody's twice: pad_slot_id, too, unless it is outside and so is no row."""
+    slots(argument, got[(got != pad_slot_id) | (0 <= pad_slot_id < count)], count)
+
+
 def not_read_by_others(
     argument: str,
     written: np.ndarray[Any, Any],

@@ -42,6 +42,9 @@ ROWS: dict[str, dict[str, Row]] = {
         "row-large": (ints(ROW, [3, 4, 1]), ValueError, outside(ROW, 4, 4)),
         "row-negative": (ints(ROW, [3, -7, 1]), ValueError, outside(ROW, -7, 4)),
         "row-twice": (ints(ROW, [3, 3, 1]), ValueError, of_several(ROW, 3)),
+        "row-twice-that-is-pad_slot_id": (
+            also(ints(ROW, [2, 2, 1]), value("pad_slot_id", 2)), ValueError, of_several(ROW, 2)
+        ),
         "target-is-another's-start": (
             ints(TARGET, [3, 1, 8]), ValueError,
             f"{TARGET}: got slot 1, which another sequence starts from; wanted a slot of its own",

@@ -32,6 +32,9 @@ ROWS: dict[str, Row] = {
     "row-large": (ints(ROW, [5, 6, 0]), ValueError, f"{ROW}: got slot 6; wanted 0 to 5, {PAD}"),
     "row-negative": (ints(ROW, [5, 2, -7]), ValueError, f"{ROW}: got slot -7; wanted 0 to 5, {PAD}"),
     "row-twice": (ints(ROW, [2, 2, 0]), ValueError, of_several(ROW, 2)),
+    "row-twice-that-is-pad_slot_id": (
+        also(ints(ROW, [2, 2, 0]), lambda xp, a: {"pad_slot_id": 2}), ValueError, of_several(ROW, 2)
+    ),
     "accepted-too-many": (
         accepting(1, MOST + 1, 1), ValueError,
         f"num_accepted_tokens: got {MOST + 1}; wanted at most {MOST}, for what the state holds",

@@ -85,12 +85,12 @@ def integers(case: Step, seed: int = 0) -> dict[str, Array]:
             chosen[every] = np.resize(strange + wide * is_wide[name], len(chosen[every]))
         found[name] = chosen
 
-    def beyond(count: int) -> list[int]:
-        return [case.pad_slot_id, count, -2, count + 7, -(2**31), 2**31 - 1] if odd else []
+    def beyond(count: int, nobodys: int) -> list[int]:
+        return [nobodys, count, -2, count + 7, -(2**31), 2**31 - 1] if odd else []
 
     if case.slots is not None:
         slots = batch + case.spare
-        take("conv_state_indices", random.permutation(slots), beyond(slots), [2**40, -(2**40)])
+        take("conv_state_indices", random.permutation(slots), beyond(slots, case.pad_slot_id), [2**40, -(2**40)])
     if case.mode == "circular":
         around = [0, 1, length - 1, length, length + 1, 5 * length + 2, -1, -length, -2 * length - 1, 10**6 + 3]
         ends = [2**31 - 1, -(2**31)] + [2**63 - 1, -(2**63), 2**40 + 1] * is_wide["cache_seqlens"]
@@ -100,7 +100,8 @@ def integers(case: Step, seed: int = 0) -> dict[str, Array]:
         beyond_last = [last + 1, 2**31 - 1, last + 9] if odd else []
         take("num_accepted_tokens", random.permutation(np.arange(-1, last + 1)), beyond_last, [2**63 - 1])
     if case.rows:
-        take("intermediate_state_indices", random.permutation(batch + 1), beyond(batch + 1), [2**40])
+        # Here pad_slot_id is a row like any other.
+        take("intermediate_state_indices", random.permutation(batch + 1), beyond(batch + 1, -1), [2**40])
     return found
 
 

@@ -64,9 +64,9 @@ def update_calls(
     random = np.random.default_rng(draw(SEEDS))
     is_odd = draw(st.booleans())
 
-    def chosen(count: int) -> Array:
-        """Numbers below count, each once; where all is odd some are out of range."""
-        strange = random.choice([pad_slot_id, -1, -7, count, count + 1, 2**31 - 1], batch)
+    def chosen(count: int, *nobodys: int) -> Array:
+        """Numbers below count, each once; where all is odd some are out of range, or a number that is nobody's."""
+        strange = random.choice([*nobodys, -1, -7, count, count + 1, 2**31 - 1], batch)
         return np.where(random.uniform(size=batch) < 0.3 * is_odd, strange, random.permutation(count)[:batch])
 
     placed = {
@@ -78,7 +78,7 @@ def update_calls(
         placed["bias"] = draw(lain_out(draw(st.sampled_from([weight_t, FLOAT32])), (dim,)))
     integers: dict[str, Array] = {}
     if has_slots := draw(st.booleans()):
-        integers["conv_state_indices"] = chosen(slots)
+        integers["conv_state_indices"] = chosen(slots, pad_slot_id)
     if mode == "circular":
         ends = [-(2**31), -state_len, -1, 0, state_len, 2**31 - 1]
         around = random.integers(-3 * state_len - 3, 3 * state_len + 3, batch)
@@ -90,6 +90,7 @@ def update_calls(
         rows = slots if has_slots else batch
         if draw(st.booleans()):
             rows = batch + draw(st.sampled_from([0, 2]))
+            # Here pad_slot_id is a row like any other.
             integers["intermediate_state_indices"] = chosen(rows)
         steps = seqlen + draw(st.sampled_from([0, 0, 2]))
         lies = lain_out(state_t, (rows, steps, dim, width - 1), is_written=True)

@@ -62,7 +62,7 @@ def causal_conv1d_update(
         intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives
             the width - 1 inputs that end with each token.
         intermediate_state_indices: (batch,), int32 or int64: the sequences' rows there, their slots when None. Of a
-            sequence whose row is outside nothing is written there.
+            sequence whose row is outside nothing is written there. Two sequences must not have one row.
         disable_state_update: leave conv_state as it is.
         pad_slot_id: the slot of sequences that are only there to fill a batch.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other

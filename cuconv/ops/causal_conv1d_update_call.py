@@ -245,9 +245,7 @@ def _check_indices(o: Operands, given: Sequence[Any], family: Family) -> None:
             wanted = f"at most {most}, for what the state holds"
             raise ValueError(message("num_accepted_tokens", outside[0], wanted))
     if (rows := read["intermediate_state_indices"]) is not None and o.intermediate_conv_window is not None:
-        checks.slots(
-            "intermediate_state_indices", rows[live & (rows != o.pad_slot_id)], o.intermediate_conv_window.shape[0]
-        )
+        checks.rows("intermediate_state_indices", rows[live], o.intermediate_conv_window.shape[0], o.pad_slot_id)
 
 
 def _run_reference(form: Form, o: Operands, inputs: Sequence[Any], outs: Sequence[Any], activation: str | None) -> None:

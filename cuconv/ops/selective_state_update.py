@@ -71,7 +71,7 @@ def selective_state_update(
         intermediate_states_buffer: (rows, steps, ...) and as state behind its slots, state's dtype: receives the state
             after each token, too. steps is at least tokens; of packed sequences later tokens leave none.
         intermediate_state_indices: (batch,), int32 or int64: the sequences' rows there, the slots that they start from
-            when None. A row outside is not written.
+            when None. A row outside is not written. Two sequences must not have one row.
         num_accepted_tokens: (batch,), int32 or int64, of speculative decoding: sequence i starts from slot
             state_batch_indices[i, num_accepted_tokens[i] - 1] (0 counts as 1), and the states after each of its tokens
             go to the slots in dst_state_batch_indices[i], or else state_batch_indices[i].

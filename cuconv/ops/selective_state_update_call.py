@@ -117,7 +117,7 @@ def _check_indices(o: Operands, given: Sequence[Any], family: Family) -> None:
         rows = read("intermediate_state_indices")
         name = "state_batch_indices" if rows is None else "intermediate_state_indices"
         used = (own if rows is None else rows)[live]
-        checks.slots(name, used[used != o.pad_slot_id], o.intermediate_states_buffer.shape[0])
+        checks.rows(name, used, o.intermediate_states_buffer.shape[0], o.pad_slot_id)
 
 
 def _run_reference(o: Operands, given: Sequence[Any], out: Any) -> None:
