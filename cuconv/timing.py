@@ -19,6 +19,8 @@ from cuconv.kernels.copy import Copy
 from cuconv.launch import ceil_div
 
 REPLAYS = 15
+MIN_REPLAYS, MAX_SECONDS = 5, 0.5
+"""Slow work is replayed fewer times: it varies less."""
 MIN_CALLS = 20
 COLD_BYTES = 3
 """A graph's sets of arrays together hold this many times the L2 cache."""
@@ -83,11 +85,11 @@ class Replay:
 
 
 def by_events(work: Call, stream: Any, calls: int, replays: int) -> list[float]:
-    """Seconds of one call, again and again, where `work` enqueues this many calls on a CuPy stream."""
+    """Seconds of one call, replay by replay, where `work` enqueues this many calls on a CuPy stream."""
     from cupy import cuda
 
     times: list[float] = []
-    for _ in range(replays):
+    while len(times) < replays and (len(times) < MIN_REPLAYS or sum(times) * calls < MAX_SECONDS):
         start, stop = cuda.Event(), cuda.Event()
         start.record(stream)
         work()
