@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(128,
     const SelectiveScanOperands& p = params.operands;
     const ScanShare<Shape> share(p);
     if (share.is_last(p)) return;
-    ChannelScan<Shape, SelectiveScanOperands> scan(p, share.batch, share.channel);
+    ChannelScan<Shape, SelectiveScanOperands> scan(p, share.batch,
+                                                   share.first_channel + static_cast<int>(threadIdx.x) / Shape::kLanes);
     scan.template walk<false>(share.begin, share.end, [](int) {});
     const ScanScratch scratch(p);
     store_states(scan, scratch.state(p, share.batch, share.segment, scan.channel), 1);

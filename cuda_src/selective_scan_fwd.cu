@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(
     using Shape = typename Traits::Shape;
     const SelectiveScanOperands& p = params.operands;
     const ScanShare<Shape> share(p);
-    ChannelScan<Shape, SelectiveScanOperands> scan(p, share.batch, share.channel);
+    ChannelScan<Shape, SelectiveScanOperands> scan(p, share.batch,
+                                                   share.first_channel + static_cast<int>(threadIdx.x) / Shape::kLanes);
     if (p.segments.divisor > 1) {
         load_states(scan, ScanScratch(p).state(p, share.batch, share.segment, scan.channel), 1);
     } else if (p.initial_state != nullptr) {

@@ -3,7 +3,8 @@
 //
 // Layout: as selective_scan_tiles_fwd's, to scratch.
 //
-// input_t  u, delta and B    kLanes  lanes a channel
+// input_t  u, delta and B    kLanes  that have a channel's tokens    kParts  of its states
+// kAtOnce  of which a lane has under way
 #include "common/scan_segments.cuh"
 #include "common/scan_tiles.cuh"
 
@@ -11,26 +12,28 @@ struct SelectiveScanTilesChunkParams {
     SelectiveScanOperands operands;
 };
 
-template <typename input_t, int kLanes>
+template <typename input_t, int kLanes, int kParts, int kAtOnce>
 struct SelectiveScanTilesChunkTraits {
-    static constexpr int kThreads = 64;
-    using Shape = TileShape<input_t, kLanes>;
+    static constexpr int kThreads = 128;
+    using Shape = TileShape<input_t, kLanes, kParts, kAtOnce>;
     static_assert(kThreads == Shape::kThreads);
 };
 
-template <typename input_t, int kLanes>
-__global__ void __launch_bounds__(64, SelectiveScanTilesChunkTraits<input_t, kLanes>::Shape::kMinBlocks)
+template <typename input_t, int kLanes, int kParts, int kAtOnce>
+__global__ void __launch_bounds__(128,
+                                  SelectiveScanTilesChunkTraits<input_t, kLanes, kParts, kAtOnce>::Shape::kMinBlocks)
     selective_scan_tiles_chunk_kernel(const SelectiveScanTilesChunkParams params) {
-    using Shape = typename SelectiveScanTilesChunkTraits<input_t, kLanes>::Shape;
+    using Shape = typename SelectiveScanTilesChunkTraits<input_t, kLanes, kParts, kAtOnce>::Shape;
     const SelectiveScanOperands& p = params.operands;
     __shared__ TileShared<Shape> shared;
     const ScanShare<Shape> share(p);
     if (share.is_last(p)) return;
-    TileScan<Shape, SelectiveScanOperands> scan(p, shared, share.batch,
-                                                share.channel - static_cast<int>(threadIdx.x) / kLanes);
+    TileScan<Shape, SelectiveScanOperands> scan(p, shared, share.batch, share.first_channel);
     scan.template walk<false>(share.begin, share.end, [](int) {});
     const ScanScratch scratch(p);
-    scan.store_states(scratch.state(p, share.batch, share.segment, scan.channel), 1);
+    scan.store_states(scratch.state(p, share.batch, share.segment, 0), p.d_state, 1);
     const float steps = sum_over_lanes(scan.steps, kLanes);
-    if (scan.lane == 0 && !scan.is_idle) *scratch.step(p, share.batch, share.segment, scan.channel) = steps;
+    if (scan.lane == 0 && scan.part == 0 && !scan.is_idle) {
+        *scratch.step(p, share.batch, share.segment, scan.channel) = steps;
+    }
 }

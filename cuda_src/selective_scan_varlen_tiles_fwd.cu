@@ -3,11 +3,13 @@
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
 // to 16 bytes, wherever among them a sequence begins; d_state up to 16; the pool (slots, dim, d_state) of any strides.
-// Eight lanes own a channel of a sequence and 16 consecutive tokens each of a tile; of a short sequence one lane does,
-// and only every eighth block has work. What precedes the first sequence and what follows the last count as sequences,
-// whose results are zeros. Shared memory: B and C of the tile, rates and states of the block's channels.
+// kLanes lanes own a channel of a sequence and 16 consecutive tokens each of a tile, or kParts times as many, each with
+// a part of the states; of a short sequence one lane does, and few of the blocks have work. What precedes the first
+// sequence and what follows the last count as sequences, whose results are zeros. Shared memory: B and C of the tile,
+// rates and states of the block's channels.
 //
-// input_t  u, delta, z, out, B and C    state_t  the pool of states
+// input_t  u, delta, z, out, B and C    state_t  the pool of states    kLanes, kParts, kAtOnce  of sequences that are
+// not short
 #include "common/scan_tiles.cuh"
 #include "common/scan_varlen.cuh"
 
@@ -15,11 +17,11 @@ struct SelectiveScanVarlenTilesFwdParams {
     SelectiveScanVarlenOperands operands;
 };
 
-template <typename input_t, typename state_t>
+template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce>
 struct SelectiveScanVarlenTilesFwdTraits {
-    static constexpr int kThreads = 64;
-    using Long = TileShape<input_t, 8>;
-    using Short = TileShape<input_t, 1>;
+    static constexpr int kThreads = 128;
+    using Long = TileShape<input_t, kLanes, kParts, kAtOnce>;
+    using Short = TileShape<input_t, 1, 1, kAtOnce>;
     static constexpr int kBlocksOfShort = Short::kChannels / Long::kChannels;
     static_assert(kThreads == Long::kThreads && kThreads == Short::kThreads);
     union Shared {
@@ -39,16 +41,17 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
         return;
     }
     const index_t* stride = p.ssm_states_stride;
-    state_t* const states = static_cast<state_t*>(p.ssm_states) + slot * stride[0] + scan.channel * stride[1];
-    if (p.has_states && has_past(p, number)) scan.load_states(states, stride[2]);
+    state_t* const states = static_cast<state_t*>(p.ssm_states) + slot * stride[0];
+    if (p.has_states && has_past(p, number)) scan.load_states(states, stride[1], stride[2]);
     scan.template walk<true>(begin, end, [](int) {});
-    if (p.has_states) scan.store_states(states, stride[2]);
+    if (p.has_states) scan.store_states(states, stride[1], stride[2]);
 }
 
-template <typename input_t, typename state_t>
-__global__ void __launch_bounds__(64, SelectiveScanVarlenTilesFwdTraits<input_t, state_t>::Long::kMinBlocks)
+template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce>
+__global__ void __launch_bounds__(
+    128, SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce>::Long::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
-    using Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t>;
+    using Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce>;
     const SelectiveScanVarlenOperands& p = params.operands;
     __shared__ typename Traits::Shared shared;
     const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);

@@ -18,6 +18,7 @@ from cuconv.kernels.scan import (
     SHAPES,
     THREADS,
     TILE_THREADS,
+    TILE_TIMES,
     lanes_for,
     own_tokens,
 )
@@ -83,7 +84,8 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
     assert len(launches) == (3 if cut.parts > 1 else 1)
     for launch in launches:
         assert launch.kernel in variants()[type(launch.kernel)]
-        is_tiled = isinstance(launch.kernel, TILED)
+        kernel: Any = launch.kernel
+        is_tiled = isinstance(kernel, TILED)
         threads = TILE_THREADS if is_tiled else THREADS
         assert launch.config.grid[1:] == (1, 1)
         n = numbers_of(launch)
@@ -93,7 +95,7 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
             assert (n["states"][0], n["channels"][0]) == (d_state, dim)
             continue
         assert launch.config.block == (threads, 1, 1)
-        lanes = launch.kernel.lanes if isinstance(launch.kernel, TILED) else lanes_for(d_state)[0]
+        lanes = kernel.lanes * kernel.parts if is_tiled else lanes_for(d_state)[0]
         assert n["dim_blocks"][0] == ceil_div(dim * lanes, threads)
         assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
         assert (n["segments"][0], n["segment_tokens"]) == cut
@@ -134,9 +136,10 @@ def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(
         kernel = plan(o)[-1].kernel
         if isinstance(kernel, SelectiveScanTilesFwd):
             assert kernel.lanes * LANE_TOKENS <= max(seqlen, LANE_TOKENS)
-            assert groups == 1 or dim // groups % (TILE_THREADS // kernel.lanes) == 0
+            assert groups == 1 or dim // groups % (TILE_THREADS // (kernel.lanes * kernel.parts)) == 0
         else:
-            assert seqlen < 8 or dim // groups % TILE_THREADS
+            fitting = [shape for shape in TILE_TIMES if shape.lanes * LANE_TOKENS <= max(seqlen, LANE_TOKENS)]
+            assert seqlen < 8 or dim // groups % min(shape.channels for shape in fitting)
 
 
 def assert_aligned(o: Operands, launch: Launch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Params
@@ -30,10 +30,52 @@ CONSTANT = 0
 SHAPES = ((1, 1), (1, 2), (1, 4), (2, 4), (4, 4), (8, 4), (16, 4), (32, 4), (32, 8))
 """(lanes a channel, states a lane), by the most states that a channel has then."""
 
-TILE_LANES = (1, 4, 8, 16)
-"""Lanes that may share a channel's tokens: TileShape::kLanes of common/scan_tiles.cuh."""
+TILE_THREADS = 128
 
-TILE_THREADS = 64
+
+class TileShape(NamedTuple):
+    """How a block whose lanes share the tokens of a tile is divided: TileShape of common/tiles.cuh."""
+
+    lanes: int
+    """That have a channel's tokens."""
+    parts: int
+    """Of its states, each of so many lanes."""
+    at_once: int
+    """States that a lane has under way."""
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor of an H200 has at a time: TileShape::kMinBlocks."""
+        return 3 if self.at_once > 1 else 4
+
+    @property
+    def group(self) -> int:
+        """The lanes of a channel."""
+        return self.lanes * self.parts
+
+    @property
+    def channels(self) -> int:
+        """Of a block."""
+        return TILE_THREADS // self.group
+
+
+TILE_TIMES = {
+    TileShape(1, 1, 1): (1270, 634),
+    TileShape(4, 1, 1): (1600, 578),
+    TileShape(8, 1, 1): (1690, 655),
+    TileShape(8, 1, 2): (1200, 667),
+    TileShape(16, 2, 2): (1710, 827),
+}
+"""The shapes that kernels have, by how many lanes a channel has. How long an H200 takes for a block that a
+multiprocessor has for itself, and what each adds that shares a busy one: microseconds for 4096 tokens of 16 states,
+times the lanes.
+"""
+
+CUT = TileShape(8, 1, 1)
+"""That of rows which are cut into segments."""
+
+MULTIPROCESSORS = 132
+"""Of an H200."""
 
 LANE_TOKENS = 16
 """Of a tile: TileShape::kTokens."""
@@ -109,6 +151,13 @@ VARLEN_PARAMS = Params(
 def segment_params(*launch_fields: tuple[str, str] | tuple[str, str, int]) -> Params:
     """The argument struct of a kernel of rows cut into segments: the operands, then what divides the work."""
     return Params(SEGMENT_POINTERS, *SEGMENT_OPERANDS, *launch_fields)
+
+
+def tile_time(rows: int, shape: TileShape) -> float:
+    """About how long so many rows take: multiprocessors have a few blocks at a time, and then the next."""
+    alone, busy = TILE_TIMES[shape]
+    waves, rest = divmod(ceil_div(ceil_div(rows, shape.channels), MULTIPROCESSORS), shape.resident)
+    return (waves * max(alone, shape.resident * busy) + (max(alone, rest * busy) if rest else 0)) / shape.group
 
 
 def lanes_for(d_state: int) -> tuple[int, int]:

@@ -9,23 +9,24 @@ from typing import ClassVar
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Kernel, Params
 from cuconv.kernels import scan
-from cuconv.kernels.scan import TILE_LANES, segment_params
+from cuconv.kernels.scan import CUT, segment_params
 
 THREADS = scan.TILE_THREADS
 
 
 @dataclass(frozen=True)
 class SelectiveScanTilesChunk(Kernel):
-    """`lanes` lanes own a channel, each 16 consecutive tokens of a tile."""
+    """A TileShape: `lanes` lanes own a channel, each 16 consecutive tokens of a tile, or `parts` times as many."""
 
     unit: ClassVar[str] = "selective_scan_tiles_chunk"
     params: ClassVar[Params] = segment_params()
 
     input_t: DType
     lanes: int
+    parts: int
+    at_once: int
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanTilesChunk]:
-        # Rows are cut into segments where even the most lanes are too few.
         for input_t in FLOATS:
-            yield cls(input_t, TILE_LANES[-1])
+            yield cls(input_t, *CUT)

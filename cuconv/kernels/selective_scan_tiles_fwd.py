@@ -10,22 +10,24 @@ from typing import ClassVar
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Kernel, Params
 from cuconv.kernels import scan
-from cuconv.kernels.scan import TILE_LANES, segment_params
+from cuconv.kernels.scan import TILE_TIMES, segment_params
 
 THREADS = scan.TILE_THREADS
 
 
 @dataclass(frozen=True)
 class SelectiveScanTilesFwd(Kernel):
-    """`lanes` lanes own a channel, each 16 consecutive tokens of a tile."""
+    """A TileShape: `lanes` lanes own a channel, each 16 consecutive tokens of a tile, or `parts` times as many."""
 
     unit: ClassVar[str] = "selective_scan_tiles_fwd"
     params: ClassVar[Params] = segment_params()
 
     input_t: DType
     lanes: int
+    parts: int
+    at_once: int
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanTilesFwd]:
-        for input_t, lanes in product(FLOATS, TILE_LANES):
-            yield cls(input_t, lanes)
+        for input_t, shape in product(FLOATS, TILE_TIMES):
+            yield cls(input_t, *shape)

@@ -10,25 +10,28 @@ from typing import ClassVar
 from cuconv.dtypes import FLOATS, DType
 from cuconv.kernel import Kernel, Params
 from cuconv.kernels import scan
-from cuconv.kernels.scan import VARLEN_PARAMS
+from cuconv.kernels.scan import VARLEN_PARAMS, TileShape
 
 THREADS = scan.TILE_THREADS
 
-LANES = 8
-"""That share a channel of a sequence that is not short."""
+SHAPES = (TileShape(8, 1, 1), TileShape(16, 2, 2))
+"""Of sequences that are not short."""
 
 
 @dataclass(frozen=True)
 class SelectiveScanVarlenTilesFwd(Kernel):
-    """LANES lanes own a channel of a long sequence, each 16 consecutive tokens of a tile; of a short one, one does."""
+    """The TileShape of long sequences; of a short one, one lane owns a channel."""
 
     unit: ClassVar[str] = "selective_scan_varlen_tiles_fwd"
     params: ClassVar[Params] = VARLEN_PARAMS
 
     input_t: DType
     state_t: DType
+    lanes: int
+    parts: int
+    at_once: int
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
-        for input_t, state_t in product(FLOATS, FLOATS):
-            yield cls(input_t, state_t)
+        for input_t, state_t, shape in product(FLOATS, FLOATS, SHAPES):
+            yield cls(input_t, state_t, *shape)

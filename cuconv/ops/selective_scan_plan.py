@@ -7,7 +7,18 @@ from typing import Any, NamedTuple
 from cuconv.call import Launch
 from cuconv.dtypes import DType
 from cuconv.kernel import Kernel
-from cuconv.kernels.scan import CHUNK, LANE_TOKENS, THREADS, TILE_LANES, TILE_THREADS, grid, lanes_for
+from cuconv.kernels.scan import (
+    CHUNK,
+    CUT,
+    LANE_TOKENS,
+    THREADS,
+    TILE_THREADS,
+    TILE_TIMES,
+    TileShape,
+    grid,
+    lanes_for,
+    tile_time,
+)
 from cuconv.kernels.selective_scan_carry import SelectiveScanCarry
 from cuconv.kernels.selective_scan_chunk import SelectiveScanChunk
 from cuconv.kernels.selective_scan_fwd import SelectiveScanFwd
@@ -17,15 +28,11 @@ from cuconv.launch import ceil_div, fast_div
 from cuconv.ops.selective_scan_operands import Operands, has_tiles, is_float32, matrix_vector, numbers, vector
 
 FILL = 132 * 512
-"""What keeps an H200 busy. With far fewer threads rows are cut into segments, which costs every exponential twice."""
+"""The threads that keep an H200 busy. With far fewer rows are cut into segments: every exponential is taken twice."""
 
 WORTH_CUTTING = 2.5
 """How many times fewer: on an H200 cutting in 4 takes 1.9 ms instead of 2.6 (1 x 5120 x 16384), in 3 2.8 instead of 2.6
 (1 x 8192 x 16384), in 2 0.54 instead of 0.39 (8 x 1536 x 2048)."""
-
-
-FILL_TILES = 132 * 256
-"""The same with tokens in several lanes."""
 
 
 class Segments(NamedTuple):
@@ -60,31 +67,42 @@ def plan(o: Operands) -> tuple[Launch, ...]:
 def _kernels(o: Operands) -> tuple[Kernel, Kernel, int, int]:
     """The kernel that writes the results, that of the states behind segments, their lanes a channel and threads."""
     assert isinstance(o.u.dtype, DType)
-    if tiled := tile_lanes(o):
-        batch, dim, _ = o.u.shape
-        lanes = next((lanes for lanes in tiled if batch * dim * lanes >= FILL_TILES), tiled[-1])
-        return SelectiveScanTilesFwd(o.u.dtype, lanes), SelectiveScanTilesChunk(o.u.dtype, lanes), lanes, TILE_THREADS
+    if shapes := tile_shapes(o):
+        rows = o.u.shape[0] * o.u.shape[1]
+        shape = CUT if segments(o).parts > 1 else min(shapes, key=lambda shape: tile_time(rows, shape))
+        return (
+            SelectiveScanTilesFwd(o.u.dtype, *shape),
+            SelectiveScanTilesChunk(o.u.dtype, *CUT),
+            shape.group,
+            TILE_THREADS,
+        )
     lanes, states = lanes_for(o.d_state)
     axes: dict[str, Any] = {"input_t": o.u.dtype, "lanes": lanes, "states": states}
     axes |= {"vec": vector(o, lanes), "b_vec": matrix_vector(o.B)}
     return SelectiveScanFwd(**axes, c_vec=matrix_vector(o.C)), SelectiveScanChunk(**axes), lanes, THREADS
 
 
-def tile_lanes(o: Operands) -> list[int]:
-    """How many lanes a channel may have when each has tokens of its own, ascending; none where that cannot be."""
+def tile_shapes(o: Operands) -> list[TileShape]:
+    """How the lanes of a block may share tokens; none where they cannot."""
     most = max(o.u.shape[2], LANE_TOKENS)
-    return [n for n in TILE_LANES if n * LANE_TOKENS <= most and has_tiles(o, TILE_THREADS // n)]
+    return [
+        shape
+        for shape in TILE_TIMES
+        if shape.lanes * LANE_TOKENS <= most
+        and o.d_state % (shape.parts * shape.at_once) == 0
+        and has_tiles(o, shape.channels)
+    ]
 
 
 def segments(o: Operands) -> Segments:
     """The fewest segments of a row, of whole chunks, that fill the GPU; one when its channels fill it."""
     batch, dim, seqlen = o.u.shape
-    tiled = tile_lanes(o)
-    lanes, block, fill = (tiled[-1], TILE_THREADS, FILL_TILES) if tiled else (lanes_for(o.d_state)[0], THREADS, FILL)
-    threads = batch * ceil_div(dim * lanes, block) * block
+    shapes = tile_shapes(o)
+    most, lanes = (shapes[-1].group, CUT.group) if shapes else (lanes_for(o.d_state)[0],) * 2
+    threads = batch * ceil_div(dim * lanes, THREADS) * THREADS
     chunks = max(1, ceil_div(seqlen, CHUNK))
-    wanted = min(ceil_div(fill, max(1, threads)), seqlen // CHUNK)
-    if wanted < 2 or WORTH_CUTTING * threads > fill:
+    wanted = min(ceil_div(FILL, max(1, threads)), seqlen // CHUNK)
+    if wanted < 2 or (shapes and CUT not in shapes) or WORTH_CUTTING * threads * most > FILL * lanes:
         return Segments(1, chunks * CHUNK)
     tokens = ceil_div(chunks, wanted) * CHUNK
     return Segments(ceil_div(seqlen, tokens), tokens)

@@ -42,15 +42,19 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #endif
 }
 
-// log2(x) of a number that is not subnormal by one special-function operation; absolute error below 2**-22 (PTX ISA,
-// lg2.approx.ftz.f32).
-__device__ __forceinline__ float log2_approx(float x) {
+// The same pointer, of which the compiler knows nothing.
+template <typename T>
+__device__ __forceinline__ const T* opaque(const T* pointer) {
 #if defined(__CUDA_ARCH__)
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return log2f(x);
+    asm("" : "+l"(pointer));
+#endif
+    return pointer;
+}
+
+// Has memory that is read soon brought into the L2 cache.
+__device__ __forceinline__ void prefetch(const void* pointer) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
 #endif
 }
 

@@ -47,12 +47,12 @@ struct SelectiveScanOperands {
     index_t chunk_states_stride[4];  // batch, chunk, dim, n
 };
 
-// The tokens and the channel that a group of lanes has. A block's groups have the same tokens.
+// The tokens and the channels that a block has.
 template <typename Shape>
 struct ScanShare {
     int batch;
     int segment;
-    int channel;  // or behind the last one
+    int first_channel;
     int begin;
     int end;
 
@@ -61,8 +61,7 @@ struct ScanShare {
         const QuotientRemainder batch_segment = divide(row_block.quotient, p.segments);
         batch = static_cast<int>(batch_segment.quotient);
         segment = static_cast<int>(batch_segment.remainder);
-        channel =
-            static_cast<int>(row_block.remainder) * Shape::kChannels + static_cast<int>(threadIdx.x) / Shape::kLanes;
+        first_channel = static_cast<int>(row_block.remainder) * Shape::kChannels;
         begin = segment * p.segment_tokens;
         end = is_last(p) ? p.seqlen : begin + p.segment_tokens;
     }

@@ -5,33 +5,9 @@
 
 #include "common/activation.cuh"
 #include "common/fastdiv.cuh"
+#include "common/tiles.cuh"
 #include "common/tokens.cuh"
 #include "common/warp.cuh"
-
-// kLanes lanes have a channel, each kTokens consecutive tokens of a tile.
-template <typename T, int kLanes_>
-struct TileShape {
-    using input_t = T;
-    static constexpr int kThreads = 64;
-    static constexpr int kLanes = kLanes_;
-    static constexpr int kTokens = 16;
-    static constexpr int kTile = kLanes * kTokens;
-    static constexpr int kChannels = kThreads / kLanes;  // of a block
-    static constexpr int kStates = 16;                   // at most
-    static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
-    static constexpr int kFours = kTokens / 4;
-    static constexpr int kMinBlocks = kArch == 90 ? 8 : 6;  // elsewhere 8 spill
-};
-
-// A block's: B and C of the tile's tokens, in fours that neighbouring lanes read from neighbouring places; the rates A
-// / log(2) and the states of its channels, with a gap that keeps channels in different banks.
-template <typename Shape>
-struct TileShared {
-    alignas(16) float B[Shape::kStates][Shape::kFours][Shape::kLanes][4];
-    alignas(16) float C[Shape::kStates][Shape::kFours][Shape::kLanes][4];
-    float rate[Shape::kChannels][Shape::kStates + 1];
-    float state[Shape::kChannels][Shape::kStates + 1];
-};
 
 // One channel of a sequence, in the lanes of a group. The groups of a block walk the same tokens; those behind the last
 // channel go along on its inputs and store nothing.
@@ -41,15 +17,22 @@ struct TileScan {
     static constexpr int kVec = Shape::kVec;
     static constexpr int kTokens = Shape::kTokens;
     static constexpr int kLanes = Shape::kLanes;
-    using Own = Tokens<T, kTokens, kVec>;
+    static constexpr int kParts = Shape::kParts;
+    static constexpr int kAtOnce = Shape::kAtOnce;
+    static constexpr int kOwn = Shape::kOwn;
+    // From a tile's start on: 2 % quicker where registers allow it, else up to 10 % slower.
+    static constexpr bool kHoldsZ = kAtOnce > 1;
+    using Own = Tokens<T, kOwn, kVec>;
 
     const Operands& p;
     TileShared<Shape>& shared;
-    int lane;   // of the group
+    int first_channel;  // of the block
+    int lane;           // of the group's tokens
+    int part;
     int local;  // its channel of the block
     int channel;
     bool is_idle;
-    const T* u;  // of its first token in the tile at token 0, as delta, z and out
+    const T* u;  // of the first token it has for its own in the tile at token 0, as delta, z and out
     const T* delta;
     const T* z;
     T* out;
@@ -59,11 +42,13 @@ struct TileScan {
     float bias;
     float steps;  // the sum of its tokens' dt
 
-    __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel)
+    __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_)
         : p(p_),
           shared(shared_),
+          first_channel(first_channel_),
           lane(static_cast<int>(threadIdx.x) % kLanes),
-          local(static_cast<int>(threadIdx.x) / kLanes),
+          part(static_cast<int>(threadIdx.x) / kLanes % kParts),
+          local(static_cast<int>(threadIdx.x) / Shape::kGroup),
           channel(min(first_channel + local, p.dim - 1)),
           is_idle(first_channel + local >= p.dim),
           steps(0.0f) {
@@ -72,186 +57,228 @@ struct TileScan {
         z = row<const T>(p.z, p.z_stride, batch);
         out = row<T>(p.out, p.out_stride, batch);
         const index_t group = divide(first_channel, p.group_dim).quotient;
-        B = static_cast<const T*>(p.B) + batch * p.B_stride[0] + group * p.B_stride[1];
-        C = static_cast<const T*>(p.C) + batch * p.C_stride[0] + group * p.C_stride[1];
+        B = matrix(p.B, p.B_stride, batch, group);
+        C = matrix(p.C, p.C_stride, batch, group);
         RawNumber<T> raw_d, raw_bias;
         if (p.D != nullptr) raw_d.load(p.D, channel * p.D_stride, p.D_is_float32);
         if (p.delta_bias != nullptr) {
             raw_bias.load(p.delta_bias, channel * p.delta_bias_stride, p.delta_bias_is_float32);
         }
-        const float* const A = static_cast<const float*>(p.A) + channel * p.A_stride[0];
-        for (int n = lane; n < p.d_state; n += kLanes) {
-            shared.rate[local][n] = load<1>(A + n * p.A_stride[1]).to_float(0) * kLog2E;
-            shared.state[local][n] = 0.0f;
-        }
+        const float* const A = static_cast<const float*>(p.A);
+        each_state([&](int c, int n) {
+            shared.rate[c][n] = load<1>(A + of_block(c) * p.A_stride[0] + n * p.A_stride[1]).to_float(0) * kLog2E;
+            shared.state[c][n] = 0.0f;
+        });
         D = raw_d.to_float(p.D_is_float32);
         bias = raw_bias.to_float(p.delta_bias_is_float32);
     }
 
     // Walks the tokens `begin` to `end` - 1; calls before_tile(token) before each tile's first, which is `begin` or a
-    // whole number of tiles behind. States are those of the block's shared memory, before and after.
+    // whole number of tiles behind. States are those of the block's shared memory, before and after; before_tile has to
+    // wait for all threads to see them.
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk(int begin, int end, BeforeTile before_tile) {
         for (int tile = begin / kVec * kVec; tile < end; tile += Shape::kTile) {
-            const bool is_edge = tile < begin || tile + Shape::kTile > end;
-            const int first = begin - tile - lane * kTokens, behind = end - tile - lane * kTokens;
-            Own raw_u, raw_delta;
-            load_own(raw_u, u + tile, is_edge, first, behind);
-            load_own(raw_delta, delta + tile, is_edge, first, behind);
-            // The tile before has been taken by all.
-            __syncthreads();
             before_tile(tile);
-            stage(B, p.B_stride[2], shared.B, tile, begin, end, is_edge);
-            if (kHasOutput) stage(C, p.C_stride[2], shared.C, tile, begin, end, is_edge);
-            float dt[kTokens], dt_u[kTokens], y[kTokens];
-            float sum = 0.0f;
-#pragma unroll
-            for (int t = 0; t < kTokens; ++t) {
-                const float v = raw_delta.to_float(t) + bias;
-                dt[t] = p.delta_softplus ? softplus_of<T>(v) : v;
-                if (is_edge && (t < first || t >= behind)) dt[t] = 0.0f;
-                const float value = raw_u.to_float(t);
-                dt_u[t] = dt[t] * value;
-                y[t] = D * value;
-                sum += dt[t];
+            if (tile < begin || tile + Shape::kTile > end) {
+                advance<kHasOutput, true>(tile, begin, end);
+            } else {
+                advance<kHasOutput, false>(tile, begin, end);
             }
-            steps += sum;
-            __syncthreads();
-            for (int n = 0; n < p.d_state; ++n) advance<kHasOutput>(n, dt, dt_u, sum, y);
-            if (kHasOutput) finish(tile, is_edge, first, behind, y);
         }
         __syncthreads();
     }
 
-    // The channel's states from an array of them, `step` elements apart, before a walk; and to one, in or after it.
+    // The states of the block's channels from an array of them before a walk; and to one, in or after it.
     template <typename State>
-    __device__ __forceinline__ void load_states(const State* at, index_t step) {
-        for (int n = lane; n < p.d_state; n += kLanes) {
-            shared.state[local][n] = load<1, Memory::kMutable>(at + n * step).to_float(0);
-        }
+    __device__ __forceinline__ void load_states(const State* at, index_t channel_step, index_t step) {
+        each_state([&](int c, int n) {
+            shared.state[c][n] = load<1, Memory::kMutable>(at + of_block(c) * channel_step + n * step).to_float(0);
+        });
     }
 
     template <typename State>
-    __device__ __forceinline__ void store_states(State* at, index_t step) const {
-        if (is_idle) return;
-        for (int n = lane; n < p.d_state; n += kLanes) {
-            at[n * step] = Dtype<State>::from_float(shared.state[local][n]);
-        }
+    __device__ __forceinline__ void store_states(State* at, index_t channel_step, index_t step) const {
+        each_state([&](int c, int n) {
+            if (first_channel + c < p.dim) {
+                at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(shared.state[c][n]);
+            }
+        });
     }
 
     // Stores zeros as the results of the tokens `begin` to `end` - 1.
     __device__ __forceinline__ void store_zeros(int begin, int end) const {
         if (is_idle) return;
-        for (int t = begin + lane; t < end; t += kLanes) out[t - lane * kTokens] = Dtype<T>::from_float(0.0f);
+        const int number = part * kLanes + lane;
+        for (int t = begin + number; t < end; t += Shape::kGroup) out[t - own_offset()] = Dtype<T>::from_float(0.0f);
     }
 
  private:
-    template <typename Pointee, typename Pointer>
-    __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride, int batch) const {
-        return static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1] + lane * kTokens;
+    // The states of a block, neighbouring ones by neighbouring threads; always the same by the same thread.
+    template <typename Body>
+    __device__ __forceinline__ void each_state(Body body) const {
+        for (int i = static_cast<int>(threadIdx.x); i < Shape::kChannels * Shape::kStates; i += Shape::kThreads) {
+            if (i % Shape::kStates < p.d_state) body(i / Shape::kStates, i % Shape::kStates);
+        }
     }
 
-    __device__ __forceinline__ static void load_own(Own& to, const T* at, bool is_edge, int first, int behind) {
-        if (is_edge) {
+    __device__ __forceinline__ index_t of_block(int c) const { return min(first_channel + c, p.dim - 1); }
+
+    __device__ __forceinline__ int own_offset() const { return lane * kTokens + part * kOwn; }
+
+    template <typename Pointee, typename Pointer>
+    __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride, int batch) const {
+        return static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1] + own_offset();
+    }
+
+    __device__ __forceinline__ static const T* matrix(const void* base, const index_t* stride, int batch,
+                                                      index_t group) {
+        return static_cast<const T*>(base) + batch * stride[0] + group * stride[1];
+    }
+
+    template <bool kIsEdge>
+    __device__ __forceinline__ static void load_own(Own& to, const T* at, int first, int behind) {
+        if (kIsEdge) {
             to.load_edge(at, 1, first, behind);
         } else {
             to.load(at, 1);
         }
     }
 
-    // A matrix of the tile's tokens, by all threads. What is not among the tokens becomes zero.
-    __device__ __forceinline__ void stage(const T* from, index_t stride,
-                                          float (&to)[Shape::kStates][Shape::kFours][kLanes][4], int tile, int begin,
-                                          int end, bool is_edge) const {
-        constexpr int kParts = Shape::kTile / kVec;      // of a state
-        constexpr int kRows = Shape::kThreads / kParts;  // at a time
-        constexpr int kRounds = (Shape::kStates + kRows - 1) / kRows;
-        constexpr int kAhead = kRounds < 4 ? kRounds : 4;
-        static_assert(kRows * kParts == Shape::kThreads && kRounds % kAhead == 0, "all threads have as much to do");
-        const int first_row = static_cast<int>(threadIdx.x) / kParts;
-        const int offset = static_cast<int>(threadIdx.x) % kParts * kVec, token = tile + offset;
-        const T* at = from + first_row * stride + token;
-        for (int row = first_row; row < p.d_state; row += kAhead * kRows) {
-            Vec<T, kVec> raw[kAhead];
+    // One tile, of whose tokens those from `begin` to `end` - 1 count.
+    template <bool kHasOutput, bool kIsEdge>
+    __device__ __forceinline__ void advance(int tile, int begin, int end) {
+        const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
+        Own raw_u, raw_delta, raw_z;
+        load_own<kIsEdge>(raw_u, u + tile, first, behind);
+        load_own<kIsEdge>(raw_delta, delta + tile, first, behind);
+        if (kHasOutput && kHoldsZ && p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+        TileMatrix<Shape> raw_B, raw_C;
+        raw_B.load(B, p.B_stride[2], p.d_state, tile, begin, end, kIsEdge);
+        if (kHasOutput) raw_C.load(C, p.C_stride[2], p.d_state, tile, begin, end, kIsEdge);
+        if (!kIsEdge && tile + 2 * Shape::kTile <= end) {
+            prefetch(u + tile + Shape::kTile);
+            prefetch(delta + tile + Shape::kTile);
+            if (kHasOutput && p.z != nullptr) prefetch(z + tile + Shape::kTile);
+        }
+        // The tile before has been taken by all.
+        __syncthreads();
+        raw_B.store(shared.B, p.d_state);
+        if (kHasOutput) raw_C.store(shared.C, p.d_state);
+        float own_dt[kOwn], own_dt_u[kOwn];
+        const auto is_empty = [&](int t) { return is_outside<kIsEdge>(t / 4, first, behind); };
 #pragma unroll
-            for (int i = 0; i < kAhead; ++i) {
-                if (row + i * kRows < p.d_state) {
-                    raw[i] = is_edge ? load_part<kVec>(at, begin - token, end - token) : load<kVec>(at);
-                }
-                at += kRows * stride;
+        for (int t = 0; t < kOwn; ++t) own_dt[t] = raw_delta.to_float(t) + bias;
+        if (p.delta_softplus) {
+#pragma unroll
+            for (int t = 0; t < kOwn; ++t) {
+                if (!is_empty(t)) own_dt[t] = softplus(own_dt[t]);
             }
+        }
 #pragma unroll
-            for (int i = 0; i < kAhead; ++i) {
-                const int n = row + i * kRows;
-                if (n >= p.d_state) continue;
+        for (int t = 0; t < kOwn; ++t) {
+            if (kIsEdge && (t < first || t >= behind)) own_dt[t] = 0.0f;
+            own_dt_u[t] = own_dt[t] * raw_u.to_float(t);
+        }
+        float dt[kTokens], dt_u[kTokens], y[kTokens];
+        share_parts_over_lanes<kParts, kLanes>(own_dt, dt);
+        share_parts_over_lanes<kParts, kLanes>(own_dt_u, dt_u);
+        float sum = 0.0f;
 #pragma unroll
-                for (int j = 0; j < kVec; j += 4) {
-                    const int four = (offset + j) / 4;
-                    const float values[4] = {raw[i].to_float(j), raw[i].to_float(j + 1), raw[i].to_float(j + 2),
-                                             raw[i].to_float(j + 3)};
-                    store(to[n][four % Shape::kFours][four / Shape::kFours], Vec<float, 4>::from_floats(values));
-                }
-            }
+        for (int t = 0; t < kTokens; ++t) {
+            sum += dt[t];
+            y[t] = 0.0f;
+        }
+        steps += sum;
+        __syncthreads();
+        for (int n = 0; n < p.d_state; n += kParts * kAtOnce) {
+            advance_states<kHasOutput, kIsEdge>(n + part, dt, dt_u, sum, y, first, behind);
+        }
+        if (!kHasOutput) return;
+        sum_parts_over_lanes<kParts, kLanes>(y);
+        float results[kOwn];
+#pragma unroll
+        for (int t = 0; t < kOwn; ++t) results[t] = fmaf(D, raw_u.to_float(t), y[t]);
+        if (p.z != nullptr) {
+            if (!kHoldsZ) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+#pragma unroll
+            for (int t = 0; t < kOwn; ++t) results[t] *= silu_gate(raw_z.to_float(t));
+        }
+        if (is_idle) return;
+        T* const at = out + tile;
+        if (!kIsEdge) {
+            store_tokens<kVec>(at, 1, results);
+            return;
+        }
+#pragma unroll
+        for (int t = 0; t < kOwn; ++t) {
+            if (t >= first && t < behind) at[t] = Dtype<T>::from_float(results[t]);
         }
     }
 
-    // One state through the tile.
-    template <bool kHasOutput>
-    __device__ __forceinline__ void advance(int n, const float (&dt)[kTokens], const float (&dt_u)[kTokens], float sum,
-                                            float (&y)[kTokens]) {
-        const float rate = shared.rate[local][n];
-        const float before = shared.state[local][n];
-        float decay[kTokens], input[kTokens];
-        float h = kLanes == 1 ? before : 0.0f;
+    // Whether a lane that has a tile alone need not look at four of its tokens: all lanes of the block say the same.
+    template <bool kIsEdge>
+    __device__ __forceinline__ static bool is_outside(int four, int first, int behind) {
+        return kIsEdge && Shape::kGroup == 1 && (four * 4 + 4 <= first || four * 4 >= behind);
+    }
+
+    // The states n, n + kParts and so on, kAtOnce of them, through the tile.
+    template <bool kHasOutput, bool kIsEdge>
+    __device__ __forceinline__ void advance_states(int n, const float (&dt)[kTokens], const float (&dt_u)[kTokens],
+                                                   float sum, float (&y)[kTokens], int first, int behind) {
+        float rate[kAtOnce], before[kAtOnce], h[kAtOnce], decay[kAtOnce][kTokens], input[kAtOnce][kTokens];
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s) {
+            rate[s] = shared.rate[local][n + s * kParts];
+            before[s] = shared.state[local][n + s * kParts];
+            h[s] = kLanes == 1 ? before[s] : 0.0f;
+        }
 #pragma unroll
         for (int four = 0; four < Shape::kFours; ++four) {
-            const Vec<float, 4> b = load<4, Memory::kMutable>(shared.B[n][four][lane]);
+            if (is_outside<kIsEdge>(four, first, behind)) continue;
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int t = four * 4 + i;
-                decay[t] = exp2_approx(dt[t] * rate);
-                input[t] = dt_u[t] * b.to_float(i);
-                if (kLanes > 1 || !kHasOutput) h = fmaf(h, decay[t], input[t]);
+            for (int s = 0; s < kAtOnce; ++s) {
+                const Vec<float, 4> b = load<4, Memory::kMutable>(shared.B[n + s * kParts][four][lane]);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int t = four * 4 + i;
+                    decay[s][t] = exp2_approx(dt[t] * rate[s]);
+                    input[s][t] = dt_u[t] * b.to_float(i);
+                    if (kLanes > 1 || !kHasOutput) h[s] = fmaf(h[s], decay[s][t], input[s][t]);
+                }
             }
         }
         if constexpr (kLanes > 1) {
-            const float begins = scan_over_lanes<kLanes>(exp2_approx(sum * rate), before, h);
-            // Everyone has read the state before: what the last lane knows depends on all of them.
-            if (lane == kLanes - 1) shared.state[local][n] = h;
-            h = begins;
+            float whole[kAtOnce], begins[kAtOnce];
+#pragma unroll
+            for (int s = 0; s < kAtOnce; ++s) whole[s] = exp2_approx(sum * rate[s]);
+            scan_over_lanes<kLanes>(whole, before, h, begins);
+#pragma unroll
+            for (int s = 0; s < kAtOnce; ++s) {
+                // Everyone has read the state before: what the last lane knows depends on all of them.
+                if (lane == kLanes - 1) shared.state[local][n + s * kParts] = h[s];
+                h[s] = begins[s];
+            }
         }
         if (kHasOutput) {
 #pragma unroll
             for (int four = 0; four < Shape::kFours; ++four) {
-                const Vec<float, 4> c = load<4, Memory::kMutable>(shared.C[n][four][lane]);
+                if (is_outside<kIsEdge>(four, first, behind)) continue;
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int t = four * 4 + i;
-                    h = fmaf(h, decay[t], input[t]);
-                    y[t] = fmaf(c.to_float(i), h, y[t]);
+                for (int s = 0; s < kAtOnce; ++s) {
+                    const Vec<float, 4> c = load<4, Memory::kMutable>(shared.C[n + s * kParts][four][lane]);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        const int t = four * 4 + i;
+                        h[s] = fmaf(h[s], decay[s][t], input[s][t]);
+                        y[t] = fmaf(c.to_float(i), h[s], y[t]);
+                    }
                 }
             }
         }
-        if (kLanes == 1) shared.state[local][n] = h;
-    }
-
-    // Applies z and stores.
-    __device__ __forceinline__ void finish(int tile, bool is_edge, int first, int behind, float (&y)[kTokens]) const {
-        if (p.z != nullptr) {
-            Own raw_z;
-            load_own(raw_z, z + tile, is_edge, first, behind);
+        if (kLanes == 1) {
 #pragma unroll
-            for (int t = 0; t < kTokens; ++t) y[t] *= silu_gate(raw_z.to_float(t));
-        }
-        if (is_idle) return;
-        T* const at = out + tile;
-        if (!is_edge) {
-            store_tokens<kVec>(at, 1, y);
-            return;
-        }
-#pragma unroll
-        for (int t = 0; t < kTokens; ++t) {
-            if (t >= first && t < behind) at[t] = Dtype<T>::from_float(y[t]);
+            for (int s = 0; s < kAtOnce; ++s) shared.state[local][n + s * kParts] = h[s];
         }
     }
 };

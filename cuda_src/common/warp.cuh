@@ -64,26 +64,47 @@ __device__ __forceinline__ float from_group_lane(float value, int lane) {
     return kLanes == 1 ? value : __shfl_sync(kAllLanes, value, lane, kLanes);
 }
 
-// Sums of kCount values over each group of kLanes consecutive lanes, both powers of two. A lane is left with kCount /
-// kLanes of them, or one, in front: the values follow each other as the lanes do, whose numbers count modulo kCount.
-template <int kLanes, int kCount>
+// One step of sum_parts_over_lanes, and those of half the distance, a quarter and so on. Loops whose ends depend on an
+// outer one are not unrolled, and their arrays are in memory.
+template <int kDistance, int kStep, int kHalf, int kCount>
+__device__ __forceinline__ void halve_over_lanes(float (&values)[kCount]) {
+    if constexpr (kDistance > 0) {
+        const bool is_upper = (lane_id() & kDistance * kStep) != 0;
+#pragma unroll
+        for (int i = 0; i < kHalf; ++i) {
+            const float kept = is_upper ? values[i + kHalf] : values[i];
+            const float sent = is_upper ? values[i] : values[i + kHalf];
+            values[i] = kept + __shfl_xor_sync(kAllLanes, sent, kDistance * kStep);
+        }
+        halve_over_lanes<kDistance / 2, kStep, kHalf / 2>(values);
+    }
+}
+
+// Sums of kCount values over each group of kLanes lanes, powers of two, that are kStep lanes apart. A lane is left with
+// kCount / kLanes of them, or one, in front: the values follow each other as the lanes do, whose numbers count modulo
+// kCount.
+template <int kLanes, int kStep = 1, int kCount>
 __device__ __forceinline__ void sum_parts_over_lanes(float (&values)[kCount]) {
     constexpr int kParts = kLanes < kCount ? kLanes : kCount;
-#pragma unroll
-    for (int distance = kParts / 2; distance > 0; distance /= 2) {
-        const bool is_upper = (lane_id() & distance) != 0;
-        const int half = kCount * distance / kParts;
-#pragma unroll
-        for (int i = 0; i < half; ++i) {
-            const float kept = is_upper ? values[i + half] : values[i];
-            const float sent = is_upper ? values[i] : values[i + half];
-            values[i] = kept + __shfl_xor_sync(kAllLanes, sent, distance);
-        }
-    }
+    halve_over_lanes<kParts / 2, kStep, kCount / 2>(values);
 #pragma unroll
     for (int distance = kParts; distance < kLanes; distance *= 2) {
 #pragma unroll
-        for (int i = 0; i < kCount / kParts; ++i) values[i] += __shfl_xor_sync(kAllLanes, values[i], distance);
+        for (int i = 0; i < kCount / kParts; ++i) values[i] += __shfl_xor_sync(kAllLanes, values[i], distance * kStep);
+    }
+}
+
+// The kParts * kOwn values of which each of kParts lanes, kStep apart, has kOwn: they follow each other as the lanes
+// do.
+template <int kParts, int kStep, int kOwn, int kCount>
+__device__ __forceinline__ void share_parts_over_lanes(const float (&own)[kOwn], float (&all)[kCount]) {
+    static_assert(kParts <= 2 && kParts * kOwn == kCount);
+    const bool is_upper = kParts > 1 && (lane_id() & kStep) != 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+        const float other = kParts > 1 ? __shfl_xor_sync(kAllLanes, own[i], kStep) : own[i];
+        all[i] = is_upper ? other : own[i];
+        all[kCount - kOwn + i] = is_upper ? own[i] : other;
     }
 }
 
@@ -96,24 +117,35 @@ __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
     return value;
 }
 
-// The recurrence end = begin * whole + end over each group of kLanes consecutive lanes, of which the first begins with
-// `before`: a lane gets what it begins with, and what it ends with in `end`, which held what it adds by itself.
-template <int kLanes>
-__device__ __forceinline__ float scan_over_lanes(float whole, float before, float& end) {
+// Recurrences end = begin * whole + end, kCount of them, over each group of kLanes consecutive lanes, of which the
+// first begins with `before`: a lane gets what it begins with, and what it ends with in `end`, which held what it adds
+// by itself. `whole` is lost.
+template <int kLanes, int kCount>
+__device__ __forceinline__ void scan_over_lanes(float (&whole)[kCount], const float (&before)[kCount],
+                                                float (&end)[kCount], float (&begin)[kCount]) {
     const bool is_first = lane_id() % kLanes == 0;
-    if (is_first) {
-        end = fmaf(whole, before, end);
-        // From then on nothing comes before it: whoever has counted the first lane in multiplies by zero, too, and so
-        // needs no condition.
-        whole = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        if (is_first) {
+            end[i] = fmaf(whole[i], before[i], end[i]);
+            // From then on nothing comes before it: whoever has counted the first lane in multiplies by zero, too, and
+            // so needs no condition.
+            whole[i] = 0.0f;
+        }
     }
 #pragma unroll
     for (int distance = 1; distance < kLanes; distance *= 2) {
-        const float lower_end = __shfl_up_sync(kAllLanes, end, distance, kLanes);
-        const float lower_whole = __shfl_up_sync(kAllLanes, whole, distance, kLanes);
-        end = fmaf(whole, lower_end, end);
-        whole *= lower_whole;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            const float lower_end = __shfl_up_sync(kAllLanes, end[i], distance, kLanes);
+            const float lower_whole = __shfl_up_sync(kAllLanes, whole[i], distance, kLanes);
+            end[i] = fmaf(whole[i], lower_end, end[i]);
+            whole[i] *= lower_whole;
+        }
     }
-    const float lower_end = __shfl_up_sync(kAllLanes, end, 1, kLanes);
-    return is_first ? before : lower_end;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        const float lower_end = __shfl_up_sync(kAllLanes, end[i], 1, kLanes);
+        begin[i] = is_first ? before[i] : lower_end;
+    }
 }

@@ -249,9 +249,9 @@ UNIT = (
     Case(5, "9+8", 256, layout="channels_backward", out="tokens", others="backward", matrices="backward"),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
-    Case(35, "140+16+20", 16, 1, state_dtype="bfloat16"),
+    Case(35, "340+16+20", 16, 1, state_dtype="bfloat16"),
     Case(70, "off5+3+133+off11", 7, dtype="float16", state_dtype="float16"),
-    Case(128, "33+7+40", 9, 2, dtype="float32"),
+    Case(256, "33+7+40", 9, 2, dtype="float32"),
     Case(35, "2x0+19+2+0+3x1+10+0+off6", index="int64", **ODD),
     Case(35, "off9+8+16+off7", others="strided", pad_slot_id=0, **ODD),
     Case(35, "20in64", others="backward", initial="all", index="mixed", **ODD),
