@@ -9,10 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import cuconv
 from cuconv import reference
+from cuconv.abstract import launches_of
 from cuconv.bench.numerics import Difference, compare
 from cuconv.dtypes import FLOATS
-from cuconv.ops.selective_scan_plan import segments
 from cuconv.reference.selective_scan import Scan
 from cuconv.reference.selective_state_update import SelectiveStateUpdate
 from cuconv.workloads.makers import MAKERS
@@ -21,6 +22,7 @@ from cuconv.workloads.workload import Workload
 from tests import bounds
 from tests.placement import Array
 from tests.scan_bounds import scan_off
+from tests.test_plan import numbers_of
 from tests.workload_calls import numpy_path
 
 Arrays = dict[str, Array]
@@ -62,7 +64,8 @@ SCANS = [w for dtype in DTYPES for w in workloads(SMALL, "selective_scan_fn", dt
 def test_what_a_correct_scan_may_be_off_by_is_right(workload: Workload) -> None:
     arrays = workload.host()
     scan = Scan(**arrays, delta_softplus=True)
-    segment = segments(scan.u.shape, scan.shape[2]).tokens
+    launches = launches_of(cuconv.selective_scan_fn, **workload.abstract())
+    segment = int(numbers_of(launches[-1])["segment_tokens"])
     off = scan_off(scan, np.zeros(scan.shape), segment, 256).out
     out = reference.selective_scan_fn(**vars(scan)).out
     for furthest in (out - off, out + off):

@@ -142,6 +142,17 @@ def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(
             assert seqlen < 8 or dim // groups % min(shape.channels for shape in fitting)
 
 
+@pytest.mark.parametrize(
+    ("batch", "dim", "shape"),
+    [(1, 1536, (16, 2, 2)), (1, 5120, (8, 1, 2)), (1, 8192, (8, 1, 1)), (8, 1536, (8, 1, 2)), (8, 8192, (4, 1, 1))],
+)
+def test_the_shape_of_tiles_is_what_was_quickest(batch: int, dim: int, shape: tuple[int, int, int]) -> None:
+    """On an H200, of all that there are; by hand, and so not by the model that chooses."""
+    kernel: Any = plan(operands((batch, dim, 4096), 16))[-1].kernel
+    assert isinstance(kernel, SelectiveScanTilesFwd)
+    assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
+
+
 def assert_aligned(o: Operands, launch: Launch) -> None:
     """Every address that a width makes a thread access is a multiple of it."""
     for layout, vec in zip((o.u, o.B, o.C), accesses_of(launch), strict=True):

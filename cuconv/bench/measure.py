@@ -22,8 +22,8 @@ SHARE = 0.7
 MIN_SETS = 2
 
 PEER_SLACK = 32.0
-"""How many of our tolerances a peer may be off by. Others round between steps (torch's convolution in float16 before the
-activation: 13) or compute fast exponentials; what is wrong is off by hundreds.
+"""How many of our tolerances a peer may be off by. Others round between steps (torch's convolution in float16 before
+the activation: 13) or compute fast exponentials; what is wrong is off by hundreds.
 """
 
 HOST_CALLS, MIN_HOST_CALLS = 500, 20

@@ -60,15 +60,14 @@ class TileShape(NamedTuple):
 
 
 TILE_TIMES = {
-    TileShape(1, 1, 1): (1270, 634),
-    TileShape(4, 1, 1): (1600, 578),
-    TileShape(8, 1, 1): (1690, 655),
-    TileShape(8, 1, 2): (1200, 667),
-    TileShape(16, 2, 2): (1710, 827),
+    TileShape(1, 1, 1): (1100, 2450),
+    TileShape(4, 1, 1): (1560, 2300),
+    TileShape(8, 1, 1): (1650, 2560),
+    TileShape(8, 1, 2): (1200, 2000),
+    TileShape(16, 2, 2): (1710, 2480),
 }
-"""The shapes that kernels have, by how many lanes a channel has. How long an H200 takes for a block that a
-multiprocessor has for itself, and what each adds that shares a busy one: microseconds for 4096 tokens of 16 states,
-times the lanes.
+"""The shapes that kernels have, by how many lanes a channel has. How long an H200 takes when a multiprocessor has one
+block and when it has all that it has room for: microseconds for 4096 tokens of 16 states, times the lanes.
 """
 
 CUT = TileShape(8, 1, 1)
@@ -155,9 +154,10 @@ def segment_params(*launch_fields: tuple[str, str] | tuple[str, str, int]) -> Pa
 
 def tile_time(rows: int, shape: TileShape) -> float:
     """About how long so many rows take: multiprocessors have a few blocks at a time, and then the next."""
-    alone, busy = TILE_TIMES[shape]
+    alone, full = TILE_TIMES[shape]
     waves, rest = divmod(ceil_div(ceil_div(rows, shape.channels), MULTIPROCESSORS), shape.resident)
-    return (waves * max(alone, shape.resident * busy) + (max(alone, rest * busy) if rest else 0)) / shape.group
+    last = alone + (full - alone) * (rest - 1) / (shape.resident - 1) if rest else 0
+    return (waves * full + last) / shape.group
 
 
 def lanes_for(d_state: int) -> tuple[int, int]:
