@@ -3,9 +3,9 @@
 //
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), the tokens contiguous
 // and rows aligned to 16 bytes, d_state up to 16. kLanes lanes own a channel of a segment, the tokens of a row or some
-// of its chunks, and 16 consecutive tokens each of a tile; or kParts times as many, each with a part of the states. The
-// states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B and C of the
-// tile, rates and states of the block's channels.
+// of its chunks, and 16 or 8 consecutive tokens each of a tile; or kParts times as many, each with a part of the
+// states. The states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B and
+// C of the tile, rates and states of the block's channels.
 //
 // input_t  u, delta, z, out, B and C    kLanes  that have a channel's tokens    kParts  of its states
 // kAtOnce  of which a lane has under way

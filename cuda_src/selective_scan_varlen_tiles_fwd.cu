@@ -3,10 +3,10 @@
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
 // to 16 bytes, wherever among them a sequence begins; d_state up to 16; the pool (slots, dim, d_state) of any strides.
-// kLanes lanes own a channel of a sequence and 16 consecutive tokens each of a tile, or kParts times as many, each with
-// a part of the states; of a short sequence one lane does, and few of the blocks have work. What precedes the first
-// sequence and what follows the last count as sequences, whose results are zeros. Shared memory: B and C of the tile,
-// rates and states of the block's channels.
+// kLanes lanes own a channel of a sequence and 16 or 8 consecutive tokens each of a tile, or kParts times as many, each
+// with a part of the states; of a short sequence one lane does, and few of the blocks have work. What precedes the
+// first sequence and what follows the last count as sequences, whose results are zeros. Shared memory: B and C of the
+// tile, rates and states of the block's channels.
 //
 // input_t  u, delta, z, out, B and C    state_t  the pool of states    kLanes, kParts, kAtOnce  of sequences that are
 // not short

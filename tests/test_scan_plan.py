@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from cuconv.dtypes import BFLOAT16, FLOAT32, FLOATS
 from cuconv.kernels.scan import (
     CHUNK,
-    LANE_TOKENS,
     MAX_STATE,
     MAX_TOKENS,
     SHAPES,
     THREADS,
     TILE_THREADS,
     TILE_TIMES,
+    TileShape,
     lanes_for,
     own_tokens,
 )
@@ -135,16 +135,17 @@ def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(
         o = operands((1, dim, seqlen), 16, matrix=matrix, pad=(0, 0, -seqlen % 8))
         kernel = plan(o)[-1].kernel
         if isinstance(kernel, SelectiveScanTilesFwd):
-            assert kernel.lanes * LANE_TOKENS <= max(seqlen, LANE_TOKENS)
-            assert groups == 1 or dim // groups % (TILE_THREADS // (kernel.lanes * kernel.parts)) == 0
+            shape = TileShape(kernel.lanes, kernel.parts, kernel.at_once)
+            assert shape.lanes == 1 or shape.lanes * shape.tokens <= seqlen
+            assert groups == 1 or dim // groups % shape.channels == 0
         else:
-            fitting = [shape for shape in TILE_TIMES if shape.lanes * LANE_TOKENS <= max(seqlen, LANE_TOKENS)]
+            fitting = [shape for shape in TILE_TIMES if shape.lanes == 1 or shape.lanes * shape.tokens <= seqlen]
             assert seqlen < 8 or dim // groups % min(shape.channels for shape in fitting)
 
 
 @pytest.mark.parametrize(
     ("batch", "dim", "shape"),
-    [(1, 1536, (16, 2, 2)), (1, 5120, (8, 1, 2)), (1, 8192, (8, 1, 1)), (8, 1536, (8, 1, 2)), (8, 8192, (4, 1, 1))],
+    [(1, 1536, (16, 2, 2)), (1, 5120, (16, 1, 4)), (1, 8192, (8, 1, 1)), (8, 1536, (4, 1, 2)), (8, 8192, (1, 1, 1))],
 )
 def test_the_shape_of_tiles_is_what_was_quickest(batch: int, dim: int, shape: tuple[int, int, int]) -> None:
     """On an H200, of all that there are; by hand, and so not by the model that chooses."""

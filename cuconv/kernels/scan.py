@@ -44,6 +44,11 @@ class TileShape(NamedTuple):
     """States that a lane has under way."""
 
     @property
+    def tokens(self) -> int:
+        """Consecutive ones that a lane has of a tile: TileShape::kTokens."""
+        return 8 if self.at_once > 2 else 16
+
+    @property
     def resident(self) -> int:
         """Blocks that a multiprocessor of an H200 has at a time: TileShape::kMinBlocks."""
         return 3 if self.at_once > 1 else 4
@@ -60,11 +65,12 @@ class TileShape(NamedTuple):
 
 
 TILE_TIMES = {
-    TileShape(1, 1, 1): (1100, 2450),
-    TileShape(4, 1, 1): (1560, 2300),
-    TileShape(8, 1, 1): (1650, 2560),
-    TileShape(8, 1, 2): (1200, 2000),
-    TileShape(16, 2, 2): (1710, 2480),
+    TileShape(1, 1, 1): (850, 2005),
+    TileShape(4, 1, 2): (975, 1790),
+    TileShape(8, 1, 1): (1431, 2571),
+    TileShape(8, 1, 2): (1060, 1893),
+    TileShape(16, 1, 4): (1114, 2086),
+    TileShape(16, 2, 2): (1350, 2214),
 }
 """The shapes that kernels have, by how many lanes a channel has. How long an H200 takes when a multiprocessor has one
 block and when it has all that it has room for: microseconds for 4096 tokens of 16 states, times the lanes.
@@ -75,9 +81,6 @@ CUT = TileShape(8, 1, 1)
 
 MULTIPROCESSORS = 132
 """Of an H200."""
-
-LANE_TOKENS = 16
-"""Of a tile: TileShape::kTokens."""
 
 TILE_STATES = 16
 """The most states of a channel then."""

@@ -17,7 +17,7 @@ THREADS = scan.TILE_THREADS
 
 @dataclass(frozen=True)
 class SelectiveScanTilesFwd(Kernel):
-    """A TileShape: `lanes` lanes own a channel, each 16 consecutive tokens of a tile, or `parts` times as many."""
+    """A TileShape: `lanes` lanes own a channel, each consecutive tokens of a tile, or `parts` times as many."""
 
     unit: ClassVar[str] = "selective_scan_tiles_fwd"
     params: ClassVar[Params] = segment_params()

@@ -10,7 +10,6 @@ from cuconv.kernel import Kernel
 from cuconv.kernels.scan import (
     CHUNK,
     CUT,
-    LANE_TOKENS,
     THREADS,
     TILE_THREADS,
     TILE_TIMES,
@@ -84,11 +83,10 @@ def _kernels(o: Operands) -> tuple[Kernel, Kernel, int, int]:
 
 def tile_shapes(o: Operands) -> list[TileShape]:
     """How the lanes of a block may share tokens; none where they cannot."""
-    most = max(o.u.shape[2], LANE_TOKENS)
     return [
         shape
         for shape in TILE_TIMES
-        if shape.lanes * LANE_TOKENS <= most
+        if (shape.lanes == 1 or shape.lanes * shape.tokens <= o.u.shape[2])
         and o.d_state % (shape.parts * shape.at_once) == 0
         and has_tiles(o, shape.channels)
     ]

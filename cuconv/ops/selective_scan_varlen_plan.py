@@ -5,7 +5,7 @@ from __future__ import annotations
 from cuconv.call import Launch
 from cuconv.dtypes import FLOAT32, INT64, DType
 from cuconv.kernel import Kernel
-from cuconv.kernels.scan import LANE_TOKENS, TILE_THREADS, grid, lanes_for, tile_time
+from cuconv.kernels.scan import TILE_THREADS, grid, lanes_for, tile_time
 from cuconv.kernels.selective_scan_varlen_fwd import SelectiveScanVarlenFwd
 from cuconv.kernels.selective_scan_varlen_tiles_fwd import SHAPES, SelectiveScanVarlenTilesFwd
 from cuconv.ops.selective_scan_operands import Operands, Packed, has_tiles, matrix_vector, numbers, vector
@@ -41,7 +41,7 @@ def plan_varlen(o: Operands, packed: Packed) -> Launch | None:
         kernel = SelectiveScanVarlenTilesFwd(o.u.dtype, state_t, *shape)
         config, division = grid(dim, shape.group, rows, TILE_THREADS)
         # One lane a channel has less to do than several, which are quicker done: worth it when all are busy.
-        short_tokens = SHORT if total * dim >= SHORT * FILL else LANE_TOKENS
+        short_tokens = SHORT if total * dim >= SHORT * FILL else shape.tokens
     else:
         config, division = grid(dim, lanes, rows)
         kernel = SelectiveScanVarlenFwd(

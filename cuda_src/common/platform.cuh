@@ -44,7 +44,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 
 // The same pointer, of which the compiler knows nothing.
 template <typename T>
-__device__ __forceinline__ const T* opaque(const T* pointer) {
+__device__ __forceinline__ T* opaque(T* pointer) {
 #if defined(__CUDA_ARCH__)
     asm("" : "+l"(pointer));
 #endif
@@ -55,6 +55,24 @@ __device__ __forceinline__ const T* opaque(const T* pointer) {
 __device__ __forceinline__ void prefetch(const void* pointer) {
 #if defined(__CUDA_ARCH__)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
+#endif
+}
+
+// Starts to copy 16 bytes from global to shared memory, both aligned to that; before GPUs could do so on their own, has
+// them copied when it returns.
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+#else
+    *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+#endif
+}
+
+// Waits for the copies that this thread has started; others see them behind a barrier.
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 

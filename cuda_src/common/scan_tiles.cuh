@@ -1,13 +1,10 @@
-// The recurrence of a selective scan, h = h * exp(dt * A) + dt * B * u, y = sum C * h, with the tokens of a tile spread
-// over lanes: each lane first finds where its tokens take a state that begins with zero, a scan over the lanes tells
-// which state they begin with, and then they are walked again.
+// A selective scan whose lanes share the tokens of a tile: what precedes and follows the walk through the states.
 #pragma once
 
 #include "common/activation.cuh"
 #include "common/fastdiv.cuh"
-#include "common/tiles.cuh"
+#include "common/tile_states.cuh"
 #include "common/tokens.cuh"
-#include "common/warp.cuh"
 
 // One channel of a sequence, in the lanes of a group. The groups of a block walk the same tokens; those behind the last
 // channel go along on its inputs and store nothing.
@@ -22,7 +19,14 @@ struct TileScan {
     static constexpr int kOwn = Shape::kOwn;
     // From a tile's start on: 2 % quicker where registers allow it, else up to 10 % slower.
     static constexpr bool kHoldsZ = kAtOnce > 1;
+    // The next tile's inputs while this one is walked.
+    static constexpr bool kIsAhead = kTokens < 16;
     using Own = Tokens<T, kOwn, kVec>;
+
+    struct Inputs {
+        Own u;
+        Own delta;
+    };
 
     const Operands& p;
     TileShared<Shape>& shared;
@@ -36,8 +40,8 @@ struct TileScan {
     const T* delta;
     const T* z;
     T* out;
-    const T* B;  // of the group of channels
-    const T* C;
+    MatrixCopy<Shape> B;  // of the group of channels
+    MatrixCopy<Shape> C;
     float D;
     float bias;
     float steps;  // the sum of its tokens' dt
@@ -51,14 +55,13 @@ struct TileScan {
           local(static_cast<int>(threadIdx.x) / Shape::kGroup),
           channel(min(first_channel + local, p.dim - 1)),
           is_idle(first_channel + local >= p.dim),
+          B(matrix(p.B, p.B_stride, batch), p.B_stride[2]),
+          C(matrix(p.C, p.C_stride, batch), p.C_stride[2]),
           steps(0.0f) {
         u = row<const T>(p.u, p.u_stride, batch);
         delta = row<const T>(p.delta, p.delta_stride, batch);
         z = row<const T>(p.z, p.z_stride, batch);
         out = row<T>(p.out, p.out_stride, batch);
-        const index_t group = divide(first_channel, p.group_dim).quotient;
-        B = matrix(p.B, p.B_stride, batch, group);
-        C = matrix(p.C, p.C_stride, batch, group);
         RawNumber<T> raw_d, raw_bias;
         if (p.D != nullptr) raw_d.load(p.D, channel * p.D_stride, p.D_is_float32);
         if (p.delta_bias != nullptr) {
@@ -78,13 +81,31 @@ struct TileScan {
     // wait for all threads to see them.
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk(int begin, int end, BeforeTile before_tile) {
-        for (int tile = begin / kVec * kVec; tile < end; tile += Shape::kTile) {
+        int tile = begin / kVec * kVec, stage = 0;
+        if (Shape::kStages > 1) fetch<kHasOutput>(stage, tile, begin, end);
+        Inputs inputs;
+        if (kIsAhead) load_inputs(inputs, tile, begin, end);
+        while (tile < end) {
             before_tile(tile);
-            if (tile < begin || tile + Shape::kTile > end) {
-                advance<kHasOutput, true>(tile, begin, end);
-            } else {
-                advance<kHasOutput, false>(tile, begin, end);
+            const int next = tile + Shape::kTile;
+            if (Shape::kStages == 1) {
+                __syncthreads();
+                fetch<kHasOutput>(stage, tile, begin, end);
             }
+            if (!kIsAhead) load_inputs(inputs, tile, begin, end);
+            wait_for_copies();
+            // The matrices of this tile are there, and those of the tile before have been taken by all.
+            __syncthreads();
+            if (Shape::kStages > 1 && next < end) fetch<kHasOutput>(stage ^ 1, next, begin, end);
+            const Inputs now = inputs;
+            if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
+            if (is_edge(tile, begin, end)) {
+                advance<kHasOutput, true>(now, stage, tile, begin, end);
+            } else {
+                advance<kHasOutput, false>(now, stage, tile, begin, end);
+            }
+            if (Shape::kStages > 1) stage ^= 1;
+            tile = next;
         }
         __syncthreads();
     }
@@ -128,11 +149,12 @@ struct TileScan {
 
     template <typename Pointee, typename Pointer>
     __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride, int batch) const {
-        return static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1] + own_offset();
+        // Opaque, or else it is computed again for every tile.
+        return opaque(static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1] + own_offset());
     }
 
-    __device__ __forceinline__ static const T* matrix(const void* base, const index_t* stride, int batch,
-                                                      index_t group) {
+    __device__ __forceinline__ const T* matrix(const void* base, const index_t* stride, int batch) const {
+        const index_t group = divide(first_channel, p.group_dim).quotient;
         return static_cast<const T*>(base) + batch * stride[0] + group * stride[1];
     }
 
@@ -145,60 +167,86 @@ struct TileScan {
         }
     }
 
-    // One tile, of whose tokens those from `begin` to `end` - 1 count.
-    template <bool kHasOutput, bool kIsEdge>
-    __device__ __forceinline__ void advance(int tile, int begin, int end) {
+    // Whether not all tokens of a tile are among `begin` to `end` - 1.
+    __device__ __forceinline__ static bool is_edge(int tile, int begin, int end) {
+        return tile < begin || tile + Shape::kTile > end;
+    }
+
+    __device__ __forceinline__ void load_inputs(Inputs& to, int tile, int begin, int end) const {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
-        Own raw_u, raw_delta, raw_z;
-        load_own<kIsEdge>(raw_u, u + tile, first, behind);
-        load_own<kIsEdge>(raw_delta, delta + tile, first, behind);
-        if (kHasOutput && kHoldsZ && p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
-        TileMatrix<Shape> raw_B, raw_C;
-        raw_B.load(B, p.B_stride[2], p.d_state, tile, begin, end, kIsEdge);
-        if (kHasOutput) raw_C.load(C, p.C_stride[2], p.d_state, tile, begin, end, kIsEdge);
-        if (!kIsEdge && tile + 2 * Shape::kTile <= end) {
-            prefetch(u + tile + Shape::kTile);
-            prefetch(delta + tile + Shape::kTile);
-            if (kHasOutput && p.z != nullptr) prefetch(z + tile + Shape::kTile);
+        if (is_edge(tile, begin, end)) {
+            load_own<true>(to.u, u + tile, first, behind);
+            load_own<true>(to.delta, delta + tile, first, behind);
+        } else {
+            load_own<false>(to.u, u + tile, first, behind);
+            load_own<false>(to.delta, delta + tile, first, behind);
         }
-        // The tile before has been taken by all.
-        __syncthreads();
-        raw_B.store(shared.B, p.d_state);
-        if (kHasOutput) raw_C.store(shared.C, p.d_state);
+    }
+
+    // Has B and, for outputs, C of a tile brought to a stage of shared memory.
+    template <bool kHasOutput>
+    __device__ __forceinline__ void fetch(int stage, int tile, int begin, int end) const {
+        if (is_edge(tile, begin, end)) {
+            B.copy_part(shared.B[stage], p.B_stride[2], p.d_state, tile, begin, end);
+            if (kHasOutput) C.copy_part(shared.C[stage], p.C_stride[2], p.d_state, tile, begin, end);
+        } else {
+            B.copy(shared.B[stage], p.B_stride[2], p.d_state, tile);
+            if (kHasOutput) C.copy(shared.C[stage], p.C_stride[2], p.d_state, tile);
+        }
+    }
+
+    // What the lane's own tokens bring becomes what all of its tokens do.
+    template <bool kIsEdge>
+    __device__ __forceinline__ void prepare(const Inputs& inputs, TileTokens<Shape>& tokens) const {
         float own_dt[kOwn], own_dt_u[kOwn];
-        const auto is_empty = [&](int t) { return is_outside<kIsEdge>(t / 4, first, behind); };
 #pragma unroll
-        for (int t = 0; t < kOwn; ++t) own_dt[t] = raw_delta.to_float(t) + bias;
+        for (int t = 0; t < kOwn; ++t) own_dt[t] = inputs.delta.to_float(t) + bias;
         if (p.delta_softplus) {
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) {
-                if (!is_empty(t)) own_dt[t] = softplus(own_dt[t]);
+                if (!tokens.template is_empty<kIsEdge>(t / kVec)) own_dt[t] = softplus(own_dt[t]);
             }
         }
 #pragma unroll
         for (int t = 0; t < kOwn; ++t) {
-            if (kIsEdge && (t < first || t >= behind)) own_dt[t] = 0.0f;
-            own_dt_u[t] = own_dt[t] * raw_u.to_float(t);
+            if (kIsEdge && (t < tokens.first || t >= tokens.behind)) own_dt[t] = 0.0f;
+            own_dt_u[t] = own_dt[t] * inputs.u.to_float(t);
         }
-        float dt[kTokens], dt_u[kTokens], y[kTokens];
-        share_parts_over_lanes<kParts, kLanes>(own_dt, dt);
-        share_parts_over_lanes<kParts, kLanes>(own_dt_u, dt_u);
-        float sum = 0.0f;
+        share_parts_over_lanes<kParts, kLanes>(own_dt, tokens.dt);
+        share_parts_over_lanes<kParts, kLanes>(own_dt_u, tokens.dt_u);
+        tokens.sum = 0.0f;
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) {
-            sum += dt[t];
-            y[t] = 0.0f;
+            tokens.sum += tokens.dt[t];
+            tokens.y[t] = 0.0f;
         }
-        steps += sum;
-        __syncthreads();
+    }
+
+    // One tile, of whose tokens those from `begin` to `end` - 1 count.
+    template <bool kHasOutput, bool kIsEdge>
+    __device__ __forceinline__ void advance(const Inputs& inputs, int stage, int tile, int begin, int end) {
+        const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
+        Own raw_z;
+        if (kHasOutput && kHoldsZ && p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+        constexpr int kAhead = (kIsAhead ? 2 : 1) * Shape::kTile;
+        if (!kIsEdge && tile + kAhead + Shape::kTile <= end) {
+            prefetch(u + tile + kAhead);
+            prefetch(delta + tile + kAhead);
+            if (kHasOutput && p.z != nullptr) prefetch(z + tile + kAhead);
+        }
+        TileTokens<Shape> tokens;
+        tokens.first = first;
+        tokens.behind = behind;
+        prepare<kIsEdge>(inputs, tokens);
+        steps += tokens.sum;
         for (int n = 0; n < p.d_state; n += kParts * kAtOnce) {
-            advance_states<kHasOutput, kIsEdge>(n + part, dt, dt_u, sum, y, first, behind);
+            advance_states<kHasOutput, kIsEdge>(shared, stage, local, lane, n + part, tokens);
         }
         if (!kHasOutput) return;
-        sum_parts_over_lanes<kParts, kLanes>(y);
+        sum_parts_over_lanes<kParts, kLanes>(tokens.y);
         float results[kOwn];
 #pragma unroll
-        for (int t = 0; t < kOwn; ++t) results[t] = fmaf(D, raw_u.to_float(t), y[t]);
+        for (int t = 0; t < kOwn; ++t) results[t] = fmaf(D, inputs.u.to_float(t), tokens.y[t]);
         if (p.z != nullptr) {
             if (!kHoldsZ) load_own<kIsEdge>(raw_z, z + tile, first, behind);
 #pragma unroll
@@ -213,72 +261,6 @@ struct TileScan {
 #pragma unroll
         for (int t = 0; t < kOwn; ++t) {
             if (t >= first && t < behind) at[t] = Dtype<T>::from_float(results[t]);
-        }
-    }
-
-    // Whether a lane that has a tile alone need not look at four of its tokens: all lanes of the block say the same.
-    template <bool kIsEdge>
-    __device__ __forceinline__ static bool is_outside(int four, int first, int behind) {
-        return kIsEdge && Shape::kGroup == 1 && (four * 4 + 4 <= first || four * 4 >= behind);
-    }
-
-    // The states n, n + kParts and so on, kAtOnce of them, through the tile.
-    template <bool kHasOutput, bool kIsEdge>
-    __device__ __forceinline__ void advance_states(int n, const float (&dt)[kTokens], const float (&dt_u)[kTokens],
-                                                   float sum, float (&y)[kTokens], int first, int behind) {
-        float rate[kAtOnce], before[kAtOnce], h[kAtOnce], decay[kAtOnce][kTokens], input[kAtOnce][kTokens];
-#pragma unroll
-        for (int s = 0; s < kAtOnce; ++s) {
-            rate[s] = shared.rate[local][n + s * kParts];
-            before[s] = shared.state[local][n + s * kParts];
-            h[s] = kLanes == 1 ? before[s] : 0.0f;
-        }
-#pragma unroll
-        for (int four = 0; four < Shape::kFours; ++four) {
-            if (is_outside<kIsEdge>(four, first, behind)) continue;
-#pragma unroll
-            for (int s = 0; s < kAtOnce; ++s) {
-                const Vec<float, 4> b = load<4, Memory::kMutable>(shared.B[n + s * kParts][four][lane]);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int t = four * 4 + i;
-                    decay[s][t] = exp2_approx(dt[t] * rate[s]);
-                    input[s][t] = dt_u[t] * b.to_float(i);
-                    if (kLanes > 1 || !kHasOutput) h[s] = fmaf(h[s], decay[s][t], input[s][t]);
-                }
-            }
-        }
-        if constexpr (kLanes > 1) {
-            float whole[kAtOnce], begins[kAtOnce];
-#pragma unroll
-            for (int s = 0; s < kAtOnce; ++s) whole[s] = exp2_approx(sum * rate[s]);
-            scan_over_lanes<kLanes>(whole, before, h, begins);
-#pragma unroll
-            for (int s = 0; s < kAtOnce; ++s) {
-                // Everyone has read the state before: what the last lane knows depends on all of them.
-                if (lane == kLanes - 1) shared.state[local][n + s * kParts] = h[s];
-                h[s] = begins[s];
-            }
-        }
-        if (kHasOutput) {
-#pragma unroll
-            for (int four = 0; four < Shape::kFours; ++four) {
-                if (is_outside<kIsEdge>(four, first, behind)) continue;
-#pragma unroll
-                for (int s = 0; s < kAtOnce; ++s) {
-                    const Vec<float, 4> c = load<4, Memory::kMutable>(shared.C[n + s * kParts][four][lane]);
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        const int t = four * 4 + i;
-                        h[s] = fmaf(h[s], decay[s][t], input[s][t]);
-                        y[t] = fmaf(c.to_float(i), h[s], y[t]);
-                    }
-                }
-            }
-        }
-        if (kLanes == 1) {
-#pragma unroll
-            for (int s = 0; s < kAtOnce; ++s) shared.state[local][n + s * kParts] = h[s];
         }
     }
 };

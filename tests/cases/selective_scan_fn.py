@@ -203,6 +203,7 @@ UNIT = (
     Case(1, 3, 768, 5, dtype="float16"),
     Case(5, 32, 192, 3, 2),
     Case(3, 20, 200, 6),
+    Case(3, 20, 200),
     Case(2, 3, 513, without=NO_STATES),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),
