@@ -18,6 +18,11 @@ with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
 
 MANY_WARPS = 1024
 
+FEW_LANES = 4
+"""A row: with fewer rows than lanes, lanes would have no row to count for. On an H200 2.7 us instead of 2.9 (1 x 1536
+with 16 states of float32), no slower in any batch.
+"""
+
 
 def plan(o: Operands) -> Launch | None:
     """The launch that computes a call, None when it has nothing to compute."""
@@ -58,7 +63,9 @@ def _rows(o: Operands, vec: int, tied: bool, many: bool) -> int:
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
     rows = min(most_rows(fits, vec, tied, many), 16 if _state_bytes(o) >= LARGE else 4)
-    while rows > 1 and o.sequences * nheads * headdim * lanes(fits, vec) // (rows * WARP_SIZE) < MANY_WARPS:
+    sharing = lanes(fits, vec)
+    warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
+    while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:
         rows //= 2
     return rows
 
