@@ -99,7 +99,7 @@ def selective_state_update(
     checks.integer("philox_rounds", philox_rounds)
     checks.between("philox_rounds", philox_rounds, 1, MAX_ROUNDS)
     seed = None
-    if isinstance(rand_seed, int | np.integer):
+    if rand_seed is not None and isinstance(rand_seed, int | np.integer):
         if isinstance(rand_seed, bool):
             checks.integer("rand_seed", rand_seed)
         checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
