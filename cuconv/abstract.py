@@ -16,7 +16,7 @@ from cuconv.call import Launch
 from cuconv.dtypes import DType
 from cuconv.kernel import Kernel
 from cuconv.launch import LaunchConfig
-from cuconv.layout import Layout, dense_strides
+from cuconv.layout import Layout
 
 _made = itertools.count()
 
@@ -53,12 +53,9 @@ class AbstractFamily(PlainFamily):
     def layout(self, argument: str, facts: Facts) -> Layout:
         return Layout(*facts)
 
-    def pointer(self, array: Any) -> int:
-        address: int = array.pointer
-        return address
-
-    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
-        return AbstractArray(shape, dense_strides(shape, order), like.dtype)
+    def new(self, like: Any, layout: Layout) -> tuple[Any, int]:
+        array = AbstractArray(layout.shape, layout.strides, like.dtype)
+        return array, array.pointer
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         raise TypeError("an abstract array has no contents")

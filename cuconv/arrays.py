@@ -15,7 +15,7 @@ import numpy as np
 
 from cuconv.dtypes import BY_NAME, BY_NUMPY
 from cuconv.errors import message
-from cuconv.layout import ALIGNMENT, HOST, Layout, dense_strides, inverse
+from cuconv.layout import ALIGNMENT, HOST, Layout, stored
 
 Facts = tuple[Any, ...]
 """What a family knows an array by, cheaper to get than a Layout and as good a key: shape, strides, dtype, device and
@@ -47,15 +47,11 @@ class Family:
         """The layout that facts stand for; ValueError when elements are not aligned to their own size."""
         raise NotImplementedError
 
-    def pointer(self, array: Any) -> int:
-        """The array's address."""
-        raise NotImplementedError
-
     def _reject(self, argument: str, array: Any) -> NoReturn:
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
-    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
-        """A new array of `like`'s dtype and device without gaps, its axes in this order, the outermost first."""
+    def new(self, like: Any, layout: Layout) -> tuple[Any, int]:
+        """A new array of `like`'s dtype and device that lies as a `dense` layout says, and its address."""
         raise NotImplementedError
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
@@ -108,10 +104,10 @@ class _ByteStrideFamily(PlainFamily):
         return Layout(shape, elements, BY_NUMPY.get(dtype, str(dtype)), device, offset)
 
 
-def _empty(new: Callable[..., Any], dtype: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
-    if list(order) == sorted(order):
-        return new(shape, dtype)
-    return new(tuple(shape[axis] for axis in order), dtype).transpose(inverse(order))
+def _empty(new: Callable[..., Any], dtype: Any, layout: Layout) -> Any:
+    shape, axes = stored(layout.shape, layout.strides)
+    array = new(shape, dtype)
+    return array if axes is None else array.transpose(axes)
 
 
 class NumpyFamily(_ByteStrideFamily):
@@ -120,12 +116,9 @@ class NumpyFamily(_ByteStrideFamily):
     def _place(self, array: Any) -> tuple[int, int]:
         return array.ctypes.data, HOST
 
-    def pointer(self, array: Any) -> int:
-        address: int = array.ctypes.data
-        return address
-
-    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
-        return _empty(np.empty, like.dtype, shape, order)
+    def new(self, like: Any, layout: Layout) -> tuple[Any, int]:
+        array = _empty(np.empty, like.dtype, layout)
+        return array, array.ctypes.data
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         return np.asarray(array)
@@ -145,16 +138,13 @@ class CupyFamily(_ByteStrideFamily):
         data = array.data
         return data.ptr, data.device_id
 
-    def pointer(self, array: Any) -> int:
-        address: int = array.data.ptr
-        return address
-
-    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
-        device = like.data.device_id
-        if self._get_device() == device:
-            return _empty(self._cupy.ndarray, like.dtype, shape, order)
-        with self._cupy.cuda.Device(device):
-            return _empty(self._cupy.ndarray, like.dtype, shape, order)
+    def new(self, like: Any, layout: Layout) -> tuple[Any, int]:
+        if self._get_device() == layout.device:
+            array = _empty(self._cupy.ndarray, like.dtype, layout)
+        else:
+            with self._cupy.cuda.Device(layout.device):
+                array = _empty(self._cupy.ndarray, like.dtype, layout)
+        return array, array.data.ptr
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         copy: np.ndarray[Any, Any] = self._cupy.asnumpy(array)
@@ -198,17 +188,14 @@ class TorchFamily(Family):
             facts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer % ALIGNMENT))
         return pointers, facts
 
-    def pointer(self, array: Any) -> int:
-        address: int = array.data_ptr()
-        return address
-
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset = facts
         known = self._dtypes.get(dtype, str(dtype).removeprefix("torch."))
         return Layout(tuple(shape), tuple(strides), known, device, offset)
 
-    def empty(self, like: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> Any:
-        return like.new_empty_strided(shape, dense_strides(shape, order))
+    def new(self, like: Any, layout: Layout) -> tuple[Any, int]:
+        array = like.new_empty_strided(layout.shape, layout.strides)
+        return array, array.data_ptr()
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         copy: np.ndarray[Any, Any] = array.cpu().numpy()

@@ -36,11 +36,18 @@ class Call:
     """What is known of a call from its arrays' facts, and so the same for every later call with these facts."""
 
     def __init__(
-        self, arguments: Sequence[str], layouts: Sequence[Layout | None], launch: Launch | tuple[Launch, ...] | None
+        self,
+        arguments: Sequence[str],
+        layouts: Sequence[Layout | None],
+        launch: Launch | tuple[Launch, ...] | None,
+        written: Sequence[int] = (),
+        in_place: tuple[int, int] | None = None,
     ) -> None:
         """The arrays in the order of the kernels' pointers; no launch when there is nothing for a GPU to compute.
 
-        Several launches run one after the other, and all take the same pointers.
+        Several launches run one after the other, and all take the same pointers. `written` are the numbers of the
+        given arrays that are written; two of the same layout, the first of them written, may be `in_place`: at the same
+        address.
         """
         first = layouts[0]
         assert first is not None
@@ -49,41 +56,36 @@ class Call:
         self._layouts = layouts
         self._spans = [(0, 0) if layout is None else layout.span for layout in layouts]
         self._begins, self._ends = zip(*self._spans, strict=True)
+        self._written = written
+        self._in_place = in_place
         self._launches: tuple[Launch, ...] = launches(launch)
         self._loaded: tuple[LoadedKernel, ...] = ()
         self._apart: set[tuple[int, ...]] = set()
 
-    def check_overlap(
-        self, pointers: Sequence[int], written: Sequence[int], in_place: tuple[int, int] | None = None
-    ) -> None:
-        """ValueError when an array that is written, by its number, shares memory with another argument.
-
-        Two of the same layout, the first of them written, may be `in_place`: at the same address. Addresses that were
-        right are remembered: `written` and `in_place` must follow from the arrays' facts.
-        """
-        key = tuple(pointers)
-        if key in self._apart:
+    def check_overlap(self, pointers: Sequence[int]) -> None:
+        """ValueError when an array that is written shares memory with another argument."""
+        if not self._written or (key := tuple(pointers)) in self._apart:
             return
-        self._check_apart(pointers, written, in_place)
+        self._check_apart(pointers)
         # Forgotten all at once, for programs whose arrays are always elsewhere.
         if len(self._apart) == MAX_APART:
             self._apart.clear()
         self._apart.add(key)
 
-    def _check_apart(self, pointers: Sequence[int], written: Sequence[int], in_place: tuple[int, int] | None) -> None:
-        if len(written) > 1:
+    def _check_apart(self, pointers: Sequence[int]) -> None:
+        if len(self._written) > 1:
             # That no two arrays meet at all is quicker seen than that each of several meets no other.
             begins = sorted(map(add, pointers, self._begins))
             if all(map(le, sorted(map(add, pointers, self._ends)), begins[1:])):
                 return
-        for number in written:
+        for number in self._written:
             begin, end = self._spans[number]
             begin += pointers[number]
             end += pointers[number]
             for other, (other_begin, other_end) in enumerate(self._spans):
                 # Bounds first: they rule out nearly everything at the cost of two comparisons.
                 if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != number:
-                    if (number, other) == in_place and pointers[number] == pointers[other]:
+                    if (number, other) == self._in_place and pointers[number] == pointers[other]:
                         continue
                     self._check_disjoint(number, other, pointers)
 

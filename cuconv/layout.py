@@ -64,12 +64,6 @@ class View(NamedTuple):
     layout: Layout
 
 
-def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Where each axis stands in an order of axes."""
-    return tuple(order.index(axis) for axis in range(len(order)))
-
-
-@lru_cache(maxsize=4096)
 def dense_strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
     """Strides without gaps, in elements, of axes in this order, the outermost first."""
     strides = [0] * len(shape)
@@ -83,3 +77,14 @@ def dense_strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, 
 def dense(shape: tuple[int, ...], order: tuple[int, ...], like: Layout) -> Layout:
     """The layout of a new array, aligned and without gaps."""
     return Layout(shape, dense_strides(shape, order), like.dtype, like.device, 0)
+
+
+@lru_cache(maxsize=4096)
+def stored(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """The shape, outermost axis first, of an array without gaps, and where each axis stands in it, None when in order.
+
+    Of two axes with one stride, the inner one has one element.
+    """
+    axes = range(len(shape))
+    order = sorted(axes, key=lambda axis: (-strides[axis], -shape[axis]))
+    return tuple(shape[axis] for axis in order), None if order == [*axes] else tuple(map(order.index, axes))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import cuconv
 from cuconv import arrays
 from cuconv.dtypes import BFLOAT16, FLOAT32
+from cuconv.layout import dense
 from cuconv.workloads.tables import SMALL, workloads
 from tests.cases import causal_conv1d_fn as table
 from tests.cases.causal_conv1d_fn import STATES, Case
@@ -146,6 +149,51 @@ def test_a_torch_tensor_on_the_cpu_is_refused() -> None:
         cuconv.causal_conv1d_fn(torch.ones(2, 6, 9), torch.ones(6, 4))
     wanted = "x: got an array on the CPU; wanted a CUDA device (a NumPy array is convolved on the CPU)"
     assert str(caught.value) == wanted
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensor, other: tensor.t_(),
+        lambda tensor, other: tensor.resize_(3, 4),
+        lambda tensor, other: tensor.unsqueeze_(0),
+        lambda tensor, other: tensor.set_(other),
+        lambda tensor, other: setattr(tensor, "data", other),
+        lambda tensor, other: setattr(tensor, "data", other.half()),
+    ],
+)
+def test_what_changes_in_a_torch_tensor_is_seen(change: Callable[[Any, Any], Any]) -> None:
+    torch = pytest.importorskip("torch")
+    tensor, other = torch.ones(4, 6), torch.ones(8, 6)[::2]
+    family = arrays.family(tensor)
+    assert family is not None
+    before = family.inspect(("x",), (tensor,))
+    assert family.inspect(("x",), (tensor,)) == before
+    change(tensor, other)
+    (pointer,), (facts,) = family.inspect(("x",), (tensor,))
+    assert pointer == tensor.data_ptr() and facts is not None and [facts] != before[1]
+    layout = family.layout("x", facts)
+    assert (layout.shape, layout.strides) == (tuple(tensor.shape), tensor.stride())
+    assert str(layout.dtype) == str(tensor.dtype).removeprefix("torch.")
+
+
+def test_what_changes_in_a_numpy_array_is_seen() -> None:
+    x, weight = np.arange(24, dtype=np.float32), np.ones((6, 2), np.float32)
+    for shape in ((1, 6, 4), (2, 6, 2), (1, 6, 4)):
+        x.shape = shape
+        np.testing.assert_array_equal(cuconv.causal_conv1d_fn(x, weight), cuconv.causal_conv1d_fn(x.copy(), weight))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 1, 3), (1, 5, 1), (1, 1, 1), (4, 1, 1)])
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_a_new_array_lies_as_asked(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    like = np.zeros(1, np.float32)
+    family = arrays.family(like)
+    assert family is not None
+    layout = dense(shape, order, layout_of(like))
+    array, address = family.new(like, layout)
+    assert address == array.ctypes.data and array.dtype == like.dtype
+    assert array.shape == shape and array.strides == tuple(4 * stride for stride in layout.strides)
 
 
 def layout_of(array: Any) -> arrays.Layout:

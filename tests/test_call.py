@@ -64,21 +64,25 @@ def test_an_error_is_not_remembered() -> None:
 
 
 def test_addresses_that_overlap_are_found_whatever_was_right_before() -> None:
-    call = Call(("x", "out"), (X, X), None)
+    call = Call(("x", "out"), (X, X), None, written=[1])
     good, bad = [1000, 2000], [1000, 1020]
     for _ in range(3):
-        call.check_overlap(good, [1])
+        call.check_overlap(good)
         with pytest.raises(ValueError, match="out"):
-            call.check_overlap(bad, [1])
+            call.check_overlap(bad)
     with pytest.raises(ValueError, match="out"):
-        call.check_overlap([1000, 1000], [1])
-    call.check_overlap([1000, 1000], [1], in_place=(1, 0))
+        call.check_overlap([1000, 1000])
+    Call(("x", "out"), (X, X), None, written=[1], in_place=(1, 0)).check_overlap([1000, 1000])
+
+
+def test_what_is_only_read_may_overlap() -> None:
+    Call(("x", "z"), (X, X), None).check_overlap([1000, 1020])
 
 
 def test_only_so_many_addresses_are_remembered() -> None:
-    call = Call(("x", "out"), (X, X), None)
+    call = Call(("x", "out"), (X, X), None, written=[1])
     for address in range(64, 3 * MAX_APART * 64, 64):
-        call.check_overlap([address, address + 32], [1])
+        call.check_overlap([address, address + 32])
         assert len(call._apart) <= MAX_APART
     with pytest.raises(ValueError, match="out"):
-        call.check_overlap([64, 80], [1])
+        call.check_overlap([64, 80])

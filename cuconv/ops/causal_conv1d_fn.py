@@ -72,15 +72,11 @@ def causal_conv1d_fn(
 
     pointers, facts = family.inspect(ARGUMENTS, given)
     call = _prepare((family, return_final_states, activation), facts)
-    if out is not None or final_states_out is not None:
-        call.check_overlap(pointers, [number for number in (OUT, FINAL_STATES) if given[number] is not None])
-
+    call.check_overlap(pointers)
     if out is None:
-        out = family.empty(x, call.operands.x.shape, call.order)
-        pointers[OUT] = family.pointer(out)
+        out, pointers[OUT] = family.new(x, call.operands.out)
     if final_states_out is None and call.operands.final_states is not None:
-        final_states_out = family.empty(x, call.operands.final_states.shape, call.order)
-        pointers[FINAL_STATES] = family.pointer(final_states_out)
+        final_states_out, pointers[FINAL_STATES] = family.new(x, call.operands.final_states)
     if call.device == HOST:
         _run_reference(call, given, out, final_states_out)
     else:
@@ -91,11 +87,10 @@ def causal_conv1d_fn(
 class _Call(Call):
     """A forward convolution of arrays with these facts."""
 
-    def __init__(self, operands: Operands) -> None:
+    def __init__(self, operands: Operands, written: Sequence[int]) -> None:
         o = self.operands = operands
         layouts = (o.x, o.weight, o.bias, o.seq_idx, o.initial_states, o.out, o.final_states)
-        super().__init__(ARGUMENTS, layouts, None if o.x.device == HOST else plan(o))
-        self.order = order_like(o.x)
+        super().__init__(ARGUMENTS, layouts, None if o.x.device == HOST else plan(o), written)
 
 
 @Prepared
@@ -139,7 +134,8 @@ def _prepare(family: Family, return_final_states: bool, activation: str | None, 
     if out is None:
         out = dense(x.shape, order_like(x), x)
     silu = activation is not None
-    return _Call(Operands(x, weight, bias, seq_idx, initial_states, out, final_states, silu))
+    written = [number for number in (OUT, FINAL_STATES) if layouts[number] is not None]
+    return _Call(Operands(x, weight, bias, seq_idx, initial_states, out, final_states, silu), written)
 
 
 def _run_reference(call: _Call, given: Sequence[Any], out: Any, final_states: Any) -> None:

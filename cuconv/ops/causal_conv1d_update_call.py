@@ -46,14 +46,12 @@ def run(
 
     pointers, facts = family.inspect(INPUTS + form.names, given)
     call = _prepare((family, form, activation is not None, bool(disable_state_update), pad_slot_id), facts)
-    if call.written:
-        call.check_overlap(pointers, call.written, call.in_place)
+    call.check_overlap(pointers)
     if family.checks_contents():
         _check_indices(call.operands, given, family)
     outs = list(given[OUT:])
-    for i, shape in call.new:
-        outs[i] = family.empty(inputs[0], shape, call.order)
-        pointers[OUT + i] = family.pointer(outs[i])
+    for i, layout in call.new:
+        outs[i], pointers[OUT + i] = family.new(inputs[0], layout)
     if call.device == HOST:
         _run_reference(form, call.operands, inputs, outs, activation)
     else:
@@ -71,13 +69,12 @@ class _Call(Call):
         new = [dense(shape, _order(form, x), x) for shape in _shapes(form, x)]
         outs = [out or new[i] for i, out in enumerate(layouts[OUT:])]
         launch = None if x.device == HOST else plan(operands)
-        super().__init__(INPUTS + form.names, (*layouts[:OUT], *outs), launch)
-        self.order = _order(form, x)
-        self.new = [(i, out.shape) for i, out in enumerate(outs) if layouts[OUT + i] is None]
         read_only = [CONV_STATE] * operands.disable_state_update
-        written = (CONV_STATE, WINDOWS, *range(OUT, len(layouts)))
-        self.written = [i for i in written if layouts[i] is not None and i not in read_only]
-        self.in_place = (OUT, X) if form is WHOLE and layouts[OUT] == x else None
+        numbers = (CONV_STATE, WINDOWS, *range(OUT, len(layouts)))
+        written = [i for i in numbers if layouts[i] is not None and i not in read_only]
+        in_place = (OUT, X) if form is WHOLE and layouts[OUT] == x else None
+        super().__init__(INPUTS + form.names, (*layouts[:OUT], *outs), launch, written, in_place)
+        self.new = [(i, out) for i, out in enumerate(outs) if layouts[OUT + i] is None]
         self.no_more_outs = [0] * (MAX_RANGES - len(outs))
 
 

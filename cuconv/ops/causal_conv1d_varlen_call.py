@@ -21,6 +21,7 @@ from cuconv.ops.causal_conv1d_varlen_plan import Operands, is_channel_contiguous
 
 INPUTS = ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state")
 CONV_STATES, QUERY_START_LOC, CACHE_INDICES = map(INPUTS.index, ("conv_states", "query_start_loc", "cache_indices"))
+OUT = len(INPUTS)
 
 
 def run(
@@ -36,14 +37,12 @@ def run(
 
     pointers, facts = family.inspect(INPUTS + form.names, given)
     call = _prepare((family, form, activation is not None, pad_slot_id), facts)
-    if call.written:
-        call.check_overlap(pointers, call.written)
+    call.check_overlap(pointers)
     if family.checks_contents():
         _check_indices(call.operands, given, family, pad_slot_id)
-    outs = list(given[len(INPUTS) :])
-    for i, shape in call.new:
-        outs[i] = family.empty(inputs[0], shape, call.order)
-        pointers[len(INPUTS) + i] = family.pointer(outs[i])
+    outs = list(given[OUT:])
+    for i, layout in call.new:
+        outs[i], pointers[OUT + i] = family.new(inputs[0], layout)
     if call.device == HOST:
         _run_reference(form, call.operands, inputs, outs, pad_slot_id)
     else:
@@ -54,21 +53,13 @@ def run(
 class _Call(Call):
     """A convolution of packed sequences whose arrays have these facts."""
 
-    def __init__(
-        self,
-        form: Form,
-        given: Sequence[Layout | None],
-        operands: Operands,
-        outs: Sequence[Layout],
-        order: tuple[int, ...],
-    ) -> None:
-        """`given` are all arguments' layouts, `outs` those of the outputs, given or new and then of this order."""
+    def __init__(self, form: Form, given: Sequence[Layout | None], operands: Operands, outs: Sequence[Layout]) -> None:
+        """`given` are all arguments' layouts, `outs` those of the outputs, given or new."""
         self.operands = operands
         launch = None if operands.x.device == HOST else plan(operands)
-        super().__init__(INPUTS + form.names, (*given[: len(INPUTS)], *outs), launch)
-        self.order = order
-        self.new = [(i, out.shape) for i, out in enumerate(outs) if given[len(INPUTS) + i] is None]
-        self.written = [i for i in (CONV_STATES, *range(len(INPUTS), len(given))) if given[i] is not None]
+        written = [i for i in (CONV_STATES, *range(OUT, len(given))) if given[i] is not None]
+        super().__init__(INPUTS + form.names, (*given[:OUT], *outs), launch, written)
+        self.new = [(i, out) for i, out in enumerate(outs) if given[OUT + i] is None]
         self.no_more_outs = [0] * (MAX_RANGES - len(outs))
 
 
@@ -132,7 +123,7 @@ def _prepare(family: Family, form: Form, silu: bool, pad_slot_id: int, *facts: F
     pool = (conv_states, query_start_loc, cache_indices, has_initial_state)
     by_head = tuple(map(_by_head, all_outs))
     operands = Operands(x, weight, bias, *pool, by_head, silu, pad_slot_id, form.normalized, form.eps)
-    return _Call(form, layouts, operands, all_outs, order)
+    return _Call(form, layouts, operands, all_outs)
 
 
 def _check_pool(conv_states: Layout, dim: int, width: int, wanted_slots: int) -> None:
@@ -187,5 +178,5 @@ def _run_reference(form: Form, o: Operands, inputs: Sequence[Any], outs: Sequenc
 def _through_dlpack(form: Form, given: Sequence[Any], activation: str | None, pad_slot_id: int) -> tuple[Any, ...]:
     """The same call on CuPy or NumPy arrays over the same memory, its results handed back to x's library."""
     imported = dlpack.imported(INPUTS + form.names, given, "x")
-    results = run(form, imported[: len(INPUTS)], imported[len(INPUTS) :], activation, pad_slot_id)
-    return dlpack.exported(results, given[len(INPUTS) :], like=given[0])
+    results = run(form, imported[:OUT], imported[OUT:], activation, pad_slot_id)
+    return dlpack.exported(results, given[OUT:], like=given[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cuconv import arrays, checks, dlpack, reference
@@ -48,13 +49,11 @@ def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out:
 
     pointers, facts = family.inspect(ARGUMENTS, given)
     call = _prepare((family, state_len), facts)
-    if out is not None:
-        call.check_overlap(pointers, [OUT])
+    call.check_overlap(pointers)
     if family.checks_contents():
         checks.boundaries("cu_seqlens", family.to_host(cu_seqlens), call.x.shape[0])
     if out is None:
-        out = family.empty(x, call.out.shape, ORDER)
-        pointers[OUT] = family.pointer(out)
+        out, pointers[OUT] = family.new(x, call.out)
     if call.device == HOST:
         out[...] = reference.causal_conv1d_varlen_states(x, cu_seqlens, state_len)
     else:
@@ -65,8 +64,9 @@ def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out:
 class _Call(Call):
     """A call on arrays with these facts."""
 
-    def __init__(self, x: Layout, cu_seqlens: Layout, out: Layout) -> None:
-        super().__init__(ARGUMENTS, (x, cu_seqlens, out), None if x.device == HOST else plan(x, cu_seqlens, out))
+    def __init__(self, x: Layout, cu_seqlens: Layout, out: Layout, written: Sequence[int]) -> None:
+        launch = None if x.device == HOST else plan(x, cu_seqlens, out)
+        super().__init__(ARGUMENTS, (x, cu_seqlens, out), launch, written)
         self.x = x
         self.out = out
 
@@ -97,7 +97,7 @@ def _prepare(family: Family, state_len: int, *facts: Facts | None) -> _Call:
     checks.shape("out", out.shape, shape, "sequences, dim of x, state_len")
     checks.device("out", out.device, x.device, "x")
     checks.not_self_overlapping("out", out.shape, out.strides)
-    return _Call(x, cu_seqlens, out)
+    return _Call(x, cu_seqlens, out, [OUT] * (facts[OUT] is not None))
 
 
 def plan(x: Layout, cu_seqlens: Layout, out: Layout) -> Launch | None:

@@ -96,21 +96,18 @@ def selective_scan_fn(
 
     pointers, facts = family.inspect(ARGUMENTS, given)
     call = _prepare((family, bool(delta_softplus), bool(return_last_state)), facts)
-    if call.written:
-        call.check_overlap(pointers, call.written)
+    call.check_overlap(pointers)
     o = call.operands
     if out is None:
-        out = family.empty(u, o.out.shape, call.order)
-        pointers[OUT] = family.pointer(out)
+        out, pointers[OUT] = family.new(u, o.out)
     if last_state_out is None and o.last_state is not None:
         # A has the dtype of states.
-        last_state_out = family.empty(A, o.last_state.shape, STATE_ORDER)
-        pointers[LAST_STATE] = family.pointer(last_state_out)
+        last_state_out, pointers[LAST_STATE] = family.new(A, o.last_state)
     if call.device == HOST:
         _run_reference(o, given, out, last_state_out, chunk_states_out)
     elif call.scratch:
-        scratch = family.empty(A, (call.scratch,), (0,))
-        call.enqueue([*pointers, family.pointer(scratch)], family)
+        _held, address = family.new(A, call.scratch)
+        call.enqueue([*pointers, address], family)
     else:
         call.enqueue([*pointers, 0], family)
     return (out, last_state_out) if return_last_state else out
@@ -123,10 +120,10 @@ class _Call(Call):
         o = self.operands = operands
         layouts = (o.u, o.delta, o.A, o.B, o.C, o.D, o.z, o.delta_bias, o.initial_state)
         is_on_host = o.u.device == HOST
-        super().__init__(ARGUMENTS, (*layouts, o.out, o.last_state, o.chunk_states), None if is_on_host else plan(o))
-        self.order = order_like(o.u)
-        self.written = written
-        self.scratch = 0 if is_on_host else scratch_size(o)
+        launch = None if is_on_host else plan(o)
+        super().__init__(ARGUMENTS, (*layouts, o.out, o.last_state, o.chunk_states), launch, written)
+        size = 0 if is_on_host else scratch_size(o)
+        self.scratch = dense((size,), (0,), o.A) if size else None
 
 
 @Prepared

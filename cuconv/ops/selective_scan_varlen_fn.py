@@ -105,13 +105,11 @@ def selective_scan_varlen_fn(
 
     pointers, facts = family.inspect(ARGUMENTS, given)
     call = _prepare((family, bool(delta_softplus), pad_slot_id), facts)
-    if call.written:
-        call.check_overlap(pointers, call.written)
+    call.check_overlap(pointers)
     if family.checks_contents():
         _check_indices(call.packed, given, family)
     if out is None:
-        out = family.empty(u, call.shape, call.order)
-        pointers[OUT] = family.pointer(out)
+        out, pointers[OUT] = family.new(u, call.out)
     if call.device == HOST:
         _run_reference(given, bool(delta_softplus), pad_slot_id, out)
     else:
@@ -122,13 +120,12 @@ def selective_scan_varlen_fn(
 class _Call(Call):
     """A scan of packed sequences whose arrays have these facts."""
 
-    def __init__(self, given: Named, operands: Operands, packed: Packed, order: tuple[int, ...]) -> None:
+    def __init__(self, given: Named, operands: Operands, packed: Packed, out: Layout) -> None:
         self.packed = packed
-        u = given["u"]
-        assert u is not None
-        self.shape, self.order = u.shape, order
-        super().__init__(ARGUMENTS, tuple(given.values()), None if u.device == HOST else plan_varlen(operands, packed))
-        self.written = [number for number in (SSM_STATES, OUT) if given[ARGUMENTS[number]] is not None]
+        self.out = out
+        launch = None if out.device == HOST else plan_varlen(operands, packed)
+        written = [number for number in (SSM_STATES, OUT) if given[ARGUMENTS[number]] is not None]
+        super().__init__(ARGUMENTS, tuple(given.values()), launch, written)
 
 
 @Prepared
@@ -169,8 +166,9 @@ def _prepare(family: Family, delta_softplus: bool, pad_slot_id: int, *facts: Fac
     for name in ("u", "delta", "z"):
         by_row[name] = _as_row(given[name])
     packed = Packed(pool, starts, given["cache_indices"], given["has_initial_state"], pad_slot_id, total)
-    written = _as_row(out or dense((dim, total), order, u))
-    return _Call(given, Operands(**by_row, B=B, C=C, out=written, delta_softplus=delta_softplus), packed, order)
+    out = out or dense((dim, total), order, u)
+    operands = Operands(**by_row, B=B, C=C, out=_as_row(out), delta_softplus=delta_softplus)
+    return _Call(given, operands, packed, out)
 
 
 def _as_row(layout: Layout | None) -> Any:

@@ -35,13 +35,12 @@ def run(
         return _through_dlpack(given, *options)
     pointers, facts = family.inspect(ARGUMENTS, given)
     call = _prepare((family, options), facts)
-    call.check_overlap(pointers, call.written, call.in_place)
+    call.check_overlap(pointers)
     if family.checks_contents():
         _check_indices(call.operands, given, family)
     out = given[OUT]
     if out is None:
-        out = family.empty(given[X], call.shape, call.order)
-        pointers[OUT] = family.pointer(out)
+        out, pointers[OUT] = family.new(given[X], call.out)
     if call.device == HOST:
         _run_reference(call.operands, given, out)
     else:
@@ -56,14 +55,12 @@ class _Call(Call):
         self.operands = operands
         x = layouts[X]
         assert x is not None
-        self.shape = x.shape
-        self.order = tuple(range(len(x.shape)))
-        out = layouts[OUT] or dense(self.shape, self.order, x)
+        self.out = layouts[OUT] or dense(x.shape, tuple(range(len(x.shape))), x)
         launch = None if x.device == HOST else plan(operands)
-        super().__init__(ARGUMENTS, (*layouts[:OUT], out), launch)
         written = [OUT, BUFFER] + [STATE] * (not operands.disable_state_update)
-        self.written = [i for i in written if layouts[i] is not None]
-        self.in_place = (OUT, X) if layouts[OUT] == x else None
+        written = [i for i in written if layouts[i] is not None]
+        in_place = (OUT, X) if layouts[OUT] == x else None
+        super().__init__(ARGUMENTS, (*layouts[:OUT], self.out), launch, written, in_place)
 
 
 Options = tuple[bool, bool, int, int | None, int]
