@@ -14,7 +14,7 @@ from cuconv import arrays
 from cuconv.arrays import Facts, PlainFamily
 from cuconv.call import Launch
 from cuconv.dtypes import DType
-from cuconv.kernel import Kernel
+from cuconv.kernel import Enqueue, Kernel
 from cuconv.launch import LaunchConfig
 from cuconv.layout import Layout
 
@@ -76,8 +76,9 @@ class _Recorder:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    def launch(self, config: LaunchConfig, arguments: bytes, stream: int) -> None:
-        _launched.get().append(Launch(self._kernel, config, arguments[self._kernel.params.pointers.size :]))
+    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
+        launch = Launch(self._kernel, config, numbers)
+        return lambda pointers, stream: _launched.get().append(launch)
 
 
 _launched: ContextVar[list[Launch]] = ContextVar("launched")

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from cuconv import checks
 from cuconv.arrays import Facts, Family
-from cuconv.kernel import Kernel, LoadedKernel
+from cuconv.kernel import Enqueue, Kernel
 from cuconv.launch import LaunchConfig
 from cuconv.layout import Layout, View
 
@@ -59,7 +59,7 @@ class Call:
         self._written = written
         self._in_place = in_place
         self._launches: tuple[Launch, ...] = launches(launch)
-        self._loaded: tuple[LoadedKernel, ...] = ()
+        self._loaded: list[Enqueue] = []
         self._apart: set[tuple[int, ...]] = set()
 
     def check_overlap(self, pointers: Sequence[int]) -> None:
@@ -96,15 +96,16 @@ class Call:
         checks.disjoint(names[number], View(pointers[number], a), names[other], View(pointers[other], b))
 
     def enqueue(self, pointers: Sequence[int], family: Family) -> None:
-        """Launch on the caller's current stream, unless there is nothing to compute."""
+        """Launch on the caller's current stream, unless there is nothing to compute; pointers left out are null."""
         if not self._launches:
             return
         if not self._loaded:
-            self._loaded = tuple(family.load(launch.kernel, self.device) for launch in self._launches)
-        packed = self._launches[0].kernel.params.pointers.pack(*pointers)
+            self._loaded = [
+                family.load(kernel, self.device).bound(config, numbers) for kernel, config, numbers in self._launches
+            ]
         stream = family.stream(self.device)
-        for loaded, (_, config, numbers) in zip(self._loaded, self._launches, strict=True):
-            loaded.launch(config, packed + numbers, stream)
+        for enqueue in self._loaded:
+            enqueue(pointers, stream)
 
 
 Result = TypeVar("Result", bound=Call)

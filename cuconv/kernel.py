@@ -6,9 +6,9 @@ import ctypes
 import dataclasses
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,6 +33,9 @@ class Params:
         self.dtype = np.dtype([*((name, "u8") for name in pointers), *numbers], align=True)
         if self.dtype.itemsize != self.pointers.size + self.numbers.itemsize:
             raise TypeError(f"the numbers of {self.dtype.names} are not aligned behind the pointers")
+        formats = (f"={n}Q{8 * (len(pointers) - n)}x{self.numbers.itemsize}s" for n in range(len(pointers) + 1))
+        self.packing = tuple(map(struct.Struct, formats))
+        """How so many pointers and the numbers' bytes are packed: pointers left out, the last ones, are null."""
 
     def pack_numbers(self, **values: Any) -> bytes:
         """The bytes behind the pointers; every field must be given."""
@@ -85,10 +88,10 @@ def _load(kernel: Kernel, device: int) -> LoadedKernel:
     with cupy.cuda.Device(device) as current:
         artifact = build(kernel.file, kernel.expression, int(current.compute_capability))
         module = cupy.RawModule(path=str(artifact.path))
-        return LoadedKernel(module, module.get_function(artifact.symbol).kernel.ptr, device)
+        return LoadedKernel(module, module.get_function(artifact.symbol).kernel.ptr, device, kernel.params)
 
 
-class _Arguments(threading.local):
+class _Slot:
     """Where a thread puts the argument struct of its current launch; the driver copies it before it returns."""
 
     def __init__(self) -> None:
@@ -99,33 +102,52 @@ class _Arguments(threading.local):
         self.bound_devices: set[int] = set()
 
 
-_arguments = _Arguments()
+class _Thread(threading.local):
+    """What a thread has of its own, as one attribute: to look one up takes longer than a plain object's."""
+
+    def __init__(self) -> None:
+        self.slot = _Slot()
+
+
+_thread = _Thread()
+
+
+Enqueue = Callable[[Sequence[int], int], None]
+"""Enqueues a launch with these pointers on a raw stream of the kernel's device."""
 
 
 class LoadedKernel:
     """A device function. Keeps its module alive, which the bare pointer would not."""
 
-    def __init__(self, module: Any, pointer: int, device: int) -> None:
+    def __init__(self, module: Any, pointer: int, device: int, params: Params) -> None:
         from cupy.cuda import runtime
         from cupy_backends.cuda.api import driver
 
         self._module = module
         self._pointer = pointer
         self._device = device
+        self._packing = params.packing
         # The driver's own launch: CuPy's goes through a description of every argument, 8 us instead of 2.
         self._launch = driver.launchKernel
         self._get_device = runtime.getDevice
         self._set_device = runtime.setDevice
 
-    def launch(self, config: LaunchConfig, arguments: bytes, stream: int) -> None:
-        """Enqueue one launch on a raw stream of this device; `arguments` are the packed `params`."""
-        slot = _arguments
-        slot.bytes[: len(arguments)] = arguments
-        previous = self._get_device()
-        # A CUDA runtime call makes a thread's context current by itself; the driver's launch does not.
-        if previous != self._device or self._device not in slot.bound_devices:
-            self._set_device(self._device)
-            slot.bound_devices.add(self._device)
-        self._launch(self._pointer, *config.flat, stream, slot.pointers, 0)
-        if previous != self._device:
-            self._set_device(previous)
+    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
+        """What enqueues this function again and again, with packed numbers; pointers that are left out are null."""
+        # All that it needs is found now: this is on the path of every call.
+        launch = partial(self._launch, self._pointer, *config.flat)
+        packing, own_device, get_device = self._packing, self._device, self._get_device
+
+        def enqueue(pointers: Sequence[int], stream: int) -> None:
+            slot = _thread.slot
+            packing[len(pointers)].pack_into(slot.bytes, 0, *pointers, numbers)
+            device = get_device()
+            # A CUDA runtime call makes a thread's context current by itself; the driver's launch does not.
+            if device != own_device or own_device not in slot.bound_devices:
+                self._set_device(own_device)
+                slot.bound_devices.add(own_device)
+            launch(stream, slot.pointers, 0)
+            if device != own_device:
+                self._set_device(device)
+
+        return enqueue

@@ -1,7 +1,6 @@
 """Launch configurations as values, and the arithmetic that makes them. Pure numbers: no GPU, no arrays."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 WARP_SIZE = 32
 MAX_VECTOR_BYTES = 16
@@ -26,7 +25,7 @@ class LaunchConfig:
         if self.grid[0] > MAX_GRID:
             raise ValueError(f"the problem needs {self.grid[0]} blocks; a launch takes at most {MAX_GRID}")
 
-    @cached_property
+    @property
     def flat(self) -> tuple[int, int, int, int, int, int, int]:
         """Grid, block and shared memory as the driver's launch takes them."""
         return (*self.grid, *self.block, self.shared_mem)

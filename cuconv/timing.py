@@ -107,12 +107,11 @@ def copy_time(nbytes: int, replays: int = REPLAYS) -> float:
     half = ceil_div(nbytes // 2, 16) * 16
     sets = [(cupy.ones(half, cupy.uint8), cupy.empty(half, cupy.uint8)) for _ in range(sets_needed(2 * half))]
     config, numbers = kernel.launch_config(half)
-    packed = kernel.params.pack_numbers(**numbers)
-    loaded = kernel.load(cupy.cuda.Device().id)
+    enqueue = kernel.load(cupy.cuda.Device().id).bound(config, kernel.params.pack_numbers(**numbers))
 
     def call(x: Any, out: Any) -> Call:
-        arguments = kernel.params.pointers.pack(x.data.ptr, out.data.ptr) + packed
-        return lambda: loaded.launch(config, arguments, cupy.cuda.get_current_stream().ptr)
+        pointers = x.data.ptr, out.data.ptr
+        return lambda: enqueue(pointers, cupy.cuda.get_current_stream().ptr)
 
     return Replay([call(x, out) for x, out in sets]).seconds(replays)
 

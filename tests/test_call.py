@@ -1,13 +1,20 @@
-"""What is remembered of calls, and that it is remembered right."""
+"""What is remembered of calls, and that it is remembered right; launches from several threads."""
 
 from __future__ import annotations
 
+import ctypes
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from cuconv.call import MAX_APART, Call, Prepared
 from cuconv.dtypes import FLOAT32
+from cuconv.kernel import LoadedKernel, Params
+from cuconv.launch import LaunchConfig
 from cuconv.layout import Layout
 
 X = Layout((2, 3), (3, 1), FLOAT32, 0, 0)
@@ -86,3 +93,54 @@ def test_only_so_many_addresses_are_remembered() -> None:
         assert len(call._apart) <= MAX_APART
     with pytest.raises(ValueError, match="out"):
         call.check_overlap([64, 80])
+
+
+class Device:
+    """In the place of the driver and the runtime: what a thread launches, and on which device it is."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self.launched: list[tuple[int, int, bytes]] = []
+
+    def get(self) -> int:
+        number: int = getattr(self._thread, "number", 0)
+        return number
+
+    def set(self, number: int) -> None:
+        self._thread.number = number
+
+    def launch(self, function: int, *config: int) -> None:
+        *_, stream, arguments, _ = config
+        address = ctypes.c_void_p.from_address(arguments).value
+        assert address is not None
+        before = ctypes.string_at(address, PARAMS.dtype.itemsize)
+        time.sleep(1e-4)  # lets other threads launch
+        after = ctypes.string_at(address, PARAMS.dtype.itemsize)
+        assert before == after
+        self.launched.append((self.get(), stream, after))
+
+
+PARAMS = Params(("x", "out"), ("count", "i8"))
+
+
+def loaded(number: int, device: Device) -> LoadedKernel:
+    pytest.importorskip("cupy")
+    kernel = LoadedKernel(None, 1, number, PARAMS)
+    kernel._launch, kernel._get_device, kernel._set_device = device.launch, device.get, device.set
+    return kernel
+
+
+def test_threads_launch_with_arguments_of_their_own() -> None:
+    device = Device()
+    config = LaunchConfig((1, 1, 1), (32, 1, 1))
+    shared = [loaded(number, device).bound(config, PARAMS.pack_numbers(count=number)) for number in range(2)]
+
+    def work(thread: int) -> None:
+        for i in range(20):
+            shared[i % 2]((thread, i), thread)
+            assert device.get() == 0, "the caller's device is left as it was"
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    wanted = [(i % 2, thread, struct.pack("=3Q", thread, i, i % 2)) for thread in range(8) for i in range(20)]
+    assert sorted(device.launched) == sorted(wanted)

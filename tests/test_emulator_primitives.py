@@ -66,9 +66,10 @@ def run_on_gpu(kernel: Primitive, config: LaunchConfig, tensors: Mapping[str, Ar
     module.load(compiled.image)
     function = module.get_function(compiled.symbols[kernel.expression])
     uploaded = [cupy.asarray(array.view(np.uint8)) for array in tensors.values()]
-    pointers = kernel.params.pointers.pack(*(array.data.ptr for array in uploaded))
-    loaded = LoadedKernel(module, function.ptr, cupy.cuda.Device().id)
-    loaded.launch(config, pointers + kernel.params.pack_numbers(**numbers), cupy.cuda.get_current_stream().ptr)
+    pointers = [array.data.ptr for array in uploaded]
+    loaded = LoadedKernel(module, function.ptr, cupy.cuda.Device().id, kernel.params)
+    enqueue = loaded.bound(config, kernel.params.pack_numbers(**numbers))
+    enqueue(pointers, cupy.cuda.get_current_stream().ptr)
     for array, on_gpu in zip(tensors.values(), uploaded, strict=True):
         array.view(np.uint8)[...] = cupy.asnumpy(on_gpu)
 

@@ -15,7 +15,15 @@ PARAMS = Params(("x", "out"), ("stride", "i8", 3), ("count", "i4"), ("flag", "u4
 def test_numbers_are_packed_as_in_cpp() -> None:
     numbers = PARAMS.pack_numbers(stride=(1, -(2**40), 3), count=-5, flag=2**32 - 1)
     assert numbers == struct.pack("=3q i I", 1, -(2**40), 3, -5, 2**32 - 1)
-    assert PARAMS.pointers.pack(2**63 + 1, 0) == struct.pack("=2Q", 2**63 + 1, 0)
+    assert PARAMS.packing[2].pack(2**63 + 1, 0, numbers) == struct.pack("=2Q", 2**63 + 1, 0) + numbers
+
+
+@pytest.mark.parametrize("given", [0, 1, 2])
+def test_pointers_that_are_left_out_are_null(given: int) -> None:
+    numbers = PARAMS.pack_numbers(stride=(1, 2, 3), count=4, flag=5)
+    buffer = bytearray(b"x" * (PARAMS.dtype.itemsize + 1))
+    PARAMS.packing[given].pack_into(buffer, 0, *(7, 8)[:given], numbers)
+    assert buffer == struct.pack("=2Q", *(*(7, 8)[:given], 0, 0)[:2]) + numbers + b"x"
 
 
 def test_fields_follow_the_pointers_without_a_gap() -> None:

@@ -75,8 +75,9 @@ def _copied(number: int) -> Iterator[Finding]:
         wanted = np.arange(_COPIED, dtype=np.float32)
         x, out = cupy.asarray(wanted), cupy.zeros(wanted.shape, wanted.dtype)
         config, numbers = kernel.launch_config(wanted.nbytes)
-        packed = kernel.params.pointers.pack(x.data.ptr, out.data.ptr) + kernel.params.pack_numbers(**numbers)
-        kernel.load(number).launch(config, packed, cupy.cuda.get_current_stream().ptr)
+        packed = kernel.params.pack_numbers(**numbers)
+        enqueue = kernel.load(number).bound(config, packed)
+        enqueue((x.data.ptr, out.data.ptr), cupy.cuda.get_current_stream().ptr)
         different = int((out.get() != wanted).sum())
     if different:
         text = f"a kernel was launched, but {different} of the {_COPIED} numbers that it was to copy are wrong"

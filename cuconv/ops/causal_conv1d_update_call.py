@@ -12,7 +12,7 @@ from cuconv.arrays import Facts, Family
 from cuconv.call import Call, Prepared
 from cuconv.dtypes import FLOATS, INDICES
 from cuconv.errors import message
-from cuconv.form import MAX_RANGES, WHOLE, Form
+from cuconv.form import WHOLE, Form
 from cuconv.kernels.conv import widths
 from cuconv.kernels.update import MAX_SEQUENCES, MAX_TOKENS
 from cuconv.launch import MAX_DIVIDEND
@@ -55,7 +55,7 @@ def run(
     if call.device == HOST:
         _run_reference(form, call.operands, inputs, outs, activation)
     else:
-        call.enqueue(pointers + call.no_more_outs, family)
+        call.enqueue(pointers, family)
     return tuple(outs)
 
 
@@ -75,7 +75,6 @@ class _Call(Call):
         in_place = (OUT, X) if form is WHOLE and layouts[OUT] == x else None
         super().__init__(INPUTS + form.names, (*layouts[:OUT], *outs), launch, written, in_place)
         self.new = [(i, out) for i, out in enumerate(outs) if layouts[OUT + i] is None]
-        self.no_more_outs = [0] * (MAX_RANGES - len(outs))
 
 
 @Prepared

@@ -12,7 +12,7 @@ from cuconv.arrays import Facts, Family
 from cuconv.call import Call, Prepared
 from cuconv.dtypes import BOOL, FLOATS, INDICES
 from cuconv.errors import message
-from cuconv.form import MAX_RANGES, Form
+from cuconv.form import Form
 from cuconv.kernels.conv import widths
 from cuconv.kernels.varlen import MAX_TOKENS
 from cuconv.launch import MAX_DIVIDEND
@@ -46,7 +46,7 @@ def run(
     if call.device == HOST:
         _run_reference(form, call.operands, inputs, outs, pad_slot_id)
     else:
-        call.enqueue(pointers + call.no_more_outs, family)
+        call.enqueue(pointers, family)
     return tuple(outs)
 
 
@@ -60,7 +60,6 @@ class _Call(Call):
         written = [i for i in (CONV_STATES, *range(OUT, len(given))) if given[i] is not None]
         super().__init__(INPUTS + form.names, (*given[:OUT], *outs), launch, written)
         self.new = [(i, out) for i, out in enumerate(outs) if given[OUT + i] is None]
-        self.no_more_outs = [0] * (MAX_RANGES - len(outs))
 
 
 def order_of_new(form: Form, x: Layout) -> tuple[int, ...]:

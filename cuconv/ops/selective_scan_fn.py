@@ -109,7 +109,7 @@ def selective_scan_fn(
         _held, address = family.new(A, call.scratch)
         call.enqueue([*pointers, address], family)
     else:
-        call.enqueue([*pointers, 0], family)
+        call.enqueue(pointers, family)
     return (out, last_state_out) if return_last_state else out
 
 
