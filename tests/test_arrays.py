@@ -177,6 +177,16 @@ def test_what_changes_in_a_torch_tensor_is_seen(change: Callable[[Any, Any], Any
     assert str(layout.dtype) == str(tensor.dtype).removeprefix("torch.")
 
 
+def test_the_environment_may_change_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = arrays.family(np.zeros(1))
+    assert family is not None
+    for value, wanted in (("1", True), ("0", False), ("yes", True), ("", False), ("01", True)):
+        monkeypatch.setenv("CUCONV_CHECK", value)
+        assert family.checks_contents() is wanted
+        monkeypatch.delenv("CUCONV_CHECK")
+        assert family.checks_contents() is False
+
+
 def test_what_changes_in_a_numpy_array_is_seen() -> None:
     x, weight = np.arange(24, dtype=np.float32), np.ones((6, 2), np.float32)
     for shape in ((1, 6, 4), (2, 6, 2), (1, 6, 4)):
