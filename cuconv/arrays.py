@@ -7,6 +7,7 @@ when the first of its arrays comes, torch never: a torch tensor can only come fr
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -22,10 +23,20 @@ Facts = tuple[Any, ...]
 address modulo ALIGNMENT, in the family's own terms."""
 
 
-# os.environ raises and catches two exceptions for a variable that is not set, 0.5 us instead of 0.1. What is set or
-# deleted there the C library knows, too, and nobody does so meanwhile: a PyDLL keeps the interpreter's lock.
-_getenv = ctypes.PyDLL(None).getenv
-_getenv.restype = ctypes.c_char_p
+def _getenv() -> Callable[[bytes], bytes | None]:
+    """How a variable of the environment is looked up at every call.
+
+    os.environ raises and catches two exceptions for one that is not set, 0.5 us instead of 0.1. What is set or deleted
+    there a POSIX C library knows, too, and no thread does so meanwhile: a PyDLL keeps the interpreter's lock.
+    """
+    if os.name != "posix":
+        return lambda name: os.environ.get(name.decode(), "").encode()
+    getenv = ctypes.PyDLL(None).getenv
+    getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
+    return getenv
+
+
+_environment = _getenv()
 
 
 class Family:
@@ -60,7 +71,7 @@ class Family:
 
     def checks_contents(self) -> bool:
         """Whether the user wants index arrays read back and checked."""
-        return _getenv(b"CUCONV_CHECK") not in (None, b"", b"0")
+        return _environment(b"CUCONV_CHECK") not in (None, b"", b"0")
 
     def load(self, kernel: Any, device: int) -> Any:
         """A kernel, ready to be launched."""
