@@ -1,17 +1,19 @@
 // h = h * exp(dt * A) + dt * B * u, y = sum over n of C * h + D * u, out = y * silu(z), with dt = delta + delta_bias or
-// the softplus of that, for packed sequences of many tokens whose states are in a pool.
+// the softplus of that, for packed sequences whose states are in a pool.
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
 // to 16 bytes, wherever among them a sequence begins; d_state up to 16; the pool (slots, dim, d_state) of any strides.
-// kLanes lanes own a channel of a sequence and 16 or 8 consecutive tokens each of a tile, or kParts times as many, each
-// with a part of the states; of a short sequence one lane does, and few of the blocks have work. What precedes the
-// first sequence and what follows the last count as sequences, whose results are zeros. Shared memory: B and C of the
-// tile, rates and states of the block's channels.
+// The first blocks have the long sequences: a block one of them, and then every so-many-th further. kLanes lanes own a
+// channel and 16 or 8 consecutive tokens each of a tile, or kParts times as many, each with a part of the states. The
+// other blocks have runs of neighbours, and of those the short ones, of which one lane owns a channel; and those of few
+// tokens, which are walked token by token (common/scan_few.cuh). What precedes the first sequence and what follows the
+// last count as sequences, whose results are zeros. Shared memory: B and C of the tile, rates and states of the block's
+// channels.
 //
 // input_t  u, delta, z, out, B and C    state_t  the pool of states    kLanes, kParts, kAtOnce  of sequences that are
 // not short
+#include "common/scan_few.cuh"
 #include "common/scan_tiles.cuh"
-#include "common/scan_varlen.cuh"
 
 struct SelectiveScanVarlenTilesFwdParams {
     SelectiveScanVarlenOperands operands;
@@ -22,8 +24,9 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
     using Long = TileShape<input_t, kLanes, kParts, kAtOnce>;
     using Short = TileShape<input_t, 1, 1, kAtOnce>;
-    static constexpr int kBlocksOfShort = Short::kChannels / Long::kChannels;
-    static_assert(kThreads == Long::kThreads && kThreads == Short::kThreads);
+    using Few = FewShape<input_t, state_t, 4, 4, Long::kVec>;
+    static_assert(kThreads == Long::kThreads && kThreads == Short::kThreads && kThreads == Few::kThreads);
+    static_assert(Few::kChannels == Short::kChannels, "a run's channels are a block's");
     union Shared {
         TileShared<Long> of_long;
         TileShared<Short> of_short;
@@ -33,7 +36,8 @@ struct SelectiveScanVarlenTilesFwdTraits {
 // All tokens of a sequence, of as many channels as a block has.
 template <typename Shape, typename state_t>
 __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands& p, TileShared<Shape>& shared,
-                                              int first_channel, int number, int begin, int end) {
+                                              int first_channel, int number) {
+    const int begin = first_token(p, number), end = first_token(p, number + 1);
     const int slot = load_slot(p, number);
     TileScan<Shape, SelectiveScanVarlenOperands> scan(p, shared, 0, first_channel);
     if (slot < 0) {
@@ -54,14 +58,22 @@ __global__ void __launch_bounds__(
     using Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce>;
     const SelectiveScanVarlenOperands& p = params.operands;
     __shared__ typename Traits::Shared shared;
-    const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
-    const int number = static_cast<int>(row_block.quotient) - 1, block = static_cast<int>(row_block.remainder);
-    const int begin = first_token(p, number), end = first_token(p, number + 1);
-    if (begin >= end) return;
-    const int channel = block * Traits::Long::kChannels;
-    if (end - begin > p.short_tokens) {
-        scan_sequence<typename Traits::Long, state_t>(p, shared.of_long, channel, number, begin, end);
-    } else if (block % Traits::kBlocksOfShort == 0) {
-        scan_sequence<typename Traits::Short, state_t>(p, shared.of_short, channel, number, begin, end);
+    const unsigned of_long = p.dim_blocks.divisor * p.long_at_a_time;
+    if (blockIdx.x < of_long) {
+        const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
+        const int channel = static_cast<int>(row_block.remainder) * Traits::Long::kChannels;
+        int number = find_long(p, -1, static_cast<int>(row_block.quotient), p.short_tokens);
+        while (number <= p.sequences) {
+            scan_sequence<typename Traits::Long, state_t>(p, shared.of_long, opaque(channel), number);
+            number = find_long(p, number + 1, p.long_at_a_time - 1, p.short_tokens);
+        }
+        return;
     }
+    const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
+    const int channel = static_cast<int>(block_run.quotient) * Traits::Few::kChannels;
+    const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
+    for (unsigned todo = run.between(p.few_tokens, p.short_tokens); todo != 0; todo &= todo - 1) {
+        scan_sequence<typename Traits::Short, state_t>(p, shared.of_short, opaque(channel), run.first + lowest(todo));
+    }
+    scan_few<typename Traits::Few>(p, run, channel);
 }

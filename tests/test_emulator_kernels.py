@@ -112,8 +112,8 @@ def test_a_tensor_that_is_less_aligned_than_planned_is_found(cls: type[Kernel]) 
     module, case, launches = sample(cls, needs_vectors=True)
     tensors = tensors_of(module, case)
     run(launches[:-1], tensors)
-    # Vectors lie along the channels, or else along the axis of states, which out does not have.
-    name = full_name(tensors, "state" if "state" in tensors else "u" if "scratch" in WRITTEN.get(cls, ()) else "out")
+    # Vectors lie along the channels, or else along the axis of states, which out does not have. Of scans all read u so.
+    name = full_name(tensors, next((name for name in ("state", "u") if name in tensors), "out"))
     array = tensors[name]
     assert array is not None
     tensors[name] = moved(array, array.itemsize)

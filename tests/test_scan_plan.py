@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuconv.dtypes import BFLOAT16, FLOAT32, FLOATS
+from cuconv.dtypes import BFLOAT16, FLOAT32, FLOATS, INT32
 from cuconv.kernels.scan import (
     CHUNK,
     MAX_STATE,
@@ -25,9 +25,11 @@ from cuconv.kernels.scan import (
 from cuconv.kernels.selective_scan_carry import SelectiveScanCarry
 from cuconv.kernels.selective_scan_tiles_chunk import SelectiveScanTilesChunk
 from cuconv.kernels.selective_scan_tiles_fwd import SelectiveScanTilesFwd
+from cuconv.kernels.selective_scan_varlen_tiles_fwd import SelectiveScanVarlenTilesFwd
 from cuconv.launch import MAX_DIVIDEND, ceil_div
-from cuconv.ops.selective_scan_operands import Operands
+from cuconv.ops.selective_scan_operands import Operands, Packed
 from cuconv.ops.selective_scan_plan import Launch, plan, scratch_size, segments
+from cuconv.ops.selective_scan_varlen_plan import plan_varlen
 from tests.placement import place
 from tests.test_plan import FEW, MANY, numbers_of, some, variants
 
@@ -151,6 +153,48 @@ def test_the_shape_of_tiles_is_what_was_quickest(batch: int, dim: int, shape: tu
     """On an H200, of all that there are; by hand, and so not by the model that chooses."""
     kernel: Any = plan(operands((batch, dim, 4096), 16))[-1].kernel
     assert isinstance(kernel, SelectiveScanTilesFwd)
+    assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
+
+
+def packed(dim: int, total: int, sequences: int, d_state: int, groups: int = 1) -> tuple[Operands, Packed, Launch]:
+    """A call on packed sequences, and its launch."""
+    matrix = place(BFLOAT16, (1, groups, d_state, total)).layout
+    o = operands((1, dim, total), d_state, matrix=matrix)._replace(last_state=None)
+    given = Packed(None, place(INT32, (sequences + 1,)).layout, None, None, -1, total)
+    launch = plan_varlen(o, given)
+    assert launch is not None
+    return o, given, launch
+
+
+@given(FEW, st.one_of(FEW, st.integers(1, 20000)), st.integers(0, 5000), st.integers(1, MAX_STATE))
+@settings(max_examples=300)
+def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: int, d_state: int) -> None:
+    _, _, launch = packed(max(dim, 1), max(total, 1), sequences, d_state)
+    assert launch.kernel in variants()[type(launch.kernel)]
+    n, kernel = numbers_of(launch), cast("Any", launch.kernel)
+    lanes = kernel.lanes * getattr(kernel, "parts", 1)
+    assert n["dim_blocks"][0] == ceil_div(max(dim, 1) * lanes, THREADS)
+    # A warp looks at all sequences of a run at a time, and at where the next one begins.
+    assert 1 <= n["run_sequences"] < 32
+    assert n["few_tokens"] <= n["short_tokens"]
+    run_blocks = launch.config.grid[0] - n["dim_blocks"][0] * n["long_at_a_time"]
+    if n["short_tokens"] == 0:
+        assert run_blocks == 0
+    else:
+        assert n["runs"][0] * n["run_sequences"] >= sequences + 2
+        assert run_blocks == n["runs"][0] * ceil_div(max(dim, 1), THREADS)
+    assert n["long_at_a_time"] >= 1 or max(total, 1) <= n["short_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("dim", "sequences", "shape"),
+    [(8192, 1, (8, 1, 1)), (8192, 393, (8, 1, 1)), (1536, 1, (16, 2, 2)), (1536, 393, (16, 2, 2))],
+)
+def test_one_long_sequence_among_single_tokens_is_walked_as_one_alone(
+    dim: int, sequences: int, shape: tuple[int, int, int]
+) -> None:
+    kernel: Any = packed(dim, 8192, sequences, 16)[2].kernel
+    assert isinstance(kernel, SelectiveScanVarlenTilesFwd)
     assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
 
 

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuconv
+from cuconv.call import Prepared
+from cuconv.ops import selective_scan_varlen_fn, selective_scan_varlen_plan
 from tests.bounds import ROUNDING
 from tests.cases import selective_scan_fn as rows
 from tests.cases import selective_scan_varlen_fn as packed
@@ -109,6 +111,24 @@ def test_wrong_indices_write_nowhere_else(layout: str, seed: int, run: Runner) -
     run(packed, case, values)
     rest = {name: each for name, each in values.items() if name != "has_initial_state"}
     run(packed, replace(case, initial=None), rest)
+
+
+@pytest.mark.parametrize("layout", ["channels", "tokens"])
+def test_bits_do_not_depend_on_who_takes_which_sequences(
+    layout: str, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of one sequence, and of as many as can be."""
+    case = packed.Case(140, "off3+40x1+0+2x3+30+1+4x60+9+7x1+off20", layout=layout, **packed.ODD)
+    values = packed.inputs(case)
+    found = []
+    for run_blocks, long_blocks in ((10**6, 10**6), (1, 1)):
+        monkeypatch.setattr(selective_scan_varlen_plan, "RUN_BLOCKS", run_blocks)
+        monkeypatch.setattr(selective_scan_varlen_plan, "LONG_BLOCKS", long_blocks)
+        forgetful = Prepared(selective_scan_varlen_fn._prepare._remembered.__wrapped__)
+        monkeypatch.setattr(selective_scan_varlen_fn, "_prepare", forgetful)
+        found.append(run(packed, case, values))
+    for name, array in found[0].items():
+        assert_same_bits(found[1][name], array, name)
 
 
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:

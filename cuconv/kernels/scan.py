@@ -85,6 +85,12 @@ MULTIPROCESSORS = 132
 TILE_STATES = 16
 """The most states of a channel then."""
 
+FEW_STATES = 16
+"""The most states of a channel whose sequences of few tokens are walked token by token."""
+
+FEW_SHAPE = (4, 4)
+"""(lanes a channel, states a lane) of such a sequence, in a kernel whose other sequences have tiles."""
+
 SEGMENT_POINTERS = (
     *("u", "delta", "A", "B", "C", "D", "z", "delta_bias"),
     *("initial_state", "out", "last_state", "chunk_states", "scratch"),
@@ -129,6 +135,7 @@ VARLEN_PARAMS = Params(
         *("query_start_loc", "cache_indices", "has_initial_state", "out"),
     ),
     *_INPUTS,
+    ("runs", "u4", 3),
     ("group_dim", "u4", 3),
     ("sequences", "i4"),
     ("dim", "i4"),
@@ -137,7 +144,12 @@ VARLEN_PARAMS = Params(
     ("delta_softplus", "i4"),
     *_PARAMETERS,
     ("has_states", "i4"),
+    ("few_tokens", "i4"),
     ("short_tokens", "i4"),
+    ("run_sequences", "i4"),
+    ("long_at_a_time", "i4"),
+    ("states_is_vectors", "i4"),
+    ("A_is_vectors", "i4"),
     ("query_start_loc_is_int64", "i4"),
     ("cache_indices_is_int64", "i4"),
     ("query_start_loc_stride", "i8"),

@@ -51,6 +51,14 @@ __device__ __forceinline__ T* opaque(T* pointer) {
     return pointer;
 }
 
+// The same number: what is computed from it in a loop is computed there every time, and takes no registers around it.
+__device__ __forceinline__ int opaque(int number) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("" : "+r"(number));
+#endif
+    return number;
+}
+
 // Has memory that is read soon brought into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* pointer) {
 #if defined(__CUDA_ARCH__)

@@ -29,7 +29,8 @@ struct SelectiveScanVarlenOperands {
     index_t A_stride[2];  // dim, n
     index_t D_stride;
     index_t delta_bias_stride;
-    FastDiv dim_blocks;  // blocks a sequence
+    FastDiv dim_blocks;  // blocks a long sequence
+    FastDiv runs;        // of short sequences; blocks of the same channels follow each other
     FastDiv group_dim;   // channels a group
     int sequences;
     int dim;
@@ -38,8 +39,13 @@ struct SelectiveScanVarlenOperands {
     int delta_softplus;
     int D_is_float32;
     int delta_bias_is_float32;
-    int has_states;    // a pool without slots has no memory
-    int short_tokens;  // sequences of so many tokens at most are walked by one lane a channel
+    int has_states;         // a pool without slots has no memory
+    int few_tokens;         // sequences of so many tokens at most are walked token by token
+    int short_tokens;       // of so many in runs of them; the others are long
+    int run_sequences;      // of a run
+    int long_at_a_time;     // of so many long sequences a block has one
+    int states_is_vectors;  // accesses of as many states as a lane has are aligned
+    int A_is_vectors;
     int query_start_loc_is_int64;
     int cache_indices_is_int64;
     index_t query_start_loc_stride;

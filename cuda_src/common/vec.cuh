@@ -52,6 +52,18 @@ __device__ __forceinline__ Vec<T, kVec> select(bool condition, const Vec<T, kVec
     return v;
 }
 
+// An element whose number only the running kernel knows.
+template <typename T, int kVec>
+__device__ __forceinline__ float any_element(const Vec<T, kVec>& v, int i) {
+    constexpr int kWords = Vec<T, kVec>::kWords;
+    const int number = i / Vec<T, kVec>::kPerWord;
+    unsigned word = v.words[0];
+#pragma unroll
+    for (int w = 1; w < kWords; ++w) word = number == w ? v.words[w] : word;
+    const int half = i % Vec<T, kVec>::kPerWord;
+    return Dtype<T>::unpack(half == 0 ? word : word >> 16, 0);
+}
+
 // Whether a kernel may itself write what it reads.
 enum class Memory { kConstant, kMutable };
 
@@ -161,7 +173,7 @@ struct PackedVec {
     __device__ __forceinline__ void put(int i, T value) { parts[i / kVec].put(i % kVec, value); }
 };
 
-template <int kCount, typename T>
+template <int kCount, Keep kKeep = Keep::kNormal, typename T>
 __device__ __forceinline__ void store_packed(T* p, const float (&values)[kCount]) {
     constexpr int kVec = PackedVec<T, kCount>::kVec;
 #pragma unroll
@@ -169,7 +181,7 @@ __device__ __forceinline__ void store_packed(T* p, const float (&values)[kCount]
         float part[kVec];
 #pragma unroll
         for (int j = 0; j < kVec; ++j) part[j] = values[i + j];
-        store(p + i, Vec<T, kVec>::from_floats(part));
+        store<kKeep>(p + i, Vec<T, kVec>::from_floats(part));
     }
 }
 

@@ -247,6 +247,14 @@ UNIT = (
     Case(3, "19+0+10", 1, dtype="float32"),
     Case(6, "10+8+4"),
     Case(5, "9+8", 256, layout="channels_backward", out="tokens", others="backward", matrices="backward"),
+    Case(300, "5x1+2+3+8+9+1+12"),
+    Case(150, "200+37x1+3", initial="all", spare=0),
+    Case(33, "off3+1+7+0+8+9+4x1+off8", pool="slot_strided", **ODD),
+    Case(35, "8+3x1+5+16+9+7", state_dtype="bfloat16", pool="transposed", others="strided", without="D z"),
+    Case(40, "3+2+9x1+2", 8, state_dtype="float16", pool="sliced", softplus=False),
+    without_pool(Case(40, "3+2+9x1+10", 6, dtype="float32", without="z")),
+    Case(70, "6x1+9+off2", **CHANNELS, state_dtype="float16", without="delta_bias", **ODD),
+    Case(128, "2+9x1+13", 16, 2, "float32", params="", pool="slots_innermost", index="mixed"),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
     Case(35, "340+16+20", 16, 1, state_dtype="bfloat16"),
@@ -266,19 +274,18 @@ UNIT = (
     Case(35, "24+8", loud=20),
 )
 
-_DIMS = (1536, 5120, 8192)
-_BATCHES = ("1", "7+8+9", "64", "255+257", "300x1", "300in300", "50in2000", "100+50x1", "off7+300+0+off60")
+_BATCHES = ("1", "7+8+9", "64", "255+257", "300x1", "300in300", "50in2000", "100+50x1", "off7+300+9x8+9x17+off60")
 
 EDGE = tuple(
     dict.fromkeys(
         [
-            *(Case(dim, "40+1+9", **lies) for dim in _DIMS for lies in ({}, CHANNELS)),
+            *(Case(dim, "40+1+9", **lies) for dim in (1536, 5120, 8192) for lies in ({}, CHANNELS)),
             *(Case(24, spec, **lies, **ODD) for spec in _BATCHES for lies in ({}, CHANNELS)),
-            *(Case(7, "60+9+off3", n, dtype=dtype) for n in range(1, 34, 3) for dtype in ROUNDING),
+            *(Case(7, "60+9+5x1+off3", n, dtype=dtype) for n in range(1, 34, 3) for dtype in ROUNDING),
             *(Case(6, "30+9", n, 2, **CHANNELS) for n in (16, 63, 64, 65, 127, 128, 129, 255, 256)),
-            *(Case(24, "60+30", layout=layout, dtype=dtype) for layout in PACKED for dtype in ("bfloat16", "float32")),
+            *(Case(24, "60+5x1", layout=layout, dtype=dtype) for layout in PACKED for dtype in ("bfloat16", "float32")),
             *(Case(24, "60+30", groups=3, matrices=lies) for lies in BY_TOKEN),
-            *(Case(24, "60+30", pool=lies, state_dtype=dtype) for lies in SLOTS for dtype in ROUNDING),
+            *(Case(24, "60+30+5x1+2", pool=lies, state_dtype=dtype) for lies in SLOTS for dtype in ROUNDING),
             *(Case(24, "60+30", others=lies, index="mixed", **ODD) for lies in PARAMETERS),
             Case(8, "20000"),
         ]

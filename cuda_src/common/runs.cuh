@@ -1,0 +1,68 @@
+// Packed sequences by how many tokens they have: runs of neighbours, of which the short ones are taken, and the long
+// ones among them all.
+#pragma once
+
+#include "common/sequences.cuh"
+#include "common/warp.cuh"
+
+// `count` consecutive sequences from `first` on, fewer than a warp has lanes: each lane knows one of them, and all
+// warps know the same. What precedes the first sequence and what follows the last count, too.
+struct SequenceRun {
+    int first;
+    int begin;  // of the lane's sequence
+    int end;
+    int slot;
+    unsigned past;  // those that go on from their states, a bit each
+
+    template <typename Operands>
+    __device__ __forceinline__ SequenceRun(const Operands& p, int first_, int count) : first(first_) {
+        const int number = first + lane_id();
+        begin = first_token(p, number);
+        slot = load_slot(p, number);
+        past = lanes_where(p.has_states && slot >= 0 && has_past(p, number));
+        const int next = from_lane(begin, lane_id() + 1);
+        end = lane_id() < count ? next : begin;
+    }
+
+    // Those of more than `few` and at most `most` tokens, a bit each.
+    __device__ __forceinline__ unsigned between(int few, int most) const {
+        const int tokens = end - begin;
+        return lanes_where(tokens > few && tokens <= most);
+    }
+
+    __device__ __forceinline__ int begin_of(int i) const { return from_lane(begin, i); }
+    __device__ __forceinline__ int end_of(int i) const { return from_lane(end, i); }
+    __device__ __forceinline__ int slot_of(int i) const { return from_lane(slot, i); }
+    __device__ __forceinline__ bool has_past_of(int i) const { return (past >> i & 1) != 0; }
+};
+
+// The number of the lowest bit that is set.
+__device__ __forceinline__ int lowest(unsigned bits) {
+    return __ffs(static_cast<int>(bits)) - 1;
+}
+
+// The number of a sequence from `from` on of more than `short_tokens` tokens, with `skipped` such ones before it; one
+// that there is not if there are no more. All lanes get the same.
+template <typename Operands>
+__device__ __forceinline__ int find_long(const Operands& p, int from, int skipped, int short_tokens) {
+    constexpr int kAtOnce = 4;
+    for (; from <= p.sequences; from += kAtOnce * kWarpSize) {
+        int tokens[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            const int number = from + i * kWarpSize + lane_id();
+            tokens[i] = first_token(p, number + 1) - first_token(p, number);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            unsigned found = lanes_where(tokens[i] > short_tokens);
+            const int count = __popc(found);
+            if (skipped < count) {
+                for (; skipped > 0; --skipped) found &= found - 1;
+                return from + i * kWarpSize + lowest(found);
+            }
+            skipped -= count;
+        }
+    }
+    return p.sequences + 1;
+}
