@@ -70,11 +70,8 @@ __global__ void __launch_bounds__(
         const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
         const int channel =
             static_cast<int>(row_block.remainder) * Shape::kChannels + static_cast<int>(threadIdx.x) / Shape::kLanes;
-        int number = find_long(p, -1, static_cast<int>(row_block.quotient), p.short_tokens);
-        while (number <= p.sequences) {
-            scan_long<Shape, state_t>(p, opaque(channel), number);
-            number = find_long(p, number + 1, p.long_at_a_time - 1, p.short_tokens);
-        }
+        each_long(p, static_cast<int>(row_block.quotient),
+                  [&](int number) { scan_long<Shape, state_t>(p, opaque(channel), number); });
         return;
     }
     if constexpr (Few::kIsPossible) {

@@ -3,15 +3,15 @@
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
 // to 16 bytes, wherever among them a sequence begins; d_state up to 16; the pool (slots, dim, d_state) of any strides.
-// The first blocks have the long sequences: a block one of them, and then every so-many-th further. kLanes lanes own a
-// channel and 16 or 8 consecutive tokens each of a tile, or kParts times as many, each with a part of the states. The
-// other blocks have runs of neighbours, and of those the short ones, of which one lane owns a channel; and those of few
-// tokens, which are walked token by token (common/scan_few.cuh). What precedes the first sequence and what follows the
-// last count as sequences, whose results are zeros. Shared memory: B and C of the tile, rates and states of the block's
-// channels.
+// kLanes lanes own a channel of a sequence and 16 or 8 consecutive tokens each of a tile, or kParts times as many, each
+// with a part of the states. When sequences are alike a block has one of them. When they are mixed the first blocks
+// have the long ones: a block finds one of them, and then every so-many-th further. The others have runs of neighbours,
+// and of those the short ones, of which one lane owns a channel; and those of few tokens, which are walked token by
+// token (common/scan_few.cuh). What precedes the first sequence and what follows the last count as sequences, whose
+// results are zeros. Shared memory: B and C of the tile, rates and states of the block's channels.
 //
 // input_t  u, delta, z, out, B and C    state_t  the pool of states    kLanes, kParts, kAtOnce  of sequences that are
-// not short
+// not short                             kMixed   long sequences and others
 #include "common/scan_few.cuh"
 #include "common/scan_tiles.cuh"
 
@@ -19,7 +19,7 @@ struct SelectiveScanVarlenTilesFwdParams {
     SelectiveScanVarlenOperands operands;
 };
 
-template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce>
+template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, bool kMixed>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
     using Long = TileShape<input_t, kLanes, kParts, kAtOnce>;
@@ -37,8 +37,9 @@ struct SelectiveScanVarlenTilesFwdTraits {
 template <typename Shape, typename state_t>
 __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands& p, TileShared<Shape>& shared,
                                               int first_channel, int number) {
-    const int begin = first_token(p, number), end = first_token(p, number + 1);
-    const int slot = load_slot(p, number);
+    const int begin = uniform(first_token(p, number)), end = uniform(first_token(p, number + 1));
+    if (begin >= end) return;
+    const int slot = uniform(load_slot(p, number));
     TileScan<Shape, SelectiveScanVarlenOperands> scan(p, shared, 0, first_channel);
     if (slot < 0) {
         scan.store_zeros(begin, end);
@@ -51,29 +52,31 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
     if (p.has_states) scan.store_states(states, stride[1], stride[2]);
 }
 
-template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce>
+template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, bool kMixed>
 __global__ void __launch_bounds__(
-    128, SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce>::Long::kMinBlocks)
+    128, SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kMixed>::Long::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
-    using Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce>;
+    using Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kMixed>;
     const SelectiveScanVarlenOperands& p = params.operands;
     __shared__ typename Traits::Shared shared;
-    const unsigned of_long = p.dim_blocks.divisor * p.long_at_a_time;
-    if (blockIdx.x < of_long) {
-        const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
-        const int channel = static_cast<int>(row_block.remainder) * Traits::Long::kChannels;
-        int number = find_long(p, -1, static_cast<int>(row_block.quotient), p.short_tokens);
-        while (number <= p.sequences) {
+    const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
+    const int row = static_cast<int>(row_block.quotient);
+    const int channel = static_cast<int>(row_block.remainder) * Traits::Long::kChannels;
+    if constexpr (!kMixed) {
+        scan_sequence<typename Traits::Long, state_t>(p, shared.of_long, channel, row - 1);
+    } else if (row < p.long_at_a_time) {
+        each_long(p, row, [&](int number) {
             scan_sequence<typename Traits::Long, state_t>(p, shared.of_long, opaque(channel), number);
-            number = find_long(p, number + 1, p.long_at_a_time - 1, p.short_tokens);
+        });
+    } else {
+        const unsigned of_long = p.dim_blocks.divisor * p.long_at_a_time;
+        const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
+        const int first_channel = static_cast<int>(block_run.quotient) * Traits::Few::kChannels;
+        const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
+        for (unsigned todo = uniform(run.between(p.few_tokens, p.short_tokens)); todo != 0; todo &= todo - 1) {
+            scan_sequence<typename Traits::Short, state_t>(p, shared.of_short, opaque(first_channel),
+                                                           run.first + lowest(todo));
         }
-        return;
+        scan_few<typename Traits::Few>(p, run, first_channel);
     }
-    const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
-    const int channel = static_cast<int>(block_run.quotient) * Traits::Few::kChannels;
-    const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
-    for (unsigned todo = run.between(p.few_tokens, p.short_tokens); todo != 0; todo &= todo - 1) {
-        scan_sequence<typename Traits::Short, state_t>(p, shared.of_short, opaque(channel), run.first + lowest(todo));
-    }
-    scan_few<typename Traits::Few>(p, run, channel);
 }

@@ -179,11 +179,15 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
     assert n["few_tokens"] <= n["short_tokens"]
     run_blocks = launch.config.grid[0] - n["dim_blocks"][0] * n["long_at_a_time"]
     if n["short_tokens"] == 0:
-        assert run_blocks == 0
+        assert run_blocks == 0 and n["long_at_a_time"] == sequences + 2
     else:
         assert n["runs"][0] * n["run_sequences"] >= sequences + 2
         assert run_blocks == n["runs"][0] * ceil_div(max(dim, 1), THREADS)
-    assert n["long_at_a_time"] >= 1 or max(total, 1) <= n["short_tokens"]
+        possible = min(sequences + 2, max(total, 1) // (n["short_tokens"] + 1))
+        assert min(1, possible) <= n["long_at_a_time"] <= possible
+        assert n["long_goes_on"] == (n["long_at_a_time"] < possible)
+    if isinstance(kernel, SelectiveScanVarlenTilesFwd):
+        assert kernel.mixed == (n["short_tokens"] > 0)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ VARLEN_PARAMS = Params(
     ("short_tokens", "i4"),
     ("run_sequences", "i4"),
     ("long_at_a_time", "i4"),
+    ("long_goes_on", "i4"),
     ("states_is_vectors", "i4"),
     ("A_is_vectors", "i4"),
     ("query_start_loc_is_int64", "i4"),

@@ -20,7 +20,7 @@ SHAPES = (TileShape(8, 1, 1), TileShape(16, 2, 2))
 
 @dataclass(frozen=True)
 class SelectiveScanVarlenTilesFwd(Kernel):
-    """The TileShape of long sequences; of a short one, one lane owns a channel."""
+    """The TileShape of sequences or, when they are `mixed`, of the long ones."""
 
     unit: ClassVar[str] = "selective_scan_varlen_tiles_fwd"
     params: ClassVar[Params] = VARLEN_PARAMS
@@ -30,8 +30,9 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     lanes: int
     parts: int
     at_once: int
+    mixed: bool
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
-        for input_t, state_t, shape in product(FLOATS, FLOATS, SHAPES):
-            yield cls(input_t, state_t, *shape)
+        for input_t, state_t, shape, mixed in product(FLOATS, FLOATS, SHAPES, (False, True)):
+            yield cls(input_t, state_t, *shape, mixed)

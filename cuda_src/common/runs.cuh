@@ -59,10 +59,22 @@ __device__ __forceinline__ int find_long(const Operands& p, int from, int skippe
             const int count = __popc(found);
             if (skipped < count) {
                 for (; skipped > 0; --skipped) found &= found - 1;
-                return from + i * kWarpSize + lowest(found);
+                return uniform(from + i * kWarpSize + lowest(found));
             }
             skipped -= count;
         }
     }
     return p.sequences + 1;
+}
+
+// Calls take(number) for the long sequences of a block that has the one with so many before it: for that one, and when
+// there may be more of them than blocks at a time for every so-many-th further.
+template <typename Operands, typename Take>
+__device__ __forceinline__ void each_long(const Operands& p, int before, Take take) {
+    int number = find_long(p, -1, before, p.short_tokens);
+    while (number <= p.sequences) {
+        take(number);
+        if (!p.long_goes_on) return;
+        number = find_long(p, number + 1, p.long_at_a_time - 1, p.short_tokens);
+    }
 }

@@ -44,6 +44,7 @@ struct SelectiveScanVarlenOperands {
     int short_tokens;       // of so many in runs of them; the others are long
     int run_sequences;      // of a run
     int long_at_a_time;     // of so many long sequences a block has one
+    int long_goes_on;       // and then another: there may be more
     int states_is_vectors;  // accesses of as many states as a lane has are aligned
     int A_is_vectors;
     int query_start_loc_is_int64;

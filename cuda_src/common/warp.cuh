@@ -28,6 +28,17 @@ __device__ __forceinline__ unsigned lanes_where(bool holds) {
     return __ballot_sync(kAllLanes, holds);
 }
 
+// The number that all lanes have, where the compiler knows that it is the same: what follows from it is computed once
+// for all, and control flow that depends on it is the warp's.
+template <typename Int>
+__device__ __forceinline__ Int uniform(Int number) {
+    if constexpr (kArch >= 80) {
+        return __reduce_max_sync(kAllLanes, number);
+    } else {
+        return number;
+    }
+}
+
 // What a lane holds; behind the last lane follows the first.
 __device__ __forceinline__ int from_lane(int value, int lane) {
     return __shfl_sync(kAllLanes, value, lane & (kWarpSize - 1));

@@ -236,7 +236,7 @@ ODD: Any = {"slots": "odd"}
 
 UNIT = (
     # Every number of lanes and of states a lane, every access, and every dtype of states.
-    Case(35, "16+8+3+21"),
+    Case(35, "16+8+3+29"),
     Case(35, "16+8+3+13", **CHANNELS, state_dtype="bfloat16", pool="slots_innermost"),
     Case(3, "19+0+9", 1, dtype="float32", pool="offset", **ODD),
     Case(4, "off3+9+12", 2, 2, "float16", "float16", params="", matrices="offset_by_2", index="int64"),
