@@ -65,6 +65,9 @@ class Family:
         """A new array of `like`'s dtype and device that lies as a `dense` layout says, and its address."""
         raise NotImplementedError
 
+    def keep_if_captured(self, array: Any, device: int) -> None:
+        """Keep an array that only launches know when a graph that may repeat them for ever is being captured."""
+
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         """The array's contents, which waits for the device."""
         raise NotImplementedError
@@ -144,6 +147,7 @@ class CupyFamily(_ByteStrideFamily):
         self._cupy = cupy
         self._current_stream = cupy.cuda.get_current_stream
         self._get_device = cupy.cuda.runtime.getDevice
+        self._captured: list[Any] = []
 
     def _place(self, array: Any) -> tuple[int, int]:
         data = array.data
@@ -156,6 +160,11 @@ class CupyFamily(_ByteStrideFamily):
             with self._cupy.cuda.Device(layout.device):
                 array = _empty(self._cupy.ndarray, like.dtype, layout)
         return array, array.data.ptr
+
+    def keep_if_captured(self, array: Any, device: int) -> None:
+        # torch has a pool for every graph, CuPy one for all that anybody takes memory from.
+        if self._current_stream(device).is_capturing():
+            self._captured.append(array)
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         copy: np.ndarray[Any, Any] = self._cupy.asnumpy(array)

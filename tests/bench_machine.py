@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from cuconv.workloads.workload import Array, Workload
 
 HEADER = Header(
     time="2026-01-02T03:04:05+00:00", gpu="A GPU", compute_capability=90, driver="580.1", cuda="12.9", cupy="14.2",
-    torch=None, python="3.12.1", cuconv="0.1.0", source_digest="0123456789ab",
+    torch=None, peers={}, python="3.12.1", cuconv="0.1.0", source_digest="0123456789ab",
 )  # fmt: skip
 
 
@@ -45,8 +46,8 @@ class FakeMachine:
         self.host_calls: list[int] = []
         self.copied: list[int] = []
 
-    def header(self) -> Header:
-        return HEADER
+    def header(self, peers: dict[str, str] | None = None) -> Header:
+        return replace(HEADER, peers=peers or {})
 
     def clocks(self) -> str:
         return "1980 MHz of 1980 MHz"

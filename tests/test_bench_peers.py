@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from importlib.util import find_spec
 from types import ModuleType
@@ -280,3 +281,12 @@ class Broken:
             raise OSError("undefined symbol: _ZN3c10\nand more")
         if name.partition(".")[0] in ("fla", "flashinfer"):
             raise ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}")
+
+
+def test_versions_are_those_that_libraries_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    telling, silent = ModuleType("telling"), ModuleType("silent")
+    telling.__version__ = "1.2"  # type: ignore[attr-defined]
+    for module in (telling, silent):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    peers = [found.Loaded(replace(found.PEERS[0], library=name), min) for name in ("telling", "silent", "telling")]
+    assert found.versions(peers) == {"telling": "1.2", "silent": ""}

@@ -41,8 +41,8 @@ def test_keys_are_those_that_others_read(path: Path) -> None:
     header, kernel, host = (json.loads(line) for line in path.read_text().splitlines())
     assert header.pop("schema") == 1
     assert header.keys() == {
-        "kind", "time", "gpu", "compute_capability", "driver", "cuda", "cupy", "torch", "python", "cuconv",
-        "source_digest",
+        "kind", "time", "gpu", "compute_capability", "driver", "cuda", "cupy", "torch", "peers", "python",
+        "cuconv", "source_digest",
     }  # fmt: skip
     assert kernel.keys() == {
         "kind", "function", "sizes", "library", "kernel_us", "copy_us", "bytes_moved", "gb_per_s", "fraction_of_copy",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import cuconv
+from cuconv.ops.selective_scan_plan import scratch_size
 from tests import cases
 from tests.cases import selective_scan_fn as table
 from tests.fixed_calls import Fixed, assert_on_the_callers_cupy_stream
@@ -39,6 +40,28 @@ def test_a_torch_graph_keeps_the_memory_between_launches() -> None:
         torch.full((2**22,), float("nan"), device="cuda")
         graph.replay()
         fixed.check()
+
+
+def test_a_cupy_graph_keeps_the_memory_between_launches() -> None:
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", table, SIMILAR[0])
+    size = scratch_size(table.operands(SIMILAR[0]))
+    assert size > 0
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream, cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):
+        # So that the pool has memory to give while a graph is captured.
+        fixed()
+        stream.synchronize()
+        stream.begin_capture()
+        fixed()
+        graph = stream.end_capture()
+        others = [cupy.full(size, 7.0, cupy.float32) for _ in range(4)]
+        for case in (*SIMILAR, SIMILAR[0]):
+            fixed.take(Fixed("cupy", table, case))
+            graph.launch(stream)
+            stream.synchronize()
+            fixed.check()
+        assert all(bool((other == 7.0).all()) for other in others)
 
 
 def test_all_launches_are_on_the_callers_stream() -> None:

@@ -37,8 +37,8 @@ class Machine:
         self._rounds = {"rounds": QUICK_ROUNDS} if quick else {}
         self._copies: dict[int, float] = {}
 
-    def header(self) -> Header:
-        """This machine, now."""
+    def header(self, peers: dict[str, str] | None = None) -> Header:
+        """This machine, now, and the versions of the libraries beside."""
         properties = self._cupy.cuda.runtime.getDeviceProperties(self._device.id)
         runtime = self._cupy.cuda.runtime.runtimeGetVersion()
         return Header(
@@ -49,6 +49,7 @@ class Machine:
             cuda=f"{runtime // 1000}.{runtime % 1000 // 10}",
             cupy=self._cupy.__version__,
             torch=tensors.torch_version(),
+            peers=peers or {},
             python=platform.python_version(),
             cuconv=_version(),
             source_digest=source.load().digest[:12],

@@ -30,6 +30,8 @@ class Header:
     cuda: str
     cupy: str
     torch: str | None
+    peers: dict[str, str]
+    """The libraries beside, and their versions."""
     python: str
     cuconv: str
     source_digest: str

@@ -47,8 +47,9 @@ def run(measured: Measured) -> str:
     """On what, with what and when: every machine that there are rows of."""
     days: dict[str, list[str]] = {}
     for header in measured.headers:
-        torch = f", torch {header.torch}" if header.torch else ""
-        machine = f"One {header.gpu} (driver {header.driver}, CuPy {header.cupy} for CUDA {header.cuda}{torch})"
+        others = {"torch": header.torch, **header.peers}
+        named = "".join(f", {name} {version}" for name, version in others.items() if version)
+        machine = f"One {header.gpu} (driver {header.driver}, CuPy {header.cupy} for CUDA {header.cuda}{named})"
         days.setdefault(machine, []).append(header.time.partition("T")[0])
     spans = [
         f"{machine}, {first}" if (first := min(found)) == (last := max(found)) else f"{machine}, {first} to {last}"

@@ -7,12 +7,12 @@ import contextlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cuconv.bench import device, measure, results
 from cuconv.bench.machine import Machine
-from cuconv.bench.peers.found import LIBRARIES, Loaded, find, libraries
+from cuconv.bench.peers.found import LIBRARIES, Loaded, find, libraries, versions
 from cuconv.bench.results import OURS, Header, Host, Kernel, Row
 from cuconv.cli.console import CANNOT, OK, WRONG, CannotRun, Console
 from cuconv.dtypes import FLOATS
@@ -62,10 +62,10 @@ def _run(
     peers, missing = find(names, functions)
     if options.peers != "all" and missing:
         raise CannotRun("--peers: " + "; ".join(f"{name} cannot be used here ({why})" for name, why in missing.items()))
-    header = machine.header()
+    header = machine.header(versions(peers))
     record = Record(options.output)
     record.add(header)
-    for line in heading(header, machine.clocks(), peers, missing):
+    for line in heading(header, machine.clocks(), missing):
         console.line(line)
     is_alive = True
     for function in functions:
@@ -150,14 +150,14 @@ def _function(
     return True
 
 
-def heading(header: Header, clocks: str, peers: Iterable[Loaded], missing: dict[str, str]) -> Iterator[str]:
+def heading(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[str]:
     """On what it runs, beside what, and the columns' names."""
     clock = f", multiprocessors at {clocks}" if clocks else ""
     yield f"{header.gpu}, sm_{header.compute_capability}, driver {header.driver}, CUDA {header.cuda}{clock}"
     torch = f", torch {header.torch}" if header.torch else ""
     code = f"device code {header.source_digest}"
     yield f"cuconv {header.cuconv}, {code}, CuPy {header.cupy}{torch}, Python {header.python}"
-    here = ", ".join(dict.fromkeys(loaded.peer.library for loaded in peers))
+    here = ", ".join(f"{name} {version}".strip() for name, version in header.peers.items())
     absent = "; ".join(f"{name} ({why})" for name, why in missing.items())
     yield from textwrap.wrap(
         f"beside {here or 'no other library'}" + (f"; not here: {absent}" if absent else ""), COLUMNS

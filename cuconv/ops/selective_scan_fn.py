@@ -59,9 +59,8 @@ def selective_scan_fn(
 
     Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
     tokens have vector kernels. Kernels run on the caller's current stream. Where there are few channels, long
-    sequences are cut and their parts scanned at the same time, with memory for a state a part from the library of u: a
-    graph that is captured from CuPy needs a memory pool that nobody else takes from. NumPy arrays are computed on the
-    CPU, in float64.
+    sequences are cut and their parts scanned at the same time, with memory for a state a part from the library of u,
+    which stays taken when a graph is captured from CuPy. NumPy arrays are computed on the CPU, in float64.
 
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.
@@ -106,7 +105,8 @@ def selective_scan_fn(
     if call.device == HOST:
         _run_reference(o, given, out, last_state_out, chunk_states_out)
     elif call.scratch:
-        _held, address = family.new(A, call.scratch)
+        scratch, address = family.new(A, call.scratch)
+        family.keep_if_captured(scratch, call.device)
         call.enqueue([*pointers, address], family)
     else:
         call.enqueue(pointers, family)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from cuconv.bench.peers import causal_conv1d, eager, fla, flashinfer, mamba_ssm, megatron, vllm
@@ -43,3 +44,9 @@ def find(names: Collection[str], functions: Collection[str]) -> tuple[list[Loade
             except ImportError as error:
                 missing[peer.library] = str(error)
     return loaded, missing
+
+
+def versions(peers: Iterable[Loaded]) -> dict[str, str]:
+    """What the libraries of these peers say of themselves, by their names; nothing of one that does not say."""
+    names = dict.fromkeys(loaded.peer.library for loaded in peers)
+    return {name: str(getattr(sys.modules.get(name), "__version__", "")) for name in names}
