@@ -45,11 +45,10 @@ struct CausalConv1dVarlenOperands {
     index_t bias_stride;
 };
 
-// Calls visit(begin, end, is_someones) for the runs of tokens that reach into those from `from` to `to` - 1, in order:
-// the sequences, and what is nobody's. All lanes of a warp take part, with the same tokens. They look at 32 sequences
-// in one step, so that one step finds the first of thirty sequences and two that of a thousand.
-template <typename Visit>
-__device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
+// The number of a run of tokens, a sequence or what is nobody's, that the token `from` is in or that is shortly before
+// it. All lanes of a warp take part. They look at 32 sequences in one step, so that none is needed for thirty sequences
+// and one for a thousand.
+__device__ __forceinline__ int find_run(const CausalConv1dVarlenOperands& p, int from) {
     int low = -1;
     for (int high = p.sequences + 1; high - low >= kWarpSize;) {
         const int step = (high - low + kWarpSize - 1) / kWarpSize;
@@ -57,17 +56,34 @@ __device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands
         low += step * __popc(lanes_where(number < high && first_token(p, number) <= from));
         high = min(high, low + step);
     }
+    return low;
+}
+
+// Of the runs of tokens that reach into those from `from` to `to` - 1, in order, 31 at a time: calls visit(number,
+// begin, end, slot, lanes), where a lane has a run each, and `lanes` are those that have one that does.
+template <typename Visit>
+__device__ __forceinline__ void visit_runs(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
+    int low = find_run(p, from);
     int next;
     do {
-        const int begin = first_token(p, low + lane_id());
-        const unsigned someones = lanes_where(load_slot(p, low + lane_id()) >= 0);
+        const int number = low + lane_id();
+        const int begin = first_token(p, number);
+        const int slot = load_slot(p, number);
         const int end = from_lane(begin, lane_id() + 1);
-        unsigned left = lanes_where(lane_id() < kWarpSize - 1 && begin < min(end, to) && end > from);
+        visit(number, begin, end, slot, lanes_where(lane_id() < kWarpSize - 1 && begin < min(end, to) && end > from));
+        next = from_lane(begin, kWarpSize - 1);
+        low += kWarpSize - 1;
+    } while (next < min(to, p.total));
+}
+
+// Calls visit(begin, end, is_someones) for each of these runs, with all lanes of the warp.
+template <typename Visit>
+__device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
+    visit_runs(p, from, to, [&](int, int begin, int end, int slot, unsigned left) {
+        const unsigned someones = lanes_where(slot >= 0);
         for (; left != 0; left &= left - 1) {
             const int lane = __ffs(left) - 1;
             visit(from_lane(begin, lane), from_lane(end, lane), (someones >> lane & 1) != 0);
         }
-        next = from_lane(begin, kWarpSize - 1);
-        low += kWarpSize - 1;
-    } while (next < min(to, p.total));
+    });
 }
