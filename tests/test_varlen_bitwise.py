@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuconv.ops import causal_conv1d_varlen_plan
 from tests import emulator
 from tests.cases import causal_conv1d_fn, causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
 from tests.cases.causal_conv1d_varlen_fn import Case
@@ -57,6 +58,20 @@ def test_every_layout_gives_the_same_bits(dtype: str, run: Runner) -> None:
         got = run(table, other, with_pool_of(other, values, live(values["conv_states"], case)))
         assert_same_bits(got["out"], wanted["out"], other.id)
         assert_same_bits(live(got["conv_states"], other), live(wanted["conv_states"], case), f"states of {other.id}")
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_short_sequences_give_the_bits_of_long_ones(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel for either; the emulator's calls are planned anew."""
+    table = causal_conv1d_varlen_fn
+    case = Case(33, "off2+300+0+3+9x1+2+off1", width, layout="tokens", slots="odd")
+    values = table.inputs(case)
+    short = emulated(table, case, values)
+    kernel = type(table.launch(case).kernel)  # type: ignore[union-attr]
+    monkeypatch.setattr(causal_conv1d_varlen_plan, "SHORT", 0)
+    assert type(table.launch(case).kernel) is not kernel  # type: ignore[union-attr]
+    for name, wanted in emulated(table, case, values).items():
+        assert_same_bits(short[name], wanted, name)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from cuconv.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.kernels.causal_conv1d_varlen_fwd import CausalConv1dVarlenFwd
 from cuconv.kernels.causal_conv1d_varlen_rows_fwd import WARPS, CausalConv1dVarlenRowsFwd
+from cuconv.kernels.causal_conv1d_varlen_shortrows_fwd import CHANNELS, CausalConv1dVarlenShortrowsFwd
 from cuconv.kernels.varlen import MAX_TOKENS
 from cuconv.launch import MAX_DIVIDEND, WARP_SIZE
 from cuconv.layout import Layout
@@ -64,6 +66,10 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
     if isinstance(kernel, CausalConv1dVarlenRowsFwd):
         assert_rows_are_aligned(o, launch, vec)
         return
+    if isinstance(kernel, CausalConv1dVarlenShortrowsFwd):
+        assert kernel.tile % vec == 0 and int(n["tiles"][0]) * kernel.tile >= total
+        assert all(x % vec == to % vec == 0 for x, to in row_starts(o))
+        return
     if vec == 1:
         return
     assert dim % vec == 0 and o.x.strides[0] == 1
@@ -93,9 +99,18 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
 
 def assert_rows_are_aligned(o: Operands, launch: Launch, vec: int) -> None:
     """Of x and out alike, and the vectors are enough wherever among aligned addresses a row begins."""
-    dim, total = o.x.shape
-    n = numbers_of(launch)
+    n, total = numbers_of(launch), o.x.shape[1]
     phases = []
+    for x, to in row_starts(o):
+        phases.append(x % vec)
+        assert to % vec == phases[-1]
+    kernel: Any = launch.kernel
+    assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * vec >= total + max(phases)
+
+
+def row_starts(o: Operands) -> Iterator[tuple[int, int]]:
+    """Where rows of contiguous tokens begin in x and in their output, of some channels."""
+    dim, total = o.x.shape
     for channel in some(dim):
         begin = 0
         for out in o.outs:
@@ -106,10 +121,7 @@ def assert_rows_are_aligned(o: Operands, launch: Launch, vec: int) -> None:
                 break
             begin += heads * head_dim
         assert total == 1 or (o.x.strides[1] == out.strides[0] == 1)
-        phases.append((o.x.first + channel * o.x.strides[0]) % vec)
-        assert to % vec == phases[-1]
-    kernel: Any = launch.kernel
-    assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * vec >= total + max(phases)
+        yield o.x.first + channel * o.x.strides[0], to
 
 
 SIZES = st.one_of(FEW, MANY.map(lambda n: min(n, MAX_TOKENS)))
@@ -146,6 +158,9 @@ def test_indices_fit_at_any_size(
     if isinstance(kernel, CausalConv1dVarlenRowsFwd):
         assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * kernel.vec <= MAX_DIVIDEND
         assert int(n["group_blocks"][0]) * WARPS <= MAX_DIVIDEND
+    elif isinstance(kernel, CausalConv1dVarlenShortrowsFwd):
+        assert shape[1] <= int(n["tiles"][0]) * kernel.tile <= MAX_DIVIDEND
+        assert shape[0] <= launch.config.grid[0] // int(n["tiles"][0]) * CHANNELS
     else:
         groups, head_groups, _ = map(int, n["mix"])
         rows = int(n["tiles"]) if isinstance(kernel, CausalConv1dVarlenFwd) else WARPS

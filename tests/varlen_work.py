@@ -12,6 +12,7 @@ from cuconv.kernel import Kernel
 from cuconv.kernels.causal_conv1d_varlen_fwd import CausalConv1dVarlenFwd
 from cuconv.kernels.causal_conv1d_varlen_l2norm_fwd import CausalConv1dVarlenL2normFwd
 from cuconv.kernels.causal_conv1d_varlen_rows_fwd import GROUP, WARPS, CausalConv1dVarlenRowsFwd
+from cuconv.kernels.causal_conv1d_varlen_shortrows_fwd import CHANNELS, CausalConv1dVarlenShortrowsFwd
 from cuconv.launch import WARP_SIZE
 from cuconv.layout import Layout
 from cuconv.ops.causal_conv1d_varlen_plan import Launch, Operands
@@ -174,8 +175,22 @@ def rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
             yield Write(range(channel, channel + 1), tile(p, heads, row_tile * count - phase, count))
 
 
+def short_rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
+    kernel, tiles, heads = launch.kernel, int(numbers_of(launch)["tiles"][0]), p.heads()
+    assert isinstance(kernel, CausalConv1dVarlenShortrowsFwd)
+    for block in range(launch.config.grid[0]):
+        group, number = divmod(block, tiles)
+        channels = range(group * CHANNELS, min((group + 1) * CHANNELS, p.o.x.shape[0]))
+        first = number * kernel.tile
+        yield Write(channels, tile(p, heads, first, kernel.tile))
+        for sequence, begin in enumerate(p.starts):
+            if begin in range(first, first + kernel.tile):
+                yield from write_head(p, sequence, channels)
+
+
 WRITES: dict[type[Kernel], Callable[[Problem, Launch], Iterator[Write]]] = {
     CausalConv1dVarlenFwd: channel_writes,
     CausalConv1dVarlenL2normFwd: l2norm_writes,
     CausalConv1dVarlenRowsFwd: rows_writes,
+    CausalConv1dVarlenShortrowsFwd: short_rows_writes,
 }

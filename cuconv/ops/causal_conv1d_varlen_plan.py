@@ -10,9 +10,13 @@ from cuconv.kernels import ranges
 from cuconv.kernels.causal_conv1d_varlen_fwd import CausalConv1dVarlenFwd
 from cuconv.kernels.causal_conv1d_varlen_l2norm_fwd import CausalConv1dVarlenL2normFwd
 from cuconv.kernels.causal_conv1d_varlen_rows_fwd import CausalConv1dVarlenRowsFwd
+from cuconv.kernels.causal_conv1d_varlen_shortrows_fwd import WIDTHS, CausalConv1dVarlenShortrowsFwd
 from cuconv.kernels.conv import channel_tile_tokens, channel_vector_bytes, slots_for, taps_are_packed
 from cuconv.launch import WARP_SIZE, ceil_div, widest_vector
 from cuconv.layout import Layout
+
+SHORT = 256
+"""Tokens, on average, of sequences whose heads are worth a tile in shared memory when tokens are contiguous."""
 
 
 class Operands(NamedTuple):
@@ -53,7 +57,10 @@ def plan(o: Operands) -> Launch | None:
         return _normalized(o)
     if is_channel_contiguous(o.x) or not _has_contiguous_tokens(o.x, 1):
         return _channels(o)
-    return _rows(o) if all(_has_contiguous_tokens(out, 0) for out in o.outs) else _channels(o)
+    if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
+        return _channels(o)
+    is_short = o.x.shape[1] < SHORT * o.sequences and o.weight.shape[1] in WIDTHS
+    return _short_rows(o) if is_short else _rows(o)
 
 
 def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
@@ -98,6 +105,17 @@ def _rows(o: Operands) -> Launch:
     kernel = CausalConv1dVarlenRowsFwd(slots=slots_for(row_vecs), **_axes(o, vec))
     config, division = kernel.launch_config(dim, row_vecs, o.sequences)
     return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _short_rows(o: Operands) -> Launch:
+    # Where the vectors of a tile begin is the same for all rows.
+    dim, total = o.x.shape
+    quantities = [o.x.first, *o.x.active(0)]
+    for out in o.outs:
+        quantities += [out.first, *out.active(1, 2)]
+    kernel = CausalConv1dVarlenShortrowsFwd(**_axes(o, widest_vector(o.x.itemsize, *quantities)))
+    config, division = kernel.launch_config(dim, total)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, 1), **division))
 
 
 def _channel_vector(o: Operands) -> int:

@@ -59,6 +59,15 @@ __device__ __forceinline__ int opaque(int number) {
     return number;
 }
 
+// The same pointer, of which the compiler knows that it is one to global memory.
+template <typename T>
+__device__ __forceinline__ T* as_global(T* pointer) {
+#if defined(__CUDA_ARCH__)
+    __builtin_assume(__isGlobal(pointer));
+#endif
+    return pointer;
+}
+
 // Has memory that is read soon brought into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* pointer) {
 #if defined(__CUDA_ARCH__)
@@ -67,11 +76,16 @@ __device__ __forceinline__ void prefetch(const void* pointer) {
 }
 
 // Starts to copy 16 bytes from global to shared memory, both aligned to that; before GPUs could do so on their own, has
-// them copied when it returns.
+// them copied when it returns. Through the L1 cache when other blocks want the same.
+template <bool kThroughL1>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+    if constexpr (kThroughL1) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+    } else {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+    }
 #else
     *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
 #endif

@@ -69,6 +69,7 @@ UNIT = (
     Case((5, 8, 3), "11+off3+off2", 3, "float32", "bfloat16", "float16", others="strided", activation=None),
     # Tokens contiguous: every row is one range's.
     Case((2, 1, 2), "600+10x1", initial="all", **ROWS),
+    Case((20, 13, 7), "90in512", initial="all", **ROWS, **ODD),
     Case((3, 1), "33+0+8", layout="tokens_sliced", out="tokens_sliced+tokens_offset_by_2", pool="columns", **ODD),
     Case((1, 2), "33+8", layout="tokens_aligned", out="tokens_aligned+channels"),
     Case((2, 3), "0+0"),

@@ -83,10 +83,19 @@ UNIT = (
     Case(9, "150+off3", 16, "float32", bias=None, activation=None, state_dtype="bfloat16", **ROWS),
     Case(3, "21x3+0", 3, index="int64", others="strided", **ROWS, **ODD),
     Case(3, "100+off7", 9, "float16", "bfloat16", layout="tokens_offset_by_1", out="tokens", pool="slots"),
-    Case(2, "off3+70+2x1", 7, layout="tokens_offset_by_2", state_dtype="float32", pool="backward", others="backward"),
+    Case(2, "off3+70+2x1", 7, layout="tokens_offset_by_2", out="tokens", state_dtype="float32", pool="backward"),
     Case(3, "33+16+40", 10, layout="tokens_offset_by_4", out="tokens", weight_dtype="float16", activation="swish"),
     without(Case(3, "45+off4", 8, "bfloat16", "float32", layout="tokens_sliced")),
     Case(3, "45+1", 15, "float32", layout="tokens_spaced", out="tokens_backward", **ODD),
+    # The same and short: sequences that end with a tile or a warp's part of it, that go on into the next by less than a
+    # filter, shorter than a filter and longer than a tile; 32 channels and some.
+    Case(36, "off3+253+1+255+1+2+3+63+65+off9+20x1+0+93", initial="all", **ROWS, **ODD),
+    Case(33, "127+2+125+1+1+1+64+32x1+off31", 3, "float32", pool="columns", index="int64", **ROWS),
+    Case(32, "31+33+62+3+2x127+126+4+31x4+0", 5, "float32", bias=None, state_dtype="bfloat16", initial="all", **ROWS),
+    Case(35, "254+4+off250+5+60x3+14", 2, "float16", layout="tokens_sliced", state_dtype="float32", activation=None),
+    Case(33, "255+3+600+30x1+49", 4, pool="slots", index="mixed", others="strided", initial="all", **ROWS, **ODD),
+    Case(2, "2x1+2+3+4+5+off510+1+0", 5, layout="tokens_offset_by_4", out="tokens", pool="columns_longer"),
+    without(Case(34, "250+9+off3+9x20", 4, "float16", "float32", **ROWS)),
     Case(5, "7+0+90in200", pool="columns", initial="all", **ROWS, **ODD),
     Case(5, "all33", out="channels", pool="columns", slots=None, **ROWS),
     # Nothing to convolve, and values that saturate silu.
@@ -100,6 +109,7 @@ UNIT = (
 _BATCHES = ("1", "2", "3", "4", "7+8+9", "64", "255+257", "1023+1", "2000x1", "2000in2000", "2000in9000", "1500+500x1",
             "4096+16x256", "off7+300+0+off60", "50x3+50x0+50x5")  # fmt: skip
 _BOTH = ("channels", "tokens")
+_TOKENS = ("tokens", "tokens_sliced", "tokens_aligned", "tokens_offset_by_1", "tokens_offset_by_2")
 _MIXED_DTYPES = [(a, b, c) for a in ROUNDING for b in ROUNDING for c in ROUNDING]
 
 EDGE = tuple(
@@ -121,6 +131,8 @@ EDGE = tuple(
                 for b in _BOTH
                 for c in POOLS
             ),
+            *(Case(40, "700in5000+off9", n, a, initial="all", **ROWS) for n in range(2, 6) for a in ROUNDING),
+            *(Case(40, f"off5+90in{n}+300+off7", layout=a, **ODD) for n in range(999, 1007) for a in _TOKENS),
             *(Case(70000, "9+4", layout=a) for a in _BOTH),
             *(Case(2, f"{2**20}+1", layout=a) for a in _BOTH),
         ]
