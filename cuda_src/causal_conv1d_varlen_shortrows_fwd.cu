@@ -23,7 +23,7 @@ struct CausalConv1dVarlenShortrowsFwdParams {
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu>
 struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 8;  // as many as shared memory holds
+    static constexpr int kMinBlocks = 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
     static constexpr int kAhead = 2;      // states that a warp has on their way
     using Tile = ShortTile<kWidth, input_t, kVec>;
     static_assert(Tile::kThreads == kThreads);

@@ -93,7 +93,7 @@ __device__ __forceinline__ int channels_there(const CausalConv1dVarlenOperands& 
 template <int kVec, typename T>
 __device__ __forceinline__ void copy_unit(T* to, const T* from) {
     if constexpr (kVec * sizeof(T) == 16) {
-        copy_async<false>(to, from);
+        copy_async(to, from);
     } else {
         store(to, load<kVec>(from));
     }

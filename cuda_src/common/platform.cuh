@@ -76,16 +76,12 @@ __device__ __forceinline__ void prefetch(const void* pointer) {
 }
 
 // Starts to copy 16 bytes from global to shared memory, both aligned to that; before GPUs could do so on their own, has
-// them copied when it returns. Through the L1 cache when other blocks want the same.
-template <bool kThroughL1>
+// them copied when it returns. Through the L1 cache: past it blocks that
+// want the same wait for each other.
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (kThroughL1) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-    } else {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-    }
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 #else
     *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
 #endif

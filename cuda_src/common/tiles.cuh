@@ -62,7 +62,7 @@ struct MatrixCopy {
 
     // All tokens of the tile, asynchronously.
     __device__ __forceinline__ void copy(Matrix& to, index_t stride, unsigned d_state, int tile) const {
-        each_row(to, stride, d_state, tile, [](T* place, const T* from) { copy_async<true>(place, from); });
+        each_row(to, stride, d_state, tile, [](T* place, const T* from) { copy_async(place, from); });
     }
 
     // Those among `begin` to `end` - 1; the others become zero.

@@ -90,6 +90,7 @@ UNIT = (
     # The same and short: sequences that end with a tile or a warp's part of it, that go on into the next by less than a
     # filter, shorter than a filter and longer than a tile; 32 channels and some.
     Case(36, "off3+253+1+255+1+2+3+63+65+off9+20x1+0+93", initial="all", **ROWS, **ODD),
+    Case(33, "off1+126+1+129+31+33+2+60+3x1+66", initial="all", **ROWS),
     Case(33, "127+2+125+1+1+1+64+32x1+off31", 3, "float32", pool="columns", index="int64", **ROWS),
     Case(32, "31+33+62+3+2x127+126+4+31x4+0", 5, "float32", bias=None, state_dtype="bfloat16", initial="all", **ROWS),
     Case(35, "254+4+off250+5+60x3+14", 2, "float16", layout="tokens_sliced", state_dtype="float32", activation=None),
