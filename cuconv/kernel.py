@@ -15,6 +15,7 @@ import numpy as np
 
 from cuconv.dtypes import DType
 from cuconv.jit.build import build
+from cuconv.jit.cache import Artifact
 from cuconv.launch import LaunchConfig
 
 MAX_ARGUMENT_BYTES = 4096
@@ -86,9 +87,22 @@ def _load(kernel: Kernel, device: int) -> LoadedKernel:
     import cupy
 
     with cupy.cuda.Device(device) as current:
-        artifact = build(kernel.file, kernel.expression, int(current.compute_capability))
-        module = cupy.RawModule(path=str(artifact.path))
-        return LoadedKernel(module, module.get_function(artifact.symbol).kernel.ptr, device, kernel.params)
+        capability = int(current.compute_capability)
+        artifact = build(kernel.file, kernel.expression, capability)
+        try:
+            return _loaded(kernel, artifact, device)
+        except Exception:
+            if artifact.path.exists():
+                raise
+        # Another process has cleared the cache in between.
+        return _loaded(kernel, build(kernel.file, kernel.expression, capability), device)
+
+
+def _loaded(kernel: Kernel, artifact: Artifact, device: int) -> LoadedKernel:
+    import cupy
+
+    module = cupy.RawModule(path=str(artifact.path))
+    return LoadedKernel(module, module.get_function(artifact.symbol).kernel.ptr, device, kernel.params)
 
 
 class _Slot:
