@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import emulator
-from tests.runners import Runner, emulated, on_gpu
+from tests.support.runners import Runner, emulated, on_gpu
 
 BIG_MEMORY_GIB = 24
 

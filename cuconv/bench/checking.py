@@ -11,9 +11,9 @@ import numpy as np
 import cuconv
 from cuconv.bench import device
 from cuconv.bench.numerics import Arrays, Difference, compare
-from cuconv.dtypes import BFLOAT16, FLOAT32, FLOATS
-from cuconv.workloads.tables import SMALL, workloads
-from cuconv.workloads.workload import Workload
+from cuconv.bench.workloads import SMALL, workloads
+from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS
+from cuconv.runtime.workload import Workload
 
 MIXED = "mixed"
 """bfloat16 beside filters and states of float32."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import cuconv
-from cuconv.abstract import launches_of
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact
-from cuconv.kernel import Kernel
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.abstract import launches_of
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.workload import Workload
 
 MOST_JOBS = 16
 """Kernels at a time: the compiler takes some hundred megabytes for each."""

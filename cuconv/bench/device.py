@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.workloads.workload import Array, Workload
+from cuconv.runtime.workload import Array, Workload
 
 POISON = 0xFF
 """Every byte of what is to be written: a NaN in every float format."""

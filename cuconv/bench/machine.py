@@ -16,9 +16,9 @@ from cuconv.bench import device
 from cuconv.bench.gpus import present
 from cuconv.bench.peers import tensors
 from cuconv.bench.results import Header
+from cuconv.bench.timing import REPLAYS, Call, Replay, copy_time, host_time, sets_needed
 from cuconv.jit import source
-from cuconv.timing import REPLAYS, Call, Replay, copy_time, host_time, sets_needed
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.workload import Workload
 
 Name = TypeVar("Name")
 

@@ -13,8 +13,8 @@ from cuconv.bench.numerics import Difference, compare
 from cuconv.bench.peers.found import Loaded
 from cuconv.bench.peers.peer import Ready
 from cuconv.bench.results import OURS, Host, Kernel
-from cuconv.timing import Call, Percentiles
-from cuconv.workloads.workload import Workload
+from cuconv.bench.timing import Call, Percentiles
+from cuconv.runtime.workload import Workload
 
 SHARE = 0.7
 """Of the free memory: the rest is for what calls allocate."""

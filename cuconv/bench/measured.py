@@ -8,9 +8,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from cuconv.bench.makers import MAKERS
 from cuconv.bench.results import OURS, Header, Host, Kernel, Row
-from cuconv.workloads.makers import MAKERS
-from cuconv.workloads.tables import REPORT
+from cuconv.bench.workloads import REPORT
 
 Sizes = Mapping[str, Any]
 

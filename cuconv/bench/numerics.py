@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 
 import cuconv
-from cuconv.dtypes import BY_NUMPY, FLOATS
-from cuconv.reference.selective_state_update import softplus
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.activation import softplus
+from cuconv.runtime.dtypes import BY_NUMPY, FLOATS
+from cuconv.runtime.workload import Workload
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]

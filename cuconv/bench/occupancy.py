@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cuconv.launch import WARP_SIZE, ceil_div
+from cuconv.runtime.launch import WARP_SIZE, ceil_div
 
 REGISTERS = 64 * 1024
 """Of a multiprocessor."""

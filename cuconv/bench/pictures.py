@@ -30,7 +30,7 @@ from cuconv.bench.drawing import (
 )
 from cuconv.bench.measured import Measured, batch_text, microseconds
 from cuconv.bench.results import OURS, Kernel
-from cuconv.workloads.conv import CHANNELS, TOKENS
+from cuconv.runtime.workload import CHANNELS, TOKENS
 
 _PREFILL, _STEP = ("packed prefill", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))
 OPERATIONS = {

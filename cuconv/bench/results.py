@@ -9,8 +9,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
 
-from cuconv.errors import message, one_of
-from cuconv.timing import Percentiles
+from cuconv.bench.timing import Percentiles
+from cuconv.runtime.errors import message, one_of
 
 SCHEMA = 1
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from cuconv.bench.measured import Measured, Sizes, batch_text, microseconds, report
 from cuconv.bench.results import Kernel
-from cuconv.errors import message, one_of
-from cuconv.workloads.batches import lengths
-from cuconv.workloads.conv import CHANNELS, TOKENS
-from cuconv.workloads.tables import REPORT
+from cuconv.bench.workloads import REPORT
+from cuconv.runtime.batches import lengths
+from cuconv.runtime.errors import message, one_of
+from cuconv.runtime.workload import CHANNELS, TOKENS
 
 PEER = "best peer µs"
 TIMES = ("µs", "of copy", PEER)

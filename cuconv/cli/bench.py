@@ -12,15 +12,15 @@ from pathlib import Path
 
 from cuconv.bench import device, measure, results
 from cuconv.bench.machine import Machine
+from cuconv.bench.makers import MAKERS, parse
+from cuconv.bench.models import MODELS
 from cuconv.bench.peers.found import LIBRARIES, Loaded, find, libraries, versions
 from cuconv.bench.results import OURS, Header, Host, Kernel, Row
+from cuconv.bench.workloads import REPORT, of_model, workloads
 from cuconv.cli.console import CANNOT, OK, WRONG, CannotRun, Console
-from cuconv.dtypes import FLOATS
-from cuconv.errors import message
-from cuconv.models import MODELS
-from cuconv.workloads.makers import MAKERS, parse
-from cuconv.workloads.tables import REPORT, of_model, workloads
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.dtypes import FLOATS
+from cuconv.runtime.errors import message
+from cuconv.runtime.workload import Workload
 
 COLUMNS, LABEL = 140, 58
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cuconv.cli.console import OK, WRONG, Console, size_text
-from cuconv.errors import message
 from cuconv.jit import cache, contents, source
 from cuconv.jit.contents import Contents, Entry
+from cuconv.runtime.errors import message
 
 REPAIR = "cuconv cache verify --repair"
 

@@ -14,9 +14,9 @@ from cuconv.bench import device
 from cuconv.bench.checking import DTYPES, MIXED, Case, DeviceLost, Row, Runner, cases, check, on_gpu
 from cuconv.bench.compiling import compile_all, kernels_of
 from cuconv.bench.gpus import Gpu, present
+from cuconv.bench.makers import MAKERS
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
-from cuconv.errors import message
-from cuconv.workloads.makers import MAKERS
+from cuconv.runtime.errors import message
 
 MOST_LISTED = 20
 """Wrong calls that are listed one by one."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from cuconv.cli.console import size_text
 from cuconv.cli.finding import Finding, isolated, pip_install, reason_of
-from cuconv.errors import message
+from cuconv.runtime.errors import message
 
 WITHOUT_GPU = "kernels can be compiled ahead (cuconv warmup --arch 90), and NumPy arrays are computed on the CPU"
 OLDEST_CUPY = 13

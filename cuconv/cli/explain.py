@@ -7,15 +7,15 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import cuconv
-from cuconv.abstract import launches_of
 from cuconv.bench import device
 from cuconv.bench.gpus import EMPTY_KERNEL, KNOWN, REFERENCE, Gpu, present
+from cuconv.bench.makers import MAKERS, parse
 from cuconv.bench.occupancy import occupancy
-from cuconv.call import Launch
 from cuconv.cli.console import OK, CannotRun, Console
-from cuconv.errors import message, one_of
-from cuconv.workloads.makers import MAKERS, parse
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.abstract import launches_of
+from cuconv.runtime.call import Launch
+from cuconv.runtime.errors import message, one_of
+from cuconv.runtime.workload import Workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

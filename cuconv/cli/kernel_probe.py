@@ -11,9 +11,9 @@ from functools import partial
 
 import numpy as np
 
+from cuconv.bench.copy import Copy
 from cuconv.cli.finding import Finding, isolated, pip_install
 from cuconv.jit.build import build
-from cuconv.kernels.copy import Copy
 
 ANY_ARCH = 90
 """What is compiled for where there is no GPU, if NVRTC can."""

@@ -11,7 +11,7 @@ from cuconv.bench import pictures, tables
 from cuconv.bench.measured import Measured
 from cuconv.bench.results import latest
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
-from cuconv.errors import message
+from cuconv.runtime.errors import message
 
 RESULTS = Path(__file__).resolve().parents[2] / "tests" / "benchmarks" / "results"
 """In a source tree; an installed package has none."""

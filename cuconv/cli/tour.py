@@ -11,11 +11,11 @@ from typing import Any
 
 from cuconv.bench import device
 from cuconv.bench.compiling import compile_all, kernels_of
+from cuconv.bench.workloads import of_model
 from cuconv.cli import options_for
 from cuconv.cli.console import CANNOT, OK, WRONG, CannotRun, Console
 from cuconv.jit.cache import Artifact
-from cuconv.kernel import Kernel
-from cuconv.workloads.tables import of_model
+from cuconv.runtime.kernel import Kernel
 
 MODELS = ("mamba2-130m", "qwen3-next-80b")
 """Whose layers are timed, or compiled where there is no GPU."""

@@ -13,16 +13,16 @@ from typing import Any
 
 from cuconv.bench import device
 from cuconv.bench.compiling import MOST_JOBS, compile_each, default_jobs, kernels_of
+from cuconv.bench.makers import MAKERS, parse
+from cuconv.bench.models import MODELS
+from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
-from cuconv.dtypes import BFLOAT16, FLOATS
-from cuconv.errors import message
 from cuconv.jit import cache
 from cuconv.jit.cache import Artifact
-from cuconv.kernel import Kernel
-from cuconv.models import MODELS
-from cuconv.workloads.makers import MAKERS, parse
-from cuconv.workloads.tables import REPORT, SMALL, of_model, workloads
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.dtypes import BFLOAT16, FLOATS
+from cuconv.runtime.errors import message
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.workload import Workload
 
 PREFILLS = (
     *range(1, 9),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import cuconv
-from cuconv.timing import host_time
+from cuconv.bench.timing import host_time
 
 ROWS = {"x": (1, 64, 64), "weight": (64, 4), "bias": (64,)}
 PACKED = {"x": (64, 64), "weight": (64, 4), "bias": (64,), "conv_states": (2, 64, 3)}

@@ -10,13 +10,13 @@ import pytest
 
 from cuconv.bench.machine import Machine
 from cuconv.bench.measure import on_machine, our_calls
-from cuconv.timing import Replay, copy_time, sets_needed
-from cuconv.workloads.tables import REPORT, workloads
-from cuconv.workloads.workload import Workload
-from tests.compare import check_values
-from tests.gpu import CupyArrays
-from tests.placement import Array, Placed, Placement
-from tests.test_numerics import call, tables
+from cuconv.bench.timing import Replay, copy_time, sets_needed
+from cuconv.bench.workloads import REPORT, workloads
+from cuconv.runtime.workload import Workload
+from tests.families.test_numerics import call, tables
+from tests.support.compare import check_values
+from tests.support.gpu import CupyArrays
+from tests.support.placement import Array, Placed, Placement
 
 
 def name_of(workload: Workload) -> str:

@@ -15,9 +15,7 @@ A case module offers, for its own frozen `Case` with an `id`:
     tolerances(case, arrays)  relative and absolute, by output: what a correct kernel may be off by
     sample(case)              a smaller case that the oracle checks quickly, and what to cut out of every array for it
     bytes_moved(case)         the least traffic with the device's memory
-    launch(case)              the kernel that runs or several in order, None where there is nothing to compute
     RANGES                    of arrays whose random numbers are not from -1 to 1; need not be there
-    tensors(arrays)           the same arrays by the kernel's own names
 """
 
 from __future__ import annotations
@@ -27,8 +25,9 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-from cuconv.call import Launch
-from cuconv.call import launches as in_order
+import cuconv
+from cuconv.runtime.abstract import AbstractArray, launches_of
+from cuconv.runtime.call import Launch
 
 
 def modules() -> list[ModuleType]:
@@ -43,4 +42,8 @@ def function_name(module: ModuleType) -> str:
 
 def launches(module: ModuleType, case: Any) -> tuple[Launch, ...]:
     """The kernels that run for a case, in order."""
-    return in_order(module.launch(case))
+    abstract = {
+        name: AbstractArray(lies.shape, lies.strides, lies.dtype, lies.first)
+        for name, lies in module.placements(case).items()
+    }
+    return launches_of(getattr(cuconv, function_name(module)), **module.arguments(case, abstract))

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from cuconv.causal_conv1d.kernels_conv import POINTERS
 
 from cuconv import reference
-from cuconv.dtypes import BY_NAME, FLOAT32, INT32, DType
-from cuconv.kernels.conv import POINTERS
-from cuconv.ops.causal_conv1d_fn import ARGUMENTS
-from cuconv.ops.causal_conv1d_plan import Launch, Operands, plan
-from tests.bounds import ROUNDING, convolution
-from tests.layouts import LAST, LAYOUTS, OTHERS
-from tests.placement import Array, Placed, Placement, place
+from cuconv.causal_conv1d.dense import ARGUMENTS
+from cuconv.causal_conv1d.plan_dense import Launch, Operands, plan
+from cuconv.runtime.dtypes import BY_NAME, FLOAT32, INT32, DType
+from tests.support.bounds import ROUNDING, convolution
+from tests.support.layouts import LAST, LAYOUTS, OTHERS
+from tests.support.placement import Array, Placed, Placement, place
 
 OUTPUTS = ("out", "final_states_out")
 UPDATED = ()

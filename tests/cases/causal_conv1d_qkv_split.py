@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from cuconv import reference
-from tests import varlen
-from tests.bounds import ROUNDING, unit_vectors
-from tests.channels import OfHeads
-from tests.layouts import HEADS
-from tests.placement import Array, Placement, place
-from tests.varlen import Packed, without
+from tests.causal_conv1d import varlen
+from tests.causal_conv1d.varlen import Packed, without
+from tests.support.bounds import ROUNDING, unit_vectors
+from tests.support.channels import OfHeads
+from tests.support.layouts import HEADS
+from tests.support.placement import Array, Placement, place
 
 OUTPUTS = ("q", "k", "v")
 UPDATED = varlen.UPDATED

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tests import varlen
-from tests.bounds import ROUNDING
-from tests.layouts import PACKED
-from tests.placement import Array, Placement, place
-from tests.varlen import Packed, without
+from tests.causal_conv1d import varlen
+from tests.causal_conv1d.varlen import Packed, without
+from tests.support.bounds import ROUNDING
+from tests.support.layouts import PACKED
+from tests.support.placement import Array, Placement, place
 
 MAX_RANGES = 16
 OUTPUTS = tuple(f"out[{number}]" for number in range(MAX_RANGES))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cuconv.form import WHOLE
-from tests import update
-from tests.bounds import ROUNDING
-from tests.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
-from tests.placement import Array, Placement
-from tests.update_step import Step
+from cuconv.causal_conv1d.form import WHOLE
+from tests.causal_conv1d import update
+from tests.causal_conv1d.update_step import Step
+from tests.support.bounds import ROUNDING
+from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
+from tests.support.placement import Array, Placement
 
 OUTPUTS = ("out",)
 UPDATED = update.UPDATED

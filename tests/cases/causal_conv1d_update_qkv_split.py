@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.form import Form, by_heads
-from tests import update
-from tests.bounds import ROUNDING
-from tests.channels import OfHeads
-from tests.layouts import HEADS
-from tests.placement import Array, Placement
-from tests.update_step import Step
+from cuconv.causal_conv1d.form import Form, by_heads
+from tests.causal_conv1d import update
+from tests.causal_conv1d.update_step import Step
+from tests.support.bounds import ROUNDING
+from tests.support.channels import OfHeads
+from tests.support.layouts import HEADS
+from tests.support.placement import Array, Placement
 
 OUTPUTS = ("q", "k", "v")
 UPDATED = update.UPDATED

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.form import MAX_RANGES, Form, by_sizes
-from tests import update
-from tests.bounds import ROUNDING
-from tests.layouts import LAYOUTS
-from tests.placement import Array, Placement
-from tests.update_step import Step
+from cuconv.causal_conv1d.form import MAX_RANGES, Form, by_sizes
+from tests.causal_conv1d import update
+from tests.causal_conv1d.update_step import Step
+from tests.support.bounds import ROUNDING
+from tests.support.layouts import LAYOUTS
+from tests.support.placement import Array, Placement
 
 OUTPUTS = tuple(f"out[{number}]" for number in range(MAX_RANGES))
 UPDATED = update.UPDATED

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests import varlen
-from tests.bounds import ROUNDING
-from tests.layouts import OTHERS, PACKED, POOLS
-from tests.placement import Array, Placement, place
-from tests.varlen import Packed, without
+from tests.causal_conv1d import varlen
+from tests.causal_conv1d.varlen import Packed, without
+from tests.support.bounds import ROUNDING
+from tests.support.layouts import OTHERS, PACKED, POOLS
+from tests.support.placement import Array, Placement, place
 
 OUTPUTS = ("out",)
 UPDATED = varlen.UPDATED

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from cuconv import reference
-from cuconv.dtypes import BY_NAME
-from cuconv.ops.causal_conv1d_varlen_states import plan
-from tests.batches import batch
-from tests.bounds import ROUNDING
-from tests.placement import Array, Placed, Placement, place
-from tests.varlen import Launch
+from cuconv.causal_conv1d.states import plan
+from cuconv.runtime.dtypes import BY_NAME
+from tests.causal_conv1d.varlen import Launch
+from tests.support.batches import batch
+from tests.support.bounds import ROUNDING
+from tests.support.placement import Array, Placed, Placement, place
 
 OUTPUTS = ("out",)
 UPDATED = ()

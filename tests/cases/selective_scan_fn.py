@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from cuconv.selective_scan.kernels_scan import CHUNK, SEGMENT_POINTERS
 
-from cuconv import arrays as package_arrays
 from cuconv import reference
-from cuconv.call import Launch
-from cuconv.kernels.scan import CHUNK, SEGMENT_POINTERS
-from cuconv.ops.selective_scan_fn import INPUTS
-from cuconv.ops.selective_scan_operands import Operands
-from cuconv.ops.selective_scan_plan import plan, scratch_size, segments
-from cuconv.reference.selective_scan import Scan
-from tests import scan
-from tests.bounds import ROUNDING, stored
-from tests.layouts import BY_TOKEN, LAYOUTS, PARAMETERS
-from tests.placement import Array, Placed, Placement, place
-from tests.scan import OfStates
-from tests.scan_bounds import scan_off
+from cuconv.runtime import arrays as package_arrays
+from cuconv.runtime.call import Launch
+from cuconv.selective_scan.dense import INPUTS
+from cuconv.selective_scan.operands import Operands
+from cuconv.selective_scan.plan_dense import plan, scratch_size, segments
+from cuconv.selective_scan.reference import Scan
+from tests.selective_scan import scan
+from tests.selective_scan.scan import OfStates
+from tests.selective_scan.scan_bounds import scan_off
+from tests.support.bounds import ROUNDING, stored
+from tests.support.layouts import BY_TOKEN, LAYOUTS, PARAMETERS
+from tests.support.placement import Array, Placed, Placement, place
 
 OUTPUTS = ("out", "last_state_out")
 UPDATED = ("chunk_states_out",)

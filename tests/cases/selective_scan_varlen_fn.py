@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from cuconv.selective_scan.kernels_scan import MAX_TOKENS, VARLEN_PARAMS
 
 from cuconv import reference
-from cuconv.call import Launch
-from cuconv.dtypes import BOOL, BY_NAME
-from cuconv.kernels.scan import MAX_TOKENS, VARLEN_PARAMS
-from cuconv.ops.selective_scan_operands import Operands, Packed
-from cuconv.ops.selective_scan_varlen_fn import INPUTS
-from cuconv.ops.selective_scan_varlen_plan import plan_varlen
-from cuconv.reference.selective_scan import LiveSequence, Scan, live_sequences
-from tests import scan
-from tests.batches import batch
-from tests.bounds import ROUNDING, stored
-from tests.compare import Between
-from tests.layouts import BY_TOKEN, PACKED, PARAMETERS, SLOTS
-from tests.placement import Array, Placed, Placement, place
-from tests.scan import OfStates
-from tests.scan_bounds import scan_off
-from tests.varlen import INDEX_DTYPES
+from cuconv.runtime.call import Launch
+from cuconv.runtime.dtypes import BOOL, BY_NAME
+from cuconv.selective_scan.operands import Operands, Packed
+from cuconv.selective_scan.plan_varlen import plan_varlen
+from cuconv.selective_scan.reference import LiveSequence, Scan, live_sequences
+from cuconv.selective_scan.varlen import INPUTS
+from tests.causal_conv1d.varlen import INDEX_DTYPES
+from tests.selective_scan import scan
+from tests.selective_scan.scan import OfStates
+from tests.selective_scan.scan_bounds import scan_off
+from tests.support.batches import batch
+from tests.support.bounds import ROUNDING, stored
+from tests.support.compare import Between
+from tests.support.layouts import BY_TOKEN, PACKED, PARAMETERS, SLOTS
+from tests.support.placement import Array, Placed, Placement, place
 
 OUTPUTS = ("out",)
 UPDATED = ("ssm_states",)

@@ -7,21 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from cuconv.selective_state_update.operands import ARGUMENTS, Operands
+from cuconv.selective_state_update.operands import operands as checked_operands
 
-from cuconv.call import Launch
-from cuconv.kernels.selective_state_update import POINTERS
-from cuconv.kernels.selective_state_update import SelectiveStateUpdate as SelectiveStateUpdateKernel
-from cuconv.ops.selective_state_update_operands import ARGUMENTS, Operands
-from cuconv.ops.selective_state_update_operands import operands as checked_operands
-from cuconv.ops.selective_state_update_plan import launch as launch_of
-from cuconv.ops.selective_state_update_plan import plan
-from cuconv.reference.selective_state_update import SelectiveStateUpdate, Token
-from tests import bounds, ssm
-from tests.bounds import ROUNDING, stored
-from tests.compare import Between
-from tests.layouts import BY_TOKEN, PARAMETERS, SLOTS
-from tests.placement import Array, Placement
-from tests.ssm import Case
+from cuconv.runtime.call import Launch
+from cuconv.selective_state_update.kernels import POINTERS
+from cuconv.selective_state_update.kernels import SelectiveStateUpdate as SelectiveStateUpdateKernel
+from cuconv.selective_state_update.plan import launch as launch_of
+from cuconv.selective_state_update.plan import plan
+from cuconv.selective_state_update.reference import SelectiveStateUpdate, Token
+from tests.selective_state_update import ssm
+from tests.selective_state_update.ssm import Case
+from tests.support import bounds
+from tests.support.bounds import ROUNDING, stored
+from tests.support.compare import Between
+from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
+from tests.support.placement import Array, Placement
 
 OUTPUTS = ssm.OUTPUTS
 UPDATED = ssm.UPDATED

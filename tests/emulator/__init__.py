@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.kernel import Kernel
-from cuconv.launch import LaunchConfig
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import LaunchConfig
 from tests.emulator import compiler, report, translation
 from tests.emulator.compiler import BuildError
 from tests.emulator.memory import Memory
@@ -83,8 +83,7 @@ def run(
 
 def pointer_names(kernel: Kernel) -> tuple[str, ...]:
     """The names of the kernel's tensors, in order."""
-    count = kernel.params.pointers.size // np.dtype("u8").itemsize
-    return (kernel.params.dtype.names or ())[:count]
+    return kernel.params.pointer_names
 
 
 def last_launch() -> Path:

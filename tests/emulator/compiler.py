@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cuconv.jit import cache, source
-from cuconv.kernel import Kernel
+from cuconv.runtime.kernel import Kernel
 from tests.emulator import translation
 
 _HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cuconv.kernel import Kernel, Params
+from cuconv.runtime.kernel import Kernel, Params
 
 # Comments come first, so that what they say of shared memory is passed over.
 _SHARED = re.compile(r"//[^\n]*|/\*.*?\*/|\b(?:(extern|static)\s+)?__shared__\s+([^;]+);", re.DOTALL)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, imported, same
-from cuconv.workloads.conv import CHANNELS
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.workload import CHANNELS, Workload
 
 LIBRARY = "causal_conv1d"
 WIDTHS = (2, 3, 4)

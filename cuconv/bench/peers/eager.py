@@ -8,7 +8,7 @@ from typing import Any
 
 from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, same
 from cuconv.bench.peers.tensors import check
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.workload import Workload
 
 LIBRARY = "torch"
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, imported, ready
-from cuconv.workloads.conv import CHANNELS, TOKENS
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.workload import CHANNELS, TOKENS, Workload
 
 LIBRARY = "fla"
 MODULES = ("fla.modules.convolution", "fla.modules.causal_conv1d", "fla.modules.conv")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, imported, same
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.workload import Workload
 
 
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:

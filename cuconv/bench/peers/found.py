@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cuconv.bench.peers import causal_conv1d, eager, fla, flashinfer, mamba_ssm, megatron, vllm
 from cuconv.bench.peers.peer import Function, Peer
-from cuconv.errors import message, one_of
+from cuconv.runtime.errors import message, one_of
 
 PEERS = tuple(
     peer for module in (causal_conv1d, mamba_ssm, flashinfer, fla, vllm, megatron, eager) for peer in module.PEERS

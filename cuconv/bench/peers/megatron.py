@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, imported, ready
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.workload import Workload
 
 MODULES = ("megatron.core.ssm.ops.common.causal_conv1d_triton", "megatron.core.ssm.ops.causal_conv1d_triton")
 

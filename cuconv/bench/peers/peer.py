@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.workload import Workload
 
 Tensors = Mapping[str, Any]
 Function = Callable[..., Any]

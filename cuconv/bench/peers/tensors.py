@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-from cuconv.dtypes import BY_NAME
-from cuconv.timing import MIN_CALLS, Call, by_events
+from cuconv.bench.timing import MIN_CALLS, Call, by_events
+from cuconv.runtime.dtypes import BY_NAME
 
 NOT_CAPTURED = "not in a CUDA graph, so its host time may show"
 

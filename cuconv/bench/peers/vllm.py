@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, imported, ready
-from cuconv.workloads.conv import CHANNELS, TOKENS
-from cuconv.workloads.workload import Workload
+from cuconv.runtime.workload import CHANNELS, TOKENS, Workload
 
 LIBRARY = "vllm"
 OPS = "vllm.model_executor.layers.mamba.ops"

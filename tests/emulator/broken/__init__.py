@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cuconv.kernel import Kernel, Params
-from cuconv.launch import LaunchConfig
+from cuconv.runtime.kernel import Kernel, Params
+from cuconv.runtime.launch import LaunchConfig
 from tests import emulator
 
 Array = np.ndarray[Any, Any]

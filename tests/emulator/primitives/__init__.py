@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from cuconv.dtypes import DType
-from cuconv.kernel import Kernel, Params
+from cuconv.runtime.dtypes import DType
+from cuconv.runtime.kernel import Kernel, Params
 
 
 @dataclass(frozen=True)

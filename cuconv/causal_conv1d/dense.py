@@ -1,0 +1,108 @@
+"""The forward convolution of whole sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuconv.causal_conv1d import reference
+from cuconv.causal_conv1d.kernels import WIDTHS
+from cuconv.causal_conv1d.plan_dense import Operands, plan
+from cuconv.runtime import checks
+from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
+from cuconv.runtime.dtypes import FLOATS, INT32
+from cuconv.runtime.errors import message
+from cuconv.runtime.launch import MAX_DIVIDEND
+from cuconv.runtime.layout import dense, order_like
+
+
+def causal_conv1d_fn(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    seq_idx: Any = None,
+    initial_states: Any = None,
+    return_final_states: bool = False,
+    final_states_out: Any = None,
+    activation: str | None = None,
+    *,
+    out: Any = None,
+) -> Any:
+    """Depthwise causal convolution along a sequence, with the meaning it has in Dao-AILab's causal-conv1d.
+
+    out[b, d, t] = act(bias[d] + sum over w of weight[d, w] * x[b, d, t - (width - 1) + w]), summed in float32
+    (Gu and Dao, "Mamba", 2023, section 3.4).
+
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel
+    runs on the caller's current stream. Nothing is copied: x and out with contiguous sequences or contiguous channels
+    have vector kernels, any other strides a scalar path. NumPy arrays are convolved on the CPU, in float64.
+
+    Args:
+        x: (batch, dim, seqlen), float32, float16 or bfloat16.
+        weight: (dim, width), any of these dtypes, width 1 to 16.
+        bias: (dim,), weight's dtype or float32.
+        seq_idx: (batch, seqlen), int32. A token sees only inputs with its own number, and one with a negative number
+            gives 0. The initial state counts as part of the sequence of the row's first token.
+        initial_states: (batch, dim, width - 1), x's dtype: the inputs before the first token, zeros when None.
+        return_final_states: also return the last width - 1 inputs of each row, whatever their seq_idx.
+        final_states_out: (batch, dim, width - 1), x's dtype: where to write them.
+        activation: None, "silu" or "swish" (the same).
+        out: shape and dtype of x: where to write the result. It must not overlap any other argument.
+
+    Returns:
+        out, laid out in memory like x, or (out, final_states): of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    checks.activation(activation)
+    given = (x, weight, bias, seq_idx, initial_states, out, final_states_out)
+    out, final_states = _forward(given, (bool(return_final_states), activation is not None))
+    return (out, final_states) if return_final_states else out
+
+
+def _check(given: Layouts, return_final_states: bool, silu: bool) -> Checked[Operands]:
+    x, weight, bias, seq_idx, initial_states, out, final_states = given.values()
+    assert x is not None
+    checks.rank("x", x.shape, "batch, dim, seqlen")
+    checks.dtype("x", x.dtype, FLOATS)
+    batch, dim, seqlen = x.shape
+    checks.between("batch of x", batch, 0, MAX_DIVIDEND)
+    checks.between("dim of x", dim, 0, MAX_DIVIDEND)
+    checks.taps(weight, bias, dim, WIDTHS)
+    assert weight is not None
+    states_shape = (batch, dim, weight.shape[1] - 1)
+    if final_states is not None and not return_final_states:
+        raise ValueError(message("final_states_out", "an array", "None unless return_final_states is true"))
+    if final_states is None and return_final_states:
+        final_states = dense(states_shape, order_like(x), x)
+    for argument, layout, shape, axes, dtypes in (
+        ("seq_idx", seq_idx, (batch, seqlen), "batch, seqlen of x", (INT32,)),
+        ("initial_states", initial_states, states_shape, "batch, dim of x, width - 1", (x.dtype,)),
+        ("out", out, x.shape, "the shape of x", (x.dtype,)),
+        ("final_states_out", final_states, states_shape, "batch, dim of x, width - 1", (x.dtype,)),
+    ):
+        if layout is not None:
+            checks.dtype(argument, layout.dtype, dtypes)
+            checks.shape(argument, layout.shape, shape, axes)
+    out = out or dense(x.shape, order_like(x), x)
+    operands = Operands(x, weight, bias, seq_idx, initial_states, out, final_states, silu)
+    return Checked(operands, {"out": out, "final_states_out": final_states})
+
+
+def _reference(o: Operands, arrays: Arrays) -> None:
+    x, weight, bias, seq_idx, initial_states, out, final_states = arrays.values()
+    activation = "silu" if o.silu else None
+    result, states = reference.causal_conv1d_fn(x, weight, bias, seq_idx, initial_states, activation)
+    out[...] = result.astype(out.dtype)
+    if final_states is not None:
+        final_states[...] = states
+
+
+_forward = Operation(
+    ("x", "weight", "bias", "seq_idx", "initial_states"),
+    ("out", "final_states_out"),
+    check=_check,
+    plan=plan,
+    reference=_reference,
+)

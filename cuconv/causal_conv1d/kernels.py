@@ -1,0 +1,475 @@
+"""The kernels of the causal convolutions: frozen dataclasses whose fields are the template parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, product
+from typing import Any, ClassVar
+
+from cuconv.causal_conv1d import ranges
+from cuconv.causal_conv1d.form import MAX_RANGES
+from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import (
+    MAX_DIVIDEND,
+    MAX_VECTOR_BYTES,
+    WARP_SIZE,
+    LaunchConfig,
+    ceil_div,
+    fast_div,
+    vectors,
+    widest_vector,
+)
+from cuconv.runtime.layout import Layout
+
+WIDTHS = range(1, 17)
+"""Filter widths, in taps."""
+
+MAX_TOKENS = 2**30
+"""Tokens of a packed call or a decode step: the kernels count them in 32 bits, and a little beyond the last one."""
+
+MAX_SEQUENCES = 2**30
+"""Sequences of a decode step: the kernels count them in 32 bits, and a little beyond the last one."""
+
+Division = dict[str, Any]
+"""The fields of an argument struct that say how a launch divides the work."""
+
+
+def channel_vector_bytes(itemsize: int, width: int) -> int:
+    """The widest access along channels: what a thread's taps and window leave registers for.
+
+    Measured on an H200: width 4 with 16 bytes reaches 0.77 of copy instead of 0.97, width 16 in bfloat16 with 8 bytes
+    0.44 instead of 0.52.
+    """
+    return 4 if itemsize == 2 and width > 6 else 8
+
+
+def channel_tile_tokens(itemsize: int, width: int, dim_vecs: int) -> int:
+    """Tokens of a thread that has a channel vector.
+
+    With fewer the halo costs more loads, with more registers run short. Fewer also when a token is only a few vectors
+    long: the lanes of a warp would lie too far apart in memory.
+    """
+    tokens = 8 if width <= (4 if itemsize == 2 else 8) else 16
+    return tokens if dim_vecs >= 8 else tokens // 2 if dim_vecs > 1 else tokens // 4
+
+
+MAX_SLOTS = 4
+"""Vectors of a row that a lane has in flight: causal_conv1d_fwd falls from 0.96 of copy to 0.87 with 2, 0.94 with 8."""
+
+
+def slots_for(row_vecs: int) -> int:
+    """Vectors in flight per lane, chosen so that the tiles of rows of `row_vecs` vectors are filled evenly."""
+    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_SLOTS)
+    return ceil_div(ceil_div(row_vecs, tiles), WARP_SIZE)
+
+
+def taps_are_packed(weight: Layout, bias: Layout | None, vec: int) -> bool:
+    """Whether the taps and biases of `vec` channels can be read by the widest accesses that divide them."""
+    dim, width = weight.shape
+    access = widest_vector(weight.itemsize, vec * width)
+    if (width > 1 and weight.strides[1] != 1) or (dim > 1 and weight.strides[0] != width):
+        return False
+    if bias is not None and ((dim > 1 and bias.strides[0] != 1) or bias.first % vec):
+        return False
+    return weight.first % access == 0
+
+
+def _dense_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the template parameters that all kernels of whole sequences have."""
+    flags = (False, True)
+    for width, input_t, weight_t in product(WIDTHS, FLOATS, FLOATS):
+        for vec, silu, seq_idx, states in product(vectors(input_t), flags, flags, flags):
+            types = {"input_t": input_t, "weight_t": weight_t}
+            yield {"width": width, **types, "vec": vec, "silu": silu, "seq_idx": seq_idx, "states": states}
+
+
+@dataclass(frozen=True)
+class RowKernel(Kernel):
+    """Base of the kernels of whole sequences with vectors along the sequence."""
+
+    SLOTS: ClassVar[tuple[int, ...]]
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    vec: int
+    slots: int
+    silu: bool
+    seq_idx: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[RowKernel]:
+        for axes in _dense_axes():
+            for slots in cls.SLOTS:
+                yield cls(slots=slots, **axes)
+
+
+@dataclass(frozen=True)
+class CausalConv1dFwd(RowKernel):
+    """Long rows: a warp owns a tile of one (batch, channel) row, `slots` vectors a lane."""
+
+    SLOTS: ClassVar[tuple[int, ...]] = tuple(range(1, MAX_SLOTS + 1))
+
+    def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division]:
+        """The launch for batch * dim rows of `row_vecs` vectors."""
+        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.slots)
+        tiles = batch * dim * row_tiles
+        if tiles > MAX_DIVIDEND:
+            raise ValueError(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+        division = {"row_tiles": fast_div(row_tiles), "dim_div": fast_div(dim), "tiles": tiles, "row_vecs": row_vecs}
+        return self.config(ceil_div(tiles, self.warps)), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dShortseqFwd(RowKernel):
+    """Short rows: a lane owns one vector of a batch entry's list of vectors, in `slots` consecutive batch entries."""
+
+    SLOTS: ClassVar[tuple[int, ...]] = (1, 2)
+    """Batch entries that a lane serves; 4 need more registers and reach 0.93 of copy on 64-step rows, 2 reach 0.95."""
+
+    def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division]:
+        """The launch for batch * dim rows of `row_vecs` vectors."""
+        blocks = ceil_div(dim * row_vecs, self.threads)
+        division = {"row_vecs": fast_div(row_vecs), "blocks": fast_div(blocks), "batch_vecs": dim * row_vecs}
+        return self.config(blocks * ceil_div(batch, self.slots)), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dOddseqFwd(RowKernel):
+    """Short rows of any length that lie end to end: a lane owns one vector of a batch entry taken as one row, in
+    `slots` consecutive batch entries.
+    """
+
+    SLOTS: ClassVar[tuple[int, ...]] = (1, 2)
+    """Batch entries that a lane serves."""
+
+    @classmethod
+    def variants(cls) -> Iterator[RowKernel]:
+        # With one element an access no row is odd.
+        return (kernel for kernel in super().variants() if kernel.vec > 1)
+
+    def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division]:
+        """The launch for batch entries of `dim` rows of `seqlen` elements, end to end."""
+        batch_vecs = ceil_div(dim * seqlen, self.vec)
+        blocks = ceil_div(batch_vecs, self.threads)
+        division = {"row": fast_div(seqlen), "blocks": fast_div(blocks), "batch_vecs": batch_vecs}
+        return self.config(blocks * ceil_div(batch, self.slots)), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dChannellastFwd(Kernel):
+    """Contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    vec: int
+    tokens: int
+    silu: bool
+    seq_idx: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dChannellastFwd]:
+        for axes in _dense_axes():
+            width, itemsize = axes["width"], axes["input_t"].itemsize
+            if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
+                for dim_vecs in (8, 2, 1):
+                    yield cls(tokens=channel_tile_tokens(itemsize, width, dim_vecs), **axes)
+
+    def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (batch, dim, seqlen)."""
+        dim_blocks, block_vecs = _share_channels(ceil_div(dim, self.vec))
+        tiles = self.threads // block_vecs
+        time_blocks = max(1, ceil_div(seqlen, tiles * self.tokens))
+        return self.config(dim_blocks * time_blocks * batch), {
+            "block_vecs": fast_div(block_vecs),
+            "dim_blocks": fast_div(dim_blocks),
+            "time_blocks": fast_div(time_blocks),
+            "tiles": tiles,
+        }
+
+
+def _share_channels(dim_vecs: int) -> tuple[int, int]:
+    """Blocks across the channels, and the channel vectors of each: a warp's width of them or an even share."""
+    dim_blocks = ceil_div(dim_vecs, WARP_SIZE)
+    return dim_blocks, ceil_div(dim_vecs, dim_blocks)
+
+
+def _mix_groups(tile_groups: int, prefix_groups: int) -> tuple[int, int, int]:
+    """The fields of conv_tile.cuh's BlockGroups for these numbers of groups of blocks with tiles and with prefixes."""
+    groups = tile_groups + prefix_groups
+    return groups, prefix_groups, ceil_div(prefix_groups << 32, groups)
+
+
+def _varlen_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the template parameters that all kernels of packed sequences have."""
+    for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
+        for vec, silu in product(vectors(input_t), (False, True)):
+            types = {"input_t": input_t, "weight_t": weight_t, "state_t": state_t}
+            yield {"width": width, **types, "vec": vec, "silu": silu}
+
+
+def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
+    """The same for kernels of packed sequences with vectors along channels."""
+    for axes in _varlen_axes():
+        width, itemsize = axes["width"], axes["input_t"].itemsize
+        if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
+            for dim_vecs in (8, 2, 1):
+                yield {**axes, "tokens": channel_tile_tokens(itemsize, width, dim_vecs)}
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenFwd(Kernel):
+    """Contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens, or of a sequence's prefix."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    state_t: DType
+    vec: int
+    tokens: int
+    silu: bool
+    routed: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
+        for axes in _varlen_channel_axes():
+            for routed in (False, True)[: axes["vec"]]:
+                yield cls(routed=routed, **axes)
+
+    def launch_config(self, dim: int, total: int, sequences: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total)."""
+        dim_blocks, block_vecs = _share_channels(ceil_div(dim, self.vec))
+        tiles = self.threads // block_vecs
+        prefix_groups = ceil_div(sequences, tiles) if self.width > 1 else 0
+        mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
+        return self.config(dim_blocks * mix[0]), {
+            "block_vecs": fast_div(block_vecs),
+            "dim_blocks": fast_div(dim_blocks),
+            "mix": mix,
+            "tiles": tiles,
+        }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenL2normFwd(Kernel):
+    """Contiguous channels, heads normalised: a warp owns `tokens` consecutive tokens, or the prefix of a sequence, in
+    one or several heads of channels.
+    """
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    state_t: DType
+    vec: int
+    tokens: int
+    silu: bool
+    wide: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
+        for axes in _varlen_channel_axes():
+            if axes["tokens"] == channel_tile_tokens(axes["input_t"].itemsize, axes["width"], WARP_SIZE):
+                for wide in (False, True):
+                    yield cls(wide=wide, **axes)
+
+    def launch_config(
+        self, heads: Sequence[tuple[int, int]], normalized: int, total: int, sequences: int
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for ranges of (heads, head_dim), the first `normalized` of them normalised head by head."""
+        units, widths, lanes = [], [], []
+        for number, (count, head_dim) in enumerate(heads):
+            width = head_dim if number < normalized else min(count * head_dim, WARP_SIZE * self.vec)
+            widths.append(width)
+            lanes.append(min(WARP_SIZE, 1 << (ceil_div(width, self.vec) - 1).bit_length()))
+            units.append(ceil_div(ceil_div(count * head_dim, width), WARP_SIZE // lanes[-1]))
+        ends = list(accumulate(units))
+        prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
+        mix = _mix_groups(ceil_div(total, self.tokens * self.warps), prefix_groups)
+        absent = MAX_RANGES - len(units)
+        return self.config(ends[-1] * mix[0]), {
+            "units": fast_div(ends[-1]),
+            "mix": mix,
+            "unit_end": ends + [0] * absent,
+            "unit_width": widths + [0] * absent,
+            "unit_lanes": lanes + [1] * absent,
+            "normalized": normalized,
+        }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenRowsFwd(Kernel):
+    """Contiguous tokens: a warp owns a tile of one channel's tokens, `slots` vectors a lane, or the prefix of a
+    sequence in 32 channels.
+    """
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    state_t: DType
+    vec: int
+    slots: int
+    silu: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
+        for axes in _varlen_axes():
+            for slots in range(1, MAX_SLOTS + 1):
+                yield cls(slots=slots, **axes)
+
+    def launch_config(self, dim: int, row_vecs: int, sequences: int) -> tuple[LaunchConfig, Division]:
+        """The launch for `dim` rows of `row_vecs` vectors."""
+        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.slots)
+        most = self.constants["kGroup"]
+        group = min(dim, most)
+        if group * row_tiles + self.warps > MAX_DIVIDEND:
+            raise ValueError(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+        row_blocks = ceil_div(group * row_tiles, self.warps)
+        blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0)
+        division = {"group_blocks": fast_div(blocks), "row_tiles": fast_div(row_tiles), "row_blocks": row_blocks}
+        return self.config(ceil_div(dim, most) * blocks), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenShortrowsFwd(Kernel):
+    """Contiguous tokens, short sequences: a block owns 32 channels of a tile of tokens, and of the sequences that begin
+    in it their states.
+    """
+
+    WIDTHS: ClassVar[range] = range(2, 6)
+    """A filter of one tap needs no states, and the states of wide ones are too many for registers."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    state_t: DType
+    vec: int
+    silu: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
+        for axes in _varlen_axes():
+            if axes["width"] in cls.WIDTHS:
+                yield cls(**axes)
+
+    @property
+    def tile(self) -> int:
+        """Tokens per block."""
+        return self.warps * self.constants["kPartVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
+
+    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total)."""
+        tiles = ceil_div(total, self.tile)
+        return self.config(ceil_div(dim, WARP_SIZE) * tiles), {"tiles": fast_div(tiles)}
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenStates(Kernel):
+    """The last tokens of packed sequences: a thread copies `vec` channels of one column."""
+
+    input_t: DType
+    vec: int
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenStates]:
+        for input_t in FLOATS:
+            for vec in vectors(input_t):
+                yield cls(input_t, vec)
+
+    def launch_config(self, sequences: int, dim: int, columns: int) -> tuple[LaunchConfig, Division]:
+        """The launch for out of (sequences, dim, columns)."""
+        dim_vecs = ceil_div(dim, self.vec)
+        total_vecs = sequences * columns * dim_vecs
+        if total_vecs > MAX_DIVIDEND:
+            raise ValueError(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
+        return self.config(ceil_div(total_vecs, self.threads)), {
+            "dim_vecs": fast_div(dim_vecs),
+            "columns": fast_div(columns),
+            "total_vecs": total_vecs,
+        }
+
+
+SEQUENCES = (1, 2)
+"""Sequences per thread of a decode step."""
+
+MANY_TOKENS_CHANNELS = 4
+"""The most channels of a thread that takes several tokens: what it keeps between them leaves registers for no more."""
+
+
+def widest_channels(itemsize: int, width: int) -> int:
+    """The most channels of a thread of a decode step: one access has them, and their taps fit the registers."""
+    channels = MAX_VECTOR_BYTES // itemsize
+    while channels > 1 and channels * width > 32:
+        channels //= 2
+    return channels
+
+
+def _update_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the template parameters that all kernels of a decode step have."""
+    for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
+        types = {"input_t": input_t, "weight_t": weight_t, "state_t": state_t}
+        for vec, silu in product(vectors(input_t), (False, True)):
+            if vec <= widest_channels(max(input_t.itemsize, state_t.itemsize), width):
+                for kind in (ranges.ONE, ranges.MANY, ranges.ROUTED)[: 1 + vec]:
+                    yield {"width": width, **types, "vec": vec, "silu": silu, "ranges": kind}
+
+
+@dataclass(frozen=True)
+class UpdateKernel(Kernel):
+    """Base of the kernels of a decode step."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    state_t: DType
+    vec: int
+    silu: bool
+    ranges: int
+
+    def launch_config(self, dim: int, batch: int, sequences: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (batch, dim), where a thread takes `vec` channels of this many sequences."""
+        dim_vecs = ceil_div(dim, self.vec)
+        # Sequences that share a block find each other's taps in the L1 cache.
+        rows = min(batch, self.warps)
+        dim_blocks = ceil_div(dim_vecs, self.threads // rows)
+        block_vecs = ceil_div(dim_vecs, dim_blocks)
+        rows = self.threads // block_vecs
+        division = {"block_vecs": fast_div(block_vecs), "dim_blocks": fast_div(dim_blocks), "rows": rows}
+        return self.config(dim_blocks * ceil_div(batch, rows * sequences)), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdate(UpdateKernel):
+    """States of any strides: a thread owns `vec` channels of a sequence."""
+
+    sequences: int
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdate]:
+        for axes in _update_axes():
+            for sequences in (0, *SEQUENCES):
+                if sequences or axes["vec"] <= MANY_TOKENS_CHANNELS:
+                    yield cls(sequences=sequences, **axes)
+
+
+def row_state_lens(width: int) -> list[int]:
+    """The columns that a state may have in CausalConv1dUpdateRows: as many as the filter needs, or has taps."""
+    return [length for length in (width - 1, width) if length]
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateRows(UpdateKernel):
+    """States that are short rows of columns: a thread owns `vec` channels of a sequence and their whole states."""
+
+    state_len: int
+    sequences: int
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateRows]:
+        for axes in _update_axes():
+            for state_len, sequences in product(row_state_lens(axes["width"]), SEQUENCES):
+                yield cls(state_len=state_len, sequences=sequences, **axes)

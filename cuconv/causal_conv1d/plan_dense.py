@@ -1,0 +1,167 @@
+"""Which kernel a forward convolution runs, and how: a pure function of layouts, shared by op, tests and emulator."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cuconv.causal_conv1d.kernels import (
+    CausalConv1dChannellastFwd,
+    CausalConv1dFwd,
+    CausalConv1dOddseqFwd,
+    CausalConv1dShortseqFwd,
+    channel_tile_tokens,
+    channel_vector_bytes,
+    slots_for,
+    taps_are_packed,
+)
+from cuconv.runtime.call import Launch, Plan
+from cuconv.runtime.dtypes import FLOAT32
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div, widest_vector
+from cuconv.runtime.layout import Layout, is_channel_last
+
+FEW_VECTORS = 48
+"""The ends of unaligned rows move element by element. In rows shorter than this many vectors that costs more than it
+does to treat rows that lie end to end as one (measured on an H200)."""
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent."""
+
+    x: Layout
+    weight: Layout
+    bias: Layout | None
+    seq_idx: Layout | None
+    initial_states: Layout | None
+    out: Layout
+    final_states: Layout | None
+    silu: bool
+
+
+def plan(o: Operands) -> Plan:
+    """The launch that computes a call."""
+    launch = _launch(o)
+    return Plan() if launch is None else Plan((launch,))
+
+
+def _launch(o: Operands) -> Launch | None:
+    batch, dim, seqlen = o.x.shape
+    has_final = o.final_states is not None and o.final_states.size > 0
+    if batch * dim == 0 or (seqlen == 0 and not has_final):
+        return None
+    channel_last = is_channel_last(o.x), is_channel_last(o.out)
+    if all(channel_last):
+        vec = _channel_last_vector(o)
+        return _channel_last(o, vec)
+    if not any(channel_last) and _has_contiguous_rows(o.x) and _has_contiguous_rows(o.out):
+        return _channel_first(o)
+    # No common vector: lanes run along the axis that is denser in x.
+    if abs(o.x.strides[1]) < abs(o.x.strides[2]):
+        return _channel_last(o, 1)
+    return _rows(o, vec=1, row_vecs=max(1, seqlen))
+
+
+def _has_contiguous_rows(layout: Layout) -> bool:
+    return layout.shape[2] <= 1 or layout.strides[2] == 1
+
+
+def _channel_last_vector(o: Operands) -> int:
+    quantities = [o.x.first, o.out.first, *o.x.active(0, 2), *o.out.active(0, 2)]
+    limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
+    return widest_vector(o.x.itemsize, o.x.shape[1], *quantities, limit=limit)
+
+
+def _channel_last(o: Operands, vec: int) -> Launch:
+    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(o.x.shape[1], vec))
+    kernel = CausalConv1dChannellastFwd(tokens=tokens, **_axes(o, vec))
+    config, division = kernel.launch_config(*o.x.shape)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _channel_first(o: Operands) -> Launch:
+    # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and out
+    # are from there.
+    differences = [o.x.first - o.out.first]
+    differences += [a - b for axis in (0, 1) for a, b in zip(o.x.active(axis), o.out.active(axis), strict=True)]
+    vec = widest_vector(o.x.itemsize, *differences)
+    seqlen = o.x.shape[2]
+    aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 1))
+    if vec > aligned and seqlen < FEW_VECTORS * vec:
+        end_to_end = _end_to_end_vector(o)
+        if end_to_end > aligned:
+            return _end_to_end(o, end_to_end)
+        vec = max(aligned, vec // 2 if seqlen >= 4 * vec else 1)
+    overhang = 0 if vec <= aligned else vec - 1
+    return _rows(o, vec, max(1, ceil_div(seqlen + overhang, vec)))
+
+
+def _end_to_end_vector(o: Operands) -> int:
+    """The widest vector that fits a batch entry taken as one row, 1 if it cannot be."""
+    _, dim, seqlen = o.x.shape
+    if dim * seqlen > MAX_DIVIDEND or any(dim > 1 and layout.strides[1] != seqlen for layout in (o.x, o.out)):
+        return 1
+    starts = [o.x.first, o.out.first, *o.x.active(0), *o.out.active(0)]
+    vec = widest_vector(o.x.itemsize, *starts)
+    while vec > seqlen:
+        vec //= 2
+    return vec
+
+
+def _end_to_end(o: Operands, vec: int) -> Launch:
+    kernel = CausalConv1dOddseqFwd(slots=min(o.x.shape[0], 2), **_axes(o, vec))
+    config, division = kernel.launch_config(*o.x.shape)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
+    batch, dim, _ = o.x.shape
+    kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
+    if _prefers_short(batch, dim, row_vecs):
+        kernel = CausalConv1dShortseqFwd(slots=min(batch, 2), **_axes(o, vec))
+    else:
+        kernel = CausalConv1dFwd(slots=slots_for(row_vecs), **_axes(o, vec))
+    config, division = kernel.launch_config(batch, dim, row_vecs)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _prefers_short(batch: int, dim: int, row_vecs: int) -> bool:
+    """Whether rows are so short that a warp a row leaves too many lanes idle."""
+    if dim * row_vecs > MAX_DIVIDEND:
+        return False
+    if batch * dim * ceil_div(row_vecs, WARP_SIZE) > MAX_DIVIDEND:
+        return True
+    busy = row_vecs / (ceil_div(row_vecs, WARP_SIZE) * WARP_SIZE)
+    if batch == 1:
+        return busy <= 0.5 and row_vecs <= WARP_SIZE
+    return busy < 0.75 or row_vecs <= 2 * WARP_SIZE
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    width = o.weight.shape[1]
+    return {
+        "width": width,
+        "input_t": o.x.dtype,
+        "weight_t": o.weight.dtype,
+        "vec": vec,
+        "silu": o.silu,
+        "seq_idx": o.seq_idx is not None,
+        "states": width > 1 and (o.initial_states is not None or o.final_states is not None),
+    }
+
+
+def _operands(o: Operands, vec: int) -> dict[str, object]:
+    batch, dim, seqlen = o.x.shape
+    none = (0, 0, 0)
+    return {
+        "x_stride": o.x.strides,
+        "out_stride": o.out.strides,
+        "initial_states_stride": o.initial_states.strides if o.initial_states else none,
+        "final_states_stride": o.final_states.strides if o.final_states else none,
+        "weight_stride": o.weight.strides,
+        "seq_idx_stride": o.seq_idx.strides if o.seq_idx else none[:2],
+        "bias_stride": o.bias.strides[0] if o.bias else 0,
+        "seqlen": seqlen,
+        "batch": batch,
+        "dim": dim,
+        "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
+        "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
+    }

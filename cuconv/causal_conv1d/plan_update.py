@@ -1,0 +1,184 @@
+"""Which kernel a convolution's decode step runs, and how: a pure function of layouts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cuconv.causal_conv1d import ranges
+from cuconv.causal_conv1d.form import Form
+from cuconv.causal_conv1d.kernels import (
+    MANY_TOKENS_CHANNELS,
+    CausalConv1dUpdate,
+    CausalConv1dUpdateRows,
+    row_state_lens,
+    taps_are_packed,
+    widest_channels,
+)
+from cuconv.runtime.call import Launch, Plan
+from cuconv.runtime.dtypes import FLOAT32, INT64
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, widest_vector
+from cuconv.runtime.layout import Layout
+
+ROWS_BYTES = 32
+"""The most that a thread has of a state whose columns are contiguous: with 16 its loads are fewer bytes in flight, with
+64 its lanes lie too far apart (0.78 and 0.70 of copy instead of 0.86 on an H200)."""
+
+FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
+FEW_IN_COLUMNS = range(2**11, 2**18 + 1)
+"""So many bytes of one token of all sequences a thread takes a channel at a time: code a third as long is there sooner.
+On an H200 2.2 us instead of 2.3 with contiguous columns and 2.5 instead of 3.2 with contiguous channels (1 x 6144).
+With more the widest vectors are as quick, and with fewer nothing takes long.
+"""
+
+MANY_THREADS = 2**16
+"""About a quarter of what a large GPU holds."""
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent."""
+
+    x: Layout
+    """(batch, dim, seqlen)."""
+    conv_state: Layout
+    weight: Layout
+    bias: Layout | None
+    cache_seqlens: Layout | None
+    conv_state_indices: Layout | None
+    num_accepted_tokens: Layout | None
+    intermediate_conv_window: Layout | None
+    intermediate_state_indices: Layout | None
+    outs: tuple[Layout, ...]
+    """Of consecutive ranges of channels, each (batch, seqlen, heads, head_dim)."""
+    form: Form
+    silu: bool
+    pad_slot_id: int
+    disable_state_update: bool
+
+
+def plan(o: Operands) -> Plan:
+    """The launch that computes a call."""
+    return Plan((_launch(o, _kernel(o)),)) if o.x.size else Plan()
+
+
+def _kernel(o: Operands) -> CausalConv1dUpdate | CausalConv1dUpdateRows:
+    is_plain = o.cache_seqlens is None and o.num_accepted_tokens is None and o.intermediate_conv_window is None
+    batch, dim, seqlen = o.x.shape
+    token_bytes = batch * dim * o.x.itemsize
+    if is_plain and _has_short_rows(o):
+        vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
+        while vec > 1 and not _rows_are_packed(o, vec):
+            vec //= 2
+        if _rows_are_packed(o, vec):
+            sequences = _sequences(o, vec)
+            return CausalConv1dUpdateRows(state_len=o.conv_state.shape[2], sequences=sequences, **_axes(o, vec))
+    vec = 1 if seqlen == 1 and token_bytes in FEW_IN_COLUMNS else _vector(o)
+    if is_plain and seqlen == 1:
+        return CausalConv1dUpdate(sequences=_sequences(o, vec), **_axes(o, vec))
+    vec = min(vec, MANY_TOKENS_CHANNELS)
+    return CausalConv1dUpdate(sequences=0, **_axes(o, vec))
+
+
+def _launch(o: Operands, kernel: CausalConv1dUpdate | CausalConv1dUpdateRows) -> Launch:
+    batch, dim, _ = o.x.shape
+    config, division = kernel.launch_config(dim, batch, max(1, kernel.sequences))
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, kernel.vec), **division))
+
+
+def _sequences(o: Operands, vec: int) -> int:
+    """How many sequences a thread takes.
+
+    Two of 16-bit inputs are 1 to 4 % faster than one where threads abound, four slower, and two of float32 (measured on
+    an H200).
+    """
+    batch, dim, _ = o.x.shape
+    return 2 if o.x.itemsize == 2 and batch * dim // vec >= 2 * MANY_THREADS else 1
+
+
+def _vector(o: Operands) -> int:
+    """The widest vector along the channels of x."""
+    _, dim, _ = o.x.shape
+    if dim > 1 and o.x.strides[1] != 1:
+        return 1
+    itemsize = max(o.x.itemsize, o.conv_state.itemsize)
+    limit = widest_channels(itemsize, o.weight.shape[1]) * o.x.itemsize
+    return widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 2), dim, limit=limit)
+
+
+def _has_short_rows(o: Operands) -> bool:
+    """Whether states are as long as a kernel keeps in registers, their columns contiguous, channel after channel."""
+    _, dim, state_len = o.conv_state.shape
+    if state_len not in row_state_lens(o.weight.shape[1]):
+        return False
+    return (state_len == 1 or o.conv_state.strides[2] == 1) and (dim == 1 or o.conv_state.strides[1] == state_len)
+
+
+def _rows_are_packed(o: Operands, vec: int) -> bool:
+    """Whether the states of `vec` channels, end to end, can be read by the widest accesses that divide them."""
+    count = vec * o.conv_state.shape[2]
+    if vec > 1 and count * o.conv_state.itemsize > ROWS_BYTES:
+        return False
+    access = widest_vector(o.conv_state.itemsize, count)
+    return not any(quantity % access for quantity in (o.conv_state.first, *o.conv_state.active(0)))
+
+
+def _states_are_packed(o: Operands, vec: int) -> bool:
+    """Whether x's vectors are vectors of a state's columns, too."""
+    state = o.conv_state
+    if state.shape[1] > 1 and state.strides[1] != 1:
+        return False
+    return not any(quantity % vec for quantity in (state.first, *state.active(0, 2)))
+
+
+def _windows_are_packed(o: Operands, vec: int) -> bool:
+    """Whether the windows of `vec` channels, end to end, can be written by the widest accesses that divide them."""
+    windows = o.intermediate_conv_window
+    if windows is None or windows.size == 0:
+        return False
+    _, _, dim, columns = windows.shape
+    if (columns > 1 and windows.strides[3] != 1) or (dim > 1 and windows.strides[2] != columns):
+        return False
+    access = widest_vector(windows.itemsize, vec * columns, limit=MAX_VECTOR_BYTES)
+    return not any(quantity % access for quantity in (windows.first, *windows.active(0, 1)))
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    return {
+        "width": o.weight.shape[1],
+        "input_t": o.x.dtype,
+        "weight_t": o.weight.dtype,
+        "state_t": o.conv_state.dtype,
+        "vec": vec,
+        "silu": o.silu,
+        "ranges": ranges.kind(o.outs, vec),
+    }
+
+
+def _operands(o: Operands, vec: int) -> dict[str, object]:
+    batch, dim, seqlen = o.x.shape
+    windows = o.intermediate_conv_window
+    numbers: dict[str, object] = {
+        "x_stride": o.x.strides,
+        "conv_state_stride": o.conv_state.strides,
+        "intermediate_conv_window_stride": windows.strides if windows else (0, 0, 0, 0),
+        "weight_stride": o.weight.strides,
+        "bias_stride": o.bias.strides[0] if o.bias else 0,
+        "slots": o.conv_state.shape[0],
+        "pad_slot_id": o.pad_slot_id,
+        "intermediate_rows": windows.shape[0] if windows else 0,
+        **ranges.numbers(o.outs, vec),
+        "batch": batch,
+        "dim": dim,
+        "seqlen": seqlen,
+        "state_len": o.conv_state.shape[2],
+        "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
+        "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
+        "states_are_packed": _states_are_packed(o, vec),
+        "windows_are_packed": _windows_are_packed(o, vec),
+        "is_read_only": o.disable_state_update,
+    }
+    indices = "cache_seqlens", "conv_state_indices", "num_accepted_tokens", "intermediate_state_indices"
+    for name in indices:
+        layout = getattr(o, name)
+        numbers[f"{name}_stride"] = layout.strides[0] if layout else 0
+        numbers[f"{name}_is_int64"] = layout is not None and layout.dtype is INT64
+    return numbers

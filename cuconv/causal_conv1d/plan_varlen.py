@@ -1,0 +1,194 @@
+"""Which kernel a convolution of packed sequences runs, and how: a pure function of layouts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cuconv.causal_conv1d import ranges
+from cuconv.causal_conv1d.form import Form
+from cuconv.causal_conv1d.kernels import (
+    CausalConv1dVarlenFwd,
+    CausalConv1dVarlenL2normFwd,
+    CausalConv1dVarlenRowsFwd,
+    CausalConv1dVarlenShortrowsFwd,
+    channel_tile_tokens,
+    channel_vector_bytes,
+    slots_for,
+    taps_are_packed,
+)
+from cuconv.runtime.call import Launch, Plan
+from cuconv.runtime.dtypes import FLOAT32, INT64
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
+from cuconv.runtime.layout import Layout, is_channel_last
+
+SHORT = 512
+"""Tokens, on average, of sequences whose heads are worth a tile in shared memory when tokens are contiguous; half as
+many where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512, 74 and 74 for 8 x 1024.
+"""
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent."""
+
+    x: Layout
+    weight: Layout
+    bias: Layout | None
+    conv_states: Layout | None
+    query_start_loc: Layout | None
+    cache_indices: Layout | None
+    has_initial_state: Layout | None
+    outs: tuple[Layout, ...]
+    """Of consecutive ranges of channels, each (total, heads, head_dim)."""
+    form: Form
+    silu: bool
+    pad_slot_id: int
+
+    @property
+    def sequences(self) -> int:
+        """How many there are, empty ones too."""
+        return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
+
+
+def plan(o: Operands) -> Plan:
+    """The launch that computes a call."""
+    return Plan((_launch(o),)) if o.x.size else Plan()
+
+
+def _launch(o: Operands) -> Launch:
+    if o.form.normalized:
+        return _normalized(o)
+    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1):
+        return _channels(o)
+    if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
+        return _channels(o)
+    return _short_rows(o) if _is_short(o) else _rows(o)
+
+
+def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
+    return layout.shape[axis] == 1 or layout.strides[axis] == 1
+
+
+def _channels(o: Operands) -> Launch:
+    vec = _channel_vector(o)
+    routed = not all(ranges.are_packed(o.outs, vec))
+    dim, total = o.x.shape
+    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
+    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **_axes(o, vec))
+    config, division = kernel.launch_config(dim, total, o.sequences)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _normalized(o: Operands) -> Launch:
+    vec = _channel_vector(o)
+    while not all(ranges.are_packed(o.outs, vec)):
+        vec //= 2
+    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
+    heads = ranges.heads(o.outs)
+    wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.form.normalized])
+    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec))
+    config, division = kernel.launch_config(heads, o.form.normalized, o.x.shape[1], o.sequences)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division, eps=o.form.eps))
+
+
+def _rows(o: Operands) -> Launch:
+    # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and its
+    # output are from there.
+    dim, total = o.x.shape
+    differences = []
+    for begin, out in zip([0, *ranges.ends(o.outs)], o.outs, strict=False):
+        _, heads, head_dim = out.shape
+        differences.append(o.x.first + begin * o.x.strides[0] - out.first)
+        differences += [head_dim * o.x.strides[0] - out.strides[1]] * (heads > 1)
+        differences += [o.x.strides[0] - out.strides[2]] * (head_dim > 1)
+    vec = widest_vector(o.x.itemsize, *differences)
+    aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
+    row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
+    kernel = CausalConv1dVarlenRowsFwd(slots=slots_for(row_vecs), **_axes(o, vec))
+    config, division = kernel.launch_config(dim, row_vecs, o.sequences)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+
+
+def _is_short(o: Operands) -> bool:
+    is_whole = _tile_vector(o) * o.x.itemsize == MAX_VECTOR_BYTES
+    most = SHORT if is_whole else SHORT // 2
+    return o.weight.shape[1] in CausalConv1dVarlenShortrowsFwd.WIDTHS and o.x.shape[1] <= most * o.sequences
+
+
+def _tile_vector(o: Operands) -> int:
+    """The widest vector along tokens when those of a tile begin at the same token in all rows."""
+    quantities = [o.x.first, *o.x.active(0)]
+    for out in o.outs:
+        quantities += [out.first, *out.active(1, 2)]
+    return widest_vector(o.x.itemsize, *quantities)
+
+
+def _short_rows(o: Operands) -> Launch:
+    dim, total = o.x.shape
+    kernel = CausalConv1dVarlenShortrowsFwd(**_axes(o, _tile_vector(o)))
+    config, division = kernel.launch_config(dim, total)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, 1), **division))
+
+
+def _channel_vector(o: Operands) -> int:
+    """The widest vector along the channels of x."""
+    dim, _ = o.x.shape
+    if dim > 1 and o.x.strides[0] != 1:
+        return 1
+    limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
+    return widest_vector(o.x.itemsize, o.x.first, *o.x.active(1), dim, limit=limit)
+
+
+def _states_are_packed(o: Operands, vec: int) -> bool:
+    """Whether x's vectors are vectors of the pool, too."""
+    if o.conv_states is None:
+        return False
+    states, first_column = o.conv_states, _first_column(o)
+    if states.shape[1] > 1 and states.strides[1] != 1:
+        return False
+    quantities = (states.first + first_column * states.strides[2], *states.active(0, 2))
+    return not any(quantity % vec for quantity in quantities)
+
+
+def _first_column(o: Operands) -> int:
+    return 0 if o.conv_states is None else o.conv_states.shape[2] - (o.weight.shape[1] - 1)
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    return {
+        "width": o.weight.shape[1],
+        "input_t": o.x.dtype,
+        "weight_t": o.weight.dtype,
+        "state_t": o.x.dtype if o.conv_states is None else o.conv_states.dtype,
+        "vec": vec,
+        "silu": o.silu,
+    }
+
+
+def _operands(o: Operands, vec: int) -> dict[str, object]:
+    dim, total = o.x.shape
+
+    def stride(layout: Layout | None) -> int:
+        return 0 if layout is None else layout.strides[0]
+
+    return {
+        "x_stride": o.x.strides,
+        "conv_states_stride": o.conv_states.strides if o.conv_states else (0, 0, 0),
+        "weight_stride": o.weight.strides,
+        "bias_stride": stride(o.bias),
+        "query_start_loc_stride": stride(o.query_start_loc),
+        "cache_indices_stride": stride(o.cache_indices),
+        "has_initial_state_stride": stride(o.has_initial_state),
+        "total": total,
+        "slots": o.conv_states.shape[0] if o.conv_states else 0,
+        "first_column": _first_column(o),
+        "pad_slot_id": o.pad_slot_id,
+        "sequences": o.sequences,
+        "dim": dim,
+        "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
+        "has_states": o.conv_states is not None,
+        "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
+        **ranges.numbers(o.outs, vec),
+        "states_are_packed": _states_are_packed(o, vec),
+        "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
+        "cache_indices_is_int64": o.cache_indices is not None and o.cache_indices.dtype is INT64,
+    }

@@ -1,0 +1,173 @@
+"""The causal convolutions in NumPy and float64: the oracle of all tests, and what computes NumPy arrays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime.activation import silu
+
+Array = np.ndarray[Any, Any]
+
+
+def causal_conv1d_fn(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    seq_idx: Array | None = None,
+    initial_states: Array | None = None,
+    activation: str | None = None,
+) -> tuple[Array, Array]:
+    """Depthwise causal convolution: (out in float64, final states in x's dtype).
+
+    out[b, d, t] = act(bias[d] + sum_w weight[d, w] * x[b, d, t - (width - 1) + w]), where x before its first token is
+    the initial state or zero. With seq_idx (batch, seqlen) a token sees only inputs of its own sequence number, the
+    initial state counting as the first token's, and a token with a negative one gives 0.
+    """
+    batch, dim, seqlen = x.shape
+    width = weight.shape[1]
+    past = np.zeros((batch, dim, width - 1), x.dtype) if initial_states is None else initial_states
+    inputs = np.concatenate([past, x], axis=2)
+    out = np.zeros((batch, dim, seqlen))
+    if bias is not None:
+        out += bias.astype(np.float64)[:, None]
+    if seq_idx is not None and seqlen:
+        sequences = np.concatenate([np.repeat(seq_idx[:, :1], width - 1, axis=1), seq_idx], axis=1)
+    for w in range(width):
+        term = weight[:, w, None].astype(np.float64) * inputs[:, :, w : w + seqlen].astype(np.float64)
+        if seq_idx is not None and seqlen:
+            term = np.where((sequences[:, w : w + seqlen] == seq_idx)[:, None], term, 0.0)
+        out += term
+    if activation is not None:
+        out = silu(out)
+    if seq_idx is not None:
+        out = np.where((seq_idx < 0)[:, None], 0.0, out)
+    return out, inputs[:, :, seqlen:]
+
+
+def causal_conv1d_varlen_fn(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    conv_states: Array | None = None,
+    query_start_loc: Array | None = None,
+    cache_indices: Array | None = None,
+    has_initial_state: Array | None = None,
+    activation: str | None = "silu",
+    pad_slot_id: int = -1,
+) -> tuple[Array, Array | None]:
+    """The convolution of packed sequences: (out (dim, total) in float64, a copy of conv_states after the call).
+
+    Sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, follows the last width - 1 columns of
+    slot cache_indices[i] where has_initial_state[i] is true, else zeros, and leaves the last width - 1 of all these
+    inputs there. A sequence whose slot is pad_slot_id or none of the pool, and a token of no sequence, give 0.
+    """
+    dim, total = x.shape
+    width = weight.shape[1]
+    starts = _starts(query_start_loc, total)
+    count = len(starts) - 1
+    out = np.zeros((dim, total))
+    pool = None if conv_states is None else conv_states.copy()
+    slots = range(count) if cache_indices is None else cache_indices.tolist()
+    for i, slot in enumerate(slots):
+        begin, end = starts[i], starts[i + 1]
+        is_live = pool is None or (slot != pad_slot_id and 0 <= slot < len(pool))
+        if end <= begin or not is_live:
+            continue
+        past = np.zeros((dim, width - 1))
+        if pool is not None and has_initial_state is not None and has_initial_state[i]:
+            past = pool[slot, :, pool.shape[2] - (width - 1) :].astype(np.float64)
+        inputs = x[:, begin:end].astype(np.float64)
+        result, states = causal_conv1d_fn(inputs[None], weight, bias, None, past[None], activation)
+        out[:, begin:end] = result[0]
+        if pool is not None:
+            pool[slot, :, pool.shape[2] - (width - 1) :] = states[0].astype(pool.dtype)
+    return out, pool
+
+
+def causal_conv1d_varlen_states(x: Array, cu_seqlens: Array, state_len: int) -> Array:
+    """The last state_len tokens of every packed sequence, zeros before its first: (n, dim, state_len) of x's dtype."""
+    total, dim = x.shape
+    starts = _starts(cu_seqlens, total)
+    states = np.zeros((len(starts) - 1, dim, state_len), x.dtype)
+    for i, (begin, end) in enumerate(pairwise(starts)):
+        taken = min(max(end - begin, 0), state_len)
+        states[i, :, state_len - taken :] = x[end - taken : end].T
+    return states
+
+
+def l2norm(heads: Array, eps: float) -> Array:
+    """Every vector along the last axis, divided by the square root of its squares' sum plus eps."""
+    y = heads.astype(np.float64)
+    norms: Array = np.sqrt((y * y).sum(axis=-1, keepdims=True) + eps)
+    return y / norms
+
+
+def causal_conv1d_update(
+    x: Array,
+    conv_state: Array,
+    weight: Array,
+    bias: Array | None = None,
+    activation: str | None = None,
+    cache_seqlens: Array | None = None,
+    conv_state_indices: Array | None = None,
+    num_accepted_tokens: Array | None = None,
+    intermediate_conv_window: Array | None = None,
+    intermediate_state_indices: Array | None = None,
+    disable_state_update: bool = False,
+    pad_slot_id: int = -1,
+) -> tuple[Array, Array, Array | None]:
+    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the window after the call).
+
+    What precedes sequence b is a window of width - 1 columns of its slot: the last ones, or those before the ring's
+    column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Afterwards the state has moved left to
+    end with x; or the ring holds x from that column on; or its first columns hold window and x but for the first
+    of these. intermediate_conv_window[row, t] receives the width - 1 inputs up to token t.
+    """
+    batch, _, seqlen = x.shape
+    slots, _, state_len = conv_state.shape
+    halo = weight.shape[1] - 1
+    out, state = np.zeros(x.shape), conv_state.copy()
+    snapshots = None if intermediate_conv_window is None else intermediate_conv_window.copy()
+    slot = np.arange(batch) if conv_state_indices is None else conv_state_indices.astype(np.int64)
+    is_live = (slot >= 0) & (slot < slots) & (slot != pad_slot_id)
+    first = np.full(batch, state_len - halo)
+    if cache_seqlens is not None:
+        first = cache_seqlens.astype(np.int64) % max(state_len, 1) - halo
+    elif num_accepted_tokens is not None:
+        first = np.maximum(num_accepted_tokens.astype(np.int64), 1) - 1
+        is_live &= first <= state_len - halo
+    live = np.flatnonzero(is_live)
+    if not seqlen or not live.size:
+        return out, state, snapshots
+
+    slot, first, tokens = slot[live, None], first[live, None], x[live]
+    past = state[slot, :, (first + np.arange(halo)) % max(state_len, 1)].transpose(0, 2, 1)
+    out[live], _ = causal_conv1d_fn(tokens, weight, bias, None, past.astype(np.float64), activation)
+    tokens = tokens.astype(state.dtype)
+    joined = np.concatenate([past, tokens], axis=2)
+    if snapshots is not None:
+        row = slot[:, 0] if intermediate_state_indices is None else intermediate_state_indices[live]
+        is_row = (row >= 0) & (row < len(snapshots))
+        for t in range(seqlen):
+            snapshots[row[is_row], t] = joined[is_row, :, t + 1 : t + 1 + halo]
+    if disable_state_update:
+        return out, state, snapshots
+    if cache_seqlens is not None:
+        # Of more tokens than the ring has columns, the last remain.
+        for t in range(max(seqlen - state_len, 0), seqlen):
+            state[slot[:, 0], :, (first[:, 0] + halo + t) % state_len] = tokens[:, :, t]
+    elif num_accepted_tokens is not None:
+        state[slot[:, 0], :, : halo + seqlen - 1] = joined[:, :, 1:]
+    else:
+        state[slot[:, 0]] = np.concatenate([state[slot[:, 0]], tokens], axis=2)[:, :, seqlen:]
+    return out, state, snapshots
+
+
+def _starts(query_start_loc: Array | None, total: int) -> list[int]:
+    """Where sequences begin and, last, end: all within the tokens there are."""
+    if query_start_loc is None:
+        return [0, total]
+    return [min(max(int(start), 0), total) for start in query_start_loc]

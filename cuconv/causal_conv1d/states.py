@@ -1,0 +1,105 @@
+"""The last tokens of packed sequences: the convolution states that they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cuconv.causal_conv1d import reference
+from cuconv.causal_conv1d.kernels import CausalConv1dVarlenStates
+from cuconv.runtime import checks
+from cuconv.runtime.call import Arrays, Checked, Launch, Layouts, Operation, Plan
+from cuconv.runtime.dtypes import FLOATS, INDICES, INT64
+from cuconv.runtime.errors import message
+from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
+from cuconv.runtime.layout import Layout, dense
+
+
+def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out: Any = None) -> Any:
+    """The last tokens of packed sequences, with the meaning it has in Dao-AILab's causal-conv1d.
+
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel
+    runs on the caller's current stream; nothing is awaited but under CUCONV_CHECK=1, which checks cu_seqlens.
+
+    Args:
+        x: (total, dim), float32, float16 or bfloat16.
+        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling.
+        state_len: how many tokens, at least 1.
+        out: (sequences, dim, state_len), x's dtype: where to write the result. It must not overlap any other argument.
+
+    Returns:
+        (sequences, dim, state_len), channels contiguous in memory: column state_len - 1 holds a sequence's last token,
+        and columns before its first one hold 0.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    checks.natural("state_len", state_len)
+    (result,) = _states((x, cu_seqlens, out), (state_len,))
+    return result
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call."""
+
+    x: Layout
+    """(total, dim)."""
+    cu_seqlens: Layout
+    out: Layout
+    """(sequences, dim, state_len)."""
+
+
+def _check(given: Layouts, state_len: int) -> Checked[Operands]:
+    x, cu_seqlens, out = given.values()
+    assert x is not None
+    if cu_seqlens is None:
+        raise TypeError(message("cu_seqlens", "None", "an array (sequences + 1)"))
+    checks.rank("x", x.shape, "total, dim")
+    checks.dtype("x", x.dtype, FLOATS)
+    checks.between("dim of x", x.shape[1], 0, MAX_DIVIDEND)
+    checks.rank("cu_seqlens", cu_seqlens.shape, "sequences + 1")
+    checks.dtype("cu_seqlens", cu_seqlens.dtype, INDICES)
+    count = cu_seqlens.shape[0] - 1
+    checks.between("sequences of cu_seqlens", count, 0, MAX_DIVIDEND)
+    shape = (count, x.shape[1], state_len)
+    out = out or dense(shape, (0, 2, 1), x)
+    checks.dtype("out", out.dtype, (x.dtype,))
+    checks.shape("out", out.shape, shape, "sequences, dim of x, state_len")
+    return Checked(Operands(x, cu_seqlens, out), {"out": out})
+
+
+def plan(o: Operands) -> Plan:
+    """The launch that computes a call."""
+    x, cu_seqlens, out = o
+    if out.size == 0:
+        return Plan()
+    total, dim = x.shape
+    vec = 1
+    if dim == 1 or (x.strides[1] == 1 and out.strides[1] == 1):
+        vec = widest_vector(x.itemsize, dim, x.first, out.first, *x.active(0), *out.active(0, 2))
+    assert not isinstance(x.dtype, str)  # _check has seen to that
+    kernel = CausalConv1dVarlenStates(x.dtype, vec)
+    config, division = kernel.launch_config(*out.shape)
+    numbers = kernel.params.pack_numbers(
+        x_stride=x.strides,
+        out_stride=out.strides,
+        cu_seqlens_stride=cu_seqlens.strides[0],
+        total=total,
+        cu_seqlens_is_int64=cu_seqlens.dtype is INT64,
+        **division,
+    )
+    return Plan((Launch(kernel, config, numbers),))
+
+
+def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
+    checks.boundaries("cu_seqlens", read("cu_seqlens"), o.x.shape[0])
+
+
+def _reference(o: Operands, arrays: Arrays) -> None:
+    arrays["out"][...] = reference.causal_conv1d_varlen_states(arrays["x"], arrays["cu_seqlens"], o.out.shape[2])
+
+
+_states = Operation(
+    ("x", "cu_seqlens"), ("out",), check=_check, plan=plan, reference=_reference, contents=_check_contents
+)

@@ -1,0 +1,369 @@
+"""The decode step of the convolution, its channels handed out as one or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cuconv.causal_conv1d import reference
+from cuconv.causal_conv1d.form import WHOLE, Form, by_heads, by_sizes
+from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, MAX_TOKENS, WIDTHS
+from cuconv.causal_conv1d.plan_update import Operands, plan
+from cuconv.runtime import checks
+from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
+from cuconv.runtime.dtypes import FLOATS, INDICES
+from cuconv.runtime.errors import message
+from cuconv.runtime.launch import MAX_DIVIDEND
+from cuconv.runtime.layout import Layout, dense, order_like
+
+INDEX_ARRAYS = ("cache_seqlens", "conv_state_indices", "num_accepted_tokens", "intermediate_state_indices")
+
+
+def causal_conv1d_update(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    cache_seqlens: Any = None,
+    conv_state_indices: Any = None,
+    *,
+    num_accepted_tokens: Any = None,
+    intermediate_conv_window: Any = None,
+    intermediate_state_indices: Any = None,
+    disable_state_update: bool = False,
+    pad_slot_id: int = -1,
+    out: Any = None,
+) -> Any:
+    """Depthwise causal convolution of the next tokens of sequences, as in Dao-AILab's causal-conv1d.
+
+    With the last inputs of a sequence in its slot of conv_state and the new ones in x, for its t-th new token
+
+        out[d, t] = act(bias[d] + sum over w of weight[d, w] * input[d, t - (width - 1) + w]),
+
+    summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). What came before the first new token is
+    found, and what comes with x is kept, in one of three ways:
+
+    - By default a state is a row: its last width - 1 columns are the inputs before. It moves left by seqlen, and the
+      new inputs follow.
+    - With cache_seqlens it is a ring: token t goes to column (cache_seqlens + t) % state_len, and the inputs before are
+      in the width - 1 columns before that of the first token.
+    - With num_accepted_tokens it is the window of speculative decoding. The last call left width - 2 inputs and then
+      those of its tokens; of these, so many were accepted (0 counts as 1). The inputs before are those up to the last
+      accepted one: columns num_accepted_tokens - 1 and following. This call leaves its own in the same way, in the
+      first width - 1 + seqlen - 1 columns, and the columns behind them as they are.
+
+    Many tokens in one call, or as many calls of one token, or the prefill of `causal_conv1d_varlen_fn` give the same
+    bits as long as the states hold x's values exactly. Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one
+    kind and on one device, of any strides. The kernel runs on the caller's current stream; nothing is awaited but under
+    CUCONV_CHECK=1, which reads index arrays back and checks them.
+
+    Args:
+        x: (batch, dim) or (batch, dim, seqlen), float32, float16 or bfloat16.
+        conv_state: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place.
+        weight: (dim, width), any of these dtypes, width 1 to 16.
+        bias: (dim,), weight's dtype or float32.
+        activation: None, "silu" or "swish" (the same).
+        cache_seqlens: (batch,), int32 or int64: how many tokens the sequences had before.
+        conv_state_indices: (batch,), int32 or int64: the sequences' slots, their numbers when None. A sequence whose
+            slot is negative, pad_slot_id or outside the pool gives 0, and nothing of it is read or written. Two
+            sequences must not have one slot.
+        num_accepted_tokens: (batch,), int32 or int64. A sequence of which more are accepted than the state can hold
+            gives 0, and nothing of it is read or written. state_len must be at least width - 1 + seqlen - 1.
+        intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives
+            the width - 1 inputs that end with each token.
+        intermediate_state_indices: (batch,), int32 or int64: the sequences' rows there, their slots when None. Of a
+            sequence whose row is outside nothing is written there. Two sequences must not have one row.
+        disable_state_update: leave conv_state as it is.
+        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
+            argument.
+
+    Returns:
+        out, its channels contiguous in memory where x's are, of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit, or that has no meaning beside another one. Nothing has been
+            launched or written then.
+    """
+    inputs = (
+        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
+        *(intermediate_conv_window, intermediate_state_indices),
+    )
+    return _run(WHOLE, inputs, None if out is None else (out,), activation, disable_state_update, pad_slot_id)[0]
+
+
+def causal_conv1d_update_split(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    cache_seqlens: Any = None,
+    conv_state_indices: Any = None,
+    *,
+    sizes: Sequence[int],
+    num_accepted_tokens: Any = None,
+    intermediate_conv_window: Any = None,
+    intermediate_state_indices: Any = None,
+    disable_state_update: bool = False,
+    pad_slot_id: int = -1,
+    out: Sequence[Any] | None = None,
+) -> tuple[Any, ...]:
+    """`causal_conv1d_update` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
+
+    One kernel writes them all; there is no intermediate result. Arguments and errors are those of
+    `causal_conv1d_update`, and:
+
+    Args:
+        sizes: the channels of every range, in x's order: 1 to 16 numbers, each at least 1, that add up to dim.
+        out: for every range an array (batch, size) or (batch, size, seqlen) of x's dtype and any strides, or None.
+
+    Returns:
+        For every range (batch, size) or (batch, size, seqlen), channels contiguous in memory where x's are.
+    """
+    inputs = (
+        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
+        *(intermediate_conv_window, intermediate_state_indices),
+    )
+    return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, pad_slot_id)
+
+
+def causal_conv1d_update_qkv_split(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    cache_seqlens: Any = None,
+    conv_state_indices: Any = None,
+    *,
+    num_q_heads: int,
+    num_k_heads: int,
+    num_v_heads: int,
+    head_q: int,
+    head_k: int,
+    head_v: int,
+    num_accepted_tokens: Any = None,
+    intermediate_conv_window: Any = None,
+    intermediate_state_indices: Any = None,
+    disable_state_update: bool = False,
+    pad_slot_id: int = -1,
+    out: Sequence[Any] | None = None,
+) -> tuple[Any, Any, Any]:
+    """`causal_conv1d_update` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
+
+    One kernel convolves and writes all three; there is no intermediate result. Arguments and errors are those of
+    `causal_conv1d_update`, and:
+
+    Args:
+        num_q_heads, num_k_heads, num_v_heads: heads, each at least 1.
+        head_q, head_k, head_v: channels of a head; x has num_q_heads * head_q + num_k_heads * head_k + num_v_heads *
+            head_v.
+        out: (q, k, v) of the shapes below, x's dtype and any strides, or None.
+
+    Returns:
+        q, k and v, each (batch, heads, head_dim), or (batch, seqlen, heads, head_dim) when x has an axis for tokens;
+        contiguous.
+    """
+    inputs = (
+        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
+        *(intermediate_conv_window, intermediate_state_indices),
+    )
+    form = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
+    q, k, v = _run(form, inputs, out, activation, disable_state_update, pad_slot_id)
+    return q, k, v
+
+
+def _run(
+    form: Form,
+    inputs: tuple[Any, ...],
+    out: Sequence[Any] | None,
+    activation: str | None,
+    disable_state_update: bool,
+    pad_slot_id: int,
+) -> tuple[Any, ...]:
+    checks.activation(activation)
+    checks.integer("pad_slot_id", pad_slot_id)
+    options = (form, activation is not None, bool(disable_state_update), pad_slot_id)
+    return tuple(_step(inputs + form.given_outs(out), options, form.names))
+
+
+def _check(given: Layouts, form: Form, silu: bool, disable_state_update: bool, pad_slot_id: int) -> Checked[Operands]:
+    x, conv_state, weight, bias, *_ = given.values()
+    assert x is not None
+    if len(x.shape) not in (2, 3):
+        raise ValueError(message("x", f"shape {x.shape}", "2 or 3 axes (batch, dim[, seqlen])"))
+    checks.dtype("x", x.dtype, FLOATS)
+    batch, dim, *tokens = x.shape
+    checks.between("batch of x", batch, 0, MAX_SEQUENCES)
+    checks.between("dim of x", dim, 0, MAX_DIVIDEND)
+    checks.between("seqlen of x", x.size // max(1, batch * dim) if tokens else 1, 0, MAX_TOKENS)
+    checks.taps(weight, bias, dim, WIDTHS)
+    assert weight is not None
+    seqlen, width = tokens[0] if tokens else 1, weight.shape[1]
+    _check_modes(given, disable_state_update)
+    _check_state(conv_state, given, batch, dim, seqlen, width)
+    assert conv_state is not None
+    for name in INDEX_ARRAYS:
+        if (layout := given[name]) is not None:
+            checks.dtype(name, layout.dtype, INDICES)
+            checks.shape(name, layout.shape, (batch,), "batch of x")
+    _check_windows(given, conv_state, batch, dim, seqlen, width)
+    order = tuple(range(len(x.shape) + 1)) if form.has_heads else _order_of_new(x)
+    results = {}
+    for argument, shape in zip(form.names, _shapes(form, x), strict=True):
+        if (out := given[argument]) is not None:
+            checks.dtype(argument, out.dtype, (x.dtype,))
+            checks.shape(argument, out.shape, shape, _axes(form, x))
+        results[argument] = out or dense(shape, order, x)
+    by_token = x if tokens else x._replace(shape=(batch, dim, 1), strides=(*x.strides, 0))
+    outs = tuple(_by_head(form, x, out) for out in results.values())
+    inputs = {name: layout for name, layout in given.items() if name not in results}
+    operands = Operands(
+        **{**inputs, "x": by_token},  # type: ignore[arg-type]
+        outs=outs,
+        form=form,
+        silu=silu,
+        pad_slot_id=pad_slot_id,
+        disable_state_update=disable_state_update,
+    )
+    written = ("conv_state", "intermediate_conv_window")[disable_state_update:]
+    return Checked(operands, results, updated=written, in_place=("out", "x") if form is WHOLE else None)
+
+
+def _check_modes(given: Layouts, disable_state_update: bool) -> None:
+    """ValueError for arguments that have no meaning together."""
+    if given["num_accepted_tokens"] is not None:
+        if given["cache_seqlens"] is not None:
+            wanted = "None beside cache_seqlens: a ring takes tokens back by a smaller cache_seqlens"
+            raise ValueError(message("num_accepted_tokens", "an array", wanted))
+        if disable_state_update:
+            wanted = "false beside num_accepted_tokens: the next call finds the accepted tokens in the state"
+            raise ValueError(message("disable_state_update", "true", wanted))
+    if given["intermediate_state_indices"] is not None and given["intermediate_conv_window"] is None:
+        wanted = "None unless intermediate_conv_window is given"
+        raise ValueError(message("intermediate_state_indices", "an array", wanted))
+
+
+def _check_state(conv_state: Layout | None, given: Layouts, batch: int, dim: int, seqlen: int, width: int) -> None:
+    if conv_state is None:
+        raise TypeError(message("conv_state", "None", "an array (slots, dim, state_len)"))
+    checks.rank("conv_state", conv_state.shape, "slots, dim, state_len")
+    checks.dtype("conv_state", conv_state.dtype, FLOATS)
+    slots, _, state_len = conv_state.shape
+    checks.between("slots of conv_state", slots, 0, MAX_DIVIDEND)
+    checks.shape("conv_state", conv_state.shape, (slots, dim, state_len), "slots, dim of x, state_len")
+    checks.between("state_len of conv_state", state_len, 0, MAX_TOKENS)
+    wanted_len, because = width - 1, "width - 1"
+    if given["num_accepted_tokens"] is not None:
+        wanted_len, because = width - 1 + max(seqlen, 1) - 1, "width - 1 + seqlen - 1, for num_accepted_tokens"
+    if state_len < wanted_len:
+        raise ValueError(message("state_len of conv_state", state_len, f"at least {wanted_len} ({because})"))
+    if given["conv_state_indices"] is None and slots < batch:
+        wanted = f"at least {batch}, one a sequence, or conv_state_indices"
+        raise ValueError(message("slots of conv_state", slots, wanted))
+
+
+def _check_windows(given: Layouts, conv_state: Layout, batch: int, dim: int, seqlen: int, width: int) -> None:
+    windows = given["intermediate_conv_window"]
+    if windows is None:
+        return
+    checks.rank("intermediate_conv_window", windows.shape, "rows, steps, dim, width - 1")
+    checks.dtype("intermediate_conv_window", windows.dtype, (conv_state.dtype,))
+    rows, steps, *_ = windows.shape
+    shape = (rows, steps, dim, width - 1)
+    checks.shape("intermediate_conv_window", windows.shape, shape, "rows, steps, dim of x, width - 1")
+    if steps < seqlen:
+        raise ValueError(message("steps of intermediate_conv_window", steps, f"at least {seqlen}, the tokens of x"))
+    wanted = batch if given["conv_state_indices"] is None else conv_state.shape[0]
+    if given["intermediate_state_indices"] is None and rows < wanted:
+        because = f"at least {wanted}, one a slot, or intermediate_state_indices"
+        raise ValueError(message("rows of intermediate_conv_window", rows, because))
+
+
+def _shapes(form: Form, x: Layout) -> list[tuple[int, ...]]:
+    """The shapes of the outputs."""
+    batch, dim, *tokens = x.shape
+    if form.has_heads:
+        return [(batch, *tokens, heads, head_dim) for heads, head_dim in form.heads(dim)]
+    return [(batch, heads * head_dim, *tokens) for heads, head_dim in form.heads(dim)]
+
+
+def _axes(form: Form, x: Layout) -> str:
+    seqlen = len(x.shape) == 3
+    if form.has_heads:
+        return "batch, seqlen of x, heads, head_dim" if seqlen else "batch of x, heads, head_dim"
+    return "batch of x, channels, seqlen of x" if seqlen else "batch of x, channels"
+
+
+def _order_of_new(x: Layout) -> tuple[int, ...]:
+    """The order of the axes of a new output beside x, the outermost first."""
+    return order_like(x) if len(x.shape) == 3 else (0, 1)
+
+
+def _by_head(form: Form, x: Layout, out: Layout) -> Layout:
+    """An output as the kernels take it: (batch, seqlen, heads, head_dim)."""
+    batch, *shape = out.shape
+    batch_stride, *strides = out.strides
+    if form.has_heads:
+        missing = 3 - len(shape)
+        return out._replace(shape=(batch, *[1] * missing, *shape), strides=(batch_stride, *[0] * missing, *strides))
+    tokens, token_stride = (shape[1], strides[1]) if len(shape) == 2 else (1, 0)
+    return out._replace(shape=(batch, tokens, 1, shape[0]), strides=(batch_stride, token_stride, 0, strides[0]))
+
+
+def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
+    """ValueError when what index arrays contain cannot be right."""
+    batch, _, _ = o.x.shape
+    slots, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
+    used = read("conv_state_indices")
+    live = np.ones(batch, bool) if used is None else used != o.pad_slot_id
+    if used is not None:
+        checks.slots("conv_state_indices", used[live], slots)
+    if (accepted := read("num_accepted_tokens")) is not None:
+        most = state_len - (o.weight.shape[1] - 1) + 1
+        if (outside := accepted[live & (accepted > most)]).size:
+            wanted = f"at most {most}, for what the state holds"
+            raise ValueError(message("num_accepted_tokens", outside[0], wanted))
+    if (rows := read("intermediate_state_indices")) is not None and o.intermediate_conv_window is not None:
+        checks.rows("intermediate_state_indices", rows[live], o.intermediate_conv_window.shape[0], o.pad_slot_id)
+
+
+def _reference(o: Operands, arrays: Arrays) -> None:
+    inputs = {name: array for name, array in arrays.items() if name not in o.form.names}
+    if inputs["x"].ndim == 2:
+        inputs["x"] = inputs["x"][:, :, None]
+    result, state, windows = reference.causal_conv1d_update(
+        **inputs,
+        activation="silu" if o.silu else None,
+        disable_state_update=o.disable_state_update,
+        pad_slot_id=o.pad_slot_id,
+    )
+    begin = 0
+    for name, (heads, head_dim) in zip(o.form.names, o.form.heads(result.shape[1]), strict=True):
+        out = arrays[name]
+        values = result[:, begin : begin + heads * head_dim]
+        begin += heads * head_dim
+        if o.form.has_heads:
+            values = values.transpose(0, 2, 1)
+        out[...] = values.reshape(out.shape).astype(out.dtype)
+    if not o.disable_state_update:
+        arrays["conv_state"][...] = state
+    if windows is not None:
+        arrays["intermediate_conv_window"][...] = windows
+
+
+_step = Operation(
+    (
+        *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
+        *("intermediate_conv_window", "intermediate_state_indices"),
+    ),
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+)

@@ -1,0 +1,260 @@
+"""The convolution of packed sequences with their states in a pool, its channels handed out as one or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cuconv.causal_conv1d import reference
+from cuconv.causal_conv1d.form import WHOLE, Form, by_heads, by_sizes
+from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
+from cuconv.causal_conv1d.plan_varlen import Operands, plan
+from cuconv.runtime import checks
+from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
+from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
+from cuconv.runtime.errors import message
+from cuconv.runtime.launch import MAX_DIVIDEND
+from cuconv.runtime.layout import Layout, dense, order_like
+
+
+def causal_conv1d_varlen_fn(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    conv_states: Any = None,
+    query_start_loc: Any = None,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    activation: str | None = "silu",
+    pad_slot_id: int = -1,
+    *,
+    out: Any = None,
+) -> Any:
+    """Depthwise causal convolution of packed sequences, as serving engines prefill: vLLM's causal_conv1d_fn.
+
+    Within sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1,
+
+        out[d, t] = act(bias[d] + sum over w of weight[d, w] * x[d, t - (width - 1) + w]),
+
+    summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). Its inputs before the first token are the last width - 1
+    columns of its slot of conv_states where has_initial_state[i] is true, else zeros. Then these columns are
+    overwritten by the last width - 1 of all its inputs, so that the sequence can go on in another call; columns before
+    them, and the slot of an empty sequence, stay as they are.
+
+    Tokens of no sequence give 0, and so do those of a sequence whose slot is pad_slot_id or outside the pool: its state
+    is neither read nor written. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment
+    what the index arrays hold is read back and checked, which waits for the GPU; without it nothing is awaited, and a
+    captured CUDA graph may be replayed with other sequences of the same total.
+
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; x and out with
+    contiguous channels (engines' layout) or contiguous tokens have vector kernels.
+
+    Args:
+        x: (dim, total), float32, float16 or bfloat16.
+        weight: (dim, width), any of these dtypes, width 1 to 16.
+        bias: (dim,), weight's dtype or float32.
+        conv_states: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place. None:
+            sequences start from zeros and leave nothing.
+        query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
+            sequence.
+        cache_indices: (sequences,), int32 or int64, the sequences' slots; their numbers when None.
+        has_initial_state: (sequences,), bool; false when None.
+        activation: None, "silu" or "swish" (the same).
+        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        out: shape and dtype of x: where to write the result. It must not overlap any other argument.
+
+    Returns:
+        out, laid out in memory like x: of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
+    return _run(WHOLE, inputs, None if out is None else (out,), activation, pad_slot_id)[0]
+
+
+def causal_conv1d_split(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    conv_states: Any = None,
+    query_start_loc: Any = None,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    activation: str | None = "silu",
+    pad_slot_id: int = -1,
+    *,
+    sizes: Sequence[int],
+    out: Sequence[Any] | None = None,
+) -> tuple[Any, ...]:
+    """`causal_conv1d_varlen_fn` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
+
+    One kernel writes them all; there is no intermediate result. Arguments and errors are those of
+    `causal_conv1d_varlen_fn`, and:
+
+    Args:
+        sizes: the channels of every range, in x's order: 1 to 16 numbers, each at least 1, that add up to dim.
+        out: for every range an array (size, total) of x's dtype and any strides, or None.
+
+    Returns:
+        For every range (size, total), laid out in memory like x.
+    """
+    inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
+    return _run(by_sizes(sizes), inputs, out, activation, pad_slot_id)
+
+
+def causal_conv1d_qkv_split(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    conv_states: Any = None,
+    query_start_loc: Any = None,
+    *,
+    num_q_heads: int,
+    num_k_heads: int,
+    num_v_heads: int,
+    head_q: int,
+    head_k: int,
+    head_v: int,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    activation: str | None = "silu",
+    pad_slot_id: int = -1,
+    qk_l2norm: bool = False,
+    l2norm_eps: float = 1e-6,
+    out: Sequence[Any] | None = None,
+) -> tuple[Any, Any, Any]:
+    """`causal_conv1d_varlen_fn` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
+
+    One kernel convolves and writes all three; there is no intermediate result. Arguments and errors are those of
+    `causal_conv1d_varlen_fn`, and:
+
+    Args:
+        num_q_heads, num_k_heads, num_v_heads: heads, each at least 1.
+        head_q, head_k, head_v: channels of a head; x has num_q_heads * head_q + num_k_heads * head_k + num_v_heads *
+            head_v.
+        qk_l2norm: divide every head y of q and k, after the activation, by sqrt(sum of y * y + l2norm_eps), computed in
+            float32 (Yang et al., "Gated Delta Networks", 2024).
+        l2norm_eps: at least 0; without meaning unless qk_l2norm.
+        out: (q, k, v), each (1, total, heads, head_dim) of x's dtype and any strides, or None.
+
+    Returns:
+        q, k and v, each (1, total, heads, head_dim), contiguous.
+    """
+    inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
+    form = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, qk_l2norm, l2norm_eps)
+    q, k, v = _run(form, inputs, out, activation, pad_slot_id)
+    return q, k, v
+
+
+def _run(
+    form: Form, inputs: tuple[Any, ...], out: Sequence[Any] | None, activation: str | None, pad_slot_id: int
+) -> tuple[Any, ...]:
+    checks.activation(activation)
+    checks.integer("pad_slot_id", pad_slot_id)
+    options = (form, activation is not None, pad_slot_id)
+    return tuple(_packed(inputs + form.given_outs(out), options, form.names))
+
+
+def _check(given: Layouts, form: Form, silu: bool, pad_slot_id: int) -> Checked[Operands]:
+    x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, *outs = given.values()
+    assert x is not None
+    checks.rank("x", x.shape, "dim, total")
+    checks.dtype("x", x.dtype, FLOATS)
+    dim, total = x.shape
+    checks.between("dim of x", dim, 0, MAX_DIVIDEND)
+    checks.between("total of x", total, 0, MAX_TOKENS)
+    checks.taps(weight, bias, dim, WIDTHS)
+    assert weight is not None
+    count = 1
+    if query_start_loc is not None:
+        checks.rank("query_start_loc", query_start_loc.shape, "sequences + 1")
+        checks.dtype("query_start_loc", query_start_loc.dtype, INDICES)
+        count = query_start_loc.shape[0] - 1
+        checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
+    for argument, layout, dtypes in (
+        ("cache_indices", cache_indices, INDICES),
+        ("has_initial_state", has_initial_state, (BOOL,)),
+    ):
+        if layout is not None:
+            if conv_states is None:
+                raise ValueError(message(argument, "an array", "None unless conv_states is given"))
+            checks.dtype(argument, layout.dtype, dtypes)
+            checks.shape(argument, layout.shape, (count,), "sequences")
+    if conv_states is not None:
+        _check_pool(conv_states, dim, weight.shape[1], count if cache_indices is None else 0)
+
+    order = (0, 1, 2, 3) if form.has_heads else order_like(x)
+    results = {}
+    for argument, out, (heads, head_dim) in zip(form.names, outs, form.heads(dim), strict=True):
+        shape = (1, total, heads, head_dim) if form.has_heads else (heads * head_dim, total)
+        if out is not None:
+            checks.dtype(argument, out.dtype, (x.dtype,))
+            axes = "1, total of x, heads, head_dim" if form.has_heads else "channels, total of x"
+            checks.shape(argument, out.shape, shape, axes)
+        results[argument] = out or dense(shape, order, x)
+    pool = (conv_states, query_start_loc, cache_indices, has_initial_state)
+    by_head = tuple(map(_by_head, results.values()))
+    operands = Operands(x, weight, bias, *pool, by_head, form, silu, pad_slot_id)
+    return Checked(operands, results, updated=("conv_states",))
+
+
+def _check_pool(conv_states: Layout, dim: int, width: int, wanted_slots: int) -> None:
+    checks.rank("conv_states", conv_states.shape, "slots, dim, state_len")
+    checks.dtype("conv_states", conv_states.dtype, FLOATS)
+    slots, _, state_len = conv_states.shape
+    checks.between("slots of conv_states", slots, 0, MAX_DIVIDEND)
+    checks.shape("conv_states", conv_states.shape, (slots, dim, state_len), "slots, dim of x, state_len")
+    if state_len < width - 1:
+        raise ValueError(message("state_len of conv_states", state_len, f"at least {width - 1} (width - 1)"))
+    if slots < wanted_slots:
+        wanted = f"at least {wanted_slots}, one a sequence, or cache_indices"
+        raise ValueError(message("slots of conv_states", slots, wanted))
+
+
+def _by_head(out: Layout) -> Layout:
+    """An output as the kernels take it: (total, heads, head_dim)."""
+    if len(out.shape) == 4:
+        return out._replace(shape=out.shape[1:], strides=out.strides[1:])
+    (channels, total), (channel_stride, token_stride) = out.shape, out.strides
+    return out._replace(shape=(total, 1, channels), strides=(token_stride, 0, channel_stride))
+
+
+def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
+    """ValueError when what index arrays contain cannot be right."""
+    total = o.x.shape[1]
+    starts = np.array([0, total]) if o.query_start_loc is None else read("query_start_loc")
+    checks.boundaries("query_start_loc", starts, total)
+    if o.cache_indices is not None and o.conv_states is not None:
+        used = read("cache_indices")[np.diff(starts) > 0]
+        checks.slots("cache_indices", used[used != o.pad_slot_id], o.conv_states.shape[0])
+
+
+def _reference(o: Operands, arrays: Arrays) -> None:
+    inputs = {name: array for name, array in arrays.items() if name not in o.form.names}
+    activation = "silu" if o.silu else None
+    result, states = reference.causal_conv1d_varlen_fn(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
+    begin = 0
+    for number, (name, (heads, head_dim)) in enumerate(zip(o.form.names, o.form.heads(len(result)), strict=True)):
+        out = arrays[name]
+        values = result[begin : begin + heads * head_dim]
+        begin += heads * head_dim
+        if o.form.has_heads:
+            values = values.T.reshape(out.shape)
+        if number < o.form.normalized:
+            values = reference.l2norm(values, o.form.eps)
+        out[...] = values.astype(out.dtype)
+    if states is not None:
+        arrays["conv_states"][...] = states
+
+
+_packed = Operation(
+    ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+)

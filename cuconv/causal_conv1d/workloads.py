@@ -1,0 +1,247 @@
+"""Workloads of the causal convolutions of whole sequences."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+from cuconv.runtime.batches import lengths
+from cuconv.runtime.dtypes import BOOL, INT32, DType
+from cuconv.runtime.workload import CHANNELS, TOKENS, Array, Cut, Workload, choice, element_of, scattered, spread
+
+
+def parts_of(parts: str) -> tuple[int, ...]:
+    """The channels of every part of "4096,1024,1024"."""
+    try:
+        return tuple(map(int, parts.split(",")))
+    except ValueError:
+        raise ValueError(f"parts: got {parts!r}; wanted whole numbers joined by commas") from None
+
+
+def filter_arrays(dim: int, width: int, dtype: DType, bias: bool) -> dict[str, Array]:
+    """weight and bias."""
+    arrays = {"weight": Array((dim, width), dtype)}
+    return arrays | {"bias": Array((dim,), dtype)} if bias else arrays
+
+
+def activation(silu: bool) -> dict[str, Any]:
+    return {"activation": "silu" if silu else None}
+
+
+def heads_of(heads: str) -> dict[str, int]:
+    """The options for "16x128,16x128,32x128": heads times channels of q, k and v."""
+    try:
+        pairs = [tuple(map(int, part.split("x"))) for part in heads.split(",")]
+        (q, head_q), (k, head_k), (v, head_v) = pairs
+    except ValueError:
+        raise ValueError(f"heads: got {heads!r}; wanted q,k,v as in 16x128,16x128,32x128") from None
+    numbers = {"num_q_heads": q, "num_k_heads": k, "num_v_heads": v}
+    return numbers | {"head_q": head_q, "head_k": head_k, "head_v": head_v}
+
+
+def head_shapes(options: dict[str, int]) -> list[tuple[int, int]]:
+    """Heads and channels of q, k and v."""
+    return [(options[f"num_{name}_heads"], options[f"head_{name}"]) for name in "qkv"]
+
+
+def first_heads(options: dict[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
+    """The channels of the first head of each of q, k and v, and the options that call them all there are."""
+    kept: list[int] = []
+    begin = 0
+    for heads, size in head_shapes(options):
+        kept += range(begin, begin + size)
+        begin += heads * size
+    return tuple(kept), {f"num_{name}_heads": 1 for name in "qkv"}
+
+
+def causal_conv1d_fn(
+    batch: int = 1, dim: int = 2048, seqlen: int = 2048, width: int = 4, dtype: str = "bfloat16",
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True,
+) -> Workload:  # fmt: skip
+    """The forward convolution of (batch, dim, seqlen)."""
+    sizes = dict(locals())
+    element = element_of(dtype)
+    order = (0, 2, 1) if choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS else (0, 1, 2)
+    x, kept = Array((batch, dim, seqlen), element, order), spread(dim)
+    return Workload(
+        "causal_conv1d_fn",
+        sizes,
+        {"x": x, **filter_arrays(dim, width, element, bias)},
+        (x,),
+        activation(silu),
+        cuts={"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "out0": (1, kept)},
+    )
+
+
+def packed(
+    sequences: str, dim: int, width: int, element: DType, contiguous: str, bias: bool
+) -> tuple[dict[str, Array], dict[str, Cut]]:
+    """Packed sequences that each go on from a state of its own in a pool; channels cut out of them all."""
+    counts = lengths(sequences)
+    n, total = len(counts), sum(counts)
+    is_by_channel = choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS
+    filters = filter_arrays(dim, width, element, bias)
+    arrays = {
+        "x": Array((dim, total), element, (1, 0) if is_by_channel else (0, 1)),
+        **filters,
+        # Read and written, but for the empty sequences'.
+        "conv_states": Array(
+            (n, dim, width - 1), element, (0, 2, 1) if is_by_channel else (0, 1, 2),
+            touched=2 * sum(count > 0 for count in counts) * dim * (width - 1),
+        ),
+        "query_start_loc": Array((n + 1,), INT32, values=(0, *accumulate(counts))),
+        "cache_indices": Array((n,), INT32, values=scattered(n)),
+        "has_initial_state": Array((n,), BOOL, values=(1,) * n),
+    }  # fmt: skip
+    kept = spread(dim)
+    return arrays, {"x": (0, kept), "weight": (0, kept), "bias": (0, kept), "conv_states": (1, kept)}
+
+
+def causal_conv1d_varlen_fn(
+    sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
+    bias: bool = True, silu: bool = True,
+) -> Workload:  # fmt: skip
+    """Packed prefill with a pool of states."""
+    sizes = dict(locals())
+    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias)
+    x = arrays["x"]
+    cuts["out0"] = cuts["x"]
+    return Workload("causal_conv1d_varlen_fn", sizes, arrays, (x,), activation(silu), ("conv_states",), cuts=cuts)
+
+
+def causal_conv1d_split(
+    sequences: str = "16x512", parts: str = "4096,1024,1024", width: int = 4, dtype: str = "bfloat16",
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True,
+) -> Workload:  # fmt: skip
+    """Packed prefill with a result for every part: x, B and C of Mamba-2, unless said otherwise."""
+    sizes = dict(locals())
+    split = parts_of(parts)
+    arrays, cuts = packed(sequences, sum(split), width, element_of(dtype), contiguous, bias)
+    x = arrays["x"]
+    outs = tuple(Array((size, x.shape[1]), x.dtype, x.order) for size in split)
+    starts = (0, *accumulate(split))
+    chosen = [spread(size, 8) for size in split]
+    kept = tuple(start + i for start, some in zip(starts, chosen, strict=False) for i in some)
+    cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()}
+    cuts |= {f"out{i}": (0, some) for i, some in enumerate(chosen)}
+    options = {"sizes": split, **activation(silu)}
+    cut_options = {"sizes": tuple(map(len, chosen))}
+    return Workload(
+        "causal_conv1d_split", sizes, arrays, outs, options, ("conv_states",), cuts=cuts, cut_options=cut_options
+    )
+
+
+def causal_conv1d_qkv_split(
+    sequences: str = "1x8192", heads: str = "16x128,16x128,16x128", width: int = 4, dtype: str = "bfloat16",
+    contiguous: str = CHANNELS, bias: bool = False, l2norm: bool = False,
+) -> Workload:  # fmt: skip
+    """Packed prefill of q, k and v, head by head, with SiLU."""
+    sizes = dict(locals())
+    options = heads_of(heads)
+    dim = sum(count * size for count, size in head_shapes(options))
+    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias)
+    x = arrays["x"]
+    outs = tuple(Array((1, x.shape[1], *shape), x.dtype) for shape in head_shapes(options))
+    kept, cut_options = first_heads(options)
+    cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()} | {f"out{i}": (2, (0,)) for i in range(3)}
+    options = {**options, "qk_l2norm": l2norm}
+    return Workload(
+        "causal_conv1d_qkv_split", sizes, arrays, outs, options, ("conv_states",), cuts=cuts, cut_options=cut_options
+    )
+
+
+def causal_conv1d_varlen_states(
+    sequences: str = "16x512", dim: int = 8192, state_len: int = 3, dtype: str = "bfloat16"
+) -> Workload:
+    """The last tokens of packed sequences."""
+    sizes = dict(locals())
+    element, counts, kept = element_of(dtype), lengths(sequences), spread(dim)
+    tokens = sum(min(count, state_len) for count in counts)
+    return Workload(
+        "causal_conv1d_varlen_states",
+        sizes,
+        {
+            "x": Array((sum(counts), dim), element, touched=tokens * dim),
+            "cu_seqlens": Array((len(counts) + 1,), INT32, values=(0, *accumulate(counts))),
+        },
+        (Array((len(counts), dim, state_len), element, (0, 2, 1)),),
+        {"state_len": state_len},
+        cuts={"x": (1, kept), "out0": (1, kept)},
+    )
+
+
+def step(
+    batch: int, dim: int, tokens: int, width: int, element: DType, contiguous: str, bias: bool
+) -> tuple[dict[str, Array], dict[str, Cut]]:
+    """One token of every sequence, or several; channels cut out of them all.
+
+    The states: with contiguous tokens width columns each, as causal-conv1d has them, one a sequence and in order; with
+    contiguous channels width - 1, in a pool with an index array, as serving engines do.
+    """
+    is_pool = choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS
+    columns = width - 1 if is_pool else width
+    # The columns that stay are read, all are written: none is moved by memory.
+    kept_columns = max(width - 1, columns - tokens)
+    shape = (batch, dim, tokens) if tokens > 1 else (batch, dim)
+    arrays = {
+        "x": Array(shape, element, (0, 2, 1) if tokens > 1 else None),
+        "conv_state": Array(
+            (batch, dim, columns), element, (0, 2, 1) if is_pool else None,
+            touched=batch * dim * (kept_columns + columns),
+        ),
+        **filter_arrays(dim, width, element, bias),
+    }  # fmt: skip
+    if is_pool:
+        arrays["conv_state_indices"] = Array((batch,), INT32, values=scattered(batch))
+    kept = spread(dim)
+    return arrays, {"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "conv_state": (1, kept)}
+
+
+def causal_conv1d_update(
+    batch: int = 1, dim: int = 6144, tokens: int = 1, width: int = 4, dtype: str = "bfloat16",
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True,
+) -> Workload:  # fmt: skip
+    """A decode step of the convolution."""
+    sizes = dict(locals())
+    arrays, cuts = step(batch, dim, tokens, width, element_of(dtype), contiguous, bias)
+    cuts["out0"] = cuts["x"]
+    outs = (arrays["x"],)
+    return Workload("causal_conv1d_update", sizes, arrays, outs, activation(silu), ("conv_state",), cuts=cuts)
+
+
+def causal_conv1d_update_split(
+    batch: int = 1, parts: str = "4096,1024,1024", width: int = 4, dtype: str = "bfloat16",
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True,
+) -> Workload:  # fmt: skip
+    """A decode step with a result for every part."""
+    sizes = dict(locals())
+    split, element = parts_of(parts), element_of(dtype)
+    arrays, cuts = step(batch, sum(split), 1, width, element, contiguous, bias)
+    outs = tuple(Array((batch, size), element) for size in split)
+    chosen = [spread(size, 8) for size in split]
+    kept = tuple(start + i for start, some in zip((0, *accumulate(split)), chosen, strict=False) for i in some)
+    cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()}
+    cuts |= {f"out{i}": (1, some) for i, some in enumerate(chosen)}
+    options = {"sizes": split, **activation(silu)}
+    cut_options = {"sizes": tuple(map(len, chosen))}
+    return Workload(
+        "causal_conv1d_update_split", sizes, arrays, outs, options, ("conv_state",), cuts=cuts, cut_options=cut_options
+    )
+
+
+def causal_conv1d_update_qkv_split(
+    batch: int = 1, heads: str = "16x128,16x128,16x128", width: int = 4, dtype: str = "bfloat16",
+    contiguous: str = CHANNELS, bias: bool = False, silu: bool = True,
+) -> Workload:  # fmt: skip
+    """A decode step of q, k and v, head by head."""
+    sizes = dict(locals())
+    numbers, element = heads_of(heads), element_of(dtype)
+    dim = sum(count * size for count, size in head_shapes(numbers))
+    arrays, cuts = step(batch, dim, 1, width, element, contiguous, bias)
+    outs = tuple(Array((batch, *shape), element) for shape in head_shapes(numbers))
+    kept, cut_options = first_heads(numbers)
+    cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()} | {f"out{i}": (1, (0,)) for i in range(3)}
+    return Workload(
+        "causal_conv1d_update_qkv_split", sizes, arrays, outs, {**numbers, **activation(silu)}, ("conv_state",),
+        cuts=cuts, cut_options=cut_options,
+    )  # fmt: skip

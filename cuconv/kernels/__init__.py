@@ -1,1 +1,0 @@
-"""The kernels: one module a file of cuda_src, of the same name."""

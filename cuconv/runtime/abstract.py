@@ -1,0 +1,99 @@
+"""Arrays that are shapes and nothing else: what a call would launch, found out without a GPU and without memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime import arrays
+from cuconv.runtime.arrays import Facts, PlainFamily
+from cuconv.runtime.call import Launch
+from cuconv.runtime.dtypes import DType
+from cuconv.runtime.kernel import Enqueue, Kernel
+from cuconv.runtime.launch import LaunchConfig
+from cuconv.runtime.layout import Layout
+
+_made = itertools.count()
+
+
+def _address() -> int:
+    """Further from the last ones than any array is long, so that no two of a call are taken to overlap."""
+    return 2**60 + next(_made) % 2**18 * 2**44
+
+
+@dataclass(frozen=True, eq=False)
+class AbstractArray:
+    """An array on a GPU as far as its shape, strides (in elements) and dtype go; it begins `offset` elements from an
+    aligned address.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    offset: int = 0
+    address: int = field(default_factory=_address)
+
+    @property
+    def pointer(self) -> int:
+        """Where it would begin."""
+        return self.address + self.offset * self.dtype.itemsize
+
+
+class AbstractFamily(PlainFamily):
+    name = "abstract"
+
+    def _place(self, array: Any) -> tuple[int, int]:
+        return array.pointer, 0
+
+    def layout(self, argument: str, facts: Facts) -> Layout:
+        return Layout(*facts)
+
+    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
+        array = AbstractArray(layout.shape, layout.strides, dtype or like.dtype)
+        return array, array.pointer
+
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        raise TypeError("an abstract array has no contents")
+
+    def checks_contents(self) -> bool:
+        return False
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def load(self, kernel: Kernel, device: int) -> Any:
+        return _Recorder(kernel)
+
+
+class _Recorder:
+    """In the place of a loaded kernel: notes what would be launched."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
+        launch = Launch(self._kernel, config, numbers)
+        return lambda pointers, stream: _launched.get().append(launch)
+
+
+_launched: ContextVar[list[Launch]] = ContextVar("launched")
+arrays.register(AbstractArray, AbstractFamily)
+
+
+def launches_of(function: Callable[..., Any], **arguments: Any) -> tuple[Launch, ...]:
+    """What a call with these arguments, its arrays AbstractArrays, would launch, in order.
+
+    The checks of the call are made, so it raises what the call would.
+    """
+    launched: list[Launch] = []
+    token = _launched.set(launched)
+    try:
+        function(**arguments)
+    finally:
+        _launched.reset(token)
+    return tuple(launched)

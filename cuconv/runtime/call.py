@@ -1,0 +1,313 @@
+"""The path of every call: inspect → look up, or check and plan → allocate → launch, or the reference, or DLPack.
+
+A family describes each of its public functions as an Operation: the names of its arrays, and functions that check, plan
+and compute. Nothing else in the package knows how a call travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import add, le
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from cuconv.runtime import arrays, checks, dlpack
+from cuconv.runtime.arrays import Facts, Family
+from cuconv.runtime.dtypes import BYTE, DType
+from cuconv.runtime.errors import message
+from cuconv.runtime.kernel import Enqueue, Kernel
+from cuconv.runtime.launch import LaunchConfig
+from cuconv.runtime.layout import HOST, Layout, View
+
+MAX_APART = 512
+"""Sets of addresses that a prepared call remembers as not overlapping: a few for every layer of a model."""
+
+MAX_PREPARED = 4096
+"""Prepared calls that an operation remembers."""
+
+SCRATCH = "scratch"
+"""The pointer of a kernel to memory that a plan asks for."""
+
+Layouts = Mapping[str, Layout | None]
+"""The layouts of a call's arrays by argument, None for one that is absent."""
+
+Arrays = Mapping[str, Any]
+"""The arrays of a call by argument, None for one that is absent."""
+
+
+class Launch(NamedTuple):
+    """A kernel, how it is launched, and its arguments behind the pointers."""
+
+    kernel: Kernel
+    config: LaunchConfig
+    numbers: bytes
+
+
+class Plan(NamedTuple):
+    """What a call launches, in order: nothing where there is nothing to compute."""
+
+    launches: tuple[Launch, ...] = ()
+    scratch: int = 0
+    """Bytes of device memory that the launches leave results to each other in."""
+
+
+Operands = TypeVar("Operands")
+
+
+@dataclass(frozen=True)
+class Checked(Generic[Operands]):
+    """A call that has passed its family's checks."""
+
+    operands: Operands
+    """All that plans and references need to know."""
+    outputs: Layouts
+    """The layouts of the results by argument, given or to be made; None for one that is not wanted."""
+    updated: tuple[str, ...] = ()
+    """Arguments that are read and written; absent ones may be named, too."""
+    in_place: tuple[str, str] | None = None
+    """An output and the input that it may be: the same memory, laid out alike."""
+
+
+class New(NamedTuple):
+    """A result that the caller has not given."""
+
+    number: int
+    """The argument's place in the call."""
+    like: int
+    """The place of an array of the caller's kind, of the same dtype if there is one."""
+    layout: Layout
+    dtype: DType | None
+    """The result's dtype, None where `like` has it."""
+
+
+class Call(Generic[Operands]):
+    """What is known of a call from its arrays' facts, and so the same for every later call with these facts."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        leader: int,
+        layouts: list[Layout | None],
+        checked: Checked[Operands],
+        plan: Plan,
+    ) -> None:
+        first = layouts[leader]
+        assert first is not None
+        self.operands = checked.operands
+        self.device = first.device
+        self.new: list[New] = []
+        self._arguments = arguments
+        self._layouts = list(layouts)
+        for name, layout in checked.outputs.items():
+            number = arguments.index(name)
+            if layout is not None and layouts[number] is None:
+                like = next((i for i, each in enumerate(layouts) if each and each.dtype is layout.dtype), None)
+                assert isinstance(layout.dtype, DType)
+                self.new.append(
+                    New(number, leader, layout, layout.dtype) if like is None else New(number, like, layout, None)
+                )
+                self._layouts[number] = layout
+        self._spans = [(0, 0) if layout is None else layout.span for layout in self._layouts]
+        self._begins, self._ends = zip(*self._spans, strict=True)
+        self._written = [i for i in _written(arguments, checked) if layouts[i] is not None]
+        self._in_place = None
+        if checked.in_place is not None:
+            output, source = map(arguments.index, checked.in_place)
+            if layouts[output] == layouts[source]:
+                self._in_place = output, source
+        self.scratch = Layout((plan.scratch,), (1,), BYTE, self.device, 0) if plan.scratch else None
+        self._launches = plan.launches
+        self._orders = [_order(arguments, launch.kernel, plan.scratch > 0) for launch in plan.launches]
+        self._enqueues: list[tuple[Enqueue, list[int] | None]] = []
+        self._apart: set[tuple[int, ...]] = set()
+
+    def check_overlap(self, pointers: Sequence[int]) -> None:
+        """ValueError when an array that is written shares memory with another argument."""
+        if not self._written or (key := tuple(pointers)) in self._apart:
+            return
+        self._check_apart(pointers)
+        # Forgotten all at once, for programs whose arrays are always elsewhere.
+        if len(self._apart) == MAX_APART:
+            self._apart.clear()
+        self._apart.add(key)
+
+    def _check_apart(self, pointers: Sequence[int]) -> None:
+        if len(self._written) > 1:
+            # That no two arrays meet at all is quicker seen than that each of several meets no other.
+            begins = sorted(map(add, pointers, self._begins))
+            if all(map(le, sorted(map(add, pointers, self._ends)), begins[1:])):
+                return
+        for number in self._written:
+            begin, end = self._spans[number]
+            begin += pointers[number]
+            end += pointers[number]
+            for other, (other_begin, other_end) in enumerate(self._spans):
+                # Bounds first: they rule out nearly everything at the cost of two comparisons.
+                if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != number:
+                    if (number, other) == self._in_place and pointers[number] == pointers[other]:
+                        continue
+                    self._check_disjoint(number, other, pointers)
+
+    def _check_disjoint(self, number: int, other: int, pointers: Sequence[int]) -> None:
+        a, b = self._layouts[number], self._layouts[other]
+        assert a is not None and b is not None  # their spans are not empty
+        names = self._arguments
+        checks.disjoint(names[number], View(pointers[number], a), names[other], View(pointers[other], b))
+
+    def enqueue(self, pointers: list[int], family: Family, like: Any) -> None:
+        """Launch on the caller's current stream, unless there is nothing to compute."""
+        if not self._launches:
+            return
+        if not self._enqueues:
+            bound = [
+                family.load(kernel, self.device).bound(config, numbers) for kernel, config, numbers in self._launches
+            ]
+            self._enqueues = list(zip(bound, self._orders, strict=True))
+        if self.scratch is not None:
+            scratch, address = family.new(like, self.scratch, BYTE)
+            family.keep_if_captured(scratch, self.device)
+            pointers = [*pointers, address]
+        stream = family.stream(self.device)
+        for enqueue, order in self._enqueues:
+            enqueue(pointers if order is None else [pointers[number] if number >= 0 else 0 for number in order], stream)
+
+
+def _written(arguments: Sequence[str], checked: Checked[Any]) -> list[int]:
+    return [arguments.index(name) for name in (*checked.updated, *checked.outputs)]
+
+
+def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> list[int] | None:
+    """The place in a call of each pointer of a kernel, -1 for null; None when they are the call's own in order.
+
+    An argument is known to kernels by its name, without a final "_out"; the one result `out` is also `out[0]`, and
+    further ones of a kernel that has room for several are null.
+    """
+    places = {name.removesuffix("_out"): number for number, name in enumerate(arguments)}
+    places[SCRATCH] = len(arguments) if has_scratch else -1
+    if "out" in places:
+        places["out[0]"] = places["out"]
+    order = []
+    for name in kernel.params.pointer_names:
+        if name not in places and not name.startswith("out["):
+            raise TypeError(f"{kernel.unit} has a pointer {name}, which is none of {', '.join(arguments)}")
+        order.append(places.get(name, -1))
+    while order and order[-1] < 0:
+        order.pop()
+    return None if order == list(range(len(arguments))) else order
+
+
+class Operation(Generic[Operands]):
+    """A public function: what its arrays are called, and how a call is checked, planned and computed."""
+
+    def __init__(
+        self,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...] = (),
+        *,
+        check: Callable[..., Checked[Operands]],
+        plan: Callable[[Operands], Plan],
+        reference: Callable[..., None],
+        contents: Callable[[Operands, Callable[[str], Any]], None] | None = None,
+        leader: str = "",
+    ) -> None:
+        """The functions that a family gives.
+
+        Args:
+            inputs: all arguments that are arrays, but results, in the order in which they are given.
+            outputs: the arguments for results, unless every call names its own.
+            check: of the arguments' Layouts by name and the options; raises for what does not fit.
+            plan: pure: what to launch for a checked call.
+            reference: of the operands and all NumPy Arrays by name; writes the results and what is updated.
+            contents: of the operands and a function that reads an array back by name, None for one that is absent;
+                raises for contents that cannot be right. It is called under CUCONV_CHECK=1.
+            leader: the array that says of which kind and on which device all are; the first when empty.
+        """
+        self._inputs = inputs
+        self._outputs = outputs
+        self._arguments = inputs + outputs
+        self._leader = inputs.index(leader) if leader else 0
+        self._check = check
+        self._plan = plan
+        self._reference = reference
+        self._contents = contents
+        self._remembered = lru_cache(maxsize=MAX_PREPARED)(self._prepare)
+        self._last: tuple[Any, Any, Call[Operands]] | None = None
+
+    def __call__(
+        self, given: tuple[Any, ...], options: tuple[Any, ...] = (), outputs: tuple[str, ...] | None = None
+    ) -> list[Any]:
+        """The results, None for one that is not wanted.
+
+        Args:
+            given: the arrays in the order of inputs and outputs.
+            options: all else that decides how a call is checked and computed, hashable, as `check` takes it.
+            outputs: the names of the results where they differ from call to call.
+        """
+        arguments = self._arguments if outputs is None else self._inputs + outputs
+        family = arrays.family(given[self._leader])
+        if family is None:
+            return self._through_dlpack(arguments, given, options, outputs)
+        pointers, facts = family.inspect(arguments, given)
+        call = self._prepared((family, outputs, options), facts)
+        call.check_overlap(pointers)
+        if self._contents is not None and family.checks_contents():
+            self._check_contents(call, family, dict(zip(arguments, given, strict=True)))
+        count = len(self._inputs)
+        results = list(given[count:])
+        for number, like, layout, dtype in call.new:
+            results[number - count], pointers[number] = family.new(given[like], layout, dtype)
+        if call.device == HOST:
+            self._reference(call.operands, dict(zip(arguments, (*given[:count], *results), strict=True)))
+        else:
+            call.enqueue(pointers, family, given[self._leader])
+        return results
+
+    def _prepared(self, key: tuple[Any, ...], facts: list[Facts | None]) -> Call[Operands]:
+        """The call with these options on arrays with these facts, remembered.
+
+        The last one stands in front of the others: to compare facts takes half as long as to hash them, and one call is
+        mostly like the one before, a model's layers being alike.
+        """
+        last = self._last
+        if last is not None and last[1] == facts and last[0] == key:
+            return last[2]
+        call = self._remembered(*key, *facts)
+        self._last = key, facts, call
+        return call
+
+    def _prepare(
+        self, family: Family, outputs: tuple[str, ...] | None, options: tuple[Any, ...], *facts: Facts | None
+    ) -> Call[Operands]:
+        """Check the arguments and decide how to run them; raises before anything is launched or written."""
+        arguments = self._arguments if outputs is None else self._inputs + outputs
+        layouts = [
+            None if fact is None else family.layout(argument, fact)
+            for argument, fact in zip(arguments, facts, strict=True)
+        ]
+        name, leader = arguments[self._leader], layouts[self._leader]
+        if leader is None:
+            raise TypeError(message(name, "None", "an array"))
+        if family.name != "NumPy":
+            checks.on_gpu(name, leader.device, "NumPy arrays are computed on the CPU")
+        checked = self._check(dict(zip(arguments, layouts, strict=True)), *options)
+        for argument, layout in zip(arguments, layouts, strict=True):
+            if layout is not None:
+                checks.device(argument, layout.device, leader.device, name)
+        for number in _written(arguments, checked):
+            if (layout := layouts[number]) is not None:
+                checks.not_self_overlapping(arguments[number], layout.shape, layout.strides)
+        plan = Plan() if leader.device == HOST else self._plan(checked.operands)
+        return Call(arguments, self._leader, layouts, checked, plan)
+
+    def _check_contents(self, call: Call[Operands], family: Family, given: Arrays) -> None:
+        assert self._contents is not None
+        self._contents(call.operands, lambda name: None if given[name] is None else family.to_host(given[name]))
+
+    def _through_dlpack(
+        self, arguments: tuple[str, ...], given: tuple[Any, ...], options: tuple[Any, ...], outputs: Any
+    ) -> list[Any]:
+        """The same call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
+        imported = dlpack.imported(arguments, given, arguments[self._leader])
+        results = self(imported, options, outputs)
+        return dlpack.exported(results, given[len(self._inputs) :], like=given[self._leader])

@@ -1,0 +1,199 @@
+"""Checks of arguments, on layouts alone: nothing is launched or written before all have passed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
+from cuconv.runtime.errors import message, one_of
+from cuconv.runtime.layout import Layout, View
+
+
+def rank(argument: str, shape: tuple[int, ...], axes: str) -> None:
+    """The array has as many axes as `axes` names: `batch, dim, seqlen`."""
+    wanted = axes.count(",") + 1
+    if len(shape) != wanted:
+        raise ValueError(message(argument, f"shape {tuple(shape)}", f"{wanted} axes ({axes})"))
+
+
+def shape(argument: str, got: tuple[int, ...], wanted: tuple[int, ...], axes: str) -> None:
+    """The array has exactly this shape."""
+    if tuple(got) != wanted:
+        raise ValueError(message(argument, f"shape {tuple(got)}", f"{wanted} ({axes})"))
+
+
+def dtype(argument: str, got: DType | str, wanted: Sequence[DType | str]) -> None:
+    """The element type is one of these."""
+    if got not in wanted:
+        raise TypeError(message(argument, f"dtype {got}", one_of(wanted)))
+
+
+def between(argument: str, got: int, low: int, high: int) -> None:
+    """A number lies in a closed range."""
+    if not low <= got <= high:
+        raise ValueError(message(argument, got, f"{low} to {high}"))
+
+
+def choice(argument: str, got: object, wanted: Sequence[object]) -> None:
+    """A value is one of these."""
+    if got not in wanted:
+        raise ValueError(message(argument, repr(got), one_of([repr(item) for item in wanted])))
+
+
+def activation(got: object) -> None:
+    """A name of an activation, or None."""
+    choice("activation", got, (None, "silu", "swish"))
+
+
+def taps(weight: Layout | None, bias: Layout | None, dim: int, widths: range) -> None:
+    """A filter of (dim, width) with one of these widths, and its bias."""
+    if weight is None:
+        raise TypeError(message("weight", "None", "an array (dim, width)"))
+    rank("weight", weight.shape, "dim, width")
+    dtype("weight", weight.dtype, FLOATS)
+    width = weight.shape[1]
+    between("width of weight", width, widths[0], widths[-1])
+    shape("weight", weight.shape, (dim, width), "dim of x, width")
+    if bias is not None:
+        dtype("bias", bias.dtype, tuple(dict.fromkeys((weight.dtype, FLOAT32))))
+        shape("bias", bias.shape, (dim,), "dim of x")
+
+
+def device(argument: str, got: int, wanted: int, first: str) -> None:
+    """The array is on the device of the first one."""
+    if got != wanted:
+        raise ValueError(message(argument, _device(got), f"{_device(wanted)}, where {first} is"))
+
+
+def on_gpu(argument: str, got: int, hint: str) -> None:
+    """The array is on a CUDA device."""
+    if got < 0:
+        raise ValueError(message(argument, _device(got), f"a CUDA device ({hint})"))
+
+
+def _device(number: int) -> str:
+    return "an array on the CPU" if number < 0 else f"an array on CUDA device {number}"
+
+
+def not_self_overlapping(argument: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """An array to be written has no two elements at one address."""
+    if 0 in shape:
+        return
+    reach = 0
+    for stride, length in sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride <= reach:
+            got = f"strides {tuple(strides)} for shape {tuple(shape)}"
+            raise ValueError(message(argument, got, "an address of its own for every element"))
+        reach += stride * (length - 1)
+
+
+def disjoint(argument: str, written: View, other_argument: str, other: View) -> None:
+    """Two views share no element; the first is to be written."""
+    if np.shares_memory(_ghost(written), _ghost(other)):
+        raise ValueError(message(argument, f"memory that overlaps {other_argument}", "memory of its own"))
+
+
+class _Ghost:
+    """Offers NumPy an array at an address that is never read: only its bounds are reasoned about."""
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _ghost(view: View) -> Any:
+    layout = view.layout
+    return np.asarray(
+        _Ghost(
+            {
+                "version": 3,
+                "data": (view.pointer, True),
+                "shape": layout.shape,
+                "strides": tuple(stride * layout.itemsize for stride in layout.strides),
+                "typestr": f"|V{layout.itemsize}",
+            }
+        )
+    )
+
+
+def integer(argument: str, got: object) -> None:
+    """A value is an integer that a kernel can take."""
+    # The type first, for this is on the path of every call.
+    if type(got) is not int and (isinstance(got, bool) or not isinstance(got, int | np.integer)):
+        raise TypeError(message(argument, repr(got), "an int"))
+    if not -(2**63) <= got < 2**63:
+        raise ValueError(message(argument, got, "an int of 64 bits"))
+
+
+def natural(argument: str, got: object) -> None:
+    """A value is an integer of at least 1."""
+    integer(argument, got)
+    if isinstance(got, int | np.integer) and got < 1:
+        raise ValueError(message(argument, got, "at least 1"))
+
+
+def not_negative(argument: str, got: object) -> None:
+    """A value is a number, zero or more, and finite."""
+    if not isinstance(got, int | float | np.number) or isinstance(got, bool):
+        raise TypeError(message(argument, repr(got), "a number"))
+    if not 0.0 <= got < math.inf:
+        raise ValueError(message(argument, got, "a number of at least 0"))
+
+
+def sequence(argument: str, got: object) -> None:
+    """A value is a list or a tuple."""
+    if not isinstance(got, list | tuple):
+        raise TypeError(message(argument, repr(got) if isinstance(got, int) else f"a {type(got).__name__}", "a tuple"))
+
+
+def total(argument: str, parts: Sequence[int], wanted: int, axis: str) -> None:
+    """Numbers add up."""
+    if sum(parts) != wanted:
+        raise ValueError(message(argument, f"{tuple(parts)}, in all {sum(parts)}", f"{wanted} in all ({axis})"))
+
+
+def boundaries(argument: str, got: np.ndarray[Any, Any], wanted: int) -> None:
+    """Sequences begin at 0, follow each other, and end within `wanted` tokens."""
+    if len(got) and got[0] != 0:
+        raise ValueError(message(f"{argument}[0]", got[0], "0"))
+    if (falls := np.flatnonzero(np.diff(got) < 0)).size:
+        i = int(falls[0]) + 1
+        raise ValueError(message(f"{argument}[{i}]", got[i], f"at least {got[i - 1]}, where the sequence begins"))
+    if len(got) and got[-1] > wanted:
+        raise ValueError(message(f"{argument}[{len(got) - 1}]", got[-1], f"at most {wanted}, the number of tokens"))
+
+
+def inside(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
+    """Slots are inside the pool."""
+    if (outside := got[(got < 0) | (got >= count)]).size:
+        raise ValueError(message(argument, f"slot {outside[0]}", f"0 to {count - 1}, or pad_slot_id"))
+
+
+def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
+    """Slots are inside the pool, and nobody's twice."""
+    inside(argument, got, count)
+    used, times = np.unique(got, return_counts=True)
+    if (twice := used[times > 1]).size:
+        raise ValueError(message(argument, f"slot {twice[0]} for several sequences", "a slot of its own for each"))
+
+
+def rows(argument: str, got: np.ndarray[Any, Any], count: int, pad_slot_id: int) -> None:
+    """Rows are inside the buffer, and nobody's twice: pad_slot_id, too, unless it is outside and so is no row."""
+    slots(argument, got[(got != pad_slot_id) | (0 <= pad_slot_id < count)], count)
+
+
+def not_read_by_others(
+    argument: str,
+    written: np.ndarray[Any, Any],
+    writers: np.ndarray[Any, Any],
+    read: np.ndarray[Any, Any],
+    readers: np.ndarray[Any, Any],
+) -> None:
+    """A slot that one sequence writes is not what another one starts from: which comes first is not defined."""
+    writer = dict(zip(written.tolist(), writers.tolist(), strict=True))
+    for slot, reader in zip(read.tolist(), readers.tolist(), strict=True):
+        if writer.get(slot, reader) != reader:
+            raise ValueError(message(argument, f"slot {slot}, which another sequence starts from", "a slot of its own"))

@@ -1,0 +1,45 @@
+"""Arrays of any library that speaks DLPack, as NumPy or CuPy ones over the same memory, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime.arrays import describe
+from cuconv.runtime.errors import message
+
+WANTED = "a NumPy array, a CuPy array, a torch CUDA tensor or an object with __dlpack__"
+
+
+def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tuple[Any, ...]:
+    """CuPy or, on the CPU, NumPy arrays over the memory of another library's; None where none is, but of the needed."""
+    return tuple(
+        None if array is None and argument != needed else _import(argument, array)
+        for argument, array in zip(arguments, given, strict=True)
+    )
+
+
+def _import(argument: str, array: Any) -> Any:
+    if not hasattr(array, "__dlpack__"):
+        raise TypeError(message(argument, describe(array), WANTED))
+    device_type, _ = array.__dlpack_device__()
+    if device_type == 1:  # kDLCPU (dlpack.h)
+        return np.from_dlpack(array)
+    import cupy
+
+    return cupy.from_dlpack(array)
+
+
+def exported(results: Sequence[Any], targets: Sequence[Any], like: Any) -> list[Any]:
+    """Results as arrays of `like`'s library, where the array API standard says how; given targets stay as they are."""
+    return [
+        _export(result, like) if target is None else target for result, target in zip(results, targets, strict=True)
+    ]
+
+
+def _export(array: Any, like: Any) -> Any:
+    if array is None or not hasattr(like, "__array_namespace__"):
+        return array
+    return like.__array_namespace__().from_dlpack(array)

@@ -1,0 +1,36 @@
+"""The dtype table: which element types kernels read and write, and what each language calls them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """One element type: its name in NumPy, CuPy and torch alike, its C++ type and its size in bytes."""
+
+    name: str
+    cpp: str
+    itemsize: int
+    numpy: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FLOAT32 = DType("float32", "float", 4, np.dtype(np.float32))
+FLOAT16 = DType("float16", "__half", 2, np.dtype(np.float16))
+BFLOAT16 = DType("bfloat16", "__nv_bfloat16", 2, np.dtype(ml_dtypes.bfloat16))
+INT32 = DType("int32", "int", 4, np.dtype(np.int32))
+INT64 = DType("int64", "long long", 8, np.dtype(np.int64))
+BOOL = DType("bool", "bool", 1, np.dtype(np.bool_))
+BYTE = DType("uint8", "unsigned char", 1, np.dtype(np.uint8))
+
+FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+INDICES = (INT32, INT64)
+
+TABLE = (*FLOATS, *INDICES, BOOL, BYTE)
+BY_NAME = {dtype.name: dtype for dtype in TABLE}
+BY_NUMPY = {dtype.numpy: dtype for dtype in TABLE}

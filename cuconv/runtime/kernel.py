@@ -1,0 +1,237 @@
+"""One CUDA kernel on the host: the specialisation as a value, its parameters' layout, loading and launching."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from cuconv.jit import source, structs
+from cuconv.jit.build import build
+from cuconv.jit.cache import Artifact
+from cuconv.runtime.dtypes import DType
+from cuconv.runtime.launch import WARP_SIZE, LaunchConfig
+
+MAX_ARGUMENT_BYTES = 4096
+"""What a launch passes by value at most (CUDA programming guide, function parameters)."""
+
+
+class Params:
+    """The layout of a kernel's argument struct: pointers first, then numbers known from shapes alone.
+
+    A number is (name, NumPy code[, count]); every one is aligned to its own size, as in C++.
+    """
+
+    def __init__(self, pointers: tuple[str, ...], *numbers: tuple[str, str] | tuple[str, str, int]) -> None:
+        self.pointer_names = pointers
+        self.pointers = struct.Struct(f"={len(pointers)}Q")
+        self.numbers = np.dtype([(name, code, *count) for name, code, *count in numbers], align=True)
+        self.dtype = np.dtype([*((name, "u8") for name in pointers), *numbers], align=True)
+        if self.dtype.itemsize != self.pointers.size + self.numbers.itemsize:
+            raise TypeError(f"the numbers of {self.dtype.names} are not aligned behind the pointers")
+        formats = (f"={n}Q{8 * (len(pointers) - n)}x{self.numbers.itemsize}s" for n in range(len(pointers) + 1))
+        self.packing = tuple(map(struct.Struct, formats))
+        """How pointers and the numbers' bytes are packed, by the count of pointers given; further ones are null."""
+
+    @classmethod
+    def declared(cls, fields: Sequence[structs.Field]) -> Params:
+        """The layout of a struct as the device code declares it."""
+        pointers = [
+            field.name if field.length == 1 else f"{field.name}[{number}]"
+            for field in fields
+            if field.is_pointer
+            for number in range(field.length)
+        ]
+        numbers = [field for field in fields if not field.is_pointer]
+        shapes = ((name, code) if length == 1 else (name, code, length) for name, code, length in numbers)
+        return cls(tuple(pointers), *shapes)
+
+    def pack_numbers(self, **values: Any) -> bytes:
+        """The bytes behind the pointers; every field must be given."""
+        record = np.zeros((), self.numbers)
+        for name in self.numbers.names or ():
+            record[name] = values.pop(name)
+        if values:
+            raise TypeError(f"no such fields: {', '.join(values)}")
+        return record.tobytes()
+
+
+Value = TypeVar("Value")
+
+
+class PerClass(Generic[Value]):
+    """A class attribute that is computed when it is first asked for."""
+
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self._compute = compute
+        self._values: dict[type, Value] = {}
+
+    def __get__(self, instance: object, owner: type) -> Value:
+        if owner not in self._values:
+            self._values[owner] = self._compute(owner)
+        return self._values[owner]
+
+
+def _unit(cls: type[Kernel]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def _file(cls: type[Kernel]) -> str:
+    return f"{cls.__module__.split('.')[1]}/{cls.unit}.cu"
+
+
+def _params(cls: type[Kernel]) -> Params:
+    return Params.declared(structs.argument_struct(source.load(), cls.file, f"{cls.__name__}Params"))
+
+
+def _constants(cls: type[Kernel]) -> Mapping[str, int]:
+    return structs.constants(source.load(), cls.file, f"{cls.__name__}Traits")
+
+
+def _threads(cls: type[Kernel]) -> int:
+    return cls.constants["kThreads"]
+
+
+def _warps(cls: type[Kernel]) -> int:
+    return cls.threads // WARP_SIZE
+
+
+class Declared:
+    """What a kernel class is called in the device code, and what that declares for it."""
+
+    # Without annotations: a dataclass would ask for their values as defaults while the class is being made.
+    unit = PerClass(_unit)
+    """The kernel's name in C++ but for "_kernel": CausalConv1dFwd's is causal_conv1d_fwd."""
+    file = PerClass(_file)
+    """The kernel's file in cuda_src, in a folder of the name of the class's own package."""
+    params = PerClass(_params)
+    """The layout of `struct <class>Params` in that file."""
+    constants = PerClass(_constants)
+    """The literal integers of `struct <class>Traits` in that file, such as kThreads."""
+    threads = PerClass(_threads)
+    """Threads per block."""
+    warps = PerClass(_warps)
+    """Warps per block."""
+
+
+@dataclass(frozen=True)
+class Kernel(Declared):
+    """Base of all kernels. A subclass's fields are the template parameters of its .cu, in order."""
+
+    @classmethod
+    def variants(cls) -> Iterator[Kernel]:
+        """Every specialisation that an op may ask for."""
+        raise NotImplementedError
+
+    @property
+    def expression(self) -> str:
+        """The C++ name of this specialisation, such as `copy_kernel<4, float, true>`."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return f"{self.unit}_kernel<{', '.join(map(_cpp, values))}>"
+
+    def config(self, blocks: int, shared_mem: int = 0) -> LaunchConfig:
+        """A one-dimensional launch of this many blocks."""
+        return LaunchConfig((blocks, 1, 1), (self.threads, 1, 1), shared_mem)
+
+    def load(self, device: int) -> LoadedKernel:
+        """This kernel on a device, compiled if need be; remembered for the life of the process."""
+        return _load(self, device)
+
+
+def _cpp(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.cpp if isinstance(value, DType) else str(value)
+
+
+@cache
+def _load(kernel: Kernel, device: int) -> LoadedKernel:
+    import cupy
+
+    with cupy.cuda.Device(device) as current:
+        capability = int(current.compute_capability)
+        artifact = build(kernel.file, kernel.expression, capability)
+        try:
+            return _loaded(kernel, artifact, device)
+        except Exception:
+            if artifact.path.exists():
+                raise
+        # Another process has cleared the cache in between.
+        return _loaded(kernel, build(kernel.file, kernel.expression, capability), device)
+
+
+def _loaded(kernel: Kernel, artifact: Artifact, device: int) -> LoadedKernel:
+    import cupy
+
+    module = cupy.RawModule(path=str(artifact.path))
+    return LoadedKernel(module, module.get_function(artifact.symbol).kernel.ptr, device, kernel.params)
+
+
+class _Slot:
+    """Where a thread puts the argument struct of its current launch; the driver copies it before it returns."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(MAX_ARGUMENT_BYTES)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
+        self._pointers = (ctypes.c_void_p * 1)(address)
+        self.pointers = ctypes.addressof(self._pointers)
+        self.bound_devices: set[int] = set()
+
+
+class _Thread(threading.local):
+    """What a thread has of its own, as one attribute: to look one up takes longer than a plain object's."""
+
+    def __init__(self) -> None:
+        self.slot = _Slot()
+
+
+_thread = _Thread()
+
+
+Enqueue = Callable[[Sequence[int], int], None]
+"""Enqueues a launch with these pointers on a raw stream of the kernel's device."""
+
+
+class LoadedKernel:
+    """A device function. Keeps its module alive, which the bare pointer would not."""
+
+    def __init__(self, module: Any, pointer: int, device: int, params: Params) -> None:
+        from cupy.cuda import runtime
+        from cupy_backends.cuda.api import driver
+
+        self._module = module
+        self._pointer = pointer
+        self._device = device
+        self._packing = params.packing
+        # The driver's own launch: CuPy's goes through a description of every argument, 8 us instead of 2.
+        self._launch = driver.launchKernel
+        self._get_device = runtime.getDevice
+        self._set_device = runtime.setDevice
+
+    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
+        """What enqueues this function again and again, with packed numbers; pointers that are left out are null."""
+        # All that it needs is found now: this is on the path of every call.
+        launch = partial(self._launch, self._pointer, *config.flat)
+        packing, own_device, get_device = self._packing, self._device, self._get_device
+
+        def enqueue(pointers: Sequence[int], stream: int) -> None:
+            slot = _thread.slot
+            packing[len(pointers)].pack_into(slot.bytes, 0, *pointers, numbers)
+            device = get_device()
+            # A CUDA runtime call makes a thread's context current by itself; the driver's launch does not.
+            if device != own_device or own_device not in slot.bound_devices:
+                self._set_device(own_device)
+                slot.bound_devices.add(own_device)
+            launch(stream, slot.pointers, 0)
+            if device != own_device:
+                self._set_device(device)
+
+        return enqueue

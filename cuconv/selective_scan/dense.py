@@ -1,0 +1,131 @@
+"""The selective scan of whole sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuconv.runtime import checks
+from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
+from cuconv.runtime.dtypes import FLOAT32
+from cuconv.runtime.errors import message
+from cuconv.runtime.launch import ceil_div
+from cuconv.runtime.layout import dense, order_like
+from cuconv.selective_scan import reference
+from cuconv.selective_scan.kernels import CHUNK
+from cuconv.selective_scan.operands import Operands, matrices, rows
+from cuconv.selective_scan.plan_dense import plan
+
+
+def selective_scan_fn(
+    u: Any,
+    delta: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    z: Any = None,
+    delta_bias: Any = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    *,
+    initial_state: Any = None,
+    out: Any = None,
+    last_state_out: Any = None,
+    chunk_states_out: Any = None,
+) -> Any:
+    """The selective state space model of Mamba over whole sequences, with the meaning it has in mamba_ssm.
+
+    For every batch entry b, channel d and token t, with h a state of d_state numbers,
+
+        dt = delta[b, d, t] + delta_bias[d], or with delta_softplus log(1 + exp(that)), above 20 that itself
+        h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[b, d, t]
+        out[b, d, t] = (sum over n of C[n] * h[n] + D[d] * u[b, d, t]) * silu(z[b, d, t])
+
+    in float32 (Gu and Dao, "Mamba", 2023, equation 2, with A discretised by zero-order hold and B as dt * B). B[n] and
+    C[n] are those of the token and of the channel's group: channel d is of group d // (dim / ngroups). A sequence in
+    chunks, each beginning with the last state of the one before, gives the result of the whole within rounding errors.
+
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
+    tokens have vector kernels. Kernels run on the caller's current stream. Where there are few channels, long
+    sequences are cut and their parts scanned at the same time, with memory for a state a part from the library of u,
+    which stays taken when a graph is captured from CuPy. NumPy arrays are computed on the CPU, in float64.
+
+    Args:
+        u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.
+        delta: shape and dtype of u.
+        A: (dim, d_state), float32, d_state 1 to 256.
+        B: (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen) of u's dtype, or a constant (dim, d_state) of
+            u's dtype or float32.
+        C: as B, and with as many groups unless one of them is a constant.
+        D: (dim,), u's dtype or float32.
+        z: shape and dtype of u: the gate.
+        delta_bias: (dim,), u's dtype or float32.
+        delta_softplus: whether dt is the softplus of delta + delta_bias.
+        return_last_state: also return the state after the last token.
+        initial_state: (batch, dim, d_state), float32: the state before the first token, zeros when None.
+        out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
+            the two arrays that follow.
+        last_state_out: (batch, dim, d_state), float32: where to write the last state.
+        chunk_states_out: (batch, n_chunks, dim, d_state), float32, with one chunk for every CHUNK = 256 tokens that
+            have begun: where to write the states before tokens 0, CHUNK, 2 * CHUNK, …
+
+    Returns:
+        out, laid out in memory like u, or (out, last_state): of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    given = (u, delta, A, B, C, D, z, delta_bias, initial_state, out, last_state_out, chunk_states_out)
+    out, last_state, _ = _scan(given, (bool(delta_softplus), bool(return_last_state)))
+    return (out, last_state) if return_last_state else out
+
+
+def _check(given: Layouts, delta_softplus: bool, return_last_state: bool) -> Checked[Operands]:
+    u, A = given["u"], given["A"]
+    assert u is not None
+    batch, dim, seqlen = rows(given, "batch, dim, seqlen")
+    B, C = matrices(given)
+    assert A is not None
+    state = (batch, dim, A.shape[1])
+    last_state = given["last_state_out"]
+    if last_state is not None and not return_last_state:
+        raise ValueError(message("last_state_out", "an array", "None unless return_last_state is true"))
+    chunked = (batch, ceil_div(seqlen, CHUNK), *state[1:])
+    for argument, shape, axes in (
+        ("initial_state", state, "batch, dim of u, d_state of A"),
+        ("last_state_out", state, "batch, dim of u, d_state of A"),
+        ("chunk_states_out", chunked, "batch of u, chunks, dim of u, d_state of A"),
+    ):
+        if (layout := given[argument]) is not None:
+            checks.dtype(argument, layout.dtype, (FLOAT32,))
+            checks.shape(argument, layout.shape, shape, axes)
+    if last_state is None and return_last_state:
+        last_state = dense(state, (0, 1, 2), A)
+    out, chunk_states = given["out"] or dense(u.shape, order_like(u), u), given["chunk_states_out"]
+    inputs: dict[str, Any] = {
+        name: given[name] for name in ("u", "delta", "A", "D", "z", "delta_bias", "initial_state")
+    }
+    operands = Operands(
+        **inputs, B=B, C=C, out=out, delta_softplus=delta_softplus, last_state=last_state, chunk_states=chunk_states
+    )
+    return Checked(operands, {"out": out, "last_state_out": last_state, "chunk_states_out": chunk_states})
+
+
+def _reference(o: Operands, arrays: Arrays) -> None:
+    u, delta, A, B, C, D, z, delta_bias, initial_state, out, last_state, chunk_states = arrays.values()
+    result = reference.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, o.delta_softplus, initial_state, CHUNK)
+    out[...] = result.out.astype(out.dtype)
+    if last_state is not None:
+        last_state[...] = result.last_state
+    if chunk_states is not None:
+        chunk_states[...] = result.chunk_states
+
+
+_scan = Operation(
+    ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state"),
+    ("out", "last_state_out", "chunk_states_out"),
+    check=_check,
+    plan=plan,
+    reference=_reference,
+)

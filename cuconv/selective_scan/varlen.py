@@ -1,0 +1,172 @@
+"""The selective scan of packed sequences with their states in a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime import checks
+from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
+from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
+from cuconv.runtime.errors import message
+from cuconv.runtime.launch import MAX_DIVIDEND
+from cuconv.runtime.layout import Layout, dense, order_like
+from cuconv.selective_scan import reference
+from cuconv.selective_scan.kernels import MAX_TOKENS
+from cuconv.selective_scan.operands import Operands, Packed, matrices, rows
+from cuconv.selective_scan.plan_varlen import plan
+
+
+def selective_scan_varlen_fn(
+    u: Any,
+    ssm_states: Any,
+    delta: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    z: Any = None,
+    delta_bias: Any = None,
+    delta_softplus: bool = False,
+    query_start_loc: Any = None,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    pad_slot_id: int = -1,
+    *,
+    out: Any = None,
+) -> Any:
+    """The selective scan of packed sequences, as serving engines prefill: vLLM's, but that no input is overwritten.
+
+    Within sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, what selective_scan_fn computes:
+
+        dt = delta[d, t] + delta_bias[d], or with delta_softplus log(1 + exp(that)), above 20 that itself
+        h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[d, t]
+        out[d, t] = (sum over n of C[n] * h[n] + D[d] * u[d, t]) * silu(z[d, t])
+
+    in float32 (Gu and Dao, "Mamba", 2023, equation 2, with A discretised by zero-order hold and B as dt * B). The state
+    before the first token is the sequence's slot of ssm_states where has_initial_state[i] is true, else zeros. The slot
+    is then overwritten by the state after the last token, so that the sequence can go on in another call; the slot of
+    an empty sequence stays as it is.
+
+    Tokens of no sequence give 0, and so do those of a sequence whose slot is pad_slot_id or outside the pool: its state
+    is neither read nor written. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment
+    what the index arrays hold is read back and checked, which waits for the GPU; without it nothing is awaited, and a
+    captured CUDA graph may be replayed with other sequences of the same total.
+
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
+    tokens have vector kernels.
+
+    Args:
+        u: (dim, total), float32, float16 or bfloat16; total up to 2**30.
+        ssm_states: (slots, dim, d_state), any of these dtypes; updated in place. None: sequences start from zeros and
+            leave nothing.
+        delta: shape and dtype of u.
+        A: (dim, d_state), float32, d_state 1 to 256.
+        B: (d_state, total) or (ngroups, d_state, total), u's dtype; channel d is of group d // (dim / ngroups).
+        C: as B, with as many groups.
+        D: (dim,), u's dtype or float32.
+        z: shape and dtype of u: the gate.
+        delta_bias: (dim,), u's dtype or float32.
+        delta_softplus: whether dt is the softplus of delta + delta_bias.
+        query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
+            sequence.
+        cache_indices: (sequences,), int32 or int64, the sequences' slots; their numbers when None.
+        has_initial_state: (sequences,), bool; false when None.
+        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
+            ssm_states.
+
+    Returns:
+        out, laid out in memory like u: of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    checks.integer("pad_slot_id", pad_slot_id)
+    given = (u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state, out)
+    (result,) = _packed_scan(given, (bool(delta_softplus), pad_slot_id))
+    return result
+
+
+def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int) -> Checked[tuple[Operands, Packed]]:
+    u, pool, starts = given["u"], given["ssm_states"], given["query_start_loc"]
+    assert u is not None
+    _, dim, total = rows(given, "dim, total")
+    B, C = matrices(given)
+    count = 1
+    if starts is not None:
+        checks.rank("query_start_loc", starts.shape, "sequences + 1")
+        checks.dtype("query_start_loc", starts.dtype, INDICES)
+        count = starts.shape[0] - 1
+        checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
+    for argument, dtypes in (("cache_indices", INDICES), ("has_initial_state", (BOOL,))):
+        if (layout := given[argument]) is not None:
+            if pool is None:
+                raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
+            checks.dtype(argument, layout.dtype, dtypes)
+            checks.shape(argument, layout.shape, (count,), "sequences")
+    if pool is not None:
+        _check_pool(pool, given, count if given["cache_indices"] is None else 0)
+    by_row: dict[str, Any] = {name: given[name] for name in ("A", "D", "delta_bias")}
+    for name in ("u", "delta", "z"):
+        by_row[name] = _as_row(given[name])
+    packed = Packed(pool, starts, given["cache_indices"], given["has_initial_state"], pad_slot_id, total)
+    out = given["out"] or dense((dim, total), order_like(u), u)
+    operands = Operands(**by_row, B=B, C=C, out=_as_row(out), delta_softplus=delta_softplus)
+    return Checked((operands, packed), {"out": out}, updated=("ssm_states",))
+
+
+def _as_row(layout: Layout | None) -> Any:
+    """(dim, total) as the one row of a batch."""
+    return layout and layout._replace(shape=(1, *layout.shape), strides=(0, *layout.strides))
+
+
+def _check_pool(pool: Layout, given: Layouts, wanted_slots: int) -> None:
+    A = given["A"]
+    assert A is not None
+    checks.rank("ssm_states", pool.shape, "slots, dim, d_state")
+    checks.dtype("ssm_states", pool.dtype, FLOATS)
+    slots = pool.shape[0]
+    checks.between("slots of ssm_states", slots, 0, MAX_DIVIDEND)
+    checks.shape("ssm_states", pool.shape, (slots, *A.shape), "slots, dim of u, d_state of A")
+    if slots < wanted_slots:
+        wanted = f"at least {wanted_slots}, one a sequence, or cache_indices"
+        raise ValueError(message("slots of ssm_states", slots, wanted))
+
+
+def _check_contents(call: tuple[Operands, Packed], read: Callable[[str], Any]) -> None:
+    """ValueError when what index arrays contain cannot be right."""
+    _, packed = call
+    starts = np.array([0, packed.total]) if packed.query_start_loc is None else read("query_start_loc")
+    checks.boundaries("query_start_loc", starts, packed.total)
+    if packed.cache_indices is not None and packed.ssm_states is not None:
+        used = read("cache_indices")[np.diff(starts) > 0]
+        checks.slots("cache_indices", used[used != packed.pad_slot_id], packed.ssm_states.shape[0])
+
+
+def _reference(call: tuple[Operands, Packed], arrays: Arrays) -> None:
+    o, packed = call
+    inputs = {name: array for name, array in arrays.items() if name != "out"}
+    result, states = reference.selective_scan_varlen_fn(
+        **inputs, delta_softplus=o.delta_softplus, pad_slot_id=packed.pad_slot_id
+    )
+    arrays["out"][...] = result.astype(arrays["out"].dtype)
+    pool = arrays["ssm_states"]
+    for slot, state in states.items():
+        pool[slot] = state.astype(pool.dtype)
+
+
+_packed_scan = Operation(
+    (
+        *("u", "ssm_states", "delta", "A", "B", "C", "D", "z", "delta_bias"),
+        *("query_start_loc", "cache_indices", "has_initial_state"),
+    ),
+    ("out",),
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+)

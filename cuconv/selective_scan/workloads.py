@@ -1,0 +1,74 @@
+"""Workloads of the selective scan."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+from cuconv.runtime.batches import lengths
+from cuconv.runtime.dtypes import BOOL, FLOAT32, INT32, DType
+from cuconv.runtime.workload import CHANNELS, TOKENS, Array, Cut, Workload, choice, element_of, scattered, spread
+
+
+def rows(lead: tuple[int, ...], dim: int, seqlen: int, d_state: int, element: DType, contiguous: str) -> dict[str, Any]:
+    """What dense and packed scans both take."""
+    n = len(lead)
+    is_by_channel = choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS
+    order = (*range(n), n + 1, n) if is_by_channel else None
+    by_channel, by_state = (*lead, dim, seqlen), (*lead, d_state, seqlen)
+    return {
+        "u": Array(by_channel, element, order),
+        "delta": Array(by_channel, element, order),
+        "A": Array((dim, d_state), FLOAT32, low=-4.0, high=-0.5),
+        "B": Array(by_state, element, order),
+        "C": Array(by_state, element, order),
+        "D": Array((dim,), FLOAT32),
+        "z": Array(by_channel, element, order),
+        # Steps as trained models have them: after the softplus mostly of 0.001 to 0.1.
+        "delta_bias": Array((dim,), FLOAT32, low=-7.0, high=-3.0),
+    }
+
+
+def channels(axis: int, dim: int) -> dict[str, Cut]:
+    """Channels cut out of a scan."""
+    kept = spread(dim)
+    by_channel: dict[str, Cut] = {name: (axis, kept) for name in ("u", "delta", "z", "out0")}
+    return by_channel | {name: (0, kept) for name in ("A", "D", "delta_bias")}
+
+
+def selective_scan_fn(
+    batch: int = 1, dim: int = 5120, seqlen: int = 4096, d_state: int = 16, dtype: str = "bfloat16",
+    contiguous: str = TOKENS,
+) -> Workload:  # fmt: skip
+    """The scan of Mamba, with z and softplus."""
+    sizes = dict(locals())
+    arrays = rows((batch,), dim, seqlen, d_state, element_of(dtype), contiguous)
+    return Workload(
+        "selective_scan_fn", sizes, arrays, (arrays["u"],), {"delta_softplus": True},
+        exponentials=batch * dim * seqlen * d_state, cuts=channels(1, dim),
+    )  # fmt: skip
+
+
+def selective_scan_varlen_fn(
+    sequences: str = "16x512", dim: int = 8192, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
+) -> Workload:  # fmt: skip
+    """The scan of packed sequences that each go on from a state of its own in a pool."""
+    sizes = dict(locals())
+    counts = lengths(sequences)
+    n, total = len(counts), sum(counts)
+    given = rows((), dim, total, d_state, element_of(dtype), contiguous)
+    touched = 2 * sum(count > 0 for count in counts) * dim * d_state
+    arrays = {
+        "u": given.pop("u"),
+        "ssm_states": Array((n, dim, d_state), FLOAT32, touched=touched),
+        **given,
+        "query_start_loc": Array((n + 1,), INT32, values=(0, *accumulate(counts))),
+        "cache_indices": Array((n,), INT32, values=scattered(n)),
+        "has_initial_state": Array((n,), BOOL, values=(1,) * n),
+    }
+    cuts = channels(0, dim)
+    cuts["ssm_states"] = (1, cuts["A"][1])
+    return Workload(
+        "selective_scan_varlen_fn", sizes, arrays, (arrays["u"],), {"delta_softplus": True}, ("ssm_states",),
+        exponentials=dim * total * d_state, cuts=cuts,
+    )  # fmt: skip

@@ -1,0 +1,225 @@
+"""Which kernel a decode step of a state space model runs, and how: a pure function of layouts."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from cuconv.runtime.call import Launch, Plan
+from cuconv.runtime.dtypes import FLOAT32, INT64, DType
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, fast_div, widest_vector
+from cuconv.runtime.layout import Layout
+from cuconv.selective_state_update.kernels import SelectiveStateUpdate, capacity, lanes, most_rows
+
+LARGE = 192 * 2**20
+"""Bytes of states, a few times what an L2 cache holds. Measured on an H200 for Mamba-2 with 128 heads: 128 MiB reach
+0.95 of copy with 4 rows and stores that do not stay in the cache, 0.92 with 16 rows or ordinary stores; 512 MiB 0.93
+with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
+
+MANY_WARPS = 1024
+
+FEW_LANES = 4
+"""A row: with fewer rows than lanes, lanes would have no row to count for. On an H200 2.7 us instead of 2.9 (1 x 1536
+with 16 states of float32), no slower in any batch.
+"""
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent.
+
+    Whatever has no heads has one here. Packed tokens are those of one batch entry.
+    """
+
+    state: Layout
+    """(slots, nheads, headdim, d_state)."""
+    x: Layout
+    """(batch, tokens, nheads, headdim), and so dt, z and out."""
+    dt: Layout
+    A: Layout
+    """(nheads, headdim, d_state)."""
+    B: Layout
+    """(batch, tokens, ngroups, d_state), and so C."""
+    C: Layout
+    D: Layout | None
+    """(nheads, headdim), and so dt_bias."""
+    z: Layout | None
+    dt_bias: Layout | None
+    state_batch_indices: Layout | None
+    """(batch,) or (batch, columns), and so dst_state_batch_indices."""
+    dst_state_batch_indices: Layout | None
+    intermediate_states_buffer: Layout | None
+    """(rows, steps, nheads, headdim, d_state)."""
+    intermediate_state_indices: Layout | None
+    num_accepted_tokens: Layout | None
+    cu_seqlens: Layout | None
+    rand_seed: Layout | None
+    out: Layout
+    dt_softplus: bool
+    disable_state_update: bool
+    pad_slot_id: int
+    seed: int | None
+    philox_rounds: int
+
+    @property
+    def sequences(self) -> int:
+        """How many there are, empty ones too."""
+        return self.x.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
+
+    @property
+    def targets(self) -> Layout | None:
+        """The slots of the states after every token; None when only the last one is stored."""
+        targets = self.dst_state_batch_indices
+        if targets is None and self.num_accepted_tokens is not None:
+            targets = self.state_batch_indices
+        return targets if targets is not None and len(targets.shape) == 2 else None
+
+    @property
+    def stochastic(self) -> bool:
+        """States are rounded at random."""
+        return self.seed is not None or self.rand_seed is not None
+
+
+def plan(o: Operands) -> Plan:
+    """The launch that computes a call."""
+    return Plan((launch(o, _kernel(o)),)) if o.x.size else Plan()
+
+
+def launch(o: Operands, kernel: SelectiveStateUpdate) -> Launch:
+    """The launch of a kernel that can compute a call."""
+    _, nheads, headdim, _ = o.state.shape
+    # Without any sequence there still are results to be set to zero.
+    config, division = kernel.launch_config(max(1, o.sequences), nheads, headdim)
+    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o), **division))
+
+
+def _kernel(o: Operands) -> SelectiveStateUpdate:
+    d_state = o.state.shape[3]
+    vec, tied = _vector(o), _is_tied(o)
+    is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
+    many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None or o.stochastic
+    return SelectiveStateUpdate(
+        d_state=capacity(d_state),
+        input_t=_dtype(o.x),
+        state_t=_dtype(o.state),
+        a_t=_dtype(o.A),
+        vec=vec,
+        rows=_rows(o, vec, tied, many),
+        tied=tied,
+        masked=d_state != capacity(d_state),
+        many=many,
+        stream=not many and _state_bytes(o) < LARGE,
+        stochastic=o.stochastic,
+        narrow=_is_narrow(o),
+    )
+
+
+def _rows(o: Operands, vec: int, tied: bool, many: bool) -> int:
+    """How many rows a group of lanes has: many when there is much to do, few so that there are many warps."""
+    _, nheads, headdim, d_state = o.state.shape
+    fits = capacity(d_state)
+    rows = min(most_rows(fits, vec, tied, many), 16 if _state_bytes(o) >= LARGE else 4)
+    sharing = lanes(fits, vec)
+    warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
+    while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:
+        rows //= 2
+    return rows
+
+
+def _state_bytes(o: Operands) -> int:
+    _, *inner = o.state.shape
+    return o.sequences * math.prod(inner) * o.state.itemsize
+
+
+def _is_narrow(o: Operands) -> bool:
+    """Whether 32 bits reach everywhere in every array, and in every slot."""
+    slot = o.state._replace(shape=(1, *o.state.shape[1:]))
+    others = [o.x, o.dt, o.A, o.B, o.C, o.D, o.z, o.dt_bias, o.out]
+    if o.intermediate_states_buffer is not None:
+        others.append(o.intermediate_states_buffer._replace(shape=(1, 1, *o.intermediate_states_buffer.shape[2:])))
+    spans = [layout.span for layout in (slot, *others) if layout is not None]
+    return all(begin >= -(2**31) and end < 2**31 for begin, end in spans)
+
+
+def _dtype(layout: Layout) -> DType:
+    assert isinstance(layout.dtype, DType)
+    return layout.dtype
+
+
+def _is_tied(o: Operands) -> bool:
+    """Whether all rows and elements of a head have the same decay."""
+    by_row = [(o.A, 1), (o.A, 2), (o.dt, 3), (o.dt_bias, 1)]
+    return not any(stride for layout, axis in by_row if layout is not None for stride in layout.active(axis))
+
+
+def _vector(o: Operands) -> int:
+    """The widest vector along d_state."""
+    vec = _widest(o.state)
+    along_d_state = [o.B, o.C] + [o.A] * (not _is_tied(o))
+    if o.intermediate_states_buffer is not None:
+        vec = min(vec, _widest(o.intermediate_states_buffer))
+    while vec > 1 and not all(_is_packed(layout, vec) for layout in along_d_state):
+        vec //= 2
+    return vec
+
+
+def _widest(states: Layout) -> int:
+    """The widest vector along d_state of an array of states."""
+    last = len(states.shape) - 1
+    if states.shape[last] > 1 and states.strides[last] != 1:
+        return 1
+    return widest_vector(states.itemsize, states.shape[last], states.first, *states.active(*range(last)))
+
+
+def _is_packed(layout: Layout, vec: int) -> bool:
+    """Whether vectors along d_state can be read here by the widest accesses that divide them."""
+    last = len(layout.shape) - 1
+    if layout.shape[last] > 1 and layout.strides[last] != 1:
+        return False
+    access = widest_vector(layout.itemsize, vec, limit=MAX_VECTOR_BYTES)
+    return not any(quantity % access for quantity in (layout.first, *layout.active(*range(last))))
+
+
+def _operands(o: Operands) -> dict[str, object]:
+    def strides(layout: Layout | None, count: int) -> list[int]:
+        found = [] if layout is None else list(layout.strides)
+        return found + [0] * (count - len(found))
+
+    targets, buffer, sources = o.targets, o.intermediate_states_buffer, o.state_batch_indices
+    numbers: dict[str, object] = {
+        "slots": o.state.shape[0],
+        "pad_slot_id": o.pad_slot_id,
+        "group_heads": fast_div(o.state.shape[1] // o.B.shape[2]),
+        "batch": o.sequences,
+        "headdim": o.state.shape[2],
+        "d_state": o.state.shape[3],
+        "dt_softplus": o.dt_softplus,
+        "is_read_only": o.disable_state_update,
+        "intermediate_rows": buffer.shape[0] if buffer else 0,
+        "intermediate_steps": buffer.shape[1] if buffer else 0,
+        # Of 64 bits, whose highest is a sign for the host only.
+        "seed": (o.seed or 0) - (2**64 if (o.seed or 0) >= 2**63 else 0),
+        "tokens": o.x.shape[1],
+        "columns": sources.shape[1] if sources and len(sources.shape) == 2 else 1,
+        "dst_columns": targets.shape[1] if targets else 0,
+        "philox_rounds": o.philox_rounds,
+    }
+    arrays = ("state", "x", "dt", "out", "z", "B", "C"), ("A",), ("D", "dt_bias")
+    for count, names in zip((4, 3, 2), arrays, strict=True):
+        numbers |= {f"{name}_stride": strides(getattr(o, name), count) for name in names}
+    numbers["intermediate_states_buffer_stride"] = strides(buffer, 5)
+    for name in ("state_batch_indices", "dst_state_batch_indices"):
+        numbers[f"{name}_stride"] = strides(getattr(o, name), 2)
+    for name in ("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens"):
+        (numbers[f"{name}_stride"],) = strides(getattr(o, name), 1)
+    for name in ("dt", "D", "dt_bias"):
+        layout = getattr(o, name)
+        numbers[f"{name}_is_float32"] = layout is not None and layout.dtype is FLOAT32
+    for name in ("state_batch_indices", "dst_state_batch_indices", "intermediate_state_indices"):
+        numbers[f"{name}_is_int64"] = _is_int64(getattr(o, name))
+    for name in ("num_accepted_tokens", "cu_seqlens"):
+        numbers[f"{name}_is_int64"] = _is_int64(getattr(o, name))
+    return numbers
+
+
+def _is_int64(layout: Layout | None) -> bool:
+    return layout is not None and layout.dtype is INT64

@@ -1,0 +1,242 @@
+"""Tokens of a selective state space model, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+
+from cuconv.runtime.activation import silu, softplus
+from cuconv.selective_state_update.rounding import random_numbers, round_stochastically
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Token:
+    """One token of one sequence, in float64; x, dt, z and the result are (nheads, headdim)."""
+
+    sequence: int
+    number: int
+    """Among the tokens of its sequence."""
+    place: tuple[int, ...]
+    """Its index in x: (token,) or (batch, token)."""
+    slot: int | None
+    """Of the pool, where the state after it is stored."""
+    row: int | None
+    """Of the buffer for intermediate states."""
+
+    before: Array
+    """The state before it, (nheads, headdim, d_state)."""
+    x: Array
+    biased_dt: Array
+    """dt + dt_bias."""
+    A: Array
+    B: Array
+    """(nheads, 1, d_state), as C."""
+    C: Array
+    D: Array | None
+    z: Array | None
+    dt_softplus: bool
+
+    @cached_property
+    def dt(self) -> Array:
+        """The length of the step."""
+        return softplus(self.biased_dt) if self.dt_softplus else self.biased_dt
+
+    @cached_property
+    def decay(self) -> Array:
+        """What the state is multiplied by."""
+        exponentials: Array = np.exp(self.dt[..., None] * self.A)
+        return exponentials
+
+    @cached_property
+    def added(self) -> Array:
+        """What is added to the state."""
+        return self.dt[..., None] * self.B * self.x[..., None]
+
+    @cached_property
+    def after(self) -> Array:
+        """The state after it."""
+        return self.before * self.decay + self.added
+
+    @cached_property
+    def y(self) -> Array:
+        """The result before it is gated."""
+        read: Array = (self.after * self.C).sum(axis=-1)
+        return read if self.D is None else read + self.D * self.x
+
+    @cached_property
+    def out(self) -> Array:
+        """The result."""
+        return self.y if self.z is None else self.y * silu(self.z)
+
+
+class Results(NamedTuple):
+    """What a call leaves: out in float64, copies of the other two in their dtypes."""
+
+    out: Array
+    state: Array
+    intermediate_states_buffer: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class SelectiveStateUpdate:
+    """One call with its arguments as a user gives them."""
+
+    state: Array
+    x: Array
+    dt: Array
+    A: Array
+    B: Array
+    C: Array
+    D: Array | None = None
+    z: Array | None = None
+    dt_bias: Array | None = None
+    dt_softplus: bool = False
+    state_batch_indices: Array | None = None
+    dst_state_batch_indices: Array | None = None
+    intermediate_states_buffer: Array | None = None
+    intermediate_state_indices: Array | None = None
+    num_accepted_tokens: Array | None = None
+    cu_seqlens: Array | None = None
+    disable_state_update: bool = False
+    pad_slot_id: int = -1
+    rand_seed: int | Array | None = None
+    philox_rounds: int = 10
+
+    @property
+    def inner(self) -> tuple[int, int, int]:
+        """(nheads, headdim, d_state); without heads there is one."""
+        heads, headdim, d_state = (1, *self.state.shape[1:])[-3:]
+        return heads, headdim, d_state
+
+    def places(self) -> Iterator[Sequence[tuple[int, ...]]]:
+        """For every sequence the indices of its tokens in x."""
+        count = self.x.shape[0]
+        if self.cu_seqlens is not None:
+            starts = [min(max(int(start), 0), count) for start in self.cu_seqlens]
+            yield from ([(place,) for place in range(begin, end)] for begin, end in pairwise(starts))
+        elif self.x.ndim == 4:
+            yield from ([(i, number) for number in range(self.x.shape[1])] for i in range(count))
+        else:
+            yield from ([(i,)] for i in range(count))
+
+    def tokens(self) -> Iterator[Token]:
+        """Those of sequences that have a state, in order; each starts from the unrounded state before it."""
+        heads, headdim, d_state = self.inner
+        rows = (heads, headdim)
+        groups = self.B.shape[-2] if self.state.ndim == 4 else 1
+        A, D, bias = _float64(self.A, self.inner), _float64(self.D, rows), _float64(self.dt_bias, rows)
+        for sequence, places in enumerate(self.places()):
+            source = self.source(sequence)
+            if source is None:
+                continue
+            state = _float64(self.state[source], self.inner)
+            for number, place in enumerate(places):
+                dt = _float64(self.dt[place], rows)
+                grouped = [_float64(each[place], (groups, d_state)) for each in (self.B, self.C)]
+                B, C = (np.repeat(each, heads // groups, axis=0)[:, None] for each in grouped)
+                token = Token(
+                    sequence=sequence,
+                    number=number,
+                    place=place,
+                    slot=self.target(sequence, number, source, number + 1 == len(places)),
+                    row=self.row(sequence, number, source),
+                    before=state,
+                    x=_float64(self.x[place], rows),
+                    biased_dt=dt if bias is None else dt + bias,
+                    A=A,
+                    B=B,
+                    C=C,
+                    D=D,
+                    z=None if self.z is None else _float64(self.z[place], rows),
+                    dt_softplus=self.dt_softplus,
+                )
+                yield token
+                state = token.after
+
+    def source(self, sequence: int) -> int | None:
+        """The slot that a sequence starts from."""
+        if self.state_batch_indices is None:
+            slot = sequence
+        elif self.num_accepted_tokens is None:
+            slot = int(self.state_batch_indices[sequence])
+        else:
+            column = max(int(self.num_accepted_tokens[sequence]), 1) - 1
+            if column >= self.state_batch_indices.shape[1]:
+                return None
+            slot = int(self.state_batch_indices[sequence, column])
+        return self._slot(slot)
+
+    def target(self, sequence: int, number: int, source: int, is_last: bool) -> int | None:
+        """The slot that the state after a token goes to."""
+        targets = self.dst_state_batch_indices
+        if targets is None and self.num_accepted_tokens is not None:
+            targets = self.state_batch_indices
+        if self.disable_state_update:
+            return None
+        if targets is not None and targets.ndim == 2:
+            return self._slot(targets[sequence, number]) if number < targets.shape[1] else None
+        if not is_last:
+            return None
+        return source if targets is None else self._slot(targets[sequence])
+
+    def row(self, sequence: int, number: int, source: int) -> int | None:
+        """The row of the buffer that the state after a token goes to."""
+        buffer, rows = self.intermediate_states_buffer, self.intermediate_state_indices
+        if buffer is None or number >= buffer.shape[1]:
+            return None
+        return _inside(source if rows is None else rows[sequence], len(buffer))
+
+    def _slot(self, number: Any) -> int | None:
+        return None if number == self.pad_slot_id else _inside(number, len(self.state))
+
+    def rounded(self, token: Token, states: Array) -> Array:
+        """States after a token as they are stored."""
+        with np.errstate(over="ignore"):
+            values = states.astype(np.float32)
+            if self.rand_seed is None:
+                return values.astype(self.state.dtype)
+        seed = int(np.asarray(self.rand_seed).reshape(())) & 0xFFFFFFFFFFFFFFFF
+        random = random_numbers(values.size, token.sequence, token.number, seed, self.philox_rounds)
+        return round_stochastically(values, random.reshape(values.shape), self.state.dtype)
+
+    def results(self) -> Results:
+        """What the call leaves; what is too large is infinite, as on a GPU, and not worth a warning."""
+        out = np.zeros(self.x.shape)
+        pool, buffer = self.state.copy(), self.intermediate_states_buffer
+        buffer = None if buffer is None else buffer.copy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            for token in self.tokens():
+                out[token.place] = token.out.reshape(out[token.place].shape)
+                if token.slot is not None:
+                    pool[token.slot] = self.rounded(token, token.after).reshape(pool.shape[1:])
+                if token.row is not None and buffer is not None:
+                    buffer[token.row, token.number] = self.rounded(token, token.after).reshape(buffer.shape[2:])
+        return Results(out, pool, buffer)
+
+
+def selective_state_update(*arguments: Any, **named: Any) -> Results:
+    """What a call of the function of this name leaves."""
+    return SelectiveStateUpdate(*arguments, **named).results()
+
+
+@overload
+def _float64(array: Array, shape: tuple[int, ...]) -> Array: ...
+
+
+@overload
+def _float64(array: Array | None, shape: tuple[int, ...]) -> Array | None: ...
+
+
+def _float64(array: Array | None, shape: tuple[int, ...]) -> Array | None:
+    return None if array is None else array.reshape(shape).astype(np.float64)
+
+
+def _inside(number: Any, count: int) -> int | None:
+    return int(number) if 0 <= number < count else None

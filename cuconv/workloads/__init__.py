@@ -1,1 +1,0 @@
-"""What the public functions are run on when they are checked, timed, explained and compiled ahead: shapes as values."""

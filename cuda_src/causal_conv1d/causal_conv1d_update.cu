@@ -1,0 +1,230 @@
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for the next tokens of sequences whose last inputs are
+// in a pool of states, which the tokens bring up to date.
+//
+// Layout: x (batch, dim, seqlen) and the pool (slots, dim, state_len) of any strides; vectors lie along the channels.
+// A thread owns kVec channels of one sequence. It reads the kWidth - 1 inputs before the first token into registers
+// and never again. A state is a row of columns that moves left, its live columns the last ones or, when some of the
+// tokens that it has seen were not accepted, earlier ones; or it is a ring.
+//
+// kWidth   filter taps           input_t  x and outputs         weight_t  weight, and bias unless float
+// state_t  the pool of states    kVec     channels a thread     kSilu     silu after the sum
+// kRanges  as Ranges (causal_conv1d/conv_ranges.cuh)
+// kSequences  sequences a thread when there is one token, no ring, nothing to reject and no intermediate window, else 0
+#include "causal_conv1d/conv_update.cuh"
+
+struct CausalConv1dUpdateParams {
+    CausalConv1dUpdateOperands operands;
+};
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
+          int kSequences>
+struct CausalConv1dUpdateTraits {
+    static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = 1;
+    static_assert(kWidth >= 1 && kWidth <= 16);
+};
+
+template <typename state_t, int kVec>
+struct StateColumns {
+    const CausalConv1dUpdateOperands* p;
+    int slot;
+    index_t channel;
+
+    __device__ __forceinline__ StateColumn<state_t, kVec> at(int column) const {
+        const index_t* stride = p->conv_state_stride;
+        return {static_cast<state_t*>(p->conv_state) + slot * stride[0] + channel * stride[1] + column * stride[2],
+                stride[1], p->states_are_packed != 0};
+    }
+
+    // Moves columns to the front, in rising order: one is read before it is overwritten.
+    __device__ __forceinline__ void move(int count, int from) const {
+#pragma unroll 1
+        for (int i = 0; i < count; ++i) at(i).store_all(at(from + i).load_all());
+    }
+};
+
+// Takes one token of each of kSequences sequences; all loads are on their way before the first is used.
+template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, int kSequences>
+__device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& p,
+                                              const UpdateShare<kVec, kSequences>& share) {
+    constexpr int kHalo = kWidth - 1;
+    const int first = p.state_len - kHalo;
+    StateColumns<state_t, kVec> columns[kSequences];
+    Vec<input_t, kVec> x[kSequences];
+#pragma unroll
+    for (int i = 0; i < kSequences; ++i) {
+        const int batch = share.batch(p, i);
+        columns[i] = {&p, batch < p.batch ? load_slot(p, batch) : -1, share.channel};
+    }
+#pragma unroll
+    for (int i = 0; i < kSequences; ++i) {
+        x[i] = load_token<kVec, input_t>(p, min(share.batch(p, i), p.batch - 1), share.channel, 0);
+    }
+    const typename Filter::Raw raw(p, share.channel);
+    Vec<state_t, kVec> window[kSequences][kWidth];
+#pragma unroll
+    for (int i = 0; i < kSequences; ++i) {
+        if (columns[i].slot < 0) continue;
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) window[i][k] = columns[i].at(first + k).load_all();
+    }
+    const Filter filter(raw);
+#pragma unroll
+    for (int i = 0; i < kSequences; ++i) {
+        const int batch = share.batch(p, i);
+        if (batch >= p.batch) return;
+        if (columns[i].slot < 0) {
+            store_no_tokens<input_t, kVec, kRanges>(p, batch, share.channel);
+            continue;
+        }
+        window[i][kHalo] = convert<state_t>(x[i]);
+        destination_of<input_t, kVec, kRanges>(p, share.channel, batch, 0)
+            .store_vector(filter.output(x[i], [&](int k, int c) { return window[i][k].to_float(c); }));
+        if (p.is_read_only) continue;
+        columns[i].move(first - 1, 1);
+#pragma unroll
+        for (int k = 0; k <= kHalo; ++k) {
+            if (k > 0 || first > 0) columns[i].at(first - 1 + k).store_all(window[i][k]);
+        }
+    }
+}
+
+// Which columns the tokens of one sequence read and write.
+template <int kHalo>
+struct StatePlace {
+    int first;    // the earliest of the kHalo inputs before the first token
+    int goes_to;  // where this one goes, the later ones behind it; before the state's begin nothing is kept
+    bool is_ring;
+    bool is_valid;
+
+    __device__ __forceinline__ StatePlace(const CausalConv1dUpdateOperands& p, int batch)
+        : first(p.state_len - kHalo), goes_to(first - p.seqlen), is_ring(p.cache_seqlens != nullptr), is_valid(true) {
+        if (is_ring && p.state_len > 0) {
+            const index_t seen = load_index(p.cache_seqlens, batch * p.cache_seqlens_stride, p.cache_seqlens_is_int64);
+            first = static_cast<int>(seen % p.state_len) - kHalo;
+            if (first < 0) first += p.state_len;
+            if (first < 0) first += p.state_len;
+        } else if (p.num_accepted_tokens != nullptr) {
+            const index_t accepted =
+                load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
+            is_valid = accepted <= first + 1;
+            first = is_valid && accepted > 1 ? static_cast<int>(accepted) - 1 : 0;
+            goes_to = -1;
+        }
+    }
+
+    // The column of the i-th input, counted from the earliest.
+    __device__ __forceinline__ int column(const CausalConv1dUpdateOperands& p, int i) const {
+        return is_ring && first + i >= p.state_len ? (first + i) % p.state_len : first + i;
+    }
+};
+
+// Writes a token's intermediate window, kHalo inputs a channel.
+template <typename state_t, int kVec, int kHalo>
+__device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p, index_t row, int token,
+                                             index_t channel, const float (&window)[kVec * kHalo]) {
+    const index_t* stride = p.intermediate_conv_window_stride;
+    state_t* at =
+        static_cast<state_t*>(p.intermediate_conv_window) + row * stride[0] + token * stride[1] + channel * stride[2];
+    if (p.windows_are_packed) {
+        store_packed(at, window);
+    } else {
+#pragma unroll
+        for (int i = 0; i < kVec * kHalo; ++i) {
+            at[i / kHalo * stride[2] + i % kHalo * stride[3]] = Dtype<state_t>::from_float(window[i]);
+        }
+    }
+}
+
+template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges>
+__device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& p, int batch,
+                                              const StateColumns<state_t, kVec>& columns,
+                                              const StatePlace<kWidth - 1>& place, const Filter& filter) {
+    constexpr int kHalo = kWidth - 1;
+    constexpr int kAhead = 4;  // tokens that are loaded before the first of them is stored
+    const bool is_row = !place.is_ring && !p.is_read_only;
+    const bool is_ring = place.is_ring && !p.is_read_only;
+    index_t row = columns.slot;
+    if (p.intermediate_state_indices != nullptr) {
+        row = load_index(p.intermediate_state_indices, batch * p.intermediate_state_indices_stride,
+                         p.intermediate_state_indices_is_int64);
+    }
+    const bool has_windows = p.intermediate_conv_window != nullptr && row >= 0 && row < p.intermediate_rows;
+
+    // By channel, the earliest input first. A float holds what any dtype does.
+    float window[kHalo > 0 ? kVec * kHalo : 1];
+#pragma unroll
+    for (int k = 0; k < kHalo; ++k) {
+        const Vec<state_t, kVec> v = columns.at(place.column(p, k)).load_all();
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) window[c * kHalo + k] = v.to_float(c);
+    }
+    if (is_row) columns.move(min(place.goes_to, p.state_len), p.seqlen);
+    auto destination = destination_of<input_t, kVec, kRanges>(p, columns.channel, batch, 0);
+    for (int from = 0; from < p.seqlen; from += kAhead) {
+        Vec<input_t, kVec> inputs[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+            inputs[i] = Vec<input_t, kVec>::zero();
+            if (from + i < p.seqlen) inputs[i] = load_token<kVec, input_t>(p, batch, columns.channel, from + i);
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+            const int t = from + i;
+            if (t >= p.seqlen) break;
+            const Vec<input_t, kVec>& x = inputs[i];
+            destination.store_vector(filter.output(x, [&](int k, int c) { return window[c * kHalo + k]; }));
+            destination.advance();
+            float leaving[kVec];
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                leaving[c] = kHalo > 0 ? window[c * kHalo] : x.to_float(c);
+#pragma unroll
+                for (int k = 0; k + 1 < kHalo; ++k) window[c * kHalo + k] = window[c * kHalo + k + 1];
+                if (kHalo > 0) window[(c + 1) * kHalo - 1] = x.to_float(c);
+            }
+            if (is_row && place.goes_to + t >= 0) {
+                columns.at(place.goes_to + t).store_all(Vec<state_t, kVec>::from_floats(leaving));
+            }
+            if (is_ring && t >= p.seqlen - p.state_len) {
+                columns.at(place.column(p, kHalo + t)).store_all(convert<state_t>(x));
+            }
+            if constexpr (kHalo > 0) {
+                if (has_windows) store_window<state_t, kVec, kHalo>(p, row, t, columns.channel, window);
+            }
+        }
+    }
+    if (!is_row) return;
+#pragma unroll
+    for (int k = 0; k < kHalo; ++k) {
+        float values[kVec];
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) values[c] = window[c * kHalo + k];
+        columns.at(place.goes_to + p.seqlen + k).store_all(Vec<state_t, kVec>::from_floats(values));
+    }
+}
+
+template <
+    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
+    int kSequences,
+    typename Traits = CausalConv1dUpdateTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges, kSequences>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_update_kernel(const CausalConv1dUpdateParams params) {
+    using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
+    constexpr Ranges kTo = static_cast<Ranges>(kRanges);
+    const CausalConv1dUpdateOperands& p = params.operands;
+    const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
+    if (share.is_empty) return;
+    if constexpr (kSequences > 0) {
+        update_single<Filter, kWidth, input_t, state_t, kVec, kTo, kSequences>(p, share);
+    } else {
+        const StateColumns<state_t, kVec> columns{&p, load_slot(p, share.first), share.channel};
+        const StatePlace<kWidth - 1> place(p, share.first);
+        const Filter filter(typename Filter::Raw(p, share.channel));
+        if (columns.slot >= 0 && place.is_valid) {
+            update_tokens<Filter, kWidth, input_t, state_t, kVec, kTo>(p, share.first, columns, place, filter);
+        } else {
+            store_no_tokens<input_t, kVec, kTo>(p, share.first, share.channel);
+        }
+    }
+}

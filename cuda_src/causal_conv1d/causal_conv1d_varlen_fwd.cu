@@ -1,0 +1,89 @@
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences whose channels are contiguous.
+//
+// Layout: x (dim, total), dim stride 1; any strides when kVec is 1. Results go to one range of channels each (x | B |
+// C, or q | k | v). Two kinds of blocks. Most have tiles: a thread owns kVec channels of kTokens consecutive tokens
+// and, as in causal_conv1d_channellast_fwd, loads all input vectors before it uses the first. While these are on their
+// way, the first warp finds by a search in query_start_loc whose tokens they are, and tells the others. Tiles leave out
+// the first kWidth - 1 tokens of every sequence, its head. The other blocks compute heads, a thread kVec channels of
+// one sequence's, and update its state: only they know states.
+//
+// kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
+// state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
+// kSilu     silu after the sum       kRouted   vectors may cross the borders of ranges
+#include "causal_conv1d/conv_tile.cuh"
+
+struct CausalConv1dVarlenFwdParams {
+    CausalConv1dVarlenOperands operands;
+    FastDiv block_vecs;  // channel vectors a block
+    FastDiv dim_blocks;  // blocks across the channels: a group
+    BlockGroups mix;
+    unsigned tiles;  // tiles, or heads, a block
+};
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
+          bool kRouted>
+struct CausalConv1dVarlenFwdTraits {
+    static constexpr int kThreads = 128;
+    // Half of a multiprocessor's threads when taps and window fit 64 registers.
+    static constexpr bool kIsLean = kWidth <= 4 && !kRouted;
+    // An eighth block is worth 2 % of the time, but not spilled registers.
+    static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
+    static constexpr int kMinBlocks = kIsLean ? kLeanBlocks : 1;
+    static constexpr Ranges kRanges = kRouted ? Ranges::kRouted : Ranges::kMany;
+    static constexpr bool kIsScaled = kSilu && kIsLean;
+    static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= 1 && kTokens < 32);
+};
+
+template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu>
+__device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
+                                              index_t channel, bool is_idle) {
+    const int token = first_token + tile * kTokens;
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    const TileInputs<kWidth, input_t, kVec, kTokens> inputs(p, token, channel);
+    const BlockRoles<kTokens, Traits::kThreads> block_roles;
+    block_roles.find(p, first_token, tiles, kWidth - 1);
+    float bias[kVec];
+    float taps[kVec][kWidth];
+    filter.to_floats(taps, bias);
+    if constexpr (Traits::kIsScaled) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) scale_for_silu<input_t>(taps[c], bias[c]);
+    }
+    const TokenRoles<kTokens> roles = block_roles.get(tile);
+    if (is_idle) return;
+    auto destination = destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token);
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i, destination.advance()) {
+        float y[kVec];
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) y[c] = inputs.template output<kSilu, Traits::kIsScaled>(i, c, taps[c], bias[c]);
+        if (roles.inner >> i & 1) destination.store_vector(Vec<input_t, kVec>::from_floats(y));
+    }
+    store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.nobodys);
+}
+
+template <
+    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu, bool kRouted,
+    typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu, kRouted>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
+    const CausalConv1dVarlenOperands& p = params.operands;
+
+    const QuotientRemainder row_vec = divide(threadIdx.x, params.block_vecs);
+    const QuotientRemainder group_dim = divide(blockIdx.x, params.dim_blocks);
+    const GroupRole group(group_dim.quotient, params.mix);
+    const index_t channel =
+        (static_cast<index_t>(group_dim.remainder) * params.block_vecs.divisor + row_vec.remainder) * kVec;
+    const int tiles = static_cast<int>(params.tiles);
+    const int first = static_cast<int>(group.number) * tiles;
+    const int row = static_cast<int>(row_vec.quotient);
+    const bool is_idle = row >= tiles || channel >= p.dim;
+    if (!group.is_head) {
+        // Idle threads go along on others' memory: all of them take part in the search.
+        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu>(
+            p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
+    } else if constexpr (kWidth > 1) {
+        if (is_idle || first + row >= p.sequences) return;
+        convolve_head<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges>(p, first + row, channel);
+    }
+}

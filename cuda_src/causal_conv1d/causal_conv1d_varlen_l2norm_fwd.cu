@@ -1,0 +1,169 @@
+// y[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences whose channels are contiguous; in
+// the first ranges of channels y / sqrt(sum of y^2 over the channels of its head + eps).
+//
+// Layout: tiles and sequences' heads as in causal_conv1d_varlen_fwd. A warp has a tile of kTokens tokens, or a
+// sequence's first kWidth - 1, in one head of channels or, where those are narrow, several: a power of two of lanes
+// each, kVec channels a lane. Heads of channels that are wider than a warp are convolved in parts, once for the norm
+// and once more for the results.
+//
+// kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
+// state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
+// kSilu     silu after the sum       kWide     heads may be wider than a warp
+#include "causal_conv1d/conv_tile.cuh"
+
+struct CausalConv1dVarlenL2normFwdParams {
+    CausalConv1dVarlenOperands operands;
+    FastDiv units;  // what one warp has of a token's channels
+    BlockGroups mix;
+    int unit_end[16];    // the unit behind the last one of a range
+    int unit_width[16];  // channels of every range that are normalised together, or a warp's
+    int unit_lanes[16];  // of every range, for so many channels
+    int normalized;      // ranges
+    float eps;
+};
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
+          bool kWide>
+struct CausalConv1dVarlenL2normFwdTraits {
+    static constexpr int kThreads = 128;
+    static constexpr int kWarps = kThreads / kWarpSize;
+    static constexpr int kMinBlocks = kWidth <= 4 && !kWide ? 7 : 1;
+    static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= 1 && kTokens < 32);
+};
+
+// The channels that a group of lanes has.
+struct LaneGroup {
+    int begin;
+    int width;  // none where the range is at its end
+    int lanes;
+    int lane;
+    bool is_normalized;  // the same for the whole warp
+
+    __device__ __forceinline__ LaneGroup(const CausalConv1dVarlenL2normFwdParams& params, int unit) {
+        const CausalConv1dVarlenOperands& p = params.operands;
+        int range = 0;
+        while (range + 1 < p.ranges && unit >= params.unit_end[range]) ++range;
+        lanes = params.unit_lanes[range];
+        lane = lane_id() % lanes;
+        const int first_unit = range == 0 ? 0 : params.unit_end[range - 1];
+        const int first_channel = range == 0 ? 0 : p.range_end[range - 1];
+        const int index = (unit - first_unit) * (kWarpSize / lanes) + lane_id() / lanes;
+        begin = first_channel + index * params.unit_width[range];
+        width = max(0, min(params.unit_width[range], p.range_end[range] - begin));
+        is_normalized = range < params.normalized;
+    }
+};
+
+// The results of kVec channels. Inputs has output(), as TileInputs and SequenceHead have it.
+template <typename weight_t, bool kSilu, int kWidth, int kVec, typename Inputs>
+struct Results {
+    const Inputs& inputs;
+    float bias[kVec];
+    float taps[kVec][kWidth];
+
+    __device__ __forceinline__ Results(const CausalConv1dVarlenOperands& p, const Inputs& inputs_, index_t channel)
+        : inputs(inputs_) {
+        ChannelFilter<kWidth, weight_t, kVec>(p, channel).to_floats(taps, bias);
+    }
+
+    // Those of one token; returns the sum of their squares.
+    __device__ __forceinline__ float compute(int i, float (&y)[kVec]) const {
+        float squares = 0.0f;
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) {
+            y[c] = inputs.template output<kSilu>(i, c, taps[c], bias[c]);
+            squares = fmaf(y[c], y[c], squares);
+        }
+        return squares;
+    }
+};
+
+// Convolves and normalises the tokens whose bits are set in `stored`, of up to kTokens from `token` on. `make` gives
+// the inputs of a channel vector; `finish` is called with both when their results are stored.
+template <typename input_t, typename weight_t, bool kSilu, bool kWide, int kWidth, int kVec, int kTokens, typename Make,
+          typename Finish>
+__device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands& p, const LaneGroup& group, float eps,
+                                               int token, unsigned stored, Make make, Finish finish) {
+    using Inputs = decltype(make(0));
+    using Output = Vec<input_t, kVec>;
+    float scale[kTokens];
+    if constexpr (kWide) {
+#pragma unroll
+        for (int i = 0; i < kTokens; ++i) scale[i] = 0.0f;
+#pragma unroll 1
+        for (int at = group.lane * kVec; at < group.width; at += group.lanes * kVec) {
+            const Inputs inputs = make(group.begin + at);
+            const Results<weight_t, kSilu, kWidth, kVec, Inputs> results(p, inputs, group.begin + at);
+            float y[kVec];
+#pragma unroll
+            for (int i = 0; i < kTokens; ++i) scale[i] += results.compute(i, y);
+        }
+#pragma unroll
+        for (int i = 0; i < kTokens; ++i) scale[i] = rsqrtf(sum_over_lanes(scale[i], group.lanes) + eps);
+    }
+    // Without wide heads there is one turn, and lanes without channels go along on others' memory: all take part in
+    // sums.
+    int at = group.lane * kVec;
+    do {
+        const bool is_idle = at >= group.width;
+        if (kWide && is_idle) return;
+        const index_t channel = is_idle ? 0 : group.begin + at;
+        const Inputs inputs = make(channel);
+        const Results<weight_t, kSilu, kWidth, kVec, Inputs> results(p, inputs, channel);
+        auto destination = destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token);
+#pragma unroll
+        for (int i = 0; i < kTokens; ++i) {
+            float y[kVec];
+            const float squares = results.compute(i, y);
+            if (group.is_normalized) {
+                if constexpr (!kWide) scale[i] = rsqrtf(sum_over_lanes(is_idle ? 0.0f : squares, group.lanes) + eps);
+#pragma unroll
+                for (int c = 0; c < kVec; ++c) y[c] *= scale[i];
+            }
+            if (!is_idle && (stored >> i & 1)) destination.store_vector(Output::from_floats(y));
+            destination.advance();
+        }
+        if (!is_idle) finish(inputs, channel);
+        at += group.lanes * kVec;
+    } while (kWide && at < group.width);
+}
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
+          bool kWide,
+          typename Traits =
+              CausalConv1dVarlenL2normFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu, kWide>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_varlen_l2norm_fwd_kernel(const CausalConv1dVarlenL2normFwdParams params) {
+    using Inputs = TileInputs<kWidth, input_t, kVec, kTokens>;
+    const CausalConv1dVarlenOperands& p = params.operands;
+
+    const QuotientRemainder group_unit = divide(blockIdx.x, params.units);
+    const GroupRole group(group_unit.quotient, params.mix);
+    const int number = static_cast<int>(group.number * Traits::kWarps + threadIdx.x / kWarpSize);
+    const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
+    if (!group.is_head) {
+        const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+        const int token = number * kTokens;
+        const BlockRoles<kTokens, Traits::kThreads> block_roles;
+        block_roles.find(p, token - warp * kTokens, Traits::kWarps, kWidth - 1);
+        const TokenRoles<kTokens> roles = block_roles.get(warp);
+        convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kTokens>(
+            p, lanes, params.eps, token, roles.inner, [&](index_t channel) { return Inputs(p, token, channel); },
+            [&](const Inputs&, index_t channel) {
+                store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.nobodys);
+            });
+    } else if constexpr (kWidth > 1) {
+        using Head = SequenceHead<kWidth, input_t, state_t, kVec>;
+        if (number >= p.sequences) return;  // whole warps leave: the shuffles stay complete
+        const Head sequence(p, number);
+        if (sequence.length == 0) return;
+        const auto make = [&](index_t channel) {
+            Head head = sequence;
+            head.load(p, channel);
+            return head;
+        };
+        convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kWidth - 1>(
+            p, lanes, params.eps, sequence.begin, (1u << sequence.count()) - 1, make,
+            [&](const Head& head, index_t) { head.update_state(p); });
+    }
+}

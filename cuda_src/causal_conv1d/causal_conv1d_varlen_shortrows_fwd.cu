@@ -1,0 +1,231 @@
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for short packed sequences whose tokens are contiguous.
+//
+// Layout: x, out (dim, total), token stride 1. A block has a tile, 32 channels of some consecutive tokens. It brings
+// the tile and the tokens before it to shared memory by vectors along tokens, convolves it there with a lane a channel,
+// and stores it by vectors again: so the first kWidth - 1 tokens of every sequence, its head, and the state are
+// accesses of 32 neighbouring channels, and sequences begin and end alike for all lanes of a warp. At first each warp
+// walks its part of the tile as if there were one sequence. Then the warps share the sequences that begin in the tile:
+// they compute heads anew, from the states, and update these. What of a head lies behind the tile they store directly,
+// and the next tile leaves it out: only who has a sequence's first token knows its state.
+//
+// Shared memory: ShortShared.
+//
+// kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
+// state_t   the pool of states       kVec      elements an access        kSilu     silu after the sum
+#include "causal_conv1d/conv_short.cuh"
+
+struct CausalConv1dVarlenShortrowsFwdParams {
+    CausalConv1dVarlenOperands operands;
+    FastDiv tiles;  // along tokens
+};
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu>
+struct CausalConv1dVarlenShortrowsFwdTraits {
+    static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
+    static constexpr int kAhead = 2;      // states that a warp has on their way
+    // Vectors of 16 bytes along a channel that a warp convolves: with more, too few tiles are in shared memory.
+    static constexpr int kPartVecs = 4;
+    using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs>;
+    static_assert(Tile::kThreads == kThreads);
+    static_assert(kWidth >= 2 && kWidth <= 5, "states are few enough to be on their way in registers");
+};
+
+// Convolves a warp's part of the tile, from `place` on, as if there were one sequence.
+template <typename Tile, bool kSilu, int kWidth>
+__device__ __forceinline__ void walk(ShortShared<Tile>& shared, int place, const float (&taps)[kWidth], float bias) {
+    using T = typename Tile::input_t;
+    constexpr int kHalo = Tile::kHalo, kWide = Tile::kWide, kBefore = Tile::kBefore;
+    const T* const x = &shared.x[lane_id()][kBefore + place];
+    T* const out = &shared.out[lane_id()][place];
+    float window[kBefore + kWide];
+#pragma unroll
+    for (int i = 0; i < kBefore; i += kWide) {
+        const Vec<T, kWide> v = load<kWide, Memory::kMutable>(x - kBefore + i);
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) window[i + j] = v.to_float(j);
+    }
+#pragma unroll 2
+    for (int i = 0; i < Tile::kPart; i += kWide) {
+        const Vec<T, kWide> v = load<kWide, Memory::kMutable>(x + i);
+        float y[kWide];
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) window[kBefore + j] = v.to_float(j);
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+            const float sum = convolve<false>(taps, bias, window + kBefore - kHalo + j, nullptr);
+            y[j] = activate<T, kSilu, false, kSilu>(sum, 0);
+        }
+        store(out + i, Vec<T, kWide>::from_floats(y));
+#pragma unroll
+        for (int j = 0; j < kBefore; ++j) window[j] = window[kWide + j];
+    }
+}
+
+// What a channel needs of one of the runs of tokens in the tile, asked for before its turn.
+template <typename state_t, int kHalo>
+struct ShortAhead {
+    int begin;
+    int end;
+    bool is_nobodys;
+    state_t* state;  // its earliest live column
+    Vec<state_t, 1> past[kHalo];
+};
+
+// A channel's part in the sequences that begin in the tile: their heads and their states.
+template <typename Tile, typename state_t>
+struct ShortHeads {
+    using T = typename Tile::input_t;
+    static constexpr int kHalo = Tile::kHalo;
+    using Ahead = ShortAhead<state_t, kHalo>;
+
+    const CausalConv1dVarlenOperands& p;
+    ShortShared<Tile>& shared;
+    index_t channel;
+    int first;        // token of the tile
+    state_t* states;  // the channel's earliest live column, in slot 0
+
+    __device__ __forceinline__ ShortHeads(const CausalConv1dVarlenOperands& p_, ShortShared<Tile>& shared_,
+                                          index_t channel_, int first_)
+        : p(p_), shared(shared_), channel(channel_), first(first_) {
+        states = static_cast<state_t*>(p.conv_states) + p.first_column * p.conv_states_stride[2] +
+                 channel * p.conv_states_stride[1];
+    }
+
+    // Finds what the number-th run of tokens needs, and asks for the state that it goes on from.
+    __device__ __forceinline__ void ask(int number, Ahead& ahead) const {
+        const ShortRun run = shared.runs[number];
+        ahead.begin = run.begin;
+        ahead.end = shared.runs[number + 1].begin;
+        const int slot = run.slot < 0 ? ~run.slot : run.slot;
+        ahead.is_nobodys = run.slot == ShortRun::kNobodys;
+        ahead.state = states + slot * p.conv_states_stride[0];
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) ahead.past[i] = Vec<state_t, 1>::zero();
+        if (run.slot < 0 || ahead.is_nobodys || run.begin < 0 || channel >= p.dim) return;
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            ahead.past[i] = load<1, Memory::kMutable>(ahead.state + i * p.conv_states_stride[2]);
+        }
+    }
+
+    // Does what a run of tokens needs beside the walk.
+    template <bool kSilu, int kWidth>
+    __device__ __forceinline__ void finish(const Ahead& run, const float (&taps)[kWidth], float bias) const {
+        if (run.is_nobodys) {
+            T* const out = shared.out[lane_id()];
+            const int end = min(run.end, Tile::kTile);
+            for (int i = max(0, run.begin); i < end; ++i) out[i] = Dtype<T>::from_float(0.0f);
+        } else if (run.begin >= 0 && channel < p.dim) {
+            if (run.end <= Tile::kTile) {
+                finish_sequence<kSilu, true>(run, taps, bias);
+            } else {
+                finish_sequence<kSilu, false>(run, taps, bias);
+            }
+        }
+    }
+
+ private:
+    // kIsInside: it ends in the tile, too.
+    template <bool kSilu, bool kIsInside, int kWidth>
+    __device__ __forceinline__ void finish_sequence(const Ahead& run, const float (&taps)[kWidth], float bias) const {
+        Vec<state_t, 1> kept[kWidth];
+        float window[kWidth];
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            kept[i] = run.past[i];
+            window[i] = run.past[i].to_float(0);
+        }
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            if (run.begin + i >= run.end) break;
+            const auto x = input<kIsInside>(run.begin + i);
+            kept[kHalo] = convert<state_t>(x);
+            window[kHalo] = x.to_float(0);
+            const float sum = convolve<false>(taps, bias, window, nullptr);
+            put_output<kIsInside>(run.begin + i, Dtype<T>::from_float(activate<T, kSilu, false, kSilu>(sum, 0)));
+#pragma unroll
+            for (int j = 0; j < kHalo; ++j) {
+                kept[j] = kept[j + 1];
+                window[j] = window[j + 1];
+            }
+        }
+        if (!p.has_states) return;
+        if (run.end - run.begin > kHalo) {
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) kept[i] = convert<state_t>(input<kIsInside>(run.end - kHalo + i));
+        }
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) store(run.state + i * p.conv_states_stride[2], kept[i]);
+    }
+
+    template <bool kIsInside>
+    __device__ __forceinline__ Vec<T, 1> input(int place) const {
+        if (kIsInside || place < Tile::kTile) {
+            return load<1, Memory::kMutable>(&shared.x[lane_id()][Tile::kBefore + place]);
+        }
+        return load<1>(static_cast<const T*>(p.x) + channel * p.x_stride[0] + first + place);
+    }
+
+    template <bool kIsInside>
+    __device__ __forceinline__ void put_output(int place, T y) const {
+        if (kIsInside || place < Tile::kTile) {
+            shared.out[lane_id()][place] = y;
+        } else {
+            as_global(shared.to[lane_id()])[place] = y;
+        }
+    }
+};
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu,
+          typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_varlen_shortrows_fwd_kernel(const CausalConv1dVarlenShortrowsFwdParams params) {
+    using Tile = typename Traits::Tile;
+    using Heads = ShortHeads<Tile, state_t>;
+    constexpr int kAhead = Traits::kAhead, kWarps = Tile::kWarps;
+    const CausalConv1dVarlenOperands& p = params.operands;
+    __shared__ ShortShared<Tile> shared;
+
+    const QuotientRemainder at = divide(blockIdx.x, params.tiles);
+    const index_t first_channel = static_cast<index_t>(at.quotient) * Tile::kChannels;
+    const index_t channel = first_channel + lane_id();
+    const int first = static_cast<int>(at.remainder) * Tile::kTile;
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+    fetch_tile(shared, p, first_channel, first);
+    const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
+    if (warp == kWarps - 1) {
+        list_runs(shared, p, first);
+    } else if (warp == kWarps - 2 && channel < p.dim) {
+        shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
+    }
+    float bias[1];
+    float taps[1][kWidth];
+    filter.to_floats(taps, bias);
+    if (kSilu) scale_for_silu<input_t>(taps[0], bias[0]);
+    wait_for_copies();
+    __syncthreads();
+
+    // The states of a warp's first sequences are on their way while it walks, and then always those of the next.
+    const Heads heads(p, shared, channel, first);
+    typename Heads::Ahead ahead[kAhead];
+    const int count = shared.count;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+        if (warp + i * kWarps < count) heads.ask(warp + i * kWarps, ahead[i]);
+    }
+    const int place = warp * Tile::kPart;
+    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
+    __syncthreads();
+#pragma unroll 1
+    for (int number = warp; number < count;) {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i, number += kWarps) {
+            if (number >= count) break;
+            heads.template finish<kSilu>(ahead[i], taps[0], bias[0]);
+            if (number + kAhead * kWarps < count) heads.ask(number + kAhead * kWarps, ahead[i]);
+        }
+    }
+    __syncthreads();
+    store_tile(shared, p, first_channel, first);
+}

@@ -1,0 +1,54 @@
+// out[i] = the last tokens of sequence i, as many as out has columns, zeros before its first.
+//
+// Layout: x (total, dim), out (sequences, dim, columns); any strides when kVec is 1, else dim stride 1 in both. A
+// thread copies kVec channels of one column.
+//
+// input_t   x and out                kVec      channels an access
+#include "common/fastdiv.cuh"
+#include "common/vec.cuh"
+
+struct CausalConv1dVarlenStatesParams {
+    const void* x;
+    const void* cu_seqlens;
+    void* out;
+    index_t x_stride[2];    // token, dim
+    index_t out_stride[3];  // sequence, dim, column
+    index_t cu_seqlens_stride;
+    index_t total;        // tokens
+    FastDiv dim_vecs;     // channel vectors a token
+    FastDiv columns;      // of out
+    unsigned total_vecs;  // of out
+    int cu_seqlens_is_int64;
+};
+
+template <typename input_t, int kVec>
+struct CausalConv1dVarlenStatesTraits {
+    static constexpr int kThreads = 128;
+};
+
+// Where a sequence begins, brought inside the tensor: wrong numbers give wrong results, not wrong accesses.
+__device__ __forceinline__ index_t load_boundary(const CausalConv1dVarlenStatesParams& p, index_t number) {
+    const index_t token = load_index(p.cu_seqlens, number * p.cu_seqlens_stride, p.cu_seqlens_is_int64);
+    return token < 0 ? 0 : token > p.total ? p.total : token;
+}
+
+template <typename input_t, int kVec, typename Traits = CausalConv1dVarlenStatesTraits<input_t, kVec>>
+__global__ void __launch_bounds__(Traits::kThreads)
+    causal_conv1d_varlen_states_kernel(const CausalConv1dVarlenStatesParams p) {
+    const unsigned index = blockIdx.x * Traits::kThreads + threadIdx.x;
+    if (index >= p.total_vecs) return;
+    const QuotientRemainder row_vec = divide(index, p.dim_vecs);
+    const QuotientRemainder sequence_column = divide(row_vec.quotient, p.columns);
+    const index_t channel = static_cast<index_t>(row_vec.remainder) * kVec;
+    const index_t sequence = sequence_column.quotient;
+    const index_t column = sequence_column.remainder;
+
+    const index_t token = load_boundary(p, sequence + 1) - p.columns.divisor + column;
+    Vec<input_t, kVec> v = Vec<input_t, kVec>::zero();
+    if (token >= load_boundary(p, sequence)) {
+        v = load<kVec>(static_cast<const input_t*>(p.x) + token * p.x_stride[0] + channel * p.x_stride[1]);
+    }
+    store(static_cast<input_t*>(p.out) + sequence * p.out_stride[0] + channel * p.out_stride[1] +
+              column * p.out_stride[2],
+          v);
+}

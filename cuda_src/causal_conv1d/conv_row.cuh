@@ -1,0 +1,200 @@
+// Rows of a channel-first convolution, read and written as vectors along the sequence.
+#pragma once
+
+#include "causal_conv1d/conv.cuh"
+#include "common/warp.cuh"
+
+// The blocks that a row kernel wants on a multiprocessor at least. Left alone (0) the compiler fits as many as it can,
+// for wide filters by spilling.
+template <int kWidth>
+inline constexpr int kRowMinBlocks = kWidth <= 4 ? 0 : 1;
+
+// One (batch, channel) row. Its vectors lie where memory is aligned, not where the row begins: vector j holds the
+// tokens from j * kVec - phase on, so that a row at any address moves by whole vectors but for its two ends.
+template <typename input_t, int kVec>
+struct ConvRow {
+    const input_t* x;
+    input_t* out;
+    index_t batch;
+    index_t channel;
+    index_t phase;
+    index_t x_step;
+    index_t out_step;
+
+    ConvRow() = default;
+
+    __device__ __forceinline__ ConvRow(const CausalConv1dOperands& p, index_t batch_, index_t channel_)
+        : batch(batch_), channel(channel_) {
+        x = static_cast<const input_t*>(p.x) + batch * p.x_stride[0] + channel * p.x_stride[1];
+        out = static_cast<input_t*>(p.out) + batch * p.out_stride[0] + channel * p.out_stride[1];
+        phase = reinterpret_cast<size_t>(x) / sizeof(input_t) % kVec;
+        x_step = kVec > 1 ? 1 : p.x_stride[2];
+        out_step = kVec > 1 ? 1 : p.out_stride[2];
+    }
+
+    __device__ __forceinline__ index_t first_token(index_t vector) const { return vector * kVec - phase; }
+
+    // Which elements of the vector that begins at `token` lie inside the row.
+    __device__ __forceinline__ static int begin(index_t token) { return token < 0 ? static_cast<int>(-token) : 0; }
+    __device__ __forceinline__ static int end(const CausalConv1dOperands& p, index_t token) {
+        return p.seqlen - token < kVec ? static_cast<int>(p.seqlen - token) : kVec;
+    }
+};
+
+template <int kVec>
+__device__ __forceinline__ bool is_whole(const CausalConv1dOperands& p, index_t token) {
+    return token >= 0 && token + kVec <= p.seqlen;
+}
+
+// The vector of tokens from `token` on if all of it lies inside the row, else zero: add_edge completes it.
+template <typename input_t, int kVec>
+__device__ __forceinline__ Vec<input_t, kVec> load_whole(const CausalConv1dOperands& p,
+                                                         const ConvRow<input_t, kVec>& row, index_t token) {
+    if (is_whole<kVec>(p, token)) return load<kVec>(row.x + token * row.x_step);
+    return Vec<input_t, kVec>::zero();
+}
+
+// Adds what the row's past holds for the negative ones of the kVec tokens from `token` on.
+template <int kWidth, typename input_t, int kVec>
+__device__ __forceinline__ void add_past(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
+                                         index_t token, Vec<input_t, kVec>& v) {
+    if (p.initial_states == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+        if (token + i < 0) v.put(i, load_past<kWidth, input_t>(p, row.batch, row.channel, token + i));
+    }
+}
+
+// Adds what lies inside the row, or in its past, of a vector that is not whole. Apart from load_whole because merging
+// elements waits for them: a lane's whole vectors are all on their way by then.
+template <int kWidth, typename input_t, int kVec>
+__device__ __forceinline__ void add_edge(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
+                                         index_t token, Vec<input_t, kVec>& v) {
+    if (is_whole<kVec>(p, token)) return;
+    if (token > -kVec && token < p.seqlen) {
+        v = load_part<kVec>(row.x + token * row.x_step, row.begin(token), row.end(p, token));
+    }
+    if (token < 0) add_past<kWidth>(p, row, token, v);
+}
+
+template <Keep kKeep, typename input_t, int kVec>
+__device__ __forceinline__ void store_tokens(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
+                                             index_t token, const Vec<input_t, kVec>& v) {
+    if (is_whole<kVec>(p, token)) {
+        store<kKeep>(row.out + token * row.out_step, v);
+    } else if (token < p.seqlen) {
+        store_part(row.out + token * row.out_step, v, row.begin(token), row.end(p, token));
+    }
+}
+
+// Whether a lane's vector of the group before is in reach of the next group's halo.
+template <int kHaloVecs>
+__device__ __forceinline__ bool lane_wraps() {
+    return lane_id() >= kWarpSize - kHaloVecs;
+}
+
+// The inputs that the kVec outputs of one vector need: kWidth - 1 from the vectors before it, then its own.
+template <int kWidth, typename input_t, int kVec>
+struct ConvWindow {
+    static constexpr int kHalo = kWidth - 1;
+    static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
+    using Vector = Vec<input_t, kVec>;
+
+    float x[kHalo + kVec];
+
+    // Lanes hold consecutive vectors: `own`, and 32 vectors before it `wrapped`, which counts in the highest
+    // kHaloVecs lanes only. `replace(v, distance)` may change the vector that comes from `distance` lanes below.
+    template <typename Replace>
+    __device__ __forceinline__ ConvWindow(const Vector& wrapped, const Vector& own, Replace replace) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
+        fill_halo<1>(wrapped, own, replace);
+    }
+
+    // The same when all of a lane's vectors are of one row: what comes before its first is its past.
+    __device__ __forceinline__ ConvWindow(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
+                                          index_t token, const Vector& wrapped, const Vector& own)
+        : ConvWindow(wrapped, own, [&](Vector& v, int distance) {
+              if (token - distance * kVec > -kVec) return;
+              v = Vector::zero();
+              add_past<kWidth>(p, row, token - distance * kVec, v);
+          }) {}
+
+ private:
+    template <int kDistance, typename Replace>
+    __device__ __forceinline__ void fill_halo(const Vector& wrapped, const Vector& own, Replace replace) {
+        if constexpr (kDistance <= kHaloVecs) {
+            constexpr int kFirst = kHalo - kDistance * kVec;
+            constexpr int kSkip = kFirst < 0 ? -kFirst : 0;
+            Vector v = shift_in<kSkip / Vector::kPerWord>(wrapped, own, kDistance);
+            replace(v, kDistance);
+#pragma unroll
+            for (int i = kSkip; i < kVec; ++i) x[kFirst + i] = v.to_float(i);
+            fill_halo<kDistance + 1>(wrapped, own, replace);
+        }
+    }
+};
+
+// The sequence numbers of the kWidth - 1 tokens before `token` and the kVec from it on.
+template <int kWidth, int kVec>
+__device__ __forceinline__ void load_window_seq_idx(const CausalConv1dOperands& p, index_t batch, index_t token,
+                                                    int (&seq)[kWidth - 1 + kVec]) {
+    constexpr int kHalo = kWidth - 1;
+    constexpr int kAhead = (kHalo + 3) / 4 * 4;
+    const int* at = p.seq_idx + batch * p.seq_idx_stride[0] + token * p.seq_idx_stride[1];
+    const bool is_aligned = p.seq_idx_stride[1] == 1 && reinterpret_cast<size_t>(at) % sizeof(int4) == 0;
+    if (kVec % 4 == 0 && is_aligned && token >= kAhead && is_whole<kVec>(p, token)) {
+        // One by one, a warp's loads would take four times as many passes through the L1 cache.
+#pragma unroll
+        for (int i = -kAhead; i < kVec; i += 4) {
+            const int4 four = load4(at + i);
+            const int loaded[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                if (i + j >= -kHalo) seq[kHalo + i + j] = loaded[j];
+            }
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < kHalo + kVec; ++i) seq[i] = load_seq_idx(p, batch, token - kHalo + i);
+    }
+}
+
+// The sums of the tokens from `token` on, and their sequence numbers.
+template <bool kSeqIdx, int kVec>
+struct ConvSums {
+    float sum[kVec];
+    int seq[kVec];
+
+    template <int kWidth, typename input_t>
+    __device__ __forceinline__ ConvSums(const CausalConv1dOperands& p, index_t batch, index_t token,
+                                        const float (&taps)[kWidth], float bias,
+                                        const ConvWindow<kWidth, input_t, kVec>& window) {
+        int window_seq[kWidth - 1 + kVec];
+        if constexpr (kSeqIdx) load_window_seq_idx<kWidth, kVec>(p, batch, token, window_seq);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+            sum[i] = convolve<kSeqIdx>(taps, bias, window.x + i, window_seq + i);
+            if constexpr (kSeqIdx) seq[i] = window_seq[kWidth - 1 + i];
+        }
+    }
+
+    // Takes the tokens from the begin-th on from another row.
+    __device__ __forceinline__ void replace_from(int begin, const ConvSums& other) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+            if (i >= begin) {
+                sum[i] = other.sum[i];
+                if constexpr (kSeqIdx) seq[i] = other.seq[i];
+            }
+        }
+    }
+
+    template <typename out_t, bool kSilu>
+    __device__ __forceinline__ Vec<out_t, kVec> outputs() const {
+        float out[kVec];
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) out[i] = activate<out_t, kSilu, kSeqIdx>(sum[i], seq[i]);
+        return Vec<out_t, kVec>::from_floats(out);
+    }
+};

@@ -1,0 +1,129 @@
+// A sequence's state in the pool: the last kWidth - 1 inputs that its slot remembers.
+#pragma once
+
+#include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_varlen.cuh"
+
+// The first kWidth - 1 tokens of a sequence, whose outputs need its state, in kVec channels. Whoever computes them also
+// brings the state up to date: nobody else reads or writes it.
+template <int kWidth, typename input_t, typename state_t, int kVec>
+struct SequenceHead {
+    static constexpr int kHalo = kWidth - 1;
+    using Input = Vec<input_t, kVec>;
+    using State = Vec<state_t, kVec>;
+
+    int number;
+    int begin;
+    int length;
+    int slot;
+    const input_t* x;                     // of the first token
+    StateColumn<state_t, kVec> earliest;  // of the live columns
+    State past[kHalo];
+    Input first[kHalo];
+    Input last[kHalo];  // when these are others than the first
+
+    // Nothing is loaded of a sequence that is empty or whose tokens are nobody's.
+    __device__ __forceinline__ SequenceHead(const CausalConv1dVarlenOperands& p, int number_)
+        : number(number_), begin(first_token(p, number_)), slot(load_slot(p, number_)) {
+        length = slot < 0 ? 0 : max(0, first_token(p, number + 1) - begin);
+    }
+
+    __device__ __forceinline__ void load(const CausalConv1dVarlenOperands& p, index_t channel) {
+        const index_t step = p.x_stride[1];
+        x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + begin * step;
+        earliest.at = static_cast<state_t*>(p.conv_states) + p.first_column * p.conv_states_stride[2] +
+                      slot * p.conv_states_stride[0] + channel * p.conv_states_stride[1];
+        earliest.channel_step = p.conv_states_stride[1];
+        earliest.is_packed = p.states_are_packed != 0;
+        const input_t* at = x;
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i, at += step) {
+            first[i] = Input::zero();
+            if (i < length) first[i] = load_vector(at);
+            past[i] = State::zero();
+        }
+        if (has_past(p, number)) {
+            StateColumn<state_t, kVec> column = earliest;
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i, column = column + p.conv_states_stride[2]) past[i] = column.load_all();
+        }
+        if (length > kHalo) {
+            at = x + (length - kHalo) * step;
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i, at += step) last[i] = load_vector(at);
+        }
+    }
+
+    // How many of the tokens exist.
+    __device__ __forceinline__ int count() const { return min(length, kHalo); }
+
+    template <bool kSilu>
+    __device__ __forceinline__ float output(int i, int c, const float (&taps)[kWidth], float bias) const {
+        float window[kWidth];
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+            window[k] = i + k < kHalo ? past[i + k < kHalo ? i + k : 0].to_float(c)
+                                      : first[i + k < kHalo ? 0 : i + k - kHalo].to_float(c);
+        }
+        return activate<input_t, kSilu, false>(convolve<false>(taps, bias, window, nullptr), 0);
+    }
+
+    // Leaves the last kWidth - 1 inputs in the state.
+    __device__ __forceinline__ void update_state(const CausalConv1dVarlenOperands& p) const {
+        if (!p.has_states) return;
+        const index_t step = p.conv_states_stride[2];
+        StateColumn<state_t, kVec> column = earliest;
+        if (length > kHalo) {
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i, column = column + step) column.store_all(convert<state_t>(last[i]));
+        } else if constexpr (kHalo <= 4) {
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i, column = column + step) {
+                State v = State::zero();
+#pragma unroll
+                for (int n = 1; n <= kHalo; ++n) v = select(n == length, joined(i + n), v);
+                column.store_all(v);
+            }
+        } else {
+            // Too many to choose from in registers. Columns are taken in rising order, so that one is read before it is
+            // overwritten.
+#pragma unroll 1
+            for (int i = 0; i < kHalo; ++i, column = column + step) column.store_all(load_joined(p, i + length));
+        }
+    }
+
+ private:
+    __device__ __forceinline__ static Input load_vector(const input_t* x) { return ::load<kVec>(x); }
+
+    // The i-th of the past inputs and the first ones behind them.
+    __device__ __forceinline__ State joined(int i) const {
+        return i < kHalo ? past[i < kHalo ? i : 0] : convert<state_t>(first[i < kHalo ? 0 : i - kHalo]);
+    }
+    __device__ __forceinline__ State load_joined(const CausalConv1dVarlenOperands& p, int i) const {
+        if (i >= kHalo) return convert<state_t>(load_vector(x + (i - kHalo) * p.x_stride[1]));
+        return has_past(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
+    }
+};
+
+// Convolves a sequence's head, stores its results, and brings the state up to date.
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges>
+__device__ __forceinline__ void convolve_head(const CausalConv1dVarlenOperands& p, int number, index_t channel) {
+    SequenceHead<kWidth, input_t, state_t, kVec> head(p, number);
+    if (head.length == 0) return;
+    head.load(p, channel);
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    // First, because the registers of the last inputs are wanted for sums.
+    head.update_state(p);
+    float bias[kVec];
+    float taps[kVec][kWidth];
+    filter.to_floats(taps, bias);
+    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, 0, head.begin);
+#pragma unroll
+    for (int i = 0; i < kWidth - 1; ++i, destination.advance()) {
+        if (i >= head.length) break;
+        float out[kVec];
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) out[c] = head.template output<kSilu>(i, c, taps[c], bias[c]);
+        destination.store_vector(Vec<input_t, kVec>::from_floats(out));
+    }
+}

@@ -1,0 +1,124 @@
+// One decode step of a convolution: whose state a sequence has, what it reads there, and where its tokens go.
+#pragma once
+
+#include "causal_conv1d/conv_channels.cuh"
+#include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_ranges.cuh"
+
+// Strides are in elements. All but x, conv_state and weight may be null; without cache_seqlens states move, with it
+// they are rings. What every launch needs comes first: arguments arrive by cache lines, one miss after another.
+struct CausalConv1dUpdateOperands {
+    const void* x;
+    void* conv_state;
+    const void* weight;
+    const void* bias;
+    const void* cache_seqlens;
+    const void* conv_state_indices;
+    const void* num_accepted_tokens;
+    void* intermediate_conv_window;
+    const void* intermediate_state_indices;
+    void* out[16];
+    index_t x_stride[3];           // batch, dim, token
+    index_t conv_state_stride[3];  // slot, dim, column
+    index_t conv_state_indices_stride;
+    index_t slots;  // of conv_state
+    index_t pad_slot_id;
+    FastDiv block_vecs;  // channel vectors a block
+    FastDiv dim_blocks;  // blocks across the channels
+    unsigned rows;       // sequences side by side in a block
+    int batch;
+    int dim;
+    int seqlen;
+    int state_len;
+    int bias_is_float32;
+    int taps_are_packed;
+    int states_are_packed;   // a thread's channels are contiguous in a column, and aligned
+    int windows_are_packed;  // a thread's part of a token's intermediate window is contiguous, and aligned
+    int is_read_only;        // the states are
+    int conv_state_indices_is_int64;
+    int cache_seqlens_is_int64;
+    int num_accepted_tokens_is_int64;
+    int intermediate_state_indices_is_int64;
+    int ranges;
+    index_t out_stride[64];  // of every range: batch, token, head, channel of the head
+    int range_end[16];       // the channel behind the last one of a range
+    FastDiv head_dim[16];
+    int range_is_packed[16];  // channel vectors are vectors of the output, too, unless they cross the range's end
+    index_t intermediate_conv_window_stride[4];  // row, token, dim, column
+    index_t weight_stride[2];                    // dim, width
+    index_t bias_stride;
+    index_t cache_seqlens_stride;
+    index_t num_accepted_tokens_stride;
+    index_t intermediate_state_indices_stride;
+    index_t intermediate_rows;
+};
+
+// What a thread has: some channels of kSequences sequences, which lie `rows` apart.
+template <int kVec, int kSequences>
+struct UpdateShare {
+    index_t channel;
+    int first;
+    bool is_empty;
+
+    __device__ __forceinline__ explicit UpdateShare(const CausalConv1dUpdateOperands& p) {
+        const QuotientRemainder row_vec = divide(threadIdx.x, p.block_vecs);
+        const QuotientRemainder rows_dim = divide(blockIdx.x, p.dim_blocks);
+        channel = (static_cast<index_t>(rows_dim.remainder) * p.block_vecs.divisor + row_vec.remainder) * kVec;
+        first = static_cast<int>(rows_dim.quotient * kSequences * p.rows + row_vec.quotient);
+        is_empty = row_vec.quotient >= p.rows || first >= p.batch || channel >= p.dim;
+    }
+
+    __device__ __forceinline__ int batch(const CausalConv1dUpdateOperands& p, int i) const {
+        return first + i * static_cast<int>(p.rows);
+    }
+};
+
+// The slot of a sequence; negative when it has none, and its results are zeros.
+__device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, int batch) {
+    const index_t slot =
+        p.conv_state_indices == nullptr
+            ? batch
+            : load_index(p.conv_state_indices, batch * p.conv_state_indices_stride, p.conv_state_indices_is_int64);
+    return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
+}
+
+// A token's inputs. The call may write its outputs over them.
+template <int kVec, typename input_t>
+__device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdateOperands& p, int batch,
+                                                         index_t channel, int token) {
+    return load<kVec, Memory::kMutable>(static_cast<const input_t*>(p.x) + batch * p.x_stride[0] +
+                                        along_channels<kVec>(channel, p.x_stride[1]) + token * p.x_stride[2]);
+}
+
+// Zeros for all tokens of a sequence that has no slot.
+template <typename input_t, int kVec, Ranges kRanges>
+__device__ __forceinline__ void store_no_tokens(const CausalConv1dUpdateOperands& p, int batch, index_t channel) {
+    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, batch, 0);
+    for (int t = 0; t < p.seqlen; ++t, destination.advance()) destination.store_vector(Vec<input_t, kVec>::zero());
+}
+
+// Taps and biases of a thread's channels.
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu>
+struct UpdateFilter {
+    using Raw = ChannelFilter<kWidth, weight_t, kVec>;
+
+    float bias[kVec];
+    float taps[kVec][kWidth];
+
+    __device__ __forceinline__ explicit UpdateFilter(const Raw& raw) { raw.to_floats(taps, bias); }
+
+    // The output of a token; past(k, c) is the k-th of the kWidth - 1 inputs before it.
+    template <typename Past>
+    __device__ __forceinline__ Vec<input_t, kVec> output(const Vec<input_t, kVec>& x, Past past) const {
+        float y[kVec];
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) {
+            float window[kWidth];
+#pragma unroll
+            for (int k = 0; k < kWidth - 1; ++k) window[k] = past(k, c);
+            window[kWidth - 1] = x.to_float(c);
+            y[c] = activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], window, nullptr), 0);
+        }
+        return Vec<input_t, kVec>::from_floats(y);
+    }
+};

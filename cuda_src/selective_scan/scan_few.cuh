@@ -1,0 +1,257 @@
+// The recurrence of a selective scan through sequences of few tokens, one token after another: the states of a channel
+// are in consecutive lanes, as vectors, and those of the next sequence are on their way while this one's are used.
+#pragma once
+
+#include "common/activation.cuh"
+#include "common/tokens.cuh"
+#include "selective_scan/runs.cuh"
+#include "selective_scan/scan_varlen.cuh"
+
+// kLanes lanes have a channel, each kStates consecutive ones of its states, and so of kLanes channels: every lane of a
+// warp has one to itself, of whose tokens it loads and stores what is not B and C. kVec tokens an access: as many as
+// are aligned together, or 1 with any strides.
+template <typename T, typename State, int kLanes_, int kStates_, int kVec_>
+struct FewShape {
+    using input_t = T;
+    using state_t = State;
+    static constexpr int kThreads = 128;
+    static constexpr int kLanes = kLanes_;
+    static constexpr int kStates = kStates_;
+    static constexpr int kVec = kVec_;
+    static constexpr int kRows = kLanes;
+    static constexpr int kGroups = kWarpSize / kLanes;
+    static constexpr int kChannels = kThreads;  // of a block
+    // A lane loads one element of B or C of a token for all.
+    static constexpr bool kIsPossible = 2 * kLanes * kStates <= kWarpSize;
+};
+
+// The channels of a warp, all of one group of channels. What is behind the last channel goes along on its inputs and
+// stores nothing.
+template <typename Shape>
+struct FewScan {
+    using T = typename Shape::input_t;
+    using State = typename Shape::state_t;
+    static constexpr int kLanes = Shape::kLanes;
+    static constexpr int kStates = Shape::kStates;
+    static constexpr int kRows = Shape::kRows;
+    static constexpr int kGroups = Shape::kGroups;
+    static constexpr int kVec = Shape::kVec;
+    using StateVec = PackedVec<State, kStates>;
+
+    // Of as many tokens as an access has, as they are in memory.
+    struct Inputs {
+        Vec<T, kVec> u;
+        Vec<T, kVec> delta;
+        Vec<T, kVec> z;
+        Vec<T, kVec> matrices;
+    };
+
+    const SelectiveScanVarlenOperands& p;
+    int n;            // the first of its states
+    int row_channel;  // of its first row; the next is kGroups further
+    int behind;       // further than all of its rows that there are
+    bool is_idle;     // its own channel is behind the last one
+    bool has_matrix;  // it has an element of B or C
+    const T* u;       // of its own channel at token 0, as delta, z and out
+    const T* delta;
+    const T* z;
+    T* out;
+    const T* matrix;  // its element of B or C at token 0
+    index_t matrix_step;
+    float rate[kRows][kStates];  // A / log(2)
+    float D;
+    float bias;
+
+    __device__ __forceinline__ FewScan(const SelectiveScanVarlenOperands& p_, int first_channel)
+        : p(p_),
+          n(lane_id() % kLanes * kStates),
+          row_channel(first_channel + lane_id() / kLanes),
+          behind(n < p.d_state ? p.dim - row_channel : 0),
+          is_idle(first_channel + lane_id() >= p.dim) {
+        const index_t channel = min(first_channel + lane_id(), p.dim - 1);
+        const index_t group = divide(first_channel, p.group_dim).quotient;
+        u = static_cast<const T*>(p.u) + channel * p.u_stride[1];
+        delta = static_cast<const T*>(p.delta) + channel * p.delta_stride[1];
+        z = static_cast<const T*>(p.z) + channel * p.z_stride[1];
+        out = static_cast<T*>(p.out) + channel * p.out_stride[1];
+        // Groups of lanes have the first element of every lane's part of B, the second, ..., and so of C.
+        const int number = lane_id() / kLanes, state = n + number % kStates;
+        const bool is_B = number < kStates;
+        has_matrix = number < 2 * kStates && state < p.d_state;
+        const index_t* stride = is_B ? p.B_stride : p.C_stride;
+        matrix = static_cast<const T*>(is_B ? p.B : p.C) + group * stride[1] + state * stride[2];
+        matrix_step = stride[3];
+        RawNumber<T> raw_d, raw_bias;
+        if (p.D != nullptr) raw_d.load(p.D, channel * p.D_stride, p.D_is_float32);
+        if (p.delta_bias != nullptr) {
+            raw_bias.load(p.delta_bias, channel * p.delta_bias_stride, p.delta_bias_is_float32);
+        }
+        PackedVec<float, kStates> a[kRows];
+        load_rows<Memory::kConstant>(static_cast<const float*>(p.A), p.A_stride, p.A_is_vectors, a);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+            for (int i = 0; i < kStates; ++i) rate[r][i] = a[r].to_float(i) * kLog2E;
+        }
+        D = raw_d.to_float(p.D_is_float32);
+        bias = raw_bias.to_float(p.delta_bias_is_float32);
+    }
+
+    // Takes those of the run's sequences that have a bit in `todo`.
+    __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo) {
+        int now = lowest(todo);
+        StateVec raw[kRows];
+        load_states(run, now, raw);
+        Inputs inputs;
+        int first = run.begin_of(now) / kVec * kVec;
+        load(inputs, first);
+#pragma unroll 1
+        while (todo != 0) {
+            todo &= todo - 1;
+            const int begin = run.begin_of(now), end = run.end_of(now), slot = run.slot_of(now);
+            const int next = todo == 0 ? now : lowest(todo);
+            const int next_begin = run.begin_of(next);
+            float h[kRows][kStates];
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+                for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i);
+            }
+            if (todo != 0) load_states(run, next, raw);
+#pragma unroll 1
+            for (int t = begin; t < end; ++t) {
+                const int following = (t + 1 < end ? t + 1 : next_begin) / kVec * kVec;
+                Inputs ahead = inputs;
+                // Several tokens take too many registers to have the next ones, too.
+                if (kVec == 1) load(ahead, following);
+                const float result = advance(inputs, t - first, h);
+                if (!is_idle)
+                    out[static_cast<unsigned>(t) * p.out_stride[2]] = Dtype<T>::from_float(slot < 0 ? 0.0f : result);
+                if (kVec == 1) inputs = ahead;
+                if (kVec > 1 && following != first) load(inputs, following);
+                first = following;
+            }
+            if (p.has_states && slot >= 0) store_states(slot, h);
+            now = next;
+        }
+    }
+
+ private:
+    // Elements of rows; zero where there is no such row or element.
+    template <Memory kMemory, typename Element>
+    __device__ __forceinline__ void load_rows(const Element* first, const index_t* stride, int is_vectors,
+                                              PackedVec<Element, kStates> (&to)[kRows]) const {
+        const Element* at = first + row_channel * stride[0] + n * stride[1];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) to[r] = PackedVec<Element, kStates>::zero();
+        if (is_vectors) {
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                if (r * kGroups < behind) to[r].template load<kMemory>(at);
+                at += kGroups * stride[0];
+            }
+            return;
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+            for (int i = 0; i < kStates; ++i) {
+                if (r * kGroups < behind && n + i < p.d_state) to[r].put(i, at[i * stride[1]]);
+            }
+            at += kGroups * stride[0];
+        }
+    }
+
+    // Before a sequence of the run.
+    __device__ __forceinline__ void load_states(const SequenceRun& run, int i, StateVec (&raw)[kRows]) const {
+        if (run.has_past_of(i)) {
+            const State* const slot = static_cast<const State*>(p.ssm_states) + run.slot_of(i) * p.ssm_states_stride[0];
+            load_rows<Memory::kMutable>(slot, p.ssm_states_stride + 1, p.states_is_vectors, raw);
+            return;
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) raw[r] = StateVec::zero();
+    }
+
+    __device__ __forceinline__ void store_states(int slot, const float (&h)[kRows][kStates]) const {
+        const index_t* stride = p.ssm_states_stride;
+        State* at = static_cast<State*>(p.ssm_states) + slot * stride[0] + row_channel * stride[1] + n * stride[2];
+        if (p.states_is_vectors) {
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                if (r * kGroups < behind) store_packed<kStates, Keep::kWhole>(at, h[r]);
+                at += kGroups * stride[1];
+            }
+            return;
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+            for (int i = 0; i < kStates; ++i) {
+                if (r * kGroups < behind && n + i < p.d_state) at[i * stride[2]] = Dtype<State>::from_float(h[r][i]);
+            }
+            at += kGroups * stride[1];
+        }
+    }
+
+    // Unsigned: a stride times what is not negative takes half the instructions.
+    __device__ __forceinline__ void load(Inputs& to, unsigned t) const {
+        const int there = p.total - static_cast<int>(t);
+        load(to.u, u, t, p.u_stride[2], there);
+        load(to.delta, delta, t, p.delta_stride[2], there);
+        if (p.z != nullptr) load(to.z, z, t, p.z_stride[2], there);
+        to.matrices = Vec<T, kVec>::zero();
+        if (has_matrix) load(to.matrices, matrix, t, matrix_step, there);
+    }
+
+    __device__ __forceinline__ static void load(Vec<T, kVec>& to, const T* row, unsigned t, index_t step, int there) {
+        if (kVec == 1) {
+            to = ::load<kVec>(row + t * step);
+        } else if (kVec > there) {
+            to = load_part<kVec>(row + t, 0, there);
+        } else {
+            to = ::load<kVec>(row + t);
+            if (2 * kVec <= there) prefetch(row + t + kVec);
+        }
+    }
+
+    // Takes a token, the number of which is that among the inputs; gives the result of the own channel.
+    __device__ __forceinline__ float advance(const Inputs& inputs, int number, float (&h)[kRows][kStates]) const {
+        const float own_u = any_element(inputs.u, number);
+        const float v = any_element(inputs.delta, number) + bias;
+        const float dt = p.delta_softplus ? softplus(v) : v;
+        const float dt_u = dt * own_u;
+        const float matrices = any_element(inputs.matrices, number);
+        float b[kStates], c[kStates];
+#pragma unroll
+        for (int i = 0; i < kStates; ++i) {
+            b[i] = from_lane(matrices, i * kLanes + lane_id() % kLanes);
+            c[i] = from_lane(matrices, (kStates + i) * kLanes + lane_id() % kLanes);
+        }
+        float sums[kRows];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            const int owner = r * kGroups + lane_id() / kLanes;
+            const float row_dt = from_lane(dt, owner), row_dt_u = from_lane(dt_u, owner);
+            sums[r] = 0.0f;
+#pragma unroll
+            for (int i = 0; i < kStates; ++i) {
+                h[r][i] = fmaf(h[r][i], exp2_approx(row_dt * rate[r][i]), row_dt_u * b[i]);
+                sums[r] = fmaf(c[i], h[r][i], sums[r]);
+            }
+        }
+        const float sum = sum_rows_over_lanes<kRows, kLanes>(sums);
+        float y = from_lane(sum, lane_id() % kGroups * kLanes + lane_id() / kGroups);
+        y = fmaf(D, own_u, y);
+        return p.z == nullptr ? y : y * silu_gate(any_element(inputs.z, number));
+    }
+};
+
+// The sequences of a run that have few tokens, in the channels of a block from `first_channel` on.
+template <typename Shape>
+__device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p, const SequenceRun& run,
+                                         int first_channel) {
+    const unsigned todo = run.between(0, p.few_tokens);
+    const int channel = first_channel + static_cast<int>(threadIdx.x) / kWarpSize * kWarpSize;
+    if (todo != 0 && channel < p.dim) FewScan<Shape>(p, channel).walk(run, todo);
+}

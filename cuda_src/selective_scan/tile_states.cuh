@@ -1,0 +1,97 @@
+// The recurrence of a selective scan, h = h * exp(dt * A) + dt * B * u, y = sum C * h, with the tokens of a tile spread
+// over lanes: each lane first finds where its tokens take a state that begins with zero, a scan over the lanes tells
+// which state they begin with, and then they are walked again.
+#pragma once
+
+#include "common/warp.cuh"
+#include "selective_scan/tiles.cuh"
+
+// The tokens of a tile that a lane has: what they bring to every state, and their results.
+template <typename Shape>
+struct TileTokens {
+    float dt[Shape::kTokens];
+    float dt_u[Shape::kTokens];
+    float y[Shape::kTokens];
+    float sum;   // of dt
+    int first;   // at an edge the first of the lane's own tokens that counts
+    int behind;  // and the one behind the last
+
+    // Whether a lane that has a tile alone need not look at the i-th vector of its tokens: all lanes of the block say
+    // the same.
+    template <bool kIsEdge>
+    __device__ __forceinline__ bool is_empty(int i) const {
+        return kIsEdge && Shape::kGroup == 1 && ((i + 1) * Shape::kVec <= first || i * Shape::kVec >= behind);
+    }
+};
+
+// The i-th vector of a lane's tokens.
+template <typename Shape>
+__device__ __forceinline__ Vec<typename Shape::input_t, Shape::kVec> take(
+    const typename TileShared<Shape>::Matrix& from, int n, int i, int lane) {
+    return load<Shape::kVec, Memory::kMutable>(from[n][i][TileShared<Shape>::column(i, lane)]);
+}
+
+// Takes the states n, n + kParts and so on, kAtOnce of them, of a channel of the block through a tile.
+template <bool kHasOutput, bool kIsEdge, typename Shape>
+__device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int stage, int channel, int lane, int n,
+                                               TileTokens<Shape>& tokens) {
+    constexpr int kVec = Shape::kVec;
+    constexpr int kTokens = Shape::kTokens;
+    constexpr int kLanes = Shape::kLanes;
+    constexpr int kParts = Shape::kParts;
+    constexpr int kAtOnce = Shape::kAtOnce;
+    float rate[kAtOnce], before[kAtOnce], h[kAtOnce], decay[kAtOnce][kTokens], input[kAtOnce][kTokens];
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+        rate[s] = shared.rate[channel][n + s * kParts];
+        before[s] = shared.state[channel][n + s * kParts];
+        h[s] = kLanes == 1 ? before[s] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+        if (tokens.template is_empty<kIsEdge>(i)) continue;
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s) {
+            const auto b = take<Shape>(shared.B[stage], n + s * kParts, i, lane);
+#pragma unroll
+            for (int j = 0; j < kVec; ++j) {
+                const int t = i * kVec + j;
+                decay[s][t] = exp2_approx(tokens.dt[t] * rate[s]);
+                input[s][t] = tokens.dt_u[t] * b.to_float(j);
+                if (kLanes > 1 || !kHasOutput) h[s] = fmaf(h[s], decay[s][t], input[s][t]);
+            }
+        }
+    }
+    if constexpr (kLanes > 1) {
+        float whole[kAtOnce], begins[kAtOnce];
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s) whole[s] = exp2_approx(tokens.sum * rate[s]);
+        scan_over_lanes<kLanes>(whole, before, h, begins);
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s) {
+            // Everyone has read the state before: what the last lane knows depends on all of them.
+            if (lane == kLanes - 1) shared.state[channel][n + s * kParts] = h[s];
+            h[s] = begins[s];
+        }
+    }
+    if (kHasOutput) {
+#pragma unroll
+        for (int i = 0; i < Shape::kVectors; ++i) {
+            if (tokens.template is_empty<kIsEdge>(i)) continue;
+#pragma unroll
+            for (int s = 0; s < kAtOnce; ++s) {
+                const auto c = take<Shape>(shared.C[stage], n + s * kParts, i, lane);
+#pragma unroll
+                for (int j = 0; j < kVec; ++j) {
+                    const int t = i * kVec + j;
+                    h[s] = fmaf(h[s], decay[s][t], input[s][t]);
+                    tokens.y[t] = fmaf(c.to_float(j), h[s], tokens.y[t]);
+                }
+            }
+        }
+    }
+    if (kLanes == 1) {
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s) shared.state[channel][n + s * kParts] = h[s];
+    }
+}

@@ -1,0 +1,255 @@
+"""Comparing with the oracle: what rounding explains is right, what is wrong in any way is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import cuconv
+from cuconv import reference
+from cuconv.bench.makers import MAKERS
+from cuconv.bench.numerics import Difference, compare
+from cuconv.bench.workloads import SMALL, workloads
+from cuconv.runtime.abstract import launches_of
+from cuconv.runtime.dtypes import FLOATS
+from cuconv.runtime.workload import Workload
+from cuconv.selective_scan.reference import Scan
+from cuconv.selective_state_update.reference import SelectiveStateUpdate
+from tests.causal_conv1d.test_dense_plan import numbers_of
+from tests.selective_scan.scan_bounds import scan_off
+from tests.support import bounds
+from tests.support.placement import Array
+from tests.support.workload_calls import numpy_path
+
+Arrays = dict[str, Array]
+DTYPES = [dtype.name for dtype in FLOATS]
+
+
+def first(function: str, dtype: str) -> Workload:
+    """A workload whose states have several columns, and no more tokens than it takes."""
+    if function == "selective_scan_fn":
+        return MAKERS[function](batch=2, dim=24, seqlen=300, dtype=dtype)
+    return next(w for w in workloads(SMALL, function, dtype=dtype) if w.sizes.get("width", 4) > 2)
+
+
+def results(workload: Workload, **options: Any) -> Arrays:
+    return numpy_path(workload, workload.host(), **options)
+
+
+def wrong(differences: list[Difference]) -> set[str]:
+    return {each.name for each in differences if not each.is_right}
+
+
+@pytest.mark.parametrize("function", SMALL)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_the_oracle_gives_is_right(function: str, dtype: str) -> None:
+    for workload in workloads(SMALL, function, dtype=dtype):
+        found = compare(workload, workload.host(), results(workload))
+        assert [each.name for each in found] == [f"out{i}" for i in range(len(workload.outs))] + [*workload.updated]
+        assert not wrong(found)
+        is_copy = function == "causal_conv1d_varlen_states"
+        # Rounding to 16 bits is off by up to all that is allowed, so that nothing worse passes.
+        assert is_copy or dtype == "float32" or 0.5 < found[0].used <= 1.0
+
+
+LONG = MAKERS["selective_scan_fn"](dim=3, seqlen=20000, dtype="float32")
+SCANS = [w for dtype in DTYPES for w in workloads(SMALL, "selective_scan_fn", dtype=dtype)] + [LONG]
+
+
+@pytest.mark.parametrize("workload", SCANS, ids=lambda w: w.title)
+def test_what_a_correct_scan_may_be_off_by_is_right(workload: Workload) -> None:
+    arrays = workload.host()
+    scan = Scan(**arrays, delta_softplus=True)
+    launches = launches_of(cuconv.selective_scan_fn, **workload.abstract())
+    segment = int(numbers_of(launches[-1])["segment_tokens"])
+    off = scan_off(scan, np.zeros(scan.shape), segment, 256).out
+    out = reference.selective_scan_fn(**vars(scan)).out
+    for furthest in (out - off, out + off):
+        assert not wrong(compare(workload, arrays, {"out0": furthest.astype(arrays["u"].dtype)}))
+
+
+UPDATES = [w for dtype in DTYPES for w in workloads(SMALL, "selective_state_update", dtype=dtype)]
+
+
+@pytest.mark.parametrize("workload", UPDATES, ids=lambda w: w.title)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_what_a_correct_state_update_may_be_off_by_is_right(workload: Workload, sign: int) -> None:
+    arrays = workload.host()
+    got = {"out0": np.zeros(arrays["x"].shape)} | {name: arrays[name].astype(float) for name in workload.updated}
+    error: Any = 0.0
+    for token in SelectiveStateUpdate(**arrays, **workload.options).tokens():
+        error = bounds.state_after(token, error if token.number else 0.0)
+        shape = got["state"].shape[1:]
+        out = token.out + sign * bounds.result(token, error)
+        got["out0"][token.place] = out.reshape(got["out0"][token.place].shape)
+        after = (token.after + sign * error).reshape(shape)
+        if token.slot is not None:
+            got["state"][token.slot] = after
+        if "intermediate_states_buffer" in got:
+            got["intermediate_states_buffer"][token.row, token.number] = after
+    rounded = {name: array.astype(arrays["x" if name == "out0" else name].dtype) for name, array in got.items()}
+    assert not wrong(compare(workload, arrays, rounded))
+
+
+def _reverse_taps(arrays: Arrays) -> None:
+    arrays["weight"][...] = arrays["weight"][:, ::-1].copy()
+
+
+def _drop_tap(arrays: Arrays) -> None:
+    arrays["weight"][:, 0] = 0
+
+
+def _zero(name: str) -> Callable[[Arrays], None]:
+    def change(arrays: Arrays) -> None:
+        arrays[name] = np.zeros_like(arrays[name])
+
+    return change
+
+
+def _lose_token(arrays: Arrays) -> None:
+    # Tokens are the last axis of whole and packed rows, also where memory is by token.
+    tokens = arrays["u" if "u" in arrays else "x"]
+    tokens[..., tokens.shape[-1] // 2] = 0
+
+
+def _next_step(arrays: Arrays) -> None:
+    name = "delta" if "delta" in arrays else "dt"
+    arrays[name] = np.roll(arrays[name], 1, axis=-1 if name == "delta" else 0)
+
+
+def _other_slots(arrays: Arrays) -> None:
+    name = next(name for name in arrays if name.endswith("indices"))
+    arrays[name] = arrays[name][::-1].copy()
+
+
+MISTAKES: dict[str, tuple[Callable[[Arrays], None], Callable[[Any], bool]]] = {
+    "taps in reverse": (_reverse_taps, lambda names: "weight" in names),
+    "a tap missing": (_drop_tap, lambda names: "weight" in names),
+    "a token lost": (_lose_token, lambda names: "u" in names or "query_start_loc" in names),
+    "steps of other tokens": (_next_step, lambda names: "A" in names),
+    "other slots": (_other_slots, lambda names: any(name.endswith("indices") for name in names)),
+    **{
+        f"no {missing}": (_zero(missing), lambda names, missing=missing: missing in names)
+        for missing in ("bias", "D", "z", "dt_bias", "delta_bias", "B", "conv_states", "ssm_states", "state")
+    },
+}
+"""Ways to call a function on other arguments than those given, and which functions have these."""
+
+
+def made() -> list[Any]:
+    return [
+        pytest.param(function, mistake, id=f"{function}-{mistake}".replace(" ", "_"))
+        for function in SMALL
+        for mistake, (_, applies) in MISTAKES.items()
+        if applies(first(function, "float32").arrays)
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("function", "mistake"), made())
+def test_a_call_on_other_arguments_is_wrong(function: str, mistake: str, dtype: str) -> None:
+    workload = first(function, dtype)
+    arrays = {name: array.copy() for name, array in workload.host().items()}
+    MISTAKES[mistake][0](arrays)
+    assert "out0" in wrong(compare(workload, workload.host(), numpy_path(workload, arrays)))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # without softplus states grow beyond all bounds
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        ("causal_conv1d_fn", {"activation": None}),
+        ("causal_conv1d_update", {"activation": None}),
+        ("causal_conv1d_qkv_split", {"qk_l2norm": True}),
+        ("causal_conv1d_varlen_states", {"state_len": 2}),
+        ("selective_state_update", {"dt_softplus": False}),
+        ("selective_scan_fn", {"delta_softplus": False}),
+        ("selective_scan_varlen_fn", {"delta_softplus": False}),
+    ],
+    ids=str,
+)
+def test_a_call_with_other_options_is_wrong(function: str, options: dict[str, Any], dtype: str) -> None:
+    workload = first(function, dtype)
+    got = results(workload, **options)
+    if function == "causal_conv1d_varlen_states":
+        got["out0"] = np.concatenate([got["out0"], got["out0"][..., -1:]], axis=-1)
+    assert "out0" in wrong(compare(workload, workload.host(), got))
+
+
+OWNERS = [(function, name) for function in SMALL for name in first(function, "float32").updated]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("function", "name"), OWNERS)
+def test_a_state_that_is_one_token_old_is_wrong_and_nothing_else(function: str, name: str, dtype: str) -> None:
+    workload = first(function, dtype)
+    got = results(workload)
+    # Tokens are the columns of a convolution's state; a selective one must have been updated.
+    got[name] = np.roll(got[name], 1, axis=-1) if name.startswith("conv") else workload.host()[name]
+    assert wrong(compare(workload, workload.host(), got)) == {name}
+
+
+@pytest.mark.parametrize("function", SMALL)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_element_is_enough(function: str, dtype: str) -> None:
+    workload = first(function, dtype)
+    right = results(workload)
+    for name in [f"out{i}" for i in range(len(workload.outs))] + [*workload.updated]:
+        largest = np.unravel_index(np.argmax(np.abs(right[name].astype(np.float64))), right[name].shape)
+        for value in (np.nan, 0.0, float(right[name][largest]) * 1.02):
+            got = {**right, name: right[name].copy()}
+            got[name][largest] = value
+            found = compare(workload, workload.host(), got)
+            assert wrong(found) == {name}
+            place = f"{name}[{', '.join(map(str, largest))}]: got {float(got[name][largest]):.8g}; wanted "
+            assert next(each for each in found if each.name == name).detail.startswith(place)
+
+
+@pytest.mark.parametrize("function", [name for name in SMALL if name != "causal_conv1d_varlen_states"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_fewer_bits_than_the_dtype_has_are_wrong(function: str, dtype: str) -> None:
+    workload = first(function, dtype)
+    got = results(workload)
+    got["out0"] = got["out0"].astype(ml_dtypes.bfloat16).astype(got["out0"].dtype)
+    assert "out0" in wrong(compare(workload, workload.host(), got))
+
+
+def test_rounding_down_is_wrong() -> None:
+    workload = first("causal_conv1d_fn", "bfloat16")
+    wider = {name: array.astype(np.float32) for name, array in workload.host().items()}
+    bits = numpy_path(workload, wider)["out0"].view(np.uint32) >> np.uint32(16)
+    cut_off = bits.astype(np.uint16).view(ml_dtypes.bfloat16)
+    assert wrong(compare(workload, workload.host(), {"out0": cut_off})) == {"out0"}
+
+
+@pytest.mark.parametrize("function", SMALL)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_part_can_be_compared_as_the_whole(function: str, dtype: str) -> None:
+    workload = first(function, dtype)
+    arrays, right = workload.host(), results(workload)
+    inputs = {name: workload.cut(name, array) for name, array in arrays.items()}
+    names = [each.name for each in compare(workload, arrays, right)]
+    got = {name: workload.cut(name, right[name]) for name in names}
+    assert not wrong(compare(workload, inputs, got, workload.cut_options))
+    got["out0"] = got["out0"].copy()
+    got["out0"].flat[-1] += 1
+    assert wrong(compare(workload, inputs, got, workload.cut_options)) == {"out0"}
+
+
+def test_another_shape_is_wrong() -> None:
+    workload = first("causal_conv1d_fn", "float32")
+    got = {"out0": results(workload)["out0"][:, 1:]}
+    (found,) = compare(workload, workload.host(), got)
+    assert not found.is_right and found.detail == "out0: got the shape (2, 69, 1029); wanted (2, 70, 1029)"
+
+
+def test_nan_is_never_right() -> None:
+    assert not Difference("out0", np.nan, 1.0).is_right
+    assert not Difference("out0", np.inf, 1.0).is_right
+    assert Difference("out0", 0.5, 2.0).used == 0.25
+    assert Difference("out0", 0.0, 0.0).used == 0.0 and Difference("out0", 1e-9, 0.0).used == np.inf

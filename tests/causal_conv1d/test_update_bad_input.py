@@ -1,0 +1,283 @@
+"""Arguments of decode steps that do not fit, or have no meaning together: named, and nothing was written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cuconv
+from cuconv.runtime.dlpack import WANTED
+from tests.causal_conv1d.test_dense_bad_input import (
+    FLOATS,
+    KINDS,
+    OWN_ADDRESS,
+    Change,
+    module_of,
+    overlapping,
+    value,
+    zeros,
+)
+from tests.causal_conv1d.test_varlen_bad_input import INDICES, OWN, out_at
+from tests.causal_conv1d.test_varlen_bad_input import SHARED as PACKED
+from tests.causal_conv1d.update_calls import (
+    GOOD,
+    accepting,
+    also,
+    broadcast,
+    good_whole,
+    of_one_memory,
+    sliced_x,
+)
+from tests.causal_conv1d.varlen_calls import Row, refuse
+
+X_AXES = "2 or 3 axes (batch, dim[, seqlen])"
+STATE_AXES = "(slots, dim of x, state_len)"
+WINDOW_AXES = "(rows, steps, dim of x, width - 1)"
+
+
+SAME = ("x-float64", "activation-relu", "weight-none", "weight-rank-3", "weight-dim", "width-17", "bias-dim",
+        "bias-float16", "pad-float", "pad-none", "pad-true", "pad-huge")  # fmt: skip
+SHARED: dict[str, Row] = {
+    **{key: PACKED[key] for key in SAME},
+    "x-rank-1": (zeros("x", (6,)), ValueError, f"x: got shape (6,); wanted {X_AXES}"),
+    "x-rank-4": (zeros("x", (1, 3, 6, 2)), ValueError, f"x: got shape (1, 3, 6, 2); wanted {X_AXES}"),
+    "x-batch": (
+        lambda xp, a: {"x": xp.broadcast_to(a["x"][:1], (2**31, 6, 2))}, ValueError,
+        "batch of x: got 2147483648; wanted 0 to 1073741824",
+    ),
+    "x-seqlen": (
+        lambda xp, a: {"x": xp.broadcast_to(a["x"][:, :, :1], (3, 6, 2**30 + 1))}, ValueError,
+        "seqlen of x: got 1073741825; wanted 0 to 1073741824",
+    ),
+    "state-none": (
+        value("conv_state", None), TypeError, "conv_state: got None; wanted an array (slots, dim, state_len)"
+    ),
+    "state-list": (
+        value("conv_state", [0.0]), TypeError, "conv_state: got a list; wanted a {kind} array, as the first is"
+    ),
+    "state-rank-2": (
+        zeros("conv_state", (5, 24)), ValueError,
+        "conv_state: got shape (5, 24); wanted 3 axes (slots, dim, state_len)",
+    ),
+    "state-int8": (zeros("conv_state", (5, 6, 4), np.int8), TypeError, f"conv_state: got dtype int8; wanted {FLOATS}"),
+    "state-dim": (
+        zeros("conv_state", (5, 4, 6)), ValueError,
+        f"conv_state: got shape (5, 4, 6); wanted (5, 6, 6) {STATE_AXES}",
+    ),
+    "state-short": (
+        zeros("conv_state", (5, 6, 2)), ValueError, "state_len of conv_state: got 2; wanted at least 3 (width - 1)"
+    ),
+    "state-short-for-accepted": (
+        also(accepting(1, 1, 1), zeros("conv_state", (5, 6, 3))), ValueError,
+        "state_len of conv_state: got 3; wanted at least 4 (width - 1 + seqlen - 1, for num_accepted_tokens)",
+    ),
+    "state-few-slots": (
+        lambda xp, a: {"conv_state": a["conv_state"][:2], "conv_state_indices": None}, ValueError,
+        "slots of conv_state: got 2; wanted at least 3, one a sequence, or conv_state_indices",
+    ),
+    "state-broadcast": (
+        broadcast("conv_state", 5, 6, 4), ValueError,
+        f"conv_state: got strides (0, 4, 1) for shape (5, 6, 4); wanted {OWN_ADDRESS}",
+    ),
+    "state-in-x": (
+        lambda xp, a: {"x": a["conv_state"][1:4, :, 1:3]}, ValueError, overlapping("conv_state", "x")
+    ),
+    "state-is-weight": (
+        lambda xp, a: {"conv_state": a["weight"][None], "conv_state_indices": xp.asarray([-1, 0, -1], np.int32)},
+        ValueError, overlapping("conv_state", "weight"),
+    ),
+    "state-with-window": (
+        of_one_memory("conv_state", "intermediate_conv_window"), ValueError,
+        overlapping("conv_state", "intermediate_conv_window"),
+    ),
+    "seen-float32": (
+        zeros("cache_seqlens", (3,)), TypeError, f"cache_seqlens: got dtype float32; wanted {INDICES}"
+    ),
+    "seen-count": (
+        zeros("cache_seqlens", (4,), np.int32), ValueError, "cache_seqlens: got shape (4,); wanted (3,) (batch of x)"
+    ),
+    "slots-int16": (
+        zeros("conv_state_indices", (3,), np.int16), TypeError,
+        f"conv_state_indices: got dtype int16; wanted {INDICES}",
+    ),
+    "slots-rank-2": (
+        zeros("conv_state_indices", (3, 1), np.int32), ValueError,
+        "conv_state_indices: got shape (3, 1); wanted (3,) (batch of x)",
+    ),
+    "slots-list": (
+        value("conv_state_indices", [3, 0, 1]), TypeError,
+        "conv_state_indices: got a list; wanted a {kind} array, as the first is",
+    ),
+    "accepted-float64": (
+        also(value("cache_seqlens", None), zeros("num_accepted_tokens", (3,), np.float64)), TypeError,
+        f"num_accepted_tokens: got dtype float64; wanted {INDICES}",
+    ),
+    "accepted-count": (
+        accepting(1, 1), ValueError, "num_accepted_tokens: got shape (2,); wanted (3,) (batch of x)"
+    ),
+    "accepted-in-a-ring": (
+        zeros("num_accepted_tokens", (3,), np.int32), ValueError,
+        "num_accepted_tokens: got an array; wanted None beside cache_seqlens: "
+        "a ring takes tokens back by a smaller cache_seqlens",
+    ),
+    "accepted-and-left": (
+        also(accepting(1, 1, 1), value("disable_state_update", True)), ValueError,
+        "disable_state_update: got true; wanted false beside num_accepted_tokens: "
+        "the next call finds the accepted tokens in the state",
+    ),
+    "rows-without-window": (
+        value("intermediate_conv_window", None), ValueError,
+        "intermediate_state_indices: got an array; wanted None unless intermediate_conv_window is given",
+    ),
+    "rows-bool": (
+        zeros("intermediate_state_indices", (3,), bool), TypeError,
+        f"intermediate_state_indices: got dtype bool; wanted {INDICES}",
+    ),
+    "rows-count": (
+        zeros("intermediate_state_indices", (6,), np.int32), ValueError,
+        "intermediate_state_indices: got shape (6,); wanted (3,) (batch of x)",
+    ),
+    "window-rank-3": (
+        zeros("intermediate_conv_window", (6, 6, 3)), ValueError,
+        "intermediate_conv_window: got shape (6, 6, 3); wanted 4 axes (rows, steps, dim, width - 1)",
+    ),
+    "window-dtype": (
+        zeros("intermediate_conv_window", (6, 3, 6, 3), np.float16), TypeError,
+        "intermediate_conv_window: got dtype float16; wanted float32",
+    ),
+    "window-dim": (
+        zeros("intermediate_conv_window", (6, 3, 3, 6)), ValueError,
+        f"intermediate_conv_window: got shape (6, 3, 3, 6); wanted (6, 3, 6, 3) {WINDOW_AXES}",
+    ),
+    "window-state_len": (
+        zeros("intermediate_conv_window", (6, 3, 6, 4)), ValueError,
+        f"intermediate_conv_window: got shape (6, 3, 6, 4); wanted (6, 3, 6, 3) {WINDOW_AXES}",
+    ),
+    "window-few-steps": (
+        zeros("intermediate_conv_window", (6, 1, 6, 3)), ValueError,
+        "steps of intermediate_conv_window: got 1; wanted at least 2, the tokens of x",
+    ),
+    "window-few-rows-for-slots": (
+        also(value("intermediate_state_indices", None), zeros("intermediate_conv_window", (4, 2, 6, 3))), ValueError,
+        "rows of intermediate_conv_window: got 4; wanted at least 5, one a slot, or intermediate_state_indices",
+    ),
+    "window-few-rows-for-sequences": (
+        also(
+            value("intermediate_state_indices", None),
+            value("conv_state_indices", None),
+            zeros("intermediate_conv_window", (2, 2, 6, 3)),
+        ),
+        ValueError,
+        "rows of intermediate_conv_window: got 2; wanted at least 3, one a slot, or intermediate_state_indices",
+    ),
+    "window-broadcast": (
+        broadcast("intermediate_conv_window", 6, 3, 6, 3), ValueError,
+        f"intermediate_conv_window: got strides (0, 18, 3, 1) for shape (6, 3, 6, 3); wanted {OWN_ADDRESS}",
+    ),
+    "window-with-x": (
+        of_one_memory("x", "intermediate_conv_window"), ValueError, overlapping("intermediate_conv_window", "x")
+    ),
+}  # fmt: skip
+
+OF_SIZES = ("sizes-sum", "sizes-zero", "sizes-negative", "sizes-float", "sizes-list-inside", "sizes-int", "sizes-none",
+            "sizes-17", "outs-int", "outs-two", "out-dtype", "out-twice")  # fmt: skip
+OF_HEADS = ("heads-sum", "heads-zero", "head-negative", "head-list", "head-float", "outs-four", "out-twice")
+FORMS: dict[str, dict[str, Row]] = {
+    "causal_conv1d_update": {
+        "x-list": (value("x", [[1.0]]), TypeError, f"x: got a list; wanted {WANTED}"),
+        "out-shape": (
+            zeros("out", (3, 2, 6)), ValueError,
+            "out: got shape (3, 2, 6); wanted (3, 6, 2) (batch of x, channels, seqlen of x)",
+        ),
+        "out-rank": (
+            lambda xp, a: {"x": a["x"][:, :, 0]}, ValueError,
+            "out: got shape (3, 6, 2); wanted (3, 6) (batch of x, channels)",
+        ),
+        "out-dtype": (zeros("out", (3, 6, 2), np.float16), TypeError, "out: got dtype float16; wanted float32"),
+        "out-broadcast": (
+            broadcast("out", 3, 6, 2), ValueError,
+            f"out: got strides (0, 2, 1) for shape (3, 6, 2); wanted {OWN_ADDRESS}",
+        ),
+        "out-one-token-on": (sliced_x(slice(2), slice(1, 3)), ValueError, overlapping("out", "x")),
+        "out-reversed-x": (sliced_x(slice(2), slice(1, None, -1)), ValueError, overlapping("out", "x")),
+        "out-with-state": (of_one_memory("conv_state", "out"), ValueError, overlapping("conv_state", "out")),
+        "out-with-read-state": (
+            also(of_one_memory("conv_state", "out"), value("disable_state_update", True)), ValueError,
+            overlapping("out", "conv_state"),
+        ),
+        "out-with-window": (
+            of_one_memory("out", "intermediate_conv_window"), ValueError,
+            overlapping("intermediate_conv_window", "out"),
+        ),
+        "out-is-x-broadcast": (
+            lambda xp, a: {"x": xp.broadcast_to(a["x"][:1], a["x"].shape)} | {"out": a["x"]}, ValueError,
+            overlapping("out", "x"),
+        ),
+    },
+    "causal_conv1d_update_split": {
+        **{key: OWN["causal_conv1d_split"][key] for key in OF_SIZES if key != "out-twice"},
+        "out-shape": (
+            out_at(1, lambda xp, o: xp.ones((3, 3, 2), np.float32)), ValueError,
+            "out[1]: got shape (3, 3, 2); wanted (3, 2, 2) (batch of x, channels, seqlen of x)",
+        ),
+        "out-twice": (
+            lambda xp, a: {"out": (a["out"][1][:, :1], *a["out"][1:])}, ValueError, overlapping("out[0]", "out[1]")
+        ),
+        "out-in-x": (
+            lambda xp, a: {"out": (*a["out"][:2], a["x"][:, 3:])}, ValueError, overlapping("out[2]", "x")
+        ),
+        "out-is-x": (
+            lambda xp, a: {"sizes": (6,), "out": (a["x"],)}, ValueError, overlapping("out[0]", "x")
+        ),
+    },
+    "causal_conv1d_update_qkv_split": {
+        **{key: OWN["causal_conv1d_qkv_split"][key] for key in OF_HEADS},
+        "out-shape": (
+            out_at(2, lambda xp, o: o.reshape(3, 2, 1, 4)), ValueError,
+            "out[2]: got shape (3, 2, 1, 4); wanted (3, 2, 2, 2) (batch, seqlen of x, heads, head_dim)",
+        ),
+        "out-rank": (
+            lambda xp, a: {"x": a["x"][:, :, 0]}, ValueError,
+            "out[0]: got shape (3, 2, 1, 1); wanted (3, 1, 1) (batch of x, heads, head_dim)",
+        ),
+    },
+}  # fmt: skip
+
+TABLES = {name: {**SHARED, **rows} for name, rows in FORMS.items()}
+BAD = [pytest.param(name, row, id=f"{name}-{key}") for name, rows in TABLES.items() for key, row in rows.items()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("name", "row"), BAD)
+def test_a_bad_argument_is_named_and_nothing_is_written(name: str, row: Row, kind: str) -> None:
+    refuse(name, row, kind, GOOD)
+
+
+APART: dict[str, Change] = {
+    "every-second-token": sliced_x(slice(None, None, 2), slice(1, None, 2)),
+    "half-of-the-tokens": sliced_x(slice(2, None), slice(2)),
+    "state-behind-window": of_one_memory("intermediate_conv_window", "conv_state", shared=0),
+    "out-behind-state": of_one_memory("conv_state", "out", shared=0),
+    "out-is-x": lambda xp, a: {"out": a["x"]},
+    "out-is-x-backward": lambda xp, a: {"x": a["x"][:, ::-1], "out": a["x"][:, ::-1]},
+    "state-read-where-x-is": lambda xp, a: {"x": a["conv_state"][1:4, :, 1:3], "disable_state_update": True},
+    "windows-of-sequences": also(
+        value("intermediate_state_indices", None),
+        value("conv_state_indices", None),
+        zeros("intermediate_conv_window", (3, 2, 6, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("row", APART.values(), ids=APART)
+def test_memory_that_nothing_else_is_written_to_is_taken(row: Change, kind: str) -> None:
+    xp = module_of(kind)
+    arguments = good_whole(xp)
+    arguments |= row(xp, arguments)
+    alone = {name: given.copy() if hasattr(given, "copy") else given for name, given in arguments.items()}
+    wanted = cuconv.causal_conv1d_update(**{**alone, "out": None})
+    assert cuconv.causal_conv1d_update(**arguments) is arguments["out"]
+    assert arguments["out"].tobytes() == wanted.tobytes()
+    for name in ("conv_state", "intermediate_conv_window"):
+        assert arguments[name].tobytes() == alone[name].tobytes()

@@ -1,0 +1,234 @@
+"""Equal tokens give equal bits: one by one, together or in a prefill, in every layout, in place or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cases import causal_conv1d_update as table
+from tests.cases import causal_conv1d_update_qkv_split, causal_conv1d_update_split, causal_conv1d_varlen_fn
+from tests.cases.causal_conv1d_update import Case
+from tests.causal_conv1d.test_varlen_bitwise import DTYPES, WIDTHS, live, prebuild
+from tests.support.compare import assert_same_bits
+from tests.support.layouts import LAYOUTS, POOLS
+from tests.support.placement import Array
+from tests.support.runners import Runner, Values
+
+PLAIN = ("channels", "channels_longer", "columns", "columns_and_one")
+DIM, BATCH = 32, 3
+EACH_WIDTH = pytest.mark.parametrize("width", WIDTHS)
+EACH_POOL = pytest.mark.parametrize("pool", PLAIN)
+
+
+def inputs(case: Any) -> Values:
+    """The case's, every column of every state a number."""
+    values: Values = table.inputs(case)
+    state = values["conv_state"]
+    state[...] = np.random.default_rng(0).uniform(-1, 1, state.shape)
+    return values
+
+
+def prefill(run: Runner, case: Case, values: Values, x: Array, initial: bool = True) -> tuple[Array, Array]:
+    """x (batch, dim, seqlen) as packed sequences after the same states: outputs in x's shape, and the pool."""
+    batch, dim, seqlen = x.shape
+    packed = causal_conv1d_varlen_fn.Case(
+        dim, f"{batch}x{seqlen}", case.width, case.dtype, state_dtype=case.state_dtype, pool=case.pool, initial="all"
+    )
+    arrays = {
+        "x": x.transpose(1, 0, 2).reshape(dim, -1),
+        "conv_states": values["conv_state"],
+        "query_start_loc": np.arange(batch + 1) * seqlen,
+        "cache_indices": values["conv_state_indices"],
+        "has_initial_state": np.full(batch, initial),
+    }
+    got = run(causal_conv1d_varlen_fn, packed, arrays | {name: values[name] for name in ("weight", "bias")})
+    return got["out"].reshape(dim, batch, seqlen).transpose(1, 0, 2), got["conv_states"]
+
+
+@EACH_WIDTH
+@EACH_POOL
+@pytest.mark.parametrize("mode", ["shift", "circular"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1, 1), (None,) * 6, (4, 2), (1, 5)], ids=str)
+def test_many_calls_give_the_bits_of_one(
+    sizes: tuple[int | None, ...], mode: str, pool: str, width: int, run: Runner
+) -> None:
+    whole = Case(DIM, BATCH, 6, width, pool=pool, mode=mode)
+    values = inputs(whole)
+    if mode == "circular":
+        values["cache_seqlens"] = np.array([0, 1000, -7])
+    wanted = run(table, whole, values)
+    given, begin = dict(values), 0
+    for size in sizes:
+        end = begin + (size or 1)
+        x = values["x"][:, :, begin:end]
+        got = run(table, replace(whole, seqlen=size), {**given, "x": x if size else x[:, :, 0]})
+        assert_same_bits(got["out"].reshape(x.shape), wanted["out"][:, :, begin:end], f"tokens from {begin} on")
+        given["conv_state"] = got["conv_state"]
+        if mode == "circular":
+            given["cache_seqlens"] = given["cache_seqlens"] + (size or 1)
+        begin = end
+    assert_same_bits(given["conv_state"], wanted["conv_state"], "states")
+
+
+@EACH_WIDTH
+@EACH_POOL
+@pytest.mark.parametrize("state_dtype", ["", pytest.param("float32", marks=pytest.mark.gpu)])
+def test_a_call_gives_the_bits_of_a_prefill(state_dtype: str, pool: str, width: int, run: Runner) -> None:
+    case = Case(DIM, BATCH, 5, width, pool=pool, state_dtype=state_dtype)
+    values = inputs(case)
+    got = run(table, case, values)
+    out, states = prefill(run, case, values, values["x"])
+    assert_same_bits(got["out"], out, "out")
+    assert_same_bits(live(got["conv_state"], case), live(states, case), "states")
+
+
+@EACH_WIDTH
+@EACH_POOL
+def test_a_prefill_goes_on_token_by_token(pool: str, width: int, run: Runner) -> None:
+    case = Case(DIM, BATCH, 9, width, pool=pool)
+    values = inputs(case)
+    x = values["x"]
+    wanted, states = prefill(run, case, values, x, initial=False)
+    _, state = prefill(run, case, values, x[:, :, :6], initial=False)
+    for t in range(6, 9):
+        got = run(table, replace(case, seqlen=None), {**values, "x": x[:, :, t], "conv_state": state})
+        assert_same_bits(got["out"], wanted[:, :, t], f"token {t}")
+        state = got["conv_state"]
+    assert_same_bits(live(state, case), live(states, case), "states")
+
+
+ACCEPTED = np.array([[1, 4, 2], [4, 1, 3], [3, 2, 1], [2, 4, 4]])
+"""Of four drafts a call, by call and sequence."""
+
+
+def drafts(x: Array, begins: Array, call: int) -> Array:
+    """Four tokens of every sequence from its own begin on, and wrong ones where those to come are not accepted."""
+    tokens = np.stack([each[:, begin : begin + 4] for each, begin in zip(x, begins, strict=True)])
+    for i, count in enumerate(ACCEPTED[call]):
+        tokens[i, :, count:] = -3
+    return tokens
+
+
+@EACH_WIDTH
+@EACH_POOL
+def test_accepted_drafts_have_the_bits_of_a_prefill(pool: str, width: int, run: Runner) -> None:
+    """A state that is longer by the drafts to come keeps them until the next call says which were accepted."""
+    case = Case(DIM, BATCH, 4, width, pool=pool, mode="accepted")
+    values, plain = inputs(case), Case(DIM, BATCH, 16, width)
+    x = table.inputs(plain)["x"]
+    first = inputs(plain) | {name: values[name] for name in ("weight", "bias", "conv_state_indices")}
+    wanted, _ = prefill(run, plain, first, x)
+    values["conv_state"][:, :, : width - 1] = first["conv_state"]
+    begins, accepted = np.zeros(BATCH, int), np.ones(BATCH, int)
+    for call, counts in enumerate(ACCEPTED):
+        given = {**values, "x": drafts(x, begins, call), "num_accepted_tokens": accepted}
+        got = run(table, case, given)
+        for i, (begin, count) in enumerate(zip(begins, counts, strict=True)):
+            assert_same_bits(got["out"][i, :, :count], wanted[i, :, begin : begin + count], f"call {call}")
+        values["conv_state"] = got["conv_state"]
+        begins, accepted = begins + counts, counts
+
+
+@EACH_WIDTH
+@EACH_POOL
+@pytest.mark.parametrize("window", ["channels", "columns"])
+def test_windows_of_drafts_are_the_states_of_a_prefill(window: str, pool: str, width: int, run: Runner) -> None:
+    """Drafts that leave the states alone, but leave windows: that of the last accepted one is the next state."""
+    case = Case(DIM, BATCH, 4, width, pool=pool, window=window, rows=True, frozen=True)
+    values = inputs(case)
+    x = table.inputs(replace(case, seqlen=16))["x"]
+    wanted, _ = prefill(run, case, values, x)
+    begins = np.zeros(BATCH, int)
+    for call, counts in enumerate(ACCEPTED):
+        got = run(table, case, {**values, "x": drafts(x, begins, call)})
+        assert_same_bits(got["conv_state"], values["conv_state"], "states")
+        for i, (begin, count) in enumerate(zip(begins, counts, strict=True)):
+            assert_same_bits(got["out"][i, :, :count], wanted[i, :, begin : begin + count], f"call {call}")
+            row, slot = values["intermediate_state_indices"][i], values["conv_state_indices"][i]
+            live(values["conv_state"], case)[slot] = got["intermediate_conv_window"][row, count - 1]
+        begins = begins + counts
+    for i, slot in enumerate(values["conv_state_indices"]):
+        past = [live(inputs(case)["conv_state"], case)[slot], x[i, :, : begins[i]]]
+        wanted_state = np.concatenate(past, axis=1)[:, begins[i] :]
+        assert_same_bits(live(values["conv_state"], case)[slot], wanted_state, f"state of sequence {i}")
+
+
+ALIKE = [name for name, (x, out) in LAYOUTS.items() if x == out and name != "last_broadcast_batch"]
+
+
+@pytest.mark.parametrize("seqlen", [None, 1, 3, 6])
+@EACH_POOL
+@pytest.mark.parametrize("layout", ALIKE)
+def test_out_may_be_x(layout: str, pool: str, seqlen: int | None, run: Runner) -> None:
+    for mode in ("shift", "circular", "accepted"):
+        case = Case(DIM, BATCH, seqlen, layout=layout, pool=pool, mode=mode, window="channels", slots="odd")
+        assert table.placements(case)["x"] == table.placements(case)["out"]
+        values = table.inputs(case)
+        apart, in_place = run(table, case, values), run(table, case, values, {"out": "x"})
+        for name, wanted in apart.items():
+            assert_same_bits(in_place[name], wanted, f"{name} of {mode}")
+
+
+@pytest.mark.parametrize("seqlen", [None, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_layout_gives_the_same_bits(dtype: str, seqlen: int | None, run: Runner) -> None:
+    case = Case(DIM, BATCH, seqlen, 4, dtype)
+    others = [replace(case, layout=layout) for layout in LAYOUTS if "broadcast" not in layout]
+    others += [
+        replace(case, layout=layout, pool=pool) for layout in ("channel_first", "channel_last") for pool in POOLS
+    ]
+    prebuild(run, [(table, other) for other in others])
+    values = table.inputs(case)
+    wanted = run(table, case, values)
+    for other in others:
+        state = np.zeros(table.placements(other)["conv_state"].shape, values["conv_state"].dtype)
+        live(state, case)[...] = values["conv_state"]
+        got = run(table, other, {**values, "conv_state": state})
+        assert_same_bits(got["out"], wanted["out"], other.id)
+        assert_same_bits(live(got["conv_state"], case), wanted["conv_state"], f"states of {other.id}")
+
+
+SIZES = (61, 3, 1, 1, 6, 64)
+
+
+@EACH_WIDTH
+@pytest.mark.parametrize("pool", ["channels", "columns_and_one"])
+@pytest.mark.parametrize("seqlen", [None, 3])
+def test_a_split_gives_the_bits_of_the_whole(seqlen: int | None, pool: str, width: int, run: Runner) -> None:
+    step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
+    whole, parts = Case(sum(SIZES), **step), causal_conv1d_update_split.Case(SIZES, **step)
+    values = table.inputs(whole)
+    wanted = run(table, whole, values)
+    got = run(causal_conv1d_update_split, parts, values)
+    assert_same_bits(np.concatenate([got[name] for name in parts.outputs()], axis=1), wanted["out"], "ranges")
+    assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
+
+
+@EACH_WIDTH
+@pytest.mark.parametrize("pool", ["channels", "columns_and_one"])
+@pytest.mark.parametrize("seqlen", [None, 3])
+@pytest.mark.parametrize("heads", [(2, 1, 1, 20, 20, 76), (1, 1, 2, 3, 5, 64)], ids=str)
+def test_heads_have_the_bits_of_the_whole(
+    heads: tuple[int, ...], seqlen: int | None, pool: str, width: int, run: Runner
+) -> None:
+    step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
+    parts = causal_conv1d_update_qkv_split.Case(heads, **step)
+    whole = Case(parts.dim, **step)
+    values = table.inputs(whole)
+    wanted = run(table, whole, values)
+    got = run(causal_conv1d_update_qkv_split, parts, values)
+    for name, expected in parts.divide(np.atleast_3d(wanted["out"])).items():
+        assert_same_bits(got[name], expected, name)
+    assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
+
+
+def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
+    for case in (Case(136, 9, 4, mode="accepted", slots="odd"), Case(132, 9, pool="columns_and_one")):
+        values = table.inputs(case)
+        first = run(table, case, values)
+        for _ in range(5):
+            for name, again in run(table, case, values).items():
+                assert_same_bits(again, first[name], f"{name} of {case.id}")

@@ -1,0 +1,265 @@
+"""What is planned for decode steps: accesses are aligned, and every sequence's every channel is one thread's."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from cuconv.causal_conv1d.kernel_update import CausalConv1dUpdate
+from cuconv.causal_conv1d.kernel_update_rows import CausalConv1dUpdateRows
+from cuconv.causal_conv1d.update_call import INPUTS, operands
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cuconv.causal_conv1d.form import WHOLE, Form, by_heads, by_sizes
+from cuconv.causal_conv1d.plan_update import Operands, plan
+from cuconv.runtime.call import Launch
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32, DType
+from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
+from cuconv.runtime.layout import Layout
+from tests.cases import causal_conv1d_update as table
+from tests.cases.causal_conv1d_update import Case
+from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, some, variants
+from tests.causal_conv1d.update_strategies import UpdateCall, update_calls
+from tests.support.placement import place
+from tests.support.strategies import lain_out
+
+DIMS = st.sampled_from([1, 2, 3, 5, 8, 12, 32, 36, 100, 132, 264, 1032])
+SHAPES = st.tuples(st.sampled_from([1, 2, 3, 7, 40, 300]), DIMS, st.sampled_from([1, 1, 2, 5]))
+
+ORDERS = st.sampled_from([(0, 1, 2), (0, 2, 1)])
+
+
+class Problem(NamedTuple):
+    """A call in one of its forms."""
+
+    o: Operands
+    launch: Launch
+
+
+@st.composite
+def forms(draw: st.DrawFn, dim: int) -> Form:
+    """All of the channels as one output, or in parts."""
+    kind = draw(st.sampled_from(["whole", "sizes", "heads"] if dim >= 3 else ["whole", "sizes"]))
+    if kind == "whole":
+        return WHOLE
+    count = 2 if kind == "heads" else draw(st.sampled_from([0, 1, 2, 15]))
+    cuts = st.sets(st.integers(1, max(1, dim - 1)), min_size=count * (kind == "heads"), max_size=count)
+    edges = sorted({0, dim, *draw(cuts)})
+    if draw(st.booleans()) and kind == "sizes":
+        edges = sorted({min(dim, -(-edge // 4) * 4) for edge in edges})
+    sizes = np.diff(edges).tolist()
+    if kind == "sizes":
+        return by_sizes(sizes)
+    heads: Any = [draw(st.sampled_from([n for n in (1, 2, 3, size) if size % n == 0])) for size in sizes]
+    return by_heads(*heads, *(size // n for size, n in zip(sizes, heads, strict=True)))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Small ones, of every kernel."""
+    call: UpdateCall = draw(update_calls(SHAPES))
+    x = call.placements["x"]
+    batch, dim, *tokens = x.shape
+    form = draw(forms(dim))
+    outs = []
+    for heads, head_dim in form.heads(dim):
+        shape = (batch, *tokens, heads, head_dim) if form.has_heads else (batch, heads * head_dim, *tokens)
+        usual = place(x.dtype, shape, order=(0, 2, 1) if tokens and not form.has_heads else ())
+        outs.append(usual if draw(st.booleans()) else draw(lain_out(x.dtype, shape, is_written=True)))
+    layouts = [call.placements[name].layout if name in call.placements else None for name in INPUTS]
+    is_frozen = call.options.get("disable_state_update", False)
+    o = operands(form, [*layouts, *(out.layout for out in outs)], True, call.options["pad_slot_id"], is_frozen)
+    launch = plan(o)
+    assert launch is not None
+    return Problem(o, launch)
+
+
+def shares(launch: Launch) -> tuple[Any, Any, Any]:
+    """First channel and sequence of every thread, and whether it has any: UpdateShare of causal_conv1d/conv_update.cuh."""
+    n, kernel = numbers_of(launch), launch.kernel
+    block, thread = np.indices((launch.config.grid[0], launch.config.block[0])).astype(np.int64)
+    block_vecs, dim_blocks, rows = int(n["block_vecs"][0]), int(n["dim_blocks"][0]), int(n["rows"])
+    channel = (block % dim_blocks * block_vecs + thread % block_vecs) * kernel.vec  # type: ignore[attr-defined]
+    first = block // dim_blocks * sequences_of(launch) * rows + thread // block_vecs
+    is_someones = (thread // block_vecs < rows) & (first < n["batch"]) & (channel < n["dim"])
+    return channel, first, is_someones
+
+
+def sequences_of(launch: Launch) -> int:
+    """How many sequences a thread takes."""
+    kernel: Any = launch.kernel
+    return max(1, int(kernel.sequences))
+
+
+@given(problems())
+@settings(max_examples=200)
+def test_every_channel_of_every_sequence_is_one_threads(p: Problem) -> None:
+    o, launch = p
+    assert launch.kernel in variants()[type(launch.kernel)]
+    assert_aligned(o, launch)
+    assert_ranges_have_their_places(o, launch)
+    batch, dim, _ = o.x.shape
+    vec: int = launch.kernel.vec  # type: ignore[attr-defined]
+    taken = np.zeros((batch, dim), np.int32)
+    channel, first, is_someones = shares(launch)
+    assert channel[is_someones].max() + vec <= dim
+    for turn in range(sequences_of(launch)):
+        number = first + turn * int(numbers_of(launch)["rows"])
+        has_more = is_someones & (number < batch)
+        for c in range(vec):
+            np.add.at(taken, (number[has_more], channel[has_more] + c), 1)
+    assert (taken == 1).all()
+
+
+def assert_ranges_have_their_places(o: Operands, launch: Launch) -> None:
+    """What the kernels find from the packed numbers is where the layouts say."""
+    n = numbers_of(launch)
+    ends = [0, *accumulate(out.shape[2] * out.shape[3] for out in o.outs)]
+    assert n["ranges"] == len(o.outs) and list(n["range_end"][: len(o.outs)]) == ends[1:] and ends[-1] == n["dim"]
+    for number, out in enumerate(o.outs):
+        assert tuple(n["out_stride"][4 * number : 4 * number + 4]) == out.strides
+        assert n["head_dim"][3 * number] == out.shape[3]
+
+
+def addresses(layout: Layout, *axes: int) -> set[int]:
+    """Of enough elements along these axes, in elements from an aligned address."""
+    found = {layout.first}
+    for axis in axes:
+        found = {at + index * layout.strides[axis] for at in found for index in some(layout.shape[axis])}
+    return found
+
+
+def assert_aligned(o: Operands, launch: Launch) -> None:
+    """Every address that the vector width makes a thread access is a multiple of it."""
+    kernel: Any = launch.kernel
+    n, vec = numbers_of(launch), kernel.vec
+    _, dim, _ = o.x.shape
+    assert vec * o.x.itemsize <= 16
+    if vec > 1:
+        assert dim % vec == 0 and o.x.strides[1] == 1
+        assert all(at % vec == 0 for at in addresses(o.x, 0, 2))
+    ends = [0, *accumulate(out.shape[2] * out.shape[3] for out in o.outs)]
+    for number, out in enumerate(o.outs):
+        if vec > 1 and n["range_is_packed"][number]:
+            assert out.strides[3] == 1 or out.shape[3] == 1
+            assert out.shape[3] % vec == 0 and ends[number] % vec == 0
+            assert all(at % vec == 0 for at in addresses(out, 0, 1, 2))
+    state = o.conv_state
+    if isinstance(kernel, CausalConv1dUpdateRows):
+        assert state.shape[2] == kernel.state_len and (state.strides[2] == 1 or kernel.state_len == 1)
+        assert state.strides[1] == kernel.state_len or dim == 1
+        access = widest_vector(state.itemsize, vec * kernel.state_len)
+        assert all(at % access == 0 for at in addresses(state, 0))
+    elif vec > 1 and n["states_are_packed"]:
+        assert vec * state.itemsize <= 16 and state.strides[1] == 1
+        assert all(at % vec == 0 for at in addresses(state, 0, 2))
+    if n["windows_are_packed"]:
+        windows = o.intermediate_conv_window
+        assert windows is not None
+        columns = windows.shape[3]
+        assert (columns == 1 or windows.strides[3] == 1) and (dim == 1 or windows.strides[2] == columns)
+        access = widest_vector(windows.itemsize, vec * columns)
+        assert all(at % access == 0 for at in addresses(windows, 0, 1))
+
+
+@given(st.tuples(st.one_of(FEW, MANY), st.one_of(FEW, MANY)), st.sampled_from(FLOATS), st.integers(1, 16), ORDERS)
+@example((MAX_DIVIDEND, 1), FLOAT32, 1, (0, 1, 2))
+@example((MAX_DIVIDEND, 3), FLOAT32, 4, (0, 2, 1))
+@settings(max_examples=600)
+def test_indices_fit_at_any_size(shape: tuple[int, int], dtype: DType, width: int, order: tuple[int, ...]) -> None:
+    batch, dim = shape
+    x, weight = place(dtype, shape).layout, place(dtype, (dim, width)).layout
+    state = place(dtype, (2, dim, width), order=order).layout
+    given = {"x": x, "conv_state": state, "weight": weight, "conv_state_indices": place(INT32, (batch,)).layout}
+    try:
+        o = operands(WHOLE, [*(given.get(name) for name in INPUTS), x], True, -1, False)
+        launch = plan(o)
+    except ValueError:
+        # Too large for one launch: said so, and before anything ran.
+        return
+    assert launch is not None
+    assert_aligned(o, launch)
+    assert launch.config.grid[0] <= MAX_DIVIDEND and launch.config.grid[1:] == (1, 1)
+    n = numbers_of(launch)
+    # What the kernels count in 32 bits: sequences, those of a block that goes beyond the last one, too.
+    blocks, rest = divmod(launch.config.grid[0], int(n["dim_blocks"][0]))
+    assert rest == 0 and batch <= blocks * sequences_of(launch) * int(n["rows"]) <= MAX_DIVIDEND
+    assert int(n["dim_blocks"][0]) * int(n["block_vecs"][0]) * launch.kernel.vec >= dim  # type: ignore[attr-defined]
+
+
+def kernel_of(case: Case) -> Any:
+    launch = table.launch(case)
+    assert launch is not None
+    return launch.kernel
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("seqlen", [None, 1, 5])
+def test_short_states_of_contiguous_columns_are_rows(seqlen: int | None, dtype: DType) -> None:
+    for width in range(2, 17):
+        for pool in ("columns", "columns_and_one"):
+            assert isinstance(kernel_of(Case(64, 3, seqlen, width, dtype.name, pool=pool)), CausalConv1dUpdateRows)
+    assert kernel_of(Case(64, 3, seqlen, 4, dtype.name, pool="columns_and_one")).vec == 8 // dtype.itemsize
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "channels"},
+        {"pool": "columns_longer"},
+        {"pool": "slots"},
+        {"mode": "circular"},
+        {"mode": "accepted", "pool": "columns"},
+        {"window": "columns"},
+        {"width": 1, "pool": "columns"},
+    ],
+    ids=str,
+)
+def test_all_others_are_channels_first(changes: dict[str, Any]) -> None:
+    case: dict[str, Any] = {"pool": "columns_and_one", **changes}
+    assert isinstance(kernel_of(Case(64, 3, 2, **case)), CausalConv1dUpdate)
+
+
+@pytest.mark.parametrize(
+    ("layout", "vec"),
+    [
+        ("channel_last", 4),
+        ("last_sliced_dim", 4),
+        ("token_major", 4),
+        ("last_sliced_dim_by_2", 2),
+        ("last_offset_by_1", 1),
+        ("channel_first", 1),
+        ("transposed_last", 1),
+    ],
+)
+def test_vectors_are_as_wide_as_x_lets_them(layout: str, vec: int) -> None:
+    assert kernel_of(Case(64, 3, 3, layout=layout)).vec == vec
+
+
+@pytest.mark.parametrize(("width", "vec"), [(1, 8), (4, 8), (5, 4), (8, 4), (9, 2), (16, 2)])
+def test_vectors_are_as_wide_as_taps_fit_registers(width: int, vec: int) -> None:
+    assert kernel_of(Case(64, 3, 1, width)).vec == vec
+    assert kernel_of(Case(64, 3, 1, width, state_dtype="float32")).vec == min(vec, 4)
+    assert kernel_of(Case(64, 3, 3, width)).vec == min(vec, 4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_way_to_be_unaligned(dtype: DType) -> None:
+    """All small offsets of x, the pool and the output from an aligned address, and of their tokens from each other."""
+    vectors = set()
+    for shift, gap, other in np.ndindex(8, 8, 8):
+        x = place(dtype, (2, 16, 3), order=(0, 2, 1), shift=shift, pad=(0, gap, 0))
+        out = place(dtype, (2, 16, 3), order=(0, 2, 1), shift=other, pad=(0, gap, 0))
+        ways: Any = ({"order": (0, 2, 1), "pad": (0, gap, 0)}, {})
+        for lies in ways:
+            state = place(dtype, (2, 16, 4), shift=other, **lies)
+            given = {"x": x.layout, "conv_state": state.layout, "weight": place(dtype, (16, 4)).layout}
+            o = operands(WHOLE, [*(given.get(name) for name in INPUTS), out.layout], True, -1, False)
+            launch = plan(o)
+            assert launch is not None
+            assert_aligned(o, launch)
+            vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
+    assert vectors == {1, 2, 4}

@@ -1,0 +1,168 @@
+"""Equal packed inputs give equal bits: in every layout, alone or packed, whole or in chunks, together or split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuconv.causal_conv1d import plan_varlen as causal_conv1d_varlen_plan
+from tests import emulator
+from tests.cases import causal_conv1d_fn, causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
+from tests.cases.causal_conv1d_varlen_fn import Case
+from tests.support.compare import assert_same_bits
+from tests.support.layouts import PACKED, POOLS
+from tests.support.placement import Array
+from tests.support.runners import Runner, Values, emulated
+
+gpu = pytest.mark.gpu
+# Under the emulator every further specialisation is to be built.
+DTYPES = ("bfloat16", pytest.param("float32", marks=gpu), pytest.param("float16", marks=gpu))
+WIDTHS = (4, *(pytest.param(width, marks=gpu) for width in (1, 2, 7, 16)))
+BOTH = ("channels", "tokens")
+
+
+def prebuild(run: Runner, calls: list[tuple[Any, Any]]) -> None:
+    """Build what these cases of modules run at once."""
+    if run is emulated:
+        launches = (module.launch(case) for module, case in calls)
+        emulator.prebuild({launch.kernel for launch in launches if launch is not None})
+
+
+def live(pool: Array, case: Any) -> Array:
+    """The columns of a pool that count."""
+    return pool[:, :, pool.shape[2] - (case.width - 1) :]
+
+
+def with_pool_of(case: Case, values: Values, states: Array) -> Values:
+    """The inputs with these live columns in a pool of the case's own size."""
+    pool = np.full(causal_conv1d_varlen_fn.placements(case)["conv_states"].shape, np.nan, states.dtype)
+    live(pool, case)[...] = states
+    return {**values, "conv_states": pool}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_layout_gives_the_same_bits(dtype: str, run: Runner) -> None:
+    table = causal_conv1d_varlen_fn
+    case = Case(32, "off2+20+0+3+9+off1", 4, dtype)
+    others = [replace(case, layout=layout) for layout in PACKED]
+    others += [replace(case, layout=a, out=b) for a, b in (("channels", "tokens"), ("tokens", "channels_spaced"))]
+    others += [replace(case, layout=layout, pool=pool) for layout in BOTH for pool in POOLS]
+    prebuild(run, [(table, other) for other in others])
+    values = table.inputs(case)
+    wanted = run(table, case, values)
+    for other in others:
+        got = run(table, other, with_pool_of(other, values, live(values["conv_states"], case)))
+        assert_same_bits(got["out"], wanted["out"], other.id)
+        assert_same_bits(live(got["conv_states"], other), live(wanted["conv_states"], case), f"states of {other.id}")
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_short_sequences_give_the_bits_of_long_ones(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel for either; the emulator's calls are planned anew."""
+    table = causal_conv1d_varlen_fn
+    case = Case(33, "off2+300+0+3+9x1+2+off1", width, layout="tokens", slots="odd")
+    values = table.inputs(case)
+    short = emulated(table, case, values)
+    kernel = type(table.launch(case).kernel)  # type: ignore[union-attr]
+    monkeypatch.setattr(causal_conv1d_varlen_plan, "SHORT", 0)
+    assert type(table.launch(case).kernel) is not kernel  # type: ignore[union-attr]
+    for name, wanted in emulated(table, case, values).items():
+        assert_same_bits(short[name], wanted, name)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("layout", BOTH)
+def test_a_packed_sequence_gives_the_bits_of_one_alone(layout: str, width: int, run: Runner) -> None:
+    case = Case(32, "40+1+2+9", width, layout=layout, slots=None, spare=0, initial="all")
+    values = causal_conv1d_varlen_fn.inputs(case)
+    packed = run(causal_conv1d_varlen_fn, case, values)
+    alone = causal_conv1d_fn.Case(1, 32, 0, width, layout="channel_last", initial=True, final=True)
+    for i, (begin, end) in enumerate(pairwise(values["query_start_loc"])):
+        inputs = {name: values[name] for name in ("weight", "bias")}
+        inputs |= {"x": values["x"][None, :, begin:end], "initial_states": values["conv_states"][i : i + 1]}
+        wanted = run(causal_conv1d_fn, replace(alone, seqlen=int(end - begin)), inputs)
+        assert_same_bits(packed["out"][None, :, begin:end], wanted["out"], f"sequence {i}")
+        assert_same_bits(packed["conv_states"][i : i + 1], wanted["final_states_out"], f"state of sequence {i}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("layout", BOTH)
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        # Of every one of three sequences, in turn.
+        ((20, 1, 17), (31, 2, 25), (0, 0, 1), (1, 1, 2)),
+        ((0, 5, 0), (52, 1, 1), (0, 0, 44)),
+        *[((1, 1, 1),) * 9],
+    ],
+    ids=["uneven", "late", "tokens"],
+)
+def test_chunks_give_the_bits_of_the_whole(
+    layout: str, width: int, chunks: tuple[tuple[int, ...], ...], run: Runner
+) -> None:
+    table = causal_conv1d_varlen_fn
+    lengths = np.sum(chunks, axis=0)
+    whole = Case(32, "+".join(map(str, lengths)), width, layout=layout, slots=None, spare=1, initial="all")
+    values = table.inputs(whole)
+    wanted = run(table, whole, values)
+    begins = np.cumsum([0, *lengths[:-1]])
+    pool = values["conv_states"]
+    for sizes in chunks:
+        taken = np.concatenate([np.arange(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)])
+        case = replace(whole, batch="+".join(map(str, sizes)))
+        starts = np.array([0, *accumulate(sizes)])
+        given = {**values, "x": values["x"][:, taken], "query_start_loc": starts, "conv_states": pool}
+        got = run(table, case, given)
+        assert_same_bits(got["out"], wanted["out"][:, taken], f"chunks of {sizes}")
+        pool, begins = got["conv_states"], begins + sizes
+    assert_same_bits(pool, wanted["conv_states"], "states")
+
+
+SIZES = (61, 3, 1, 1, 6, 64)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("layout", BOTH)
+def test_a_split_gives_the_bits_of_the_whole(layout: str, width: int, run: Runner) -> None:
+    batch: Any = {"batch": "9+0+13+off2", "width": width, "layout": layout, "slots": "odd"}
+    whole, parts = Case(sum(SIZES), **batch), causal_conv1d_split.Case(SIZES, **batch)
+    values = causal_conv1d_varlen_fn.inputs(whole)
+    wanted = run(causal_conv1d_varlen_fn, whole, values)
+    got = run(causal_conv1d_split, parts, values)
+    assert_same_bits(np.concatenate([got[name] for name in parts.outputs()]), wanted["out"], "ranges")
+    assert_same_bits(got["conv_states"], wanted["conv_states"], "states")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("heads", [(2, 1, 1, 20, 20, 76), (1, 1, 2, 3, 5, 64)], ids=str)
+def test_heads_have_the_bits_of_the_whole(heads: tuple[int, ...], width: int, run: Runner) -> None:
+    batch: Any = {"batch": "9+0+13+off2", "width": width, "slots": "odd"}
+    parts = causal_conv1d_qkv_split.Case(heads, **batch)
+    whole = Case(parts.dim, **batch)
+    values = causal_conv1d_varlen_fn.inputs(whole)
+    wanted = run(causal_conv1d_varlen_fn, whole, values)
+    got = run(causal_conv1d_qkv_split, parts, values)
+    for name, expected in parts.by_heads(wanted["out"]).items():
+        assert_same_bits(got[name], expected, name)
+    assert_same_bits(got["conv_states"], wanted["conv_states"], "states")
+    normalised = run(causal_conv1d_qkv_split, replace(parts, l2norm=True), values)
+    assert_same_bits(normalised["v"], got["v"], "v beside normalised q and k")
+    assert_same_bits(normalised["conv_states"], wanted["conv_states"], "states beside normalised q and k")
+
+
+def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
+    calls = [
+        (causal_conv1d_varlen_fn, Case(136, "2x0+19+2+0+3x1+50+0", slots="odd")),
+        (causal_conv1d_varlen_fn, Case(5, "7+0+90in200", layout="tokens", initial="all")),
+        (causal_conv1d_qkv_split, causal_conv1d_qkv_split.Case((2, 1, 2, 64, 64, 32), "20+0+3+off5", l2norm=True)),
+    ]
+    for module, case in calls:
+        values = module.inputs(case)
+        first = run(module, case, values)
+        for _ in range(5):
+            for name, again in run(module, case, values).items():
+                assert_same_bits(again, first[name], f"{name} of {case.id}")

@@ -1,0 +1,189 @@
+"""What is planned for packed sequences: accesses are aligned, every element and every state is written exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+from cuconv.causal_conv1d.kernel_varlen_fwd import CausalConv1dVarlenFwd
+from cuconv.causal_conv1d.kernel_varlen_rows_fwd import WARPS, CausalConv1dVarlenRowsFwd
+from cuconv.causal_conv1d.kernel_varlen_shortrows_fwd import CHANNELS, CausalConv1dVarlenShortrowsFwd
+from cuconv.causal_conv1d.kernels_varlen import MAX_TOKENS
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from cuconv.causal_conv1d.plan_varlen import Launch, Operands, plan
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
+from cuconv.runtime.layout import Layout
+from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, some, variants
+from tests.causal_conv1d.varlen_work import WRITES, Problem, problems
+from tests.support.placement import place
+
+
+@given(problems())
+@settings(max_examples=400)
+def test_every_element_and_state_is_written_once(p: Problem) -> None:
+    launch = plan(p.o)
+    assume(launch is not None)
+    assert launch is not None
+    assert launch.kernel in variants()[type(launch.kernel)]
+    assert_aligned(p.o, launch)
+    assert_channels_have_their_places(p.o, launch)
+    dim, total = p.o.x.shape
+    written = np.zeros((dim, total), np.int32)
+    states = np.zeros((len(p.is_someones), dim), np.int32)
+    for write in WRITES[type(launch.kernel)](p, launch):
+        assert write.channels.stop <= dim
+        written[write.channels.start : write.channels.stop, write.tokens] += 1
+        if write.sequence >= 0:
+            states[write.sequence, write.channels.start : write.channels.stop] += 1
+    assert (written == 1).all()
+    if p.o.weight.shape[1] > 1:
+        has_state = np.array(p.is_someones, bool) & (np.diff(p.starts) > 0)
+        assert (states == has_state[:, None]).all()
+
+
+def assert_channels_have_their_places(o: Operands, launch: Launch) -> None:
+    """What the kernels find from the packed numbers is where the layouts say."""
+    n = numbers_of(launch)
+    ends = [0, *accumulate(out.shape[1] * out.shape[2] for out in o.outs)]
+    assert n["ranges"] == len(o.outs) and list(n["range_end"][: len(o.outs)]) == ends[1:] and ends[-1] == n["dim"]
+    for number, out in enumerate(o.outs):
+        assert tuple(n["out_stride"][4 * number : 4 * number + 4]) == (0, *out.strides)
+        assert n["head_dim"][3 * number] == out.shape[2]
+
+
+def assert_aligned(o: Operands, launch: Launch) -> None:
+    """Every address that the vector width makes a thread access is a multiple of it."""
+    kernel, n = launch.kernel, numbers_of(launch)
+    vec: int = kernel.vec  # type: ignore[attr-defined]
+    dim, total = o.x.shape
+    assert vec * o.x.itemsize <= 16
+    if isinstance(kernel, CausalConv1dVarlenRowsFwd):
+        assert_rows_are_aligned(o, launch, vec)
+        return
+    if isinstance(kernel, CausalConv1dVarlenShortrowsFwd):
+        assert kernel.tile % vec == 0 and int(n["tiles"][0]) * kernel.tile >= total
+        assert all(x % vec == to % vec == 0 for x, to in row_starts(o))
+        return
+    if vec == 1:
+        return
+    assert dim % vec == 0 and o.x.strides[0] == 1
+    assert all((o.x.first + token * o.x.strides[1]) % vec == 0 for token in some(total))
+    end = 0
+    for number, out in enumerate(o.outs):
+        begin, end = end, end + out.shape[1] * out.shape[2]
+        crosses = begin % vec or end % vec
+        if n["range_is_packed"][number]:
+            assert out.strides[2] == 1 or out.shape[2] == 1
+            assert out.shape[2] % vec == 0 and begin % vec == 0
+            for token in some(total):
+                assert all(
+                    (out.first + token * out.strides[0] + h * out.strides[1]) % vec == 0 for h in some(out.shape[1])
+                )
+        else:
+            assert isinstance(kernel, CausalConv1dVarlenFwd) and kernel.routed
+        assert not crosses or (isinstance(kernel, CausalConv1dVarlenFwd) and kernel.routed)
+    if o.conv_states is not None and n["states_are_packed"]:
+        slots, _, columns = o.conv_states.shape
+        assert o.conv_states.strides[1] == 1
+        for slot in some(slots):
+            for column in range(int(n["first_column"]), columns):
+                at = o.conv_states.first + slot * o.conv_states.strides[0] + column * o.conv_states.strides[2]
+                assert at % vec == 0
+
+
+def assert_rows_are_aligned(o: Operands, launch: Launch, vec: int) -> None:
+    """Of x and out alike, and the vectors are enough wherever among aligned addresses a row begins."""
+    n, total = numbers_of(launch), o.x.shape[1]
+    phases = []
+    for x, to in row_starts(o):
+        phases.append(x % vec)
+        assert to % vec == phases[-1]
+    kernel: Any = launch.kernel
+    assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * vec >= total + max(phases)
+
+
+def row_starts(o: Operands) -> Iterator[tuple[int, int]]:
+    """Where rows of contiguous tokens begin in x and in their output, of some channels."""
+    dim, total = o.x.shape
+    for channel in some(dim):
+        begin = 0
+        for out in o.outs:
+            _, heads, head_dim = out.shape
+            if channel < begin + heads * head_dim:
+                head, at = divmod(channel - begin, head_dim)
+                to = out.first + head * out.strides[1] + at * out.strides[2]
+                break
+            begin += heads * head_dim
+        assert total == 1 or (o.x.strides[1] == out.strides[0] == 1)
+        yield o.x.first + channel * o.x.strides[0], to
+
+
+SIZES = st.one_of(FEW, MANY.map(lambda n: min(n, MAX_TOKENS)))
+
+
+@given(
+    st.tuples(st.one_of(FEW, MANY), SIZES),
+    st.sampled_from(FLOATS),
+    SIZES,
+    st.sampled_from([(0, 1), (1, 0)]),
+    st.sampled_from([0, 1]),
+)
+@example((1, MAX_TOKENS), FLOAT32, MAX_TOKENS, (1, 0), 0)
+@settings(max_examples=600)
+def test_indices_fit_at_any_size(
+    shape: tuple[int, int], dtype: Any, sequences: int, order: tuple[int, int], normalized: int
+) -> None:
+    x, weight = place(dtype, shape, order=order).layout, place(dtype, (shape[0], 4)).layout
+    starts = Layout((sequences + 1,), (1,), INT32, 0, 0)
+    channel, token = x.strides
+    out = x._replace(shape=(shape[1], 1, shape[0]), strides=(token, 0, channel))
+    o = Operands(x, weight, None, None, starts, None, None, (out,), True, -1, normalized, 1e-6)
+    try:
+        launch = plan(o)
+    except ValueError:
+        # Too large for one launch: said so, and before anything ran.
+        return
+    assert launch is not None
+    assert_aligned(o, launch)
+    assert launch.config.grid[0] <= MAX_DIVIDEND and launch.config.grid[1:] == (1, 1)
+    n = numbers_of(launch)
+    kernel: Any = launch.kernel
+    # What the kernels count in 32 bits: tokens, sequences and, unsigned, threads.
+    if isinstance(kernel, CausalConv1dVarlenRowsFwd):
+        assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * kernel.vec <= MAX_DIVIDEND
+        assert int(n["group_blocks"][0]) * WARPS <= MAX_DIVIDEND
+    elif isinstance(kernel, CausalConv1dVarlenShortrowsFwd):
+        assert shape[1] <= int(n["tiles"][0]) * kernel.tile <= MAX_DIVIDEND
+        assert shape[0] <= launch.config.grid[0] // int(n["tiles"][0]) * CHANNELS
+    else:
+        groups, head_groups, _ = map(int, n["mix"])
+        rows = int(n["tiles"]) if isinstance(kernel, CausalConv1dVarlenFwd) else WARPS
+        assert shape[1] <= (groups - head_groups) * rows * kernel.tokens <= MAX_DIVIDEND
+        assert sequences <= head_groups * rows <= MAX_DIVIDEND
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_way_to_be_unaligned(dtype: Any) -> None:
+    """All small offsets of x and two outputs from an aligned address, and of their tokens from each other."""
+    vectors, routed = set(), set()
+    for shift, gap, size in np.ndindex(8, 8, 8):
+        x = place(dtype, (16, 9), order=(1, 0), shift=shift, pad=(gap, 0)).layout
+        for out_shift, out_gap in {(0, 0), (shift, gap), (shift ^ 4, gap), (shift, gap ^ 2)}:
+            outs = []
+            for channels in (16 - size, size):
+                lies = place(dtype, (9, 1, channels), shift=int(out_shift), pad=(0, 0, int(out_gap)))
+                outs += [lies.layout] * (channels > 0)
+            weight = place(dtype, (16, 4)).layout
+            o = Operands(x, weight, None, None, None, None, None, tuple(outs), True, -1, 0, 0.0)
+            launch = plan(o)
+            assert launch is not None
+            assert_aligned(o, launch)
+            vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
+            routed.add(launch.kernel.routed)  # type: ignore[attr-defined]
+    assert vectors >= {1, 2} and routed == {False, True}

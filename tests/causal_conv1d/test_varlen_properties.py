@@ -1,0 +1,198 @@
+"""Packed sequences on random batches and arrays that lie anywhere: the NumPy path and the GPU against the formula."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cuconv
+from cuconv import reference
+from cuconv.runtime.dtypes import FLOATS
+from tests.cases import causal_conv1d_varlen_fn as table
+from tests.cases.causal_conv1d_varlen_fn import Case
+from tests.support.bounds import convolution
+from tests.support.compare import assert_close, assert_same_bits, take_written
+from tests.support.gpu import CupyArrays
+from tests.support.placement import Array, Placed, bits
+from tests.support.runners import Runner
+from tests.support.strategies import SEEDS, PackedCall, few_sequences, many_sequences, packed_calls
+
+ACTIVATIONS = st.sampled_from([None, "silu", "swish"])
+
+
+def formula(inputs: dict[str, Array], activation: str | None, pad_slot_id: int) -> tuple[Array, Array | None]:
+    """The definition, one sequence and one product at a time."""
+    x, weight = inputs["x"].astype(np.float64), inputs["weight"].astype(np.float64)
+    bias, pool, slots, has = (
+        inputs.get(name) for name in ("bias", "conv_states", "cache_indices", "has_initial_state")
+    )
+    (dim, total), width = x.shape, weight.shape[1]
+    out, updated = np.zeros(x.shape), None if pool is None else pool.copy()
+    for i, (begin, end) in enumerate(pairwise(inputs.get("query_start_loc", [0, total]))):
+        slot = i if slots is None else int(slots[i])
+        if pool is not None and (slot == pad_slot_id or slot not in range(len(pool))):
+            continue
+        is_continued = pool is not None and has is not None and has[i]
+        for d in range(dim):
+            row = [float(pool[slot, d, j]) if is_continued else 0.0 for j in range(1 - width, 0)]
+            row += x[d, begin:end].tolist()
+            for t in range(end - begin):
+                products = [weight[d, w] * row[t + w] for w in range(width)]
+                v = math.fsum([0.0 if bias is None else float(bias[d]), *products])
+                out[d, begin + t] = v if activation is None else v / (1.0 + math.exp(-v))
+            for j in range(1 - width, 0):
+                if updated is not None and end > begin:
+                    updated[slot, d, j] = row[len(row) + j]
+    return out, updated
+
+
+def fill(call: PackedCall, seed: int) -> dict[str, Placed]:
+    """Memory for a call: values from -1 to 1, NaN in the output and in states that no sequence starts from."""
+    random = np.random.default_rng(seed)
+    placed = {}
+    for name, lies in call.placements.items():
+        values = call.integers[name] if name in call.integers else random.uniform(-1, 1, lies.shape)
+        placed[name] = Placed(lies, None if name == "out" else values)
+    if "conv_states" in placed:
+        pool, has = placed["conv_states"].array, call.integers.get("has_initial_state", [])
+        slots = call.integers.get("cache_indices", range(len(pool)))
+        read = {int(slot) for slot, reads in zip(slots, has, strict=False) if reads}
+        pool[[slot for slot in range(len(pool)) if slot not in read]] = np.nan
+        pool[:, :, : pool.shape[2] - (call.width - 1)] = np.nan
+    return placed
+
+
+def inputs_of(placed: dict[str, Placed]) -> dict[str, Array]:
+    return {name: each.array for name, each in placed.items() if name != "out"}
+
+
+def tolerance_of(call: PackedCall, activation: str | None) -> tuple[float, float]:
+    dtype = call.placements["x"].dtype.name
+    return convolution(Case(1, "1", call.width, dtype, activation=activation))
+
+
+def check(
+    call: PackedCall, activation: str | None, before: dict[str, Placed], after: dict[str, Array], wanted: Any
+) -> None:
+    """`after` holds the buffers that began as `before`."""
+    written = take_written(table, before, after)
+    out, pool = wanted
+    assert_close("out", written["out"], out, *tolerance_of(call, activation))
+    if pool is not None:
+        assert_same_bits(written["conv_states"], pool, "states")
+
+
+@given(packed_calls(few_sequences(), st.integers(0, 3), st.integers(1, 6)), ACTIVATIONS, SEEDS)
+def test_numpy_follows_the_formula(call: PackedCall, activation: str | None, seed: int) -> None:
+    before = fill(call, seed)
+    after = {name: placed.copy() for name, placed in before.items()}
+    arguments: dict[str, Any] = {name: placed.array for name, placed in after.items()}
+    out = cuconv.causal_conv1d_varlen_fn(**arguments, activation=activation, pad_slot_id=call.pad_slot_id)
+    assert out is arguments["out"]
+    wanted = formula(inputs_of(before), activation, call.pad_slot_id)
+    check(call, activation, before, {name: placed.buffer for name, placed in after.items()}, wanted)
+
+
+@given(packed_calls(few_sequences(), st.integers(1, 9)), SEEDS, st.lists(st.integers(1, 8), max_size=4), st.booleans())
+def test_splits_are_the_whole(call: PackedCall, seed: int, cuts: list[int], by_heads: bool) -> None:
+    arguments: dict[str, Any] = inputs_of(fill(call, seed)) | {"pad_slot_id": call.pad_slot_id}
+    pools = [arguments["conv_states"].copy() for _ in range(2)] if "conv_states" in arguments else [None, None]
+    whole = cuconv.causal_conv1d_varlen_fn(**{**arguments, "conv_states": pools[0]})
+    dim = len(whole)
+    if by_heads:
+        names = ("num_q_heads", "num_k_heads", "num_v_heads", "head_q", "head_k", "head_v")
+        sizes = (dim, dim, dim)
+        arguments |= {
+            name: np.concatenate([arguments[name]] * 3) for name in ("x", "weight", "bias") if name in arguments
+        }
+        if pools[1] is not None:
+            pools[1] = np.concatenate([pools[1]] * 3, axis=1)
+        arguments |= dict(zip(names, (dim, 1, 1, 1, dim, dim), strict=True))
+        parts = cuconv.causal_conv1d_qkv_split(**{**arguments, "conv_states": pools[1]})
+        assert [part.shape for part in parts] == [
+            (1, whole.shape[1], *heads) for heads in ((dim, 1), (1, dim), (1, dim))
+        ]
+        for part in parts:
+            assert_same_bits(part.reshape(whole.shape[::-1]).T, whole, "heads")
+    else:
+        edges = sorted({0, dim, *(cut for cut in cuts if cut < dim)})
+        sizes = tuple(end - begin for begin, end in pairwise(edges))
+        parts = cuconv.causal_conv1d_split(**{**arguments, "conv_states": pools[1]}, sizes=sizes)
+        assert [len(part) for part in parts] == list(sizes)
+        assert_same_bits(np.concatenate(parts), whole, "ranges")
+    if pools[0] is not None:
+        assert_same_bits(pools[1][:, :dim], pools[0], "states")
+
+
+@given(packed_calls(few_sequences(), st.integers(0, 5)), st.integers(1, 9), SEEDS)
+def test_numpy_states_are_the_last_tokens(call: PackedCall, state_len: int, seed: int) -> None:
+    inputs = inputs_of(fill(call, seed))
+    x = inputs["x"].T
+    starts = inputs.get("query_start_loc", np.array([0, len(x)]))
+    states = cuconv.causal_conv1d_varlen_states(x, starts, state_len)
+    assert states.shape == (len(starts) - 1, x.shape[1], state_len) and states.dtype == x.dtype
+    for i, (begin, end) in enumerate(pairwise(starts)):
+        for j in range(state_len):
+            token = end - state_len + j
+            wanted = x[token] if token >= begin else np.zeros(x.shape[1], x.dtype)
+            np.testing.assert_array_equal(bits(states[i, :, j].copy()), bits(wanted.copy()))
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.floats(0.001, 1.0), SEEDS)
+def test_unit_vectors_have_their_norms(count: int, length: int, eps: float, seed: int) -> None:
+    heads = np.random.default_rng(seed).uniform(-2, 2, (count, length))
+    for head, normalised in zip(heads, reference.l2norm(heads, eps), strict=True):
+        norm = math.sqrt(math.fsum(value * value for value in head) + eps)
+        np.testing.assert_allclose(normalised, [value / norm for value in head], rtol=1e-14)
+
+
+@pytest.mark.gpu
+@given(packed_calls(many_sequences(), st.integers(1, 150), st.just(4), is_mixed=False), SEEDS)
+@settings(max_examples=150)
+def test_gpu_follows_the_oracle(call: PackedCall, seed: int) -> None:
+    # Few specialisations, whose compilation would take all the time; the case tables have the others.
+    before = fill(call, seed)
+    uploaded = {name: CupyArrays.upload(placed) for name, placed in before.items()}
+    views: dict[str, Any] = {name: view for name, (_, view) in uploaded.items()}
+    cuconv.causal_conv1d_varlen_fn(**views, pad_slot_id=call.pad_slot_id)
+    wanted = reference.causal_conv1d_varlen_fn(**inputs_of(before), pad_slot_id=call.pad_slot_id)
+    check(call, "silu", before, {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()}, wanted)
+
+
+@pytest.mark.parametrize("layout", ["channels", "tokens"])
+@pytest.mark.parametrize("seed", range(12))
+def test_wrong_indices_write_nowhere_else(layout: str, seed: int, run: Runner) -> None:
+    """Whatever they say, memory that is not the call's stays untouched."""
+    case = Case(136 if layout == "channels" else 5, "9+0+8+7x1+20+off4", index="int64", layout=layout)
+    values, random = table.inputs(case), np.random.default_rng(seed)
+    total, slots = values["x"].shape[1], len(values["conv_states"])
+    wrong = np.array([-(2**62), -(2**31), -5, 2**31, 2**62, total + 1, total + 300])
+    starts = random.integers(0, total + 1, values["query_start_loc"].shape)
+    values["query_start_loc"] = np.where(
+        random.uniform(size=starts.shape) < 0.4, random.choice(wrong, len(starts)), starts
+    )
+    chosen = random.integers(0, slots, values["cache_indices"].shape)
+    values["cache_indices"] = np.where(
+        random.uniform(size=chosen.shape) < 0.3, random.choice(wrong, len(chosen)), chosen
+    )
+    run(table, case, values)
+    run(
+        table, replace(case, initial=None), {name: each for name, each in values.items() if name != "has_initial_state"}
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_state_of_more_bits_is_not_rounded(dtype: Any) -> None:
+    """A float32 state beside an x of 16 bits counts with all of its bits."""
+    x, weight = np.zeros((1, 1), dtype.numpy), np.array([[2.0**20, 0]], np.float32)
+    bias, pool = np.array([-(2.0**20)], np.float32), np.full((1, 1, 1), 1 + 2.0**-20, np.float32)
+    has = np.ones(1, bool)
+    out = cuconv.causal_conv1d_varlen_fn(x, weight, bias, pool, has_initial_state=has, activation=None)
+    assert float(out[0, 0]) == 1.0 and float(pool[0, 0, 0]) == 0.0

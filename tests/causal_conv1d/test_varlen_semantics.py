@@ -1,0 +1,193 @@
+"""How prefills and decode steps behave on a GPU: graphs, streams, allocations, new arrays, autograd, DLPack."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import cuconv
+from tests import cases
+from tests.causal_conv1d.test_dense_gpu_semantics import CYCLES, LIBRARIES, Foreign, byte_strides
+from tests.support.fixed_calls import CALLS, Fixed, assert_on_the_callers_cupy_stream
+
+pytestmark = pytest.mark.gpu
+
+EACH_CALL = pytest.mark.parametrize(("module", "similar"), CALLS.values(), ids=CALLS)
+EACH_LIBRARY = pytest.mark.parametrize("library", LIBRARIES)
+
+
+@EACH_CALL
+def test_a_cupy_graph_is_replayed_with_other_sequences(module: ModuleType, similar: list[Any]) -> None:
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", module, similar[0])
+    fixed()  # loads the kernel
+    fixed.wait()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        fixed()
+        graph = stream.end_capture()
+        for case in (*similar, similar[0]):
+            fixed.take(Fixed("cupy", module, case))
+            graph.launch(stream)
+            fixed.check()
+
+
+@EACH_CALL
+def test_a_torch_graph_is_replayed_with_other_sequences(module: ModuleType, similar: list[Any]) -> None:
+    torch = pytest.importorskip("torch")
+    fixed = Fixed("torch", module, similar[0])
+    fixed()
+    fixed.wait()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fixed()
+    for case in (*similar, similar[0]):
+        fixed.take(Fixed("torch", module, case))
+        graph.replay()
+        fixed.check()
+
+
+@EACH_CALL
+def test_the_callers_cupy_stream_is_used_and_nothing_is_awaited(module: ModuleType, similar: list[Any]) -> None:
+    assert_on_the_callers_cupy_stream(module, similar)
+
+
+@EACH_CALL
+def test_the_callers_torch_stream_is_used_and_nothing_is_awaited(module: ModuleType, similar: list[Any]) -> None:
+    torch = pytest.importorskip("torch")
+    fixed, late = (Fixed("torch", module, case) for case in similar[:2])
+    fixed()
+    fixed.wait()
+    side, done = torch.cuda.Stream(), torch.cuda.Event()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(CYCLES)
+        fixed.take(late)
+        fixed()
+        done.record(side)
+    assert not done.query(), "the call waited for the device"
+    done.synchronize()
+    fixed.check()
+
+
+@EACH_CALL
+def test_nothing_is_allocated_when_outputs_are_given(module: ModuleType, similar: list[Any]) -> None:
+    torch = pytest.importorskip("torch")
+    fixed = Fixed("torch", module, similar[0])
+    fixed()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    fixed()
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+@EACH_CALL
+def test_no_cupy_memory_is_allocated_when_outputs_are_given(module: ModuleType, similar: list[Any]) -> None:
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", module, similar[0])
+    fixed()
+    asked_for: list[int] = []
+
+    class Hook(cupy.cuda.MemoryHook):  # type: ignore[misc, name-defined]
+        name = "asked for"
+
+        def malloc_preprocess(self, **kwargs: Any) -> None:
+            asked_for.append(kwargs["size"])
+
+    with Hook():
+        fixed()
+    assert not asked_for
+
+
+@EACH_CALL
+@EACH_LIBRARY
+def test_results_are_new_arrays_of_the_callers_kind(library: str, module: ModuleType, similar: list[Any]) -> None:
+    fixed = Fixed(library, module, similar[0])
+    x = fixed.arrays["u" if "u" in fixed.arrays else "x"]
+    fixed()
+    updated = {name: fixed.arrays[name] for name in module.UPDATED if name in fixed.arrays}
+    again = Fixed(library, module, similar[0])
+    results = getattr(cuconv, cases.function_name(module))(**again.arguments(with_outputs=False))
+    returned = results if isinstance(results, tuple) else (results,)
+    given = [array for name, array in fixed.arrays.items() if name in module.OUTPUTS]
+    assert len(returned) == len(given)
+    for result, wanted in zip(returned, given, strict=True):
+        assert type(result) is type(x) and result.dtype == x.dtype and result.device == x.device
+        assert tuple(result.shape) == tuple(wanted.shape) and bool((result == wanted).all())
+    assert all(to_bytes(again.arrays[name]) == to_bytes(array) for name, array in updated.items())
+
+
+def to_bytes(array: Any) -> bytes:
+    host = array.get() if hasattr(array, "get") else array.cpu().numpy()
+    return bytes(host.tobytes())
+
+
+@EACH_LIBRARY
+@pytest.mark.parametrize(
+    ("call", "strides"),
+    [
+        ("channels", [(1, 24)]),
+        ("tokens", [(65, 1)]),
+        ("split", [(1, 16), (1, 5), (1, 3)]),
+        ("qkv", [(65 * 8, 8, 8, 1), (65 * 8, 8, 8, 1), (65 * 8, 8, 4, 1)]),
+        ("states", [(24 * 4, 1, 24)]),
+        ("step", [(24, 1)]),
+        ("ring", [(24 * 3, 1, 24)]),
+        ("step_split", [(16, 1), (5, 1), (3, 1)]),
+        ("step_qkv", [(3 * 8, 8, 8, 1), (3 * 8, 8, 8, 1), (3 * 8, 8, 4, 1)]),
+        ("scan", [(24 * 65, 65, 1), (24 * 16, 16, 1)]),
+        ("scan_packed", [(65, 1)]),
+        ("ssm", [(24, 1)]),
+        ("ssm_tokens", [(3 * 24, 24, 6, 1)]),
+        ("ssm_packed", [(24, 6, 1)]),
+    ],
+)
+def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[int, ...]]) -> None:
+    module, similar = CALLS[call]
+    fixed = Fixed(library, module, similar[0])
+    results = getattr(cuconv, cases.function_name(module))(**fixed.arguments(with_outputs=False))
+    returned = results if isinstance(results, tuple) else (results,)
+    assert [byte_strides(result) for result in returned] == [tuple(4 * n for n in each) for each in strides]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        *[("channels", name) for name in ("x", "weight", "bias", "conv_states")],
+        *[("ring", name) for name in ("x", "weight", "bias", "conv_state", "intermediate_conv_window")],
+        *[("scan", name) for name in ("u", "A", "B", "D", "initial_state")],
+        *[("scan_packed", name) for name in ("u", "ssm_states", "z")],
+        *[("ssm_tokens", name) for name in ("x", "state", "A", "D", "intermediate_states_buffer")],
+    ],
+)
+def test_a_tensor_that_requires_grad_is_refused(call: str, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    module, similar = CALLS[call]
+    fixed = Fixed("torch", module, similar[0])
+    tracked = fixed.arrays[name].detach().requires_grad_()
+    with pytest.raises(ValueError) as caught:
+        fixed(**{name: tracked})
+    assert str(caught.value) == (
+        f"{name}: got a tensor that requires grad while grad mode is on; "
+        "wanted torch.no_grad() or a detached tensor: there is no backward"
+    )
+    with torch.no_grad():
+        fixed(**{name: tracked})
+    fixed.check()
+
+
+def test_dlpack_arrays_are_taken_and_their_pool_is_updated() -> None:
+    cupy = pytest.importorskip("cupy")
+    calls = ("channels", "split", "normalised", "step", "ring", "step_split", "step_qkv", "scan", "scan_packed")
+    for call in (*calls, "ssm", "ssm_tokens", "ssm_accepted", "ssm_rounded", "ssm_packed"):
+        module, similar = CALLS[call]
+        fixed = Fixed("cupy", module, similar[0])
+        foreign = {name: Foreign(array) for name, array in fixed.arrays.items()}
+        results = getattr(cuconv, cases.function_name(module))(**module.arguments(similar[0], foreign))
+        outs = [foreign[name] for name in module.OUTPUTS if name in foreign]
+        assert list(results if isinstance(results, tuple) else (results,)) == outs
+        fixed.check()
+        inputs = {name: array for name, array in foreign.items() if name not in module.OUTPUTS}
+        new = getattr(cuconv, cases.function_name(module))(**module.arguments(similar[0], inputs))
+        assert all(isinstance(array, cupy.ndarray) for array in (new if isinstance(new, tuple) else (new,)))

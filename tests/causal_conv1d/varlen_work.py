@@ -1,0 +1,196 @@
+"""Which thread of the kernels of packed sequences writes what, read from the packed numbers of random calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from cuconv.causal_conv1d.kernel_varlen_fwd import CausalConv1dVarlenFwd
+from cuconv.causal_conv1d.kernel_varlen_l2norm_fwd import CausalConv1dVarlenL2normFwd
+from cuconv.causal_conv1d.kernel_varlen_rows_fwd import GROUP, WARPS, CausalConv1dVarlenRowsFwd
+from cuconv.causal_conv1d.kernel_varlen_shortrows_fwd import CHANNELS, CausalConv1dVarlenShortrowsFwd
+from hypothesis import strategies as st
+
+from cuconv.causal_conv1d.plan_varlen import Launch, Operands
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import WARP_SIZE
+from cuconv.runtime.layout import Layout
+from tests.causal_conv1d.test_dense_plan import numbers_of
+from tests.causal_conv1d.varlen import ARRAYS
+from tests.support.placement import place
+from tests.support.strategies import few_sequences, lain_out, packed_calls
+
+
+class Problem(NamedTuple):
+    """A call's layouts, where its sequences begin and end, and which of them have results and a state."""
+
+    o: Operands
+    starts: tuple[int, ...]
+    is_someones: tuple[bool, ...]
+
+    def head(self, number: int) -> range:
+        """The first width - 1 tokens of a sequence; none of one that has no results."""
+        begin, end = self.starts[number], self.starts[number + 1]
+        return range(begin, min(begin + self.o.weight.shape[1] - 1, end) if self.is_someones[number] else begin)
+
+    def heads(self) -> set[int]:
+        """The tokens that are in the head of a sequence."""
+        return {token for number in range(len(self.is_someones)) for token in self.head(number)}
+
+
+class Write(NamedTuple):
+    """What one thread writes."""
+
+    channels: range
+    tokens: Sequence[int]
+    sequence: int = -1
+    """Whose state it updates in these channels; -1 for nobody's."""
+
+
+DIMS = st.sampled_from([1, 2, 3, 5, 8, 12, 32, 36, 100, 132, 264])
+
+
+@st.composite
+def outputs(draw: st.DrawFn, x: Any) -> tuple[Layout, ...]:
+    """Up to 16 ranges of x's channels by heads, each lying anywhere."""
+    dim, total = x.shape
+    edges = {0, dim, *draw(st.lists(st.integers(0, dim), max_size=draw(st.sampled_from([0, 0, 1, 2, 15]))))}
+    if draw(st.booleans()):
+        edges = {min(dim, -(-edge // 4) * 4) for edge in edges}
+    layouts = []
+    for begin, end in zip(sorted(edges), sorted(edges)[1:], strict=False):
+        size = end - begin
+        heads = draw(st.sampled_from([n for n in (1, 2, 3, 4, size) if size % n == 0]))
+        shape = total, heads, size // heads
+        usual = draw(st.sampled_from([{}, {}, {"order": (1, 2, 0)}, {"order": (1, 0, 2)}]))
+        any_way = lain_out(x.dtype, shape, is_written=True)
+        layouts.append((place(x.dtype, shape, **usual) if draw(st.booleans()) else draw(any_way)).layout)
+    return tuple(layouts)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Small ones, of every kernel."""
+    call = draw(packed_calls(few_sequences(max_length=draw(st.sampled_from([7, 40, 300]))), DIMS))
+    x = call.placements["x"]
+    outs = draw(outputs(x)) if draw(st.booleans()) else ()
+    if not outs:
+        (channel, token), lies = call.placements["out"].strides, call.placements["out"].layout
+        outs = (lies._replace(shape=(x.shape[1], 1, x.shape[0]), strides=(token, 0, channel)),)
+    normalized = draw(st.sampled_from([0, 0, min(2, len(outs))]))
+    layouts: list[Any] = [call.placements[name].layout if name in call.placements else None for name in ARRAYS]
+    o = Operands(*layouts, outs, True, call.pad_slot_id, normalized, 1e-6)
+    starts = tuple(call.integers.get("query_start_loc", np.array([0, x.shape[1]])).tolist())
+    slots = call.integers.get("cache_indices", np.arange(len(starts) - 1)).tolist()
+    count = len(slots) if o.conv_states is None else o.conv_states.shape[0]
+    is_someones = [o.conv_states is None or (slot in range(count) and slot != call.pad_slot_id) for slot in slots]
+    return Problem(o, starts, tuple(is_someones))
+
+
+def tile(p: Problem, heads: set[int], begin: int, count: int) -> list[int]:
+    """What so many tokens from `begin` on leave to write when heads are others' work."""
+    return [t for t in range(max(begin, 0), min(begin + count, p.o.x.shape[1])) if t not in heads]
+
+
+def write_head(p: Problem, number: int, channels: range) -> Iterator[Write]:
+    """A sequence's head and its state, if there is such a sequence and it is someone's."""
+    if number < len(p.is_someones) and p.is_someones[number] and p.starts[number] < p.starts[number + 1]:
+        yield Write(channels, p.head(number), number)
+
+
+def role(group: int, launch: Launch) -> tuple[bool, int]:
+    """Whether a group of blocks has heads, and its number among such: GroupRole of causal_conv1d/conv_tile.cuh."""
+    groups, head_groups, heads_of_groups = map(int, numbers_of(launch)["mix"])
+    behind = groups - 1 - group
+    heads = (behind + 1) * heads_of_groups >> 32
+    is_head = heads > behind * heads_of_groups >> 32
+    return is_head, head_groups - heads if is_head else group - (head_groups - heads)
+
+
+def channel_writes(p: Problem, launch: Launch) -> Iterator[Write]:
+    kernel, n, heads = launch.kernel, numbers_of(launch), p.heads()
+    assert isinstance(kernel, CausalConv1dVarlenFwd)
+    block_vecs, tiles = int(n["block_vecs"][0]), int(n["tiles"])
+    for block, thread in np.ndindex(launch.config.grid[0], launch.config.block[0]):
+        group, dim_block = divmod(block, int(n["dim_blocks"][0]))
+        is_head, group = role(group, launch)
+        row, vector = divmod(thread, block_vecs)
+        channel, number = (dim_block * block_vecs + vector) * kernel.vec, group * tiles + row
+        if row >= tiles or channel >= n["dim"]:
+            continue
+        channels = range(channel, channel + kernel.vec)
+        if is_head:
+            yield from write_head(p, number, channels)
+        else:
+            yield Write(channels, tile(p, heads, number * kernel.tokens, kernel.tokens))
+
+
+def l2norm_writes(p: Problem, launch: Launch) -> Iterator[Write]:
+    kernel, n, heads = launch.kernel, numbers_of(launch), p.heads()
+    assert isinstance(kernel, CausalConv1dVarlenL2normFwd)
+    warps = launch.config.block[0] // WARP_SIZE
+    for block, warp in np.ndindex(launch.config.grid[0], warps):
+        group, unit = divmod(block, int(n["units"][0]))
+        is_head, group = role(group, launch)
+        number = group * warps + warp
+        tokens = tile(p, heads, number * kernel.tokens, kernel.tokens)
+        for channels in unit_channels(kernel, n, unit):
+            if is_head:
+                yield from write_head(p, number, channels)
+            else:
+                yield Write(channels, tokens)
+
+
+def unit_channels(kernel: CausalConv1dVarlenL2normFwd, n: Any, unit: int) -> Iterator[range]:
+    """The vectors of a warp's lanes; lanes that go on to others only where heads are wide."""
+    number = int(np.searchsorted(n["unit_end"][: n["ranges"]], unit, side="right"))
+    first_unit, first_channel = (int(n[name][number - 1]) if number else 0 for name in ("unit_end", "range_end"))
+    lanes, width = int(n["unit_lanes"][number]), int(n["unit_width"][number])
+    assert number >= n["normalized"] or width == n["head_dim"][3 * number]
+    assert lanes & (lanes - 1) == 0 and lanes <= WARP_SIZE
+    for lane in range(WARP_SIZE):
+        begin = first_channel + ((unit - first_unit) * (WARP_SIZE // lanes) + lane // lanes) * width
+        end = min(begin + width, int(n["range_end"][number]))
+        turns = range(begin + lane % lanes * kernel.vec, end, lanes * kernel.vec)
+        yield from (range(at, at + kernel.vec) for at in (turns if kernel.wide else turns[:1]))
+
+
+def rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
+    kernel, n, heads = launch.kernel, numbers_of(launch), p.heads()
+    assert isinstance(kernel, CausalConv1dVarlenRowsFwd)
+    dim, x = p.o.x.shape[0], p.o.x
+    for block, warp in np.ndindex(launch.config.grid[0], WARPS):
+        group, rest = divmod(block, int(n["group_blocks"][0]))
+        if rest >= n["row_blocks"]:
+            number = (rest - int(n["row_blocks"])) * WARPS + warp
+            for channel in range(group * GROUP, min((group + 1) * GROUP, dim)):
+                yield from write_head(p, number, range(channel, channel + 1))
+            continue
+        row, row_tile = divmod(rest * WARPS + warp, int(n["row_tiles"][0]))
+        channel = group * GROUP + row
+        if row < GROUP and channel < dim:
+            phase = (x.first + channel * x.strides[0]) % kernel.vec
+            count = kernel.slots * WARP_SIZE * kernel.vec
+            yield Write(range(channel, channel + 1), tile(p, heads, row_tile * count - phase, count))
+
+
+def short_rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
+    kernel, tiles, heads = launch.kernel, int(numbers_of(launch)["tiles"][0]), p.heads()
+    assert isinstance(kernel, CausalConv1dVarlenShortrowsFwd)
+    for block in range(launch.config.grid[0]):
+        group, number = divmod(block, tiles)
+        channels = range(group * CHANNELS, min((group + 1) * CHANNELS, p.o.x.shape[0]))
+        first = number * kernel.tile
+        yield Write(channels, tile(p, heads, first, kernel.tile))
+        for sequence, begin in enumerate(p.starts):
+            if begin in range(first, first + kernel.tile):
+                yield from write_head(p, sequence, channels)
+
+
+WRITES: dict[type[Kernel], Callable[[Problem, Launch], Iterator[Write]]] = {
+    CausalConv1dVarlenFwd: channel_writes,
+    CausalConv1dVarlenL2normFwd: l2norm_writes,
+    CausalConv1dVarlenRowsFwd: rows_writes,
+    CausalConv1dVarlenShortrowsFwd: short_rows_writes,
+}

@@ -1,0 +1,275 @@
+"""`cuconv warmup`: that what it compiles is what calls load, that it compiles nothing twice, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuconv.bench import compiling, device
+from cuconv.bench.compiling import kernels_of
+from cuconv.bench.makers import MAKERS
+from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
+from cuconv.cli import options_for, warmup
+from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
+from cuconv.jit import nvrtc, source
+from cuconv.jit.build import build
+from cuconv.jit.cache import Artifact, Resources
+from cuconv.jit.source import Source
+from cuconv.runtime.kernel import Kernel
+from tests.conftest import missing_gpu
+from tests.support.command_line import cuconv, error_of, text_of, value_of
+
+Capture = pytest.CaptureFixture[str]
+
+FEW = ("warmup", "--op", "causal_conv1d_update_qkv_split")
+"""A function of few kernels."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder that is not there yet."""
+    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@cache
+def chosen(*words: str) -> frozenset[str]:
+    """The kernels that a command line asks for."""
+    return frozenset(kernel.expression for kernel in kernels_of(warmup.choose(options_for(["warmup", *words]))))
+
+
+def expressions(found: dict[str, Any]) -> set[str]:
+    return {row["kernel"] for row in found["kernels"]}
+
+
+def test_what_is_compiled_is_what_calls_load(folder: Path, capsys: Capture) -> None:
+    code, found = value_of(capsys, *FEW, "--arch", "90")
+    assert (code, found["failed"], found["folder"]) == (OK, 0, str(folder))
+    assert found["compiled"] == len(found["kernels"]) > 0 == found["found"]
+    for row in found["kernels"]:
+        artifact = build(row["file"], row["kernel"], 90)
+        assert artifact.from_cache and str(artifact.path) == row["path"]
+        assert artifact.resources is not None and row["resources"]["registers"] == artifact.resources.registers > 0
+    called = [w for table in (SMALL, REPORT) for w in workloads(table, FEW[2], dtype="bfloat16")]
+    assert {kernel.expression for kernel in kernels_of(called)} <= expressions(found)
+    code, again = value_of(capsys, *FEW, "--arch", "90")
+    assert (code, again["compiled"], again["found"]) == (OK, 0, found["compiled"])
+    assert expressions(again) == expressions(found)
+
+
+def test_an_architecture_may_be_written_in_three_ways_and_is_compiled_for_once(capsys: Capture) -> None:
+    words = [*FEW, "--shape", "batch=4", "--arch", "90", "--arch", "sm_90", "--arch", "9.0", "--arch", "80"]
+    _, found = value_of(capsys, *words)
+    assert sorted(row["arch"] for row in found["kernels"]) == ["sm_80", "sm_90"]
+    assert sorted(Path(row["path"]).parent.name for row in found["kernels"]) == ["sm_80", "sm_90"]
+
+
+def test_a_device_that_is_newer_than_the_compiler_gets_ptx(capsys: Capture) -> None:
+    newest = nvrtc.supported_archs()[-1]
+    _, found = value_of(capsys, *FEW, "--shape", "batch=4", "--arch", str(newest + 20))
+    (row,) = found["kernels"]
+    assert (row["arch"], row["resources"], row["error"]) == (f"compute_{newest}", None, None)
+
+
+def test_people_are_told_what_was_done(folder: Path, capsys: Capture) -> None:
+    code, text = text_of(capsys, *FEW, "--shape", "batch=4", "--arch", "90")
+    assert code == OK
+    assert "kernels: 1, for sm_90" in text
+    assert "compiled 1, found 0 on disk, failed 0, in " in text and str(folder) in text
+
+
+def test_functions_models_dtypes_widths_and_shapes_are_chosen() -> None:
+    models = {kernel.expression for kernel in kernels_of(warmup.calls_of("lfm2-1.2b", "float16"))}
+    assert chosen("--model", "lfm2-1.2b", "--dtype", "float16") == models
+    assert all("<3, __half" in expression for expression in models)
+    both = chosen("--model", "lfm2-1.2b", "--dtype", "float16", "--dtype", "float32")
+    assert models < both and any("float" in expression for expression in both - models)
+    function = "causal_conv1d_varlen_fn"
+    of_function = chosen("--op", function)
+    assert of_function <= chosen()
+    assert {e for e in chosen("--model", "mamba-130m", "--op", function)} < of_function
+    assert chosen("--op", function, "--op", FEW[2]) == of_function | chosen(*FEW[1:])
+    wide = chosen("--op", "causal_conv1d_fn", "--width", "2", "--width", "5")
+    assert {expression.partition("<")[2][0] for expression in wide} == {"2", "5"}
+    shaped = chosen("--op", "causal_conv1d_fn", "--shape", "width=7,dim=64", "--dtype", "float32")
+    assert shaped == {k.expression for k in kernels_of([MAKERS["causal_conv1d_fn"](width=7, dim=64, dtype="float32")])}
+
+
+def test_everything_is_compiled_where_nothing_is_named() -> None:
+    everything = chosen()
+    for function in MAKERS:
+        for table in (SMALL, REPORT):
+            called = kernels_of(workloads(table, function, dtype="bfloat16"))
+            assert {kernel.expression for kernel in called} <= everything
+
+
+@cache
+def compiled_for(model: str, dtype: str) -> frozenset[Kernel]:
+    return frozenset(kernels_of(warmup.calls_of(model, dtype)))
+
+
+@settings(max_examples=60)
+@given(
+    model=st.sampled_from(["mamba-130m", "mamba2-2.7b", "qwen3-next-80b", "lfm2-1.2b"]),
+    dtype=st.sampled_from(["bfloat16", "float32"]),
+    tokens=st.one_of(st.integers(1, 600), st.integers(1, 65536)),
+    sequences=st.integers(1, 300),
+    batch=st.one_of(st.integers(1, 64), st.integers(1, 4096)),
+)
+def test_a_models_layers_need_no_other_kernels(model: str, dtype: str, tokens: int, sequences: int, batch: int) -> None:
+    """As the help says."""
+    calls = list(of_model(model, dtype, tokens, (batch,)))
+    calls += [
+        MAKERS[w.function](**{**w.sizes, "sequences": f"{sequences}in{tokens}"})
+        for w in calls
+        if "sequences" in w.sizes
+    ]
+    calls += [MAKERS[w.function](**{**w.sizes, "state_dtype": "float32"}) for w in calls if "state_dtype" in w.sizes]
+    assert set(kernels_of(calls)) <= compiled_for(model, dtype)
+
+
+def fake(file: str, expression: str, capability: int) -> Artifact:
+    return Artifact(warmup.cache.folder() / "x.cubin", "symbol", Resources(1, 0, 0, 0, 0), "cubin", from_cache=False)
+
+
+def test_as_many_are_compiled_at_a_time_as_there_are_jobs(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def slow(*arguments: Any) -> Artifact:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.05)
+        with lock:
+            at_once -= 1
+        return fake(*arguments)
+
+    monkeypatch.setattr(compiling, "build", slow)
+    for jobs in (1, 3):
+        most = 0
+        code, found = value_of(capsys, "warmup", "--op", "selective_state_update", "--arch", "90", "--jobs", str(jobs))
+        assert (code, most) == (OK, jobs) and len(found["kernels"]) > 3
+
+
+def test_an_interrupt_does_not_wait_for_all_that_is_to_come(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def interrupted(file: str, expression: str, capability: int) -> Artifact:
+        begun.append(expression)
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiling, "build", interrupted)
+    code, text = error_of(capsys, "warmup", "--op", "selective_state_update", "--arch", "90", "--jobs", "1", "--json")
+    assert (code, text) == (130, "cuconv: interrupted\n")
+    assert len(begun) < 6 < len(chosen("--op", "selective_state_update"))
+
+
+def test_a_kernel_that_does_not_compile_is_told_and_the_others_go_on(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = source.load()
+    unit = "causal_conv1d_update_rows.cu"
+    broken = Source({**code.files, unit: f"{code.files[unit]}\n#error the dog ate it\n"})
+    monkeypatch.setattr(source, "load", lambda: broken)
+    words = ["warmup", "--op", "causal_conv1d_update", "--arch", "90"]
+    words += ["--shape", "batch=1", "--shape", "batch=1,contiguous=tokens", "--shape", "batch=256,dim=10240"]
+    status, found = value_of(capsys, *words)
+    bad = [row for row in found["kernels"] if row["error"]]
+    assert status == WRONG
+    assert {row["file"] for row in bad} == {unit} and "the dog ate it" in bad[0]["error"]
+    assert (found["failed"], found["compiled"]) == (len(bad), len(found["kernels"]) - len(bad))
+    assert found["compiled"] > 0
+    status, text = text_of(capsys, *words)
+    assert status == WRONG
+    assert f"failed for sm_90: {bad[0]['kernel']}" in text and "the dog ate it" in text
+    assert f"found {found['compiled']} on disk, failed {len(bad)}" in text
+
+
+def test_a_kernel_that_could_not_be_stored_has_failed(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was writable when we began: the library compiles on, but in vain."""
+    elsewhere = Artifact(tmp_path / "private" / "x.cubin", "symbol", None, "ptx", from_cache=False)
+    monkeypatch.setattr(compiling, "build", lambda *arguments: elsewhere)
+    code, found = value_of(capsys, *FEW, "--shape", "batch=4", "--arch", "90")
+    assert (code, found["failed"]) == (WRONG, 1)
+    assert "could not be written" in found["kernels"][0]["error"]
+
+
+def test_a_folder_that_cannot_be_written_ends_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    done = cuconv("warmup", "--arch", "90", CUCONV_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert (done.returncode, done.stdout) == (CANNOT, "")
+    assert "cannot be written" in done.stderr and "set CUCONV_CACHE_DIR" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_a_gpu_an_architecture_must_be_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "missing", lambda: "no driver")
+    code, text = error_of(capsys, *FEW)
+    assert code == CANNOT
+    assert "no driver" in text and "--arch 90" in text
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_its_own_architecture_is_compiled_for(capsys: Capture) -> None:
+    import cupy
+
+    assert missing_gpu() is None
+    code, found = value_of(capsys, *FEW, "--shape", "batch=4")
+    wanted = {
+        nvrtc.target(int(cupy.cuda.Device(n).compute_capability)).arch
+        for n in range(cupy.cuda.runtime.getDeviceCount())
+    }
+    assert code == OK and {row["arch"] for row in found["kernels"]} == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--op", "causal_conv1d"], "invalid choice: 'causal_conv1d'"),
+        (["--model", "gpt-2"], "invalid choice: 'gpt-2'"),
+        (["--dtype", "float64"], "invalid choice: 'float64'"),
+        (["--arch", "hopper"], "--arch: got 'hopper'; wanted a compute capability such as 90 or sm_90"),
+        (["--arch", "9"], "--arch: got '9'; wanted"),
+        (["--jobs", "0"], "--jobs: got '0'; wanted a whole number of at least 1"),
+        (["--shape", "dim=64"], "options: got --shape and 0 --op; wanted the one --op"),
+        (["--shape", "dim=64", *FEW[1:], "--op", "causal_conv1d_fn"], "options: got --shape and 2 --op"),
+        (["--model", "lfm2-1.2b", "--width", "3"], "options: got --model beside --width"),
+        (
+            ["--model", "lfm2-1.2b", "--op", "selective_scan_fn"],
+            "op: got selective_scan_fn; wanted a function that",
+        ),
+        (["--op", "causal_conv1d_fn", "--shape", "dims=4"], "shape: got 'dims'; wanted one of batch, dim"),
+        (["--op", "causal_conv1d_fn", "--width", "99"], "width of weight: got 99; wanted 1 to 16"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_makes_no_sense_is_said_before_anything_is_compiled(
+    words: list[str], text: str, capsys: Capture, folder: Path
+) -> None:
+    code, error = error_of(capsys, "warmup", *words)
+    assert code == USAGE and text in error
+    assert not folder.exists()
+
+
+def test_an_architecture_that_is_too_old_is_refused(capsys: Capture) -> None:
+    code, error = error_of(capsys, *FEW, "--arch", "10")
+    assert code == CANNOT and "compute_capability is 10" in error
+
+
+def test_a_process_of_its_own_prints_one_json_value_and_logs_beside_it() -> None:
+    done = cuconv(*FEW, "--shape", "batch=4", "--arch", "90", "--json", "--verbose")
+    assert done.returncode == OK
+    assert json.loads(done.stdout)["compiled"] == 1
+    assert done.stderr.startswith("cuconv: compiled causal_conv1d") and done.stderr.count("\n") == 1

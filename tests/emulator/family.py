@@ -1,0 +1,106 @@
+"""NumPy arrays that stand in for a GPU's: public functions check, plan and allocate for them, and the emulator runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime import arrays
+from cuconv.runtime.arrays import ByteStrideFamily, Facts
+from cuconv.runtime.dtypes import DType
+from cuconv.runtime.kernel import Enqueue, Kernel
+from cuconv.runtime.launch import LaunchConfig
+from cuconv.runtime.layout import Layout
+from tests import emulator
+from tests.support.placement import Array, place, poisoned
+
+
+class EmulatedArray:
+    """A NumPy array on the emulated GPU."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape, self.strides, self.dtype = array.shape, array.strides, array.dtype
+
+
+class EmulatedFamily(ByteStrideFamily):
+    """The arrays of one emulated device; every call's are remembered by address until the next call."""
+
+    name = "emulated"
+
+    def __init__(self) -> None:
+        self._by_address: dict[int, Array] = {}
+        self.seed = 0
+        """The order in which threads and blocks run."""
+
+    def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
+        self._by_address = {}
+        pointers, facts = super().inspect(arguments, given)
+        for pointer, array in zip(pointers, given, strict=True):
+            if array is not None:
+                self._remember(pointer, array.array)
+        return pointers, facts
+
+    def _remember(self, pointer: int, array: Array) -> None:
+        # Where an empty array and another one begin at one address, a kernel has a use for the other one only.
+        if array.size or pointer not in self._by_address:
+            self._by_address[pointer] = array
+
+    def _place(self, array: Any) -> tuple[int, int]:
+        return array.array.ctypes.data, 0
+
+    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
+        assert isinstance(layout.dtype, DType)
+        order = sorted(range(len(layout.shape)), key=lambda axis: (-layout.strides[axis], -layout.shape[axis]))
+        lies = place(layout.dtype, layout.shape, order=order)
+        array = lies.view(poisoned(lies))
+        self._remember(array.ctypes.data, array)
+        return EmulatedArray(array), array.ctypes.data
+
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        host: Array = array.array
+        return host
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def load(self, kernel: Kernel, device: int) -> Any:
+        return _Loaded(kernel, self)
+
+    def array_at(self, pointer: int) -> Array | None:
+        """The array of the current call that begins at an address; None for a null pointer."""
+        return self._by_address[pointer] if pointer else None
+
+
+class _Loaded:
+    """A kernel on the emulated device."""
+
+    def __init__(self, kernel: Kernel, family: EmulatedFamily) -> None:
+        self._kernel = kernel
+        self._family = family
+
+    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
+        names = emulator.pointer_names(self._kernel)
+
+        def enqueue(pointers: Sequence[int], stream: int) -> None:
+            given = [*pointers, *[0] * (len(names) - len(pointers))]
+            tensors = {name: self._family.array_at(pointer) for name, pointer in zip(names, given, strict=True)}
+            emulator.run(self._kernel, config, numbers, tensors, seed=self._family.seed)
+
+        return enqueue
+
+
+arrays.register(EmulatedArray, EmulatedFamily)
+
+
+def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """The function on these arguments, its NumPy arrays, also in tuples, as if they were on a GPU."""
+    return function(**{name: _emulated(value) for name, value in arguments.items()})
+
+
+def _emulated(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_emulated, value))
+    return EmulatedArray(value) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,93 @@
+"""Every small case of every public function against its oracle, by the unchanged device code on the CPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuconv.bench.copy import Copy
+from cuconv.runtime import arrays
+from cuconv.runtime.kernel import Kernel
+from tests import cases, emulator
+from tests.families.test_numerics import place_arguments, tables
+from tests.support.compare import check_results
+from tests.support.discovery import op_kernels
+from tests.support.runners import emulate
+
+UNIT = tables("UNIT")
+
+
+def launches() -> Iterator[Any]:
+    for module in cases.modules():
+        for case in module.UNIT:
+            yield from cases.launches(module, case)
+
+
+@pytest.fixture(scope="module")
+def prebuilt(request: pytest.FixtureRequest) -> None:
+    """What the selected tests run, all at once: one by one, builds could not share a translation unit."""
+    if (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    selected = (item for item in request.session.items if getattr(item, "originalname", "") == test_emulated.__name__)
+    called = ((item.callspec.params["module"], item.callspec.params["case"]) for item in selected)
+    emulator.prebuild({launch.kernel for module, case in called for launch in cases.launches(module, case)})
+
+
+@pytest.mark.usefixtures("prebuilt")
+@pytest.mark.parametrize(("module", "case"), UNIT)
+def test_emulated(module: ModuleType, case: Any) -> None:
+    before = place_arguments(module, case)
+    after = {name: placed.copy() for name, placed in before.items()}
+    emulate(module, case, {name: placed.array for name, placed in after.items()})
+    check_results(module, case, before, {name: placed.buffer for name, placed in after.items()})
+
+
+@pytest.mark.parametrize(("module", "case"), UNIT)
+def test_a_placement_is_what_the_op_sees_of_the_array(module: ModuleType, case: Any) -> None:
+    for name, placed in place_arguments(module, case).items():
+        family = arrays.family(placed.array)
+        assert family is not None
+        _, (facts,) = family.inspect((name,), (placed.array,))
+        assert facts is not None
+        assert family.layout(name, facts)._replace(device=0) == placed.placement.layout
+
+
+@pytest.mark.parametrize("count", [0, 4, 1020, 1024, 1028])
+@pytest.mark.usefixtures("prebuilt")
+def test_the_yardstick_copies(count: int) -> None:
+    kernel = Copy()
+    x, out = np.arange(count, dtype=np.float32), np.full(count, np.nan, np.float32)
+    config, division = kernel.launch_config(x.nbytes)
+    if count:
+        emulator.run(kernel, config, kernel.params.pack_numbers(**division), {"x": x, "out": out})
+    np.testing.assert_array_equal(out, x)
+
+
+def test_the_small_cases_run_every_kernel() -> None:
+    assert {type(launch.kernel) for launch in launches()} == set(op_kernels())
+
+
+@pytest.mark.parametrize("cls", op_kernels())
+def test_the_small_cases_run_every_value_of_every_axis(cls: type[Kernel]) -> None:
+    """Each alone, and widths over all kernels: combinations are for the compiler's tests and the larger cases."""
+    run = [launch.kernel for launch in launches()]
+    for field in fields(cls):
+        offered = {getattr(variant, field.name) for variant in cls.variants()}
+        runners = [
+            kernel for kernel in run if type(kernel) is cls or (field.name == "width" and hasattr(kernel, "width"))
+        ]
+        ran = {getattr(kernel, field.name) for kernel in runners}
+        assert offered <= ran, f"no small case has {field.name} {sorted(map(str, offered - ran))}"
+
+
+def test_the_small_cases_cross_blocks() -> None:
+    blocks: dict[type[Kernel], int] = defaultdict(int)
+    for launch in launches():
+        blocks[type(launch.kernel)] = max(blocks[type(launch.kernel)], launch.config.grid[0])
+    assert all(blocks[cls] > 1 for cls in op_kernels())

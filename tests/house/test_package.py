@@ -1,0 +1,165 @@
+"""What is installed: every package folder, and in a wheel every file of device code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from cuconv.jit import source
+from tests.support.discovery import ROOT
+
+SETUPTOOLS = 77
+"""The version that pyproject.toml asks for."""
+
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+
+
+def missing_setuptools() -> str | None:
+    try:
+        version = metadata.version("setuptools")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    wanted = version != "none" and int(version.partition(".")[0]) >= SETUPTOOLS
+    return None if wanted else f"building a wheel needs setuptools {SETUPTOOLS}; installed: {version}"
+
+
+@pytest.fixture(scope="module")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel, built without the network and beside the tree, so that nothing is left in it."""
+    if (reason := missing_setuptools()) is not None:
+        pytest.skip(reason)
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("cuconv", "cuda_src"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    out = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run([sys.executable, "-c", BUILD, str(out)], cwd=tree, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file: Path) -> list[str]:
+    """The names in it."""
+    with zipfile.ZipFile(wheel_file) as archive:
+        return archive.namelist()
+
+
+class Installed:
+    """An environment with the wheel in it, and the packages that it needs; nothing of this tree."""
+
+    def __init__(self, folder: Path, wheel_file: Path) -> None:
+        self._outside = folder / "outside"
+        self._outside.mkdir()
+        self.root = folder / "environment"
+        try:
+            self._run(sys.executable, "-m", "venv", str(self.root))
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no environment can be made here: {error.stdout.strip() or error.stderr.strip()}")
+        options = ["--no-deps", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
+        self.run("python", "-m", "pip", "install", *options, str(wheel_file))
+        # Folders to look into after the environment's own; the .pth files in them, of editable installs, are not read.
+        (site,) = self.root.glob("lib/python3*/site-packages")
+        folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        (site / "dependencies.pth").write_text("\n".join(folders))
+
+    def run(self, program: str, *words: str, **environment: str) -> str:
+        """What one of the environment's programs prints, run far from the tree; it must end well."""
+        return self._run(str(self.root / "bin" / program), *words, **environment)
+
+    def _run(self, *command: str, **environment: str) -> str:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CUCONV", "PIP"))}
+        return subprocess.run(
+            command, cwd=self._outside, env={**clean, **environment}, capture_output=True, text=True, check=True
+        ).stdout
+
+
+@pytest.fixture(scope="module")
+def installed(wheel_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("installed"), wheel_file)
+
+
+def test_the_wheel_is_pure_python(wheel_file: Path, wheel: list[str]) -> None:
+    assert wheel_file.name.endswith("-py3-none-any.whl")
+    assert not [name for name in wheel if name.endswith((".so", ".pyd", ".cubin", ".ptx"))]
+
+
+def test_what_is_installed_is_what_runs(installed: Installed) -> None:
+    program = "import cuconv, cuconv.jit.source as s; print(cuconv.__file__, s.folder(), s.load().digest)"
+    code, device_code, digest = installed.run("python", "-c", program).split()
+    assert installed.root in Path(code).parents and installed.root in Path(device_code).parents
+    assert digest == source.load().digest
+    assert installed.run("cuconv", "--version").split() == ["cuconv", metadata_version(installed)]
+
+
+def metadata_version(installed: Installed) -> str:
+    """As the wheel's name has it."""
+    (folder,) = installed.root.glob("lib/python3*/site-packages/cuconv-*.dist-info")
+    return folder.name.split("-")[1].removesuffix(".dist")
+
+
+def test_an_installed_doctor_finds_all_well(installed: Installed, tmp_path: Path) -> None:
+    told = json.loads(installed.run("cuconv", "doctor", "--json", CUCONV_CACHE_DIR=str(tmp_path)))
+    assert told["is_well"]
+    facts = {finding["subject"]: finding["facts"] for finding in told["findings"] if finding["status"] == "ok"}
+    assert installed.root in Path(facts["cuconv"]["place"], "cuconv").parents
+    assert facts["cuconv"]["version"] == metadata_version(installed)
+    assert "copy_kernel<4>" in facts["compiling"]["kernel"]
+
+
+def test_an_installed_warmup_compiles_once(installed: Installed, tmp_path: Path) -> None:
+    words = ["-m", "cuconv", "warmup", "--op", "causal_conv1d_update", "--arch", "90", "--json"]
+    first, second = (json.loads(installed.run("python", *words, CUCONV_CACHE_DIR=str(tmp_path))) for _ in range(2))
+    assert first["compiled"] == len(first["kernels"]) > 0
+    assert (second["compiled"], second["found"]) == (0, first["compiled"])
+    assert all(tmp_path in Path(row["path"]).parents for row in second["kernels"])
+    held = json.loads(installed.run("cuconv", "cache", "verify", "--json", CUCONV_CACHE_DIR=str(tmp_path)))
+    assert (held["count"], held["damaged"]) == (first["compiled"], {})
+
+
+def test_every_file_of_device_code_is_in_the_wheel(wheel: list[str]) -> None:
+    wanted = {f"cuconv/cuda_src/{name}" for name in source.read(ROOT / "cuda_src").files}
+    assert len(wanted) > 4
+    assert wanted == {name for name in wheel if name.endswith((".cu", ".cuh"))}
+
+
+def test_every_module_is_in_the_wheel(wheel: list[str]) -> None:
+    wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cuconv").rglob("*.py")}
+    assert wanted == {name for name in wheel if name.endswith(".py")}
+    assert "cuconv/py.typed" in wheel
+    assert any(name.endswith("/LICENSE") for name in wheel)
+
+
+def test_packages_are_the_folders() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="reading pyproject.toml needs Python 3.11")
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    folders = [
+        path for top in ("cuconv", "cuda_src") for path in (ROOT / top, *(ROOT / top).rglob("*")) if path.is_dir()
+    ]
+    assert sorted(setup["packages"]) == sorted(package_of(path) for path in folders if path.name != "__pycache__")
+    shipped = {package for package, patterns in setup["package-data"].items() if {"*.cu", "*.cuh"} & set(patterns)}
+    assert shipped == {name for name in setup["packages"] if "cuda_src" in name}
+
+
+def package_of(folder: Path) -> str:
+    parts = folder.relative_to(ROOT).parts
+    return ".".join(parts if parts[0] == "cuconv" else ("cuconv", *parts))
+
+
+def test_the_top_level_is_tidy() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    top = {line.partition("/")[0] for line in listed.stdout.splitlines()}
+    allowed = {"pyproject.toml", "Makefile", "README.md", "LICENSE", "cuconv", "cuda_src", "tests"}
+    assert {name for name in top if not name.startswith(".")} <= allowed

@@ -1,0 +1,48 @@
+"""Good calls of both selective scans, small and with every array given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.causal_conv1d.varlen_calls import poisoned
+
+BATCH, DIM, SEQLEN, N = 2, 6, 9, 5
+SLOTS = 5
+
+
+def good_rows(xp: Any) -> dict[str, Any]:
+    """Of selective_scan_fn."""
+    tokens, matrix, state = (BATCH, DIM, SEQLEN), (BATCH, 2, N, SEQLEN), (BATCH, DIM, N)
+    return {
+        **{name: xp.ones(tokens, np.float32) for name in ("u", "delta", "z")},
+        "A": -xp.ones((DIM, N), np.float32),
+        **{name: xp.ones(matrix, np.float32) for name in ("B", "C")},
+        **{name: xp.ones(DIM, np.float32) for name in ("D", "delta_bias")},
+        "initial_state": xp.ones(state, np.float32),
+        "out": poisoned(xp, *tokens),
+        "last_state_out": poisoned(xp, *state),
+        "chunk_states_out": poisoned(xp, BATCH, 1, DIM, N),
+        "return_last_state": True,
+        "delta_softplus": True,
+    }
+
+
+def good_packed(xp: Any) -> dict[str, Any]:
+    """Of selective_scan_varlen_fn."""
+    tokens, matrix = (DIM, SEQLEN), (2, N, SEQLEN)
+    return {
+        **{name: xp.ones(tokens, np.float32) for name in ("u", "delta", "z")},
+        "ssm_states": xp.ones((SLOTS, DIM, N), np.float32),
+        "A": -xp.ones((DIM, N), np.float32),
+        **{name: xp.ones(matrix, np.float32) for name in ("B", "C")},
+        **{name: xp.ones(DIM, np.float32) for name in ("D", "delta_bias")},
+        "query_start_loc": xp.asarray([0, 4, 4, 9], np.int32),
+        "cache_indices": xp.asarray([3, 0, 1], np.int32),
+        "has_initial_state": xp.asarray([True, False, True]),
+        "out": poisoned(xp, *tokens),
+    }
+
+
+GOOD: dict[str, Any] = {"selective_scan_fn": good_rows, "selective_scan_varlen_fn": good_packed}

@@ -1,0 +1,142 @@
+"""Selective scans, token by token as the formula says, in any chunks, and whatever the indices hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cuconv
+from cuconv.runtime.call import Prepared
+from cuconv.selective_scan import plan_varlen as selective_scan_varlen_plan
+from cuconv.selective_scan import varlen as selective_scan_varlen_fn
+from tests.cases import selective_scan_fn as rows
+from tests.cases import selective_scan_varlen_fn as packed
+from tests.support.bounds import ROUNDING
+from tests.support.compare import assert_same_bits
+from tests.support.placement import Array
+from tests.support.runners import Runner
+
+SHAPES = st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 9), st.integers(1, 5))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(SHAPES, SEEDS, st.booleans(), st.sets(st.sampled_from(["D", "z", "delta_bias", "initial_state"])))
+def test_numpy_follows_the_formula(
+    shape: tuple[int, int, int, int, int], seed: int, softplus: bool, without: set[str]
+) -> None:
+    batch, groups, group_dim, seqlen, d_state = shape
+    dim, random = groups * group_dim, np.random.default_rng(seed)
+    sizes = dict.fromkeys(("u", "delta", "z"), (batch, dim, seqlen)) | dict.fromkeys(("D", "delta_bias"), (dim,))
+    sizes |= dict.fromkeys("BC", (batch, groups, d_state, seqlen)) | {"A": (dim, d_state)}
+    sizes |= {"initial_state": (batch, dim, d_state)}
+    a: dict[str, Any] = {name: random.uniform(-2, 2, size).astype(np.float32) for name, size in sizes.items()}
+    a |= dict.fromkeys(without)
+    out, last = cuconv.selective_scan_fn(**a, delta_softplus=softplus, return_last_state=True)
+    assert out.shape == a["u"].shape and last.shape == (batch, dim, d_state)
+    for b, d in np.ndindex(batch, dim):
+        h = [0.0] * d_state if a["initial_state"] is None else [float(v) for v in a["initial_state"][b, d]]
+        for t in range(seqlen):
+            dt = float(a["delta"][b, d, t]) + (0.0 if a["delta_bias"] is None else float(a["delta_bias"][d]))
+            dt = math.log1p(math.exp(dt)) if softplus else dt
+            u, group = float(a["u"][b, d, t]), d // group_dim
+            B, C = (a[name][b, group, :, t].astype(float) for name in "BC")
+            h = [h[n] * math.exp(dt * float(a["A"][d, n])) + dt * B[n] * u for n in range(d_state)]
+            y = math.fsum(C[n] * h[n] for n in range(d_state)) + (0.0 if a["D"] is None else float(a["D"][d]) * u)
+            if a["z"] is not None:
+                z = float(a["z"][b, d, t])
+                y *= z / (1.0 + math.exp(-z))
+            assert math.isclose(out[b, d, t], y, rel_tol=1e-5, abs_tol=1e-4)
+        assert np.allclose(last[b, d], h, rtol=1e-5, atol=1e-4)
+
+
+def assert_agree(got: Array, wanted: Array, off: Any, dtype: str) -> None:
+    """Two results that each may be `off` and are rounded."""
+    difference = np.abs(got.astype(np.float64) - wanted.astype(np.float64))
+    assert (difference <= 2 * off + 3 * ROUNDING[dtype] * np.abs(wanted.astype(np.float64)) + 2.0**-24).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cuts"), [("bfloat16", (304,)), ("bfloat16", (1, 2, 19, 301)), ("float32", (0, 256, 512))]
+)
+def test_chunks_agree_with_the_whole(dtype: str, cuts: tuple[int, ...], run: Runner) -> None:
+    whole = rows.Case(1, 3, 520, 16, dtype=dtype, without="chunk_states_out")
+    values = rows.inputs(whole)
+    wanted = run(rows, whole, values)
+    off = rows.tolerances(whole, values)
+    state = values["initial_state"]
+    for begin, end in zip((0, *cuts), (*cuts, whole.seqlen), strict=True):
+        cut = {name: values[name][..., begin:end] for name in ("u", "delta", "z", "B", "C")}
+        part = run(rows, replace(whole, seqlen=end - begin), {**values, **cut, "initial_state": state})
+        assert_agree(part["out"], wanted["out"][..., begin:end], off["out"][1][..., begin:end], dtype)
+        state = part["last_state_out"]
+    assert_agree(state, wanted["last_state_out"], off["last_state_out"][1], "float32")
+
+
+@pytest.mark.parametrize("layout", ["tokens", "channels"])
+@pytest.mark.parametrize("cuts", [(9,), (1, 3, 24)])
+def test_packed_chunks_agree_with_rows(layout: str, cuts: tuple[int, ...], run: Runner) -> None:
+    """A sequence in one call or in several, whose state stays in the pool, and as a row."""
+    row = rows.Case(1, 20, 40, 16, dtype="float32", without="chunk_states_out initial_state")
+    values = rows.inputs(row)
+    wanted, off = run(rows, row, values), rows.tolerances(row, values)
+    case = packed.Case(20, "40", dtype="float32", layout=layout, slots=None, initial="all", spare=0)
+    pool = np.full((1, 20, 16), np.nan, np.float32)
+    shared = {name: values[name] for name in ("A", "D", "delta_bias")}
+    for begin, end in pairwise((0, *cuts, 40)):
+        cut = {name: values[name][0, ..., begin:end] for name in ("u", "delta", "z", "B", "C")}
+        indices = {"query_start_loc": np.array([0, end - begin]), "has_initial_state": np.array([begin > 0])}
+        part = run(packed, replace(case, batch=str(end - begin)), {**cut, **shared, **indices, "ssm_states": pool})
+        assert_agree(part["out"], wanted["out"][0, :, begin:end], off["out"][1][0, :, begin:end], "float32")
+        pool = part["ssm_states"]
+    assert_agree(pool, wanted["last_state_out"], off["last_state_out"][1], "float32")
+
+
+@pytest.mark.parametrize("layout", ["channels", "tokens"])
+@pytest.mark.parametrize("seed", range(6))
+def test_wrong_indices_write_nowhere_else(layout: str, seed: int, run: Runner) -> None:
+    """Whatever they say, memory that is not the call's stays untouched."""
+    case = packed.Case(35, "9+0+8+7x1+20+off4", index="int64", layout=layout)
+    values, random = packed.inputs(case), np.random.default_rng(seed)
+    total, slots = values["u"].shape[1], len(values["ssm_states"])
+    wrong = np.array([-(2**62), -(2**31), -5, 2**31, 2**62, total + 1, total + 300])
+    for name, most in (("query_start_loc", total + 1), ("cache_indices", slots)):
+        good = random.integers(0, most, values[name].shape)
+        values[name] = np.where(random.uniform(size=good.shape) < 0.4, random.choice(wrong, len(good)), good)
+    run(packed, case, values)
+    rest = {name: each for name, each in values.items() if name != "has_initial_state"}
+    run(packed, replace(case, initial=None), rest)
+
+
+@pytest.mark.parametrize("layout", ["channels", "tokens"])
+def test_bits_do_not_depend_on_who_takes_which_sequences(
+    layout: str, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of one sequence, and of as many as can be."""
+    case = packed.Case(140, "off3+40x1+0+2x3+30+1+4x60+9+7x1+off20", layout=layout, **packed.ODD)
+    values = packed.inputs(case)
+    found = []
+    for run_blocks, long_blocks in ((10**6, 10**6), (1, 1)):
+        monkeypatch.setattr(selective_scan_varlen_plan, "RUN_BLOCKS", run_blocks)
+        monkeypatch.setattr(selective_scan_varlen_plan, "LONG_BLOCKS", long_blocks)
+        forgetful = Prepared(selective_scan_varlen_fn._prepare._remembered.__wrapped__)
+        monkeypatch.setattr(selective_scan_varlen_fn, "_prepare", forgetful)
+        found.append(run(packed, case, values))
+    for name, array in found[0].items():
+        assert_same_bits(found[1][name], array, name)
+
+
+def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
+    for module, case in ((rows, rows.Case(1, 3, 1024)), (packed, packed.Case(35, "16+8+3+21"))):
+        values = module.inputs(case)
+        first = run(module, case, values)
+        for _ in range(3):
+            again = run(module, case, values)
+            for name, array in first.items():
+                assert_same_bits(again[name], array, name)

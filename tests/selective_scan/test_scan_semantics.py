@@ -1,0 +1,87 @@
+"""How a scan of several launches behaves on a GPU: streams, graphs, and memory between the launches.
+
+What scans have in common with other calls is in test_varlen_semantics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import cuconv
+from cuconv.selective_scan.plan_dense import scratch_size
+from tests import cases
+from tests.cases import selective_scan_fn as table
+from tests.support.fixed_calls import Fixed, assert_on_the_callers_cupy_stream
+
+pytestmark = pytest.mark.gpu
+
+CASE = table.Case(1, 24, 2048, dtype="float32", without="chunk_states_out")
+SIMILAR: list[Any] = [replace(CASE, loud=loud) for loud in (1.0, 2.0, 4.0)]
+
+
+def test_it_has_several_launches() -> None:
+    assert len(cases.launches(table, CASE)) == 3
+
+
+def test_a_torch_graph_keeps_the_memory_between_launches() -> None:
+    torch = pytest.importorskip("torch")
+    fixed = Fixed("torch", table, SIMILAR[0])
+    fixed()
+    fixed.wait()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fixed()
+    for case in (*SIMILAR, SIMILAR[0]):
+        fixed.take(Fixed("torch", table, case))
+        # Memory that is anybody's is written over between the replays.
+        torch.full((2**22,), float("nan"), device="cuda")
+        graph.replay()
+        fixed.check()
+
+
+def test_a_cupy_graph_keeps_the_memory_between_launches() -> None:
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", table, SIMILAR[0])
+    size = scratch_size(table.operands(SIMILAR[0]))
+    assert size > 0
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream, cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):
+        # So that the pool has memory to give while a graph is captured.
+        fixed()
+        stream.synchronize()
+        stream.begin_capture()
+        fixed()
+        graph = stream.end_capture()
+        others = [cupy.full(size, 7.0, cupy.float32) for _ in range(4)]
+        for case in (*SIMILAR, SIMILAR[0]):
+            fixed.take(Fixed("cupy", table, case))
+            graph.launch(stream)
+            stream.synchronize()
+            fixed.check()
+        assert all(bool((other == 7.0).all()) for other in others)
+
+
+def test_all_launches_are_on_the_callers_stream() -> None:
+    assert_on_the_callers_cupy_stream(table, SIMILAR)
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_calls_in_a_row_do_not_disturb_each_other(library: str) -> None:
+    """The next call's memory between launches may be that of the one before."""
+    calls = [Fixed(library, table, case) for case in SIMILAR]
+    for fixed in calls * 3:
+        fixed()
+    for fixed in calls:
+        fixed.check()
+
+
+def test_results_are_given_back_without_being_asked_for_places() -> None:
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", table, CASE)
+    fixed()
+    out, last = cuconv.selective_scan_fn(**fixed.arguments(with_outputs=False))
+    assert bool((out == fixed.arrays["out"]).all()) and bool((last == fixed.arrays["last_state_out"]).all())
+    assert last.dtype == cupy.float32

@@ -1,0 +1,84 @@
+"""Good calls of selective_state_update, small and with nearly every array: one to a kind of call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.causal_conv1d.varlen_calls import poisoned
+
+BATCH, TOKENS, HEADS, DIM, N, GROUPS, SLOTS, ROWS = 3, 2, 4, 3, 5, 2, 9, 4
+
+
+def by_token(xp: Any, *lead: int) -> dict[str, Any]:
+    """What has a value by token, with these axes before that of the heads."""
+    rows, grouped = (*lead, HEADS, DIM), (*lead, GROUPS, N)
+    arrays = {name: xp.ones(shape, np.float32) for name, shape in zip("xz", (rows, rows), strict=True)}
+    arrays |= {"dt": xp.ones(rows, np.float32), "B": xp.ones(grouped, np.float32), "C": xp.ones(grouped, np.float32)}
+    return {**arrays, "out": poisoned(xp, *rows)}
+
+
+def good(xp: Any, *lead: int) -> dict[str, Any]:
+    """What all calls have."""
+    return {
+        **by_token(xp, *lead),
+        "state": xp.ones((SLOTS, HEADS, DIM, N), np.float32),
+        "A": xp.ones((HEADS, DIM, N), np.float32),
+        "D": xp.ones((HEADS, DIM), np.float32),
+        "dt_bias": xp.ones((HEADS, DIM), np.float32),
+        "dt_softplus": True,
+    }
+
+
+def good_batch(xp: Any) -> dict[str, Any]:
+    """Several tokens, read from one slot and written to another."""
+    return {
+        **good(xp, BATCH, TOKENS),
+        "state_batch_indices": xp.asarray([3, 0, 1], np.int32),
+        "dst_state_batch_indices": xp.asarray([3, 4, 8], np.int64),
+        "intermediate_states_buffer": poisoned(xp, ROWS, TOKENS + 1, HEADS, DIM, N),
+        "intermediate_state_indices": xp.asarray([3, 0, 1], np.int32),
+    }
+
+
+def good_accepted(xp: Any) -> dict[str, Any]:
+    """A slot for every token, of which some were accepted."""
+    return {
+        **good(xp, BATCH, TOKENS),
+        "state_batch_indices": xp.asarray([[3, 0], [1, 2], [6, 5]], np.int32),
+        "num_accepted_tokens": xp.asarray([0, 2, 1], np.int32),
+        "intermediate_states_buffer": poisoned(xp, SLOTS, TOKENS, HEADS, DIM, N),
+    }
+
+
+def good_packed(xp: Any) -> dict[str, Any]:
+    """Sequences of 2, 0 and 4 tokens; of the last one the fourth is not stored."""
+    return {
+        **good(xp, 6),
+        "cu_seqlens": xp.asarray([0, 2, 2, 6], np.int32),
+        "state_batch_indices": xp.asarray([3, 0, 1], np.int32),
+        "dst_state_batch_indices": xp.asarray([[4, 5, 6], [7, 7, 7], [8, 0, 2]], np.int32),
+    }
+
+
+def good_heads(xp: Any) -> dict[str, Any]:
+    """One token, by head, every sequence in the slot of its number."""
+    return good(xp, BATCH)
+
+
+def good_bare(xp: Any) -> dict[str, Any]:
+    """Without heads and options."""
+    shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(("x", "dt"), (BATCH, DIM))}
+    shapes |= dict.fromkeys("BC", (BATCH, N))
+    shapes |= {"state": (BATCH, DIM, N), "A": (DIM, N)}
+    return {**{name: xp.ones(shape, np.float32) for name, shape in shapes.items()}, "out": poisoned(xp, BATCH, DIM)}
+
+
+GOOD: dict[str, Any] = {
+    "batch": good_batch,
+    "accepted": good_accepted,
+    "packed": good_packed,
+    "heads": good_heads,
+    "bare": good_bare,
+}

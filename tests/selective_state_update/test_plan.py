@@ -1,0 +1,180 @@
+"""What is planned for selective state updates: accesses are aligned, every row and element is exactly one lane's."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from cuconv.selective_state_update.operands import ARGUMENTS, Operands, operands
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuconv.runtime.call import Launch
+from cuconv.runtime.dtypes import FLOATS, INT32, DType
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
+from cuconv.runtime.layout import Layout
+from cuconv.selective_state_update.kernels import CAPACITIES, SelectiveStateUpdate, lanes
+from cuconv.selective_state_update.plan import plan
+from tests.cases import selective_state_update as table
+from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, some, variants
+from tests.selective_state_update.ssm_strategies import FLOATS as DTYPES
+from tests.selective_state_update.ssm_strategies import SsmCall, ssm_calls
+from tests.support.placement import place
+
+SIZES = st.tuples(st.integers(1, 5), st.integers(0, 6), st.sampled_from([1, 2, 3, 8, 37, 64, 100]))
+KINDS = st.fixed_dictionaries(
+    {
+        "d_state": st.one_of(st.sampled_from(CAPACITIES), st.integers(1, 512)),
+        "dtype": DTYPES,
+        "state_dtype": DTYPES,
+        "A_dtype": st.sampled_from(["", "float32"]),
+    }
+)
+
+
+@given(ssm_calls(KINDS, SIZES))
+@settings(max_examples=400)
+def test_every_row_and_element_is_one_lanes(call: SsmCall) -> None:
+    o = table.operands(call.case, call.placements)
+    launch = plan(o)
+    assert (launch is None) == (0 in o.x.shape)
+    if launch is None:
+        return
+    assert launch.kernel in variants()[SelectiveStateUpdate]
+    assert_aligned(o, launch)
+    assert_covered(o, launch)
+    assert_numbers(o, launch)
+
+
+def assert_aligned(o: Operands, launch: Launch) -> None:
+    """Every address that the vector width makes a lane access is a multiple of it."""
+    kernel: Any = launch.kernel
+    vec: int = kernel.vec
+    assert vec * o.state.itemsize <= 16
+    if vec == 1:
+        return
+    assert o.state.shape[-1] % vec == 0
+    whole = [o.state] + [o.intermediate_states_buffer] * (o.intermediate_states_buffer is not None)
+    for layout in whole:
+        assert_vectors(layout, vec)
+    for layout in [o.B, o.C] + [o.A] * (not kernel.tied):
+        # Read by as few accesses of at most 16 bytes as there can be.
+        assert_vectors(layout, min(vec, 16 // layout.itemsize))
+
+
+def assert_vectors(layout: Layout | None, vec: int) -> None:
+    assert layout is not None
+    *outer, last = zip(layout.shape, layout.strides, strict=True)
+    assert last[1] == 1 and last[0] % vec == 0
+    for places in product(*(some(length) for length, _ in outer)):
+        assert (layout.first + sum(i * stride for i, (_, stride) in zip(places, outer, strict=True))) % vec == 0
+
+
+def assert_covered(o: Operands, launch: Launch) -> None:
+    """Which rows a warp has, and which elements a lane, by the arithmetic of the kernel's first lines."""
+    kernel, n = launch.kernel, numbers_of(launch)
+    assert isinstance(kernel, SelectiveStateUpdate)
+    _, nheads, headdim, d_state = o.state.shape
+    rows = np.zeros((max(1, o.sequences), nheads, headdim), int)
+    for warp in range(launch.config.grid[0] * launch.config.block[0] // WARP_SIZE):
+        head_tile, tile = divmod(warp, int(n["row_tiles"][0]))
+        sequence, head = divmod(head_tile, int(n["nheads"][0]))
+        if sequence < len(rows):
+            rows[sequence, head, tile * kernel.tile : (tile + 1) * kernel.tile] += 1
+    assert (rows == 1).all()
+    sharing = lanes(kernel.d_state, kernel.vec)
+    groups = WARP_SIZE // sharing
+    in_tile = [lane // sharing + r * groups for lane in range(0, WARP_SIZE, sharing) for r in range(kernel.rows)]
+    assert sorted(in_tile) == list(range(kernel.tile)) and kernel.tile <= WARP_SIZE
+    chunks = ceil_div(kernel.d_state, kernel.vec * sharing)
+    begins = [(i * sharing + lane) * kernel.vec for i in range(chunks) for lane in range(sharing)]
+    elements = [begin + j for begin in begins if begin < d_state for j in range(kernel.vec)]
+    assert sorted(elements) == list(range(d_state))
+    assert kernel.masked == (d_state < kernel.d_state)
+
+
+def assert_numbers(o: Operands, launch: Launch) -> None:
+    """The kernel finds everything where the layouts say it is."""
+    n = numbers_of(launch)
+    assert (n["batch"], n["headdim"], n["d_state"]) == (o.sequences, o.state.shape[2], o.state.shape[3])
+    assert n["tokens"] == o.x.shape[1] and n["slots"] == o.state.shape[0]
+    assert n["group_heads"][0] * o.B.shape[2] == o.state.shape[1]
+    for name in ("state", "x", "dt", "out", "B", "C", "A", "D", "dt_bias", "z", "intermediate_states_buffer"):
+        if (layout := getattr(o, name)) is not None:
+            assert tuple(n[f"{name}_stride"]) == layout.strides
+    kernel: Any = launch.kernel
+    by_row = [(o.A, (1, 2)), (o.dt, (3,)), (o.dt_bias, (1,))]
+    is_tied = all(not layout.active(*axes) or not any(layout.active(*axes)) for layout, axes in by_row if layout)
+    assert kernel.tied == is_tied
+
+
+def large(dtype: DType, batch: int, nheads: int, headdim: int, d_state: int, sequences: int | None) -> list[Any]:
+    """The layouts of a call on dense arrays without options; of packed tokens where sequences are counted."""
+    rows, inner = (batch, nheads, headdim), (nheads, headdim, d_state)
+    count = batch if sequences is None else sequences
+    shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(("x", "dt", "out"), rows)}
+    shapes |= dict.fromkeys("BC", (batch, 1, d_state))
+    shapes |= {"state": (count, *inner), "A": inner}
+    found: dict[str, Any] = {name: place(dtype, shape).layout for name, shape in shapes.items()}
+    if sequences is not None:
+        found["cu_seqlens"] = place(INT32, (sequences + 1,)).layout
+    return [found.get(name) for name in ARGUMENTS]
+
+
+ANY = st.one_of(FEW, MANY)
+
+
+@given(st.sampled_from(FLOATS), ANY, ANY, ANY, st.integers(1, 512), st.one_of(st.none(), FEW, MANY))
+@settings(max_examples=600)
+def test_indices_fit_at_any_size(
+    dtype: DType, batch: int, nheads: int, headdim: int, d_state: int, sequences: int | None
+) -> None:
+    try:
+        o = operands(large(dtype, batch, nheads, headdim, d_state, sequences), True, False, -1, None, 10)
+        launch = plan(o)
+    except ValueError:
+        # Too large for one launch: said so, and before anything ran.
+        return
+    assert launch is not None
+    assert_aligned(o, launch)
+    kernel: Any = launch.kernel
+    warps = o.sequences * nheads * ceil_div(headdim, kernel.tile)
+    assert warps <= launch.config.grid[0] * launch.config.block[0] // WARP_SIZE <= MAX_DIVIDEND + WARP_SIZE
+    assert launch.config.grid[1:] == (1, 1)
+    within_a_slot = [o.state._replace(shape=(1, *o.state.shape[1:])), o.x, o.A, o.B]
+    if kernel.narrow:
+        assert all(-(2**31) <= edge < 2**31 for layout in within_a_slot for edge in layout.span)
+
+
+def test_narrow_offsets_are_common_and_wide_ones_possible() -> None:
+    def is_narrow(batch: int) -> Any:
+        launch = plan(operands(large(FLOATS[0], batch, 128, 64, 4, None), True, False, -1, None, 10))
+        assert launch is not None
+        return launch.kernel.narrow  # type: ignore[attr-defined]
+
+    # x has 2**13 floats a sequence.
+    assert is_narrow(2**16 - 1) and not is_narrow(2**16 + 1)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_every_way_to_be_unaligned(dtype: DType, tied: bool) -> None:
+    """All small offsets of the pool, B and A from an aligned address, and of their rows from each other."""
+    vectors = set()
+    for shift, gap in np.ndindex(8, 8):
+        for other_shift, other_gap in {(0, 0), (shift, gap), (shift ^ 4, gap), (0, gap ^ 2), (shift, 0)}:
+            layouts = dict(zip(ARGUMENTS, large(dtype, 3, 2, 5, 16, None), strict=True))
+            layouts["state"] = place(dtype, (3, 2, 5, 16), shift=shift, pad=(0, 0, 0, gap)).layout
+            layouts["B"] = place(dtype, (3, 1, 16), shift=int(other_shift), pad=(0, 0, int(other_gap))).layout
+            A = place(dtype, (2, 5, 16), shift=int(other_shift), pad=(0, 0, int(other_gap)))
+            layouts["A"] = (place(dtype, (2, 5, 16), repeated=(1, 2)) if tied else A).layout
+            if tied:
+                layouts["dt"] = place(dtype, (3, 2, 5), repeated=(2,)).layout
+            o = operands([layouts[name] for name in ARGUMENTS], True, False, -1, None, 10)
+            launch = plan(o)
+            assert launch is not None and launch.kernel.tied == tied  # type: ignore[attr-defined]
+            assert_aligned(o, launch)
+            vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
+    assert vectors == {vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= 16}

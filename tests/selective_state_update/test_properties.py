@@ -1,0 +1,210 @@
+"""Selective state updates of every kind on arrays that lie anywhere: NumPy, emulated and on a GPU."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cuconv
+from tests import emulator
+from tests.cases import selective_state_update as table
+from tests.selective_state_update import ssm
+from tests.selective_state_update.ssm import Case
+from tests.selective_state_update.ssm_strategies import FLOATS, SsmCall, ssm_calls
+from tests.support.bounds import ROUNDING
+from tests.support.compare import Between, assert_between, assert_close, check_results
+from tests.support.gpu import CupyArrays
+from tests.support.placement import Array, Placed
+from tests.support.runners import Runner
+from tests.support.strategies import SEEDS
+
+SMALL = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 3))
+SOME = st.tuples(st.integers(1, 6), st.integers(0, 4), st.sampled_from([1, 2, 3, 5, 8, 20]))
+LARGER = st.tuples(st.integers(1, 40), st.integers(0, 8), st.sampled_from([1, 3, 8, 40, 64, 100]))
+
+ANY_KIND = st.fixed_dictionaries(
+    {
+        "d_state": st.integers(1, 5),
+        "dtype": FLOATS,
+        "state_dtype": FLOATS,
+        "A_dtype": st.sampled_from(["", "float32"]),
+        "dtypes": st.sampled_from(["", "float32", "dt", "D", "dt D"]),
+    }
+)
+VECTORS = {"lies": "fused", "pool": "slot_strided", "others": "dense"}
+LARGER_WAY = {"force": "rows=2 narrow=0"}
+FEW_KINDS = st.sampled_from(
+    [
+        {"d_state": 16, "dtype": "float32"},
+        {"d_state": 128, "dtypes": "float32"},
+        {"d_state": 20, "state_dtype": "float32", **LARGER_WAY},
+        {"d_state": 16, "dtype": "float32", **VECTORS},
+        {"d_state": 128, "dtypes": "float32", **VECTORS, **LARGER_WAY},
+        {"d_state": 20, "state_dtype": "float32", **VECTORS},
+        {"d_state": 128, "dtype": "float16", "A_dtype": "", "seed": 3, **VECTORS},
+    ]
+)
+"""Whose specialisations are built soon; the case tables have the others."""
+
+
+def softplus(v: float) -> float:
+    return v if v > 20.0 else math.log1p(math.exp(v))
+
+
+def sequences_of(case: Case, x: Array, starts: Array | None) -> list[list[tuple[int, ...]]]:
+    """For every sequence where its tokens are in x."""
+    if starts is not None:
+        return [[(t,) for t in range(starts[i], starts[i + 1])] for i in range(len(starts) - 1)]
+    return [[(b,)] if case.tokens is None else [(b, t) for t in range(x.shape[1])] for b in range(len(x))]
+
+
+def start_of(case: Case, inputs: dict[str, Array], b: int) -> int:
+    """The slot that a sequence starts from; -1 when there is none."""
+    slot, slots = b, inputs.get("state_batch_indices")
+    if slots is not None and slots.ndim == 1:
+        slot = slots[b]
+    elif slots is not None:
+        column = max(int(inputs["num_accepted_tokens"][b]), 1) - 1
+        slot = slots[b, column] if column < slots.shape[1] else -1
+    return -1 if slot == case.pad_slot_id or slot >= len(inputs["state"]) else int(slot)
+
+
+def formula(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
+    """The definition, one number at a time: the result, and states before they are rounded."""
+    x, state = inputs["x"], inputs["state"]
+    out = np.zeros(x.shape)
+    found = {name: inputs[name].astype(np.float64) for name in ssm.UPDATED if name in inputs}
+    for b, tokens in enumerate(sequences_of(case, x, inputs.get("cu_seqlens"))):
+        start = start_of(case, inputs, b)
+        if start < 0:
+            continue
+        for row in np.ndindex(*state.shape[1:-1]):
+            numbers = state[(start, *row)].astype(float).tolist()
+            for t, at in enumerate(tokens):
+                out[at + row], numbers = step(case, inputs, row, at, numbers)
+                for name, place in targets_of(case, inputs, b, t, start, t + 1 == len(tokens)):
+                    found[name][place + row] = numbers
+    return {"out": out, **found}
+
+
+def step(
+    case: Case, inputs: dict[str, Array], row: tuple[int, ...], at: tuple[int, ...], numbers: list[float]
+) -> tuple[float, list[float]]:
+    """The result of one row at one token, and its state after it."""
+    group = (row[0] // (case.heads // case.groups),) if case.heads else ()
+    x, dt = float(inputs["x"][at + row]), float(inputs["dt"][at + row])
+    if "dt_bias" in inputs:
+        dt += float(inputs["dt_bias"][row])
+    if case.softplus:
+        dt = softplus(dt)
+    A, B, C = inputs["A"][row], inputs["B"][at + group], inputs["C"][at + group]
+    numbers = [s * math.exp(dt * float(a)) + dt * float(b) * x for s, a, b in zip(numbers, A, B, strict=True)]
+    y = math.fsum(s * float(c) for s, c in zip(numbers, C, strict=True))
+    if "D" in inputs:
+        y += float(inputs["D"][row]) * x
+    if "z" in inputs:
+        z = float(inputs["z"][at + row])
+        y *= z / (1.0 + math.exp(-z))
+    return y, numbers
+
+
+def targets_of(
+    case: Case, inputs: dict[str, Array], b: int, t: int, start: int, is_last: bool
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Where the state after a token goes: arrays and places in them."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    to = inputs.get("dst_state_batch_indices", inputs["state_batch_indices"] if case.accepted else None)
+    if to is None or to.ndim == 1:
+        slot = (start if to is None else int(to[b])) if is_last else -1
+    else:
+        slot = int(to[b, t]) if t < to.shape[1] else -1
+    if 0 <= slot < len(inputs["state"]) and slot != case.pad_slot_id and not case.frozen:
+        found.append(("state", (slot,)))
+    buffer, rows = (inputs.get("intermediate_states_buffer"), inputs.get("intermediate_state_indices"))
+    row = start if rows is None else int(rows[b])
+    if buffer is not None and 0 <= row < len(buffer) and t < buffer.shape[1]:
+        found.append(("intermediate_states_buffer", (row, t)))
+    return found
+
+
+def place_call(call: SsmCall, seed: int) -> dict[str, Placed]:
+    """Memory for a call's arrays."""
+    inputs = {name: lies for name, lies in call.placements.items() if name not in ssm.OUTPUTS}
+    return {**ssm.fill(call.case, inputs, seed), "out": Placed(call.placements["out"])}
+
+
+def inputs_of(placed: dict[str, Placed]) -> dict[str, Array]:
+    return {name: each.array for name, each in placed.items() if name not in ssm.OUTPUTS}
+
+
+@given(ssm_calls(ANY_KIND, SMALL), SEEDS)
+def test_numpy_follows_the_formula(call: SsmCall, seed: int) -> None:
+    before = place_call(call, seed)
+    after = {name: placed.copy() for name, placed in before.items()}
+    arrays = {name: placed.array for name, placed in after.items()}
+    out = cuconv.selective_state_update(**table.arguments(call.case, arrays))
+    assert out is arrays["out"]
+    inputs = inputs_of(before)
+    wanted = formula(call.case, inputs)
+    assert_close("out", out, wanted["out"], 1.000001 * ROUNDING[call.case.dtype], 2.0**-25)
+    for name in ssm.UPDATED:
+        if name in wanted:
+            # Sums of other orders are rounded to other sides now and then.
+            numbers, dtype = wanted[name], arrays[name].dtype
+            low, high = (np.float32(numbers + sign * 1e-12 * (1 + np.abs(numbers))) for sign in (-1, 1))
+            stays = np.isnan(numbers)
+            bounds = [np.where(stays, inputs[name], limit.astype(dtype)) for limit in (low, high)]
+            assert_between(name, arrays[name], Between(*bounds))
+    check_results(table, call.case, before, {name: placed.buffer for name, placed in after.items()})
+
+
+@given(ssm_calls(FEW_KINDS, SOME), SEEDS)
+@settings(max_examples=120)
+def test_emulated_kernels_follow_the_oracle(call: SsmCall, seed: int) -> None:
+    if (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    before = place_call(call, seed)
+    after = {name: placed.copy() for name, placed in before.items()}
+    launch = table.launch_on(call.case, call.placements)
+    if launch is not None:
+        tensors = table.tensors({name: placed.array for name, placed in after.items()})
+        emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
+    check_results(table, call.case, before, {name: placed.buffer for name, placed in after.items()})
+
+
+@pytest.mark.gpu
+@given(ssm_calls(FEW_KINDS, LARGER, 9), SEEDS)
+def test_gpu_follows_the_oracle(call: SsmCall, seed: int) -> None:
+    before = place_call(call, seed)
+    uploaded = {name: CupyArrays.upload(placed) for name, placed in before.items()}
+    views = {name: view for name, (_, view) in uploaded.items()}
+    cuconv.selective_state_update(**table.arguments(call.case, views))
+    check_results(
+        table, call.case, before, {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()}
+    )
+
+
+WRONG = [-(2**62), -(2**31) - 1, -(2**31), -5, 2**31 - 1, 2**31, 2**62]
+INDEXED = (
+    Case(6, 2, 6, 128, tokens=3, targets="one", steps="row", index="int64", tied="all"),
+    Case(6, 2, 6, 128, tokens=2, accepted=True, targets="each", steps="slot", index="int64", tied="all"),
+    Case("2+3+0+1+2", 2, 6, 128, accepted=True, steps="row", columns=2, index="int64", tied="all"),
+    Case("2+3+0+1+2", 2, 6, 128, targets="each", columns=2, index="int64", tied="all"),
+)
+
+
+@pytest.mark.parametrize("case", INDEXED, ids=lambda case: case.id)
+@pytest.mark.parametrize("seed", range(6))
+def test_wrong_indices_write_nowhere_else(case: Case, seed: int, run: Runner) -> None:
+    """Whatever they say, memory that is not the call's stays untouched."""
+    values, random = table.inputs(case), np.random.default_rng(seed)
+    for name in ssm.INDICES:
+        if name in values:
+            right = values[name]
+            is_wrong = random.uniform(size=right.shape) < 0.4
+            values[name] = np.where(is_wrong, random.choice([*WRONG, len(values["state"])], right.shape), right)
+    run(table, case, values)

@@ -1,0 +1,142 @@
+"""Calls on arrays that stay where they are on a GPU, and whose contents change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuconv
+from tests import cases
+from tests.cases import (
+    causal_conv1d_qkv_split,
+    causal_conv1d_split,
+    causal_conv1d_update,
+    causal_conv1d_update_qkv_split,
+    causal_conv1d_update_split,
+    causal_conv1d_varlen_fn,
+    causal_conv1d_varlen_states,
+    selective_scan_fn,
+    selective_scan_varlen_fn,
+    selective_state_update,
+)
+from tests.causal_conv1d.test_dense_gpu_semantics import CYCLES, SPIN
+from tests.families.test_numerics import place_arguments
+from tests.support.compare import check_results
+from tests.support.gpu import CupyArrays, TorchTensors
+
+BATCHES = ("20+3+0+40+off2", "1+30+33+0+off1", "0+0+0+0+off65", "65+0+0+0")
+"""As many sequences of as many tokens in all."""
+
+
+def of_batches(module: ModuleType, *fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
+    """A function's cases that differ only in what their arrays hold."""
+    return module, [module.Case(fixed[0], batch, *fixed[1:], **options) for batch in BATCHES]
+
+
+def of_steps(module: ModuleType, *fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
+    """The same of decode steps, which have other numbers and values when they are called otherwise."""
+    case = module.Case(*fixed, **options)
+    changes: Any = [{"slots": slots, "scale": scale} for scale in (1.0, 2.0) for slots in ("odd", "permuted")]
+    return module, [replace(case, **change) for change in changes]
+
+
+def of_updates(*fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
+    """The same of state space models."""
+    case = selective_state_update.Case(*fixed, dtype="float32", **options)
+    changes: Any = [{"odd": odd, "loud": loud} for loud in (1.0, 2.0) for odd in (True, False)]
+    return selective_state_update, [replace(case, **change) for change in changes]
+
+
+ODD: Any = {"slots": "odd", "index": "int64"}
+WINDOWS: Any = {"window": "channels", "rows": True}
+ROWS = selective_scan_fn.Case(2, 24, 65, dtype="float32", without="chunk_states_out")
+CALLS = {
+    "channels": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", **ODD),
+    "tokens": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", layout="tokens", initial="all"),
+    "split": of_batches(causal_conv1d_split, (16, 5, 3), 4, "float32", **ODD),
+    "qkv": of_batches(causal_conv1d_qkv_split, (1, 1, 2, 8, 8, 4), 4, "float32", **ODD),
+    "normalised": of_batches(causal_conv1d_qkv_split, (1, 1, 2, 8, 8, 4), 4, "float32", l2norm=True),
+    "states": of_batches(causal_conv1d_varlen_states, 24, 4, "float32"),
+    "step": of_steps(causal_conv1d_update, 24, 5, None, 4, "float32", pool="columns_and_one"),
+    "ring": of_steps(causal_conv1d_update, 24, 5, 3, 4, "float32", mode="circular", index="int64", **WINDOWS),
+    "accepted": of_steps(causal_conv1d_update, 24, 5, 3, 4, "float32", mode="accepted", index="mixed"),
+    "step_split": of_steps(causal_conv1d_update_split, (16, 5, 3), 5, None, 4, "float32", mode="circular"),
+    "step_qkv": of_steps(causal_conv1d_update_qkv_split, (1, 1, 2, 8, 8, 4), 5, 3, 4, "float32"),
+    "scan": (selective_scan_fn, [replace(ROWS, loud=loud) for loud in (1.0, 2.0, 4.0, 8.0)]),
+    "scan_packed": of_batches(selective_scan_varlen_fn, 24, 16, None, "float32", **ODD),
+    "ssm": of_updates(7, 0, 24, 16, index="int64"),
+    "ssm_tokens": of_updates(7, 4, 6, 16, 2, tokens=3, tied="all", targets="one", steps="row"),
+    "ssm_accepted": of_updates(7, 4, 6, 16, 2, tokens=2, accepted=True, columns=3, index="mixed"),
+    "ssm_rounded": of_updates(7, 4, 6, 16, 2, tied="all", state_dtype="float16", seed="array"),
+    "ssm_packed": (
+        selective_state_update,
+        [
+            selective_state_update.Case(batch, 4, 6, 16, 2, dtype="float32", targets="each", columns=3)
+            for batch in ("3+1+0+2+off2", "1+4+2+0+off1", "0+0+0+0+off8", "8+0+0+0")
+        ],
+    ),
+}
+
+
+class Fixed:
+    """A call's arrays on the GPU, into which the contents of similar calls' go."""
+
+    def __init__(self, library: str, module: ModuleType, case: Any) -> None:
+        self.library = pytest.importorskip(library)
+        self._copies = CupyArrays if library == "cupy" else TorchTensors
+        self._module = module
+        self._case = case
+        self._before = place_arguments(module, case)
+        self._uploaded = {name: self._copies.upload(placed) for name, placed in self._before.items()}
+        self.arrays = {name: view for name, (_, view) in self._uploaded.items()}
+
+    def take(self, other: Fixed) -> None:
+        """Hold what a similar call's arrays hold, and expect its results; copies on the current stream."""
+        self._case, self._before = other._case, other._before
+        for name, (new, _) in other._uploaded.items():
+            old = self._uploaded[name][0]
+            if self._copies is CupyArrays:
+                old.data.copy_from_device_async(new.data, old.nbytes)
+            else:
+                old.copy_(new)
+
+    def arguments(self, *, with_outputs: bool = True) -> dict[str, Any]:
+        names = [name for name in self.arrays if with_outputs or name not in self._module.OUTPUTS]
+        arguments: dict[str, Any] = self._module.arguments(self._case, {name: self.arrays[name] for name in names})
+        return arguments
+
+    def __call__(self, **changes: Any) -> Any:
+        return getattr(cuconv, cases.function_name(self._module))(**{**self.arguments(), **changes})
+
+    def wait(self) -> None:
+        self.library.cuda.Device().synchronize() if self._copies is CupyArrays else self.library.cuda.synchronize()
+
+    def check(self) -> None:
+        """What the call should have written is there; waits for the device."""
+        self.wait()
+        after = {name: self._copies.download(buffer) for name, (buffer, _) in self._uploaded.items()}
+        check_results(self._module, self._case, self._before, after)
+
+
+def assert_on_the_callers_cupy_stream(module: ModuleType, similar: list[Any]) -> None:
+    """A call runs behind what is already on CuPy's current stream, and does not wait for it."""
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", module, similar[0])
+    fixed()
+    spin = cupy.RawKernel(SPIN, "spin")
+    spin((1,), (1,), (np.int64(1),))
+    late = Fixed("cupy", module, similar[1])
+    fixed.wait()
+    side, done = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
+    with side:
+        spin((1,), (1,), (np.int64(CYCLES),))
+        fixed.take(late)
+        fixed()
+        done.record(side)
+    assert not done.done, "the call waited for the device"
+    done.synchronize()
+    fixed.check()

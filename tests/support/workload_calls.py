@@ -1,0 +1,17 @@
+"""A workload's call on NumPy arrays, with everything as it is afterwards: a right runner, to be broken by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cuconv
+from cuconv.runtime.workload import Workload
+from tests.support.placement import Array
+
+
+def numpy_path(workload: Workload, arrays: Mapping[str, Array], **options: Any) -> dict[str, Array]:
+    """The arguments, some of them updated in place, and the results under out0, out1 and so on."""
+    results = getattr(cuconv, workload.function)(**{**workload.call(arrays), **options})
+    outs = results if isinstance(results, tuple) else (results,)
+    return {**arrays, **{f"out{i}": out for i, out in enumerate(outs)}}
