@@ -1,4 +1,4 @@
-"""NumPy arrays that stand in for a GPU's: public functions check, plan and allocate for them, and the emulator runs it."""
+"""NumPy arrays in place of a GPU's: public functions check, plan and allocate for them, and the emulator runs them."""
 
 from __future__ import annotations
 
