@@ -27,9 +27,9 @@ struct SelectiveScanTilesFwdTraits {
     static_assert(ScanSegment<Shape>::kChunk % Shape::kTile == 0);
 };
 
-template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kStatesOnly,
-          typename Traits =
-              SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident, kStatesOnly>>
+template <
+    typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kStatesOnly,
+    typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident, kStatesOnly>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_tiles_fwd_kernel(const SelectiveScanTilesFwdParams params) {
     using Shape = typename Traits::Shape;

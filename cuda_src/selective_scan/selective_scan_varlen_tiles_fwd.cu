@@ -3,9 +3,9 @@
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
 // to 16 bytes, wherever among them a sequence begins; d_state up to 16; the pool (slots, dim, d_state) of any strides.
-// kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many lanes,
-// each with a part of the states. When sequences are alike a block has one of them. When they are mixed the first
-// blocks visit the long ones `before`, `before + long_at_a_time`, … The other blocks have runs of neighbouring
+// kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many
+// lanes, each with a part of the states. When sequences are alike a block has one of them. When they are mixed the
+// first blocks visit the long ones `before`, `before + long_at_a_time`, … The other blocks have runs of neighbouring
 // sequences: one lane owns a channel of a short one, and those of few tokens are walked token by token
 // (selective_scan/scan_few.cuh). The padding before the first sequence and behind the last counts as sequences, too,
 // the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's channels.
@@ -59,8 +59,8 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
           bool kMixed,
-          typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens,
-                                                              kResident, kMixed>>
+          typename Traits =
+              SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens, kResident, kMixed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
     const SelectiveScanVarlenOperands& p = params.operands;

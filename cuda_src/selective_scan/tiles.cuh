@@ -3,8 +3,8 @@
 
 #include "common/vec.cuh"
 
-// kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts interleaved
-// partitions of the states. Work that does not depend on the state is shared out among the partitions.
+// kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts
+// interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions.
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_>
 struct TileShape {
     using input_t = T;
