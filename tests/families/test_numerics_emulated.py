@@ -44,7 +44,8 @@ def prebuilt(request: pytest.FixtureRequest) -> None:
 def test_emulated(module: ModuleType, case: Any) -> None:
     before = place_arguments(module, case)
     after = {name: placed.copy() for name, placed in before.items()}
-    call(module, case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
+    with cases.running(module, case):
+        call(module, case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
     check_results(module, case, before, {name: placed.buffer for name, placed in after.items()})
 
 

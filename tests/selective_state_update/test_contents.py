@@ -11,7 +11,7 @@ import cuconv
 from tests.causal_conv1d.test_dense_bad_input import KINDS, Change, module_of, value
 from tests.causal_conv1d.update_calls import also
 from tests.causal_conv1d.varlen_calls import Row, refuse
-from tests.selective_state_update.ssu_calls import BATCH, GOOD, SLOTS, TOKENS
+from tests.selective_state_update.good_calls import BATCH, GOOD, SLOTS, TOKENS
 
 SLOT, TARGET, ACCEPTED = "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens"
 ROW, STARTS = "intermediate_state_indices", "cu_seqlens"
