@@ -79,7 +79,7 @@ def planned(given: dict[str, Placement], form: Form = WHOLE, pad_slot_id: int = 
 
 
 def shares(launch: Launch) -> tuple[Any, Any, Any]:
-    """First channel and sequence of every thread, and whether it has any: UpdateShare of causal_conv1d/conv_update.cuh."""
+    """First channel and sequence of every thread, and whether it has any, as conv_update.cuh shares them out."""
     n, kernel = numbers_of(launch), launch.kernel
     block, thread = np.indices((launch.config.grid[0], launch.config.block[0])).astype(np.int64)
     block_vecs, dim_blocks, rows = int(n["block_vecs"][0]), int(n["dim_blocks"][0]), int(n["rows"])

@@ -145,7 +145,7 @@ def test_a_torch_tensor_on_the_cpu_is_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError) as caught:
         cuconv.causal_conv1d_fn(torch.ones(2, 6, 9), torch.ones(6, 4))
-    wanted = "x: got an array on the CPU; wanted a CUDA device (a NumPy array is convolved on the CPU)"
+    wanted = "x: got an array on the CPU; wanted a CUDA device (NumPy arrays are computed on the CPU)"
     assert str(caught.value) == wanted
 
 
