@@ -55,13 +55,13 @@ def channel_tile_tokens(itemsize: int, width: int, dim_vecs: int) -> int:
     return tokens if dim_vecs >= 8 else tokens // 2 if dim_vecs > 1 else tokens // 4
 
 
-MAX_SLOTS = 4
+MAX_LANE_VECS = 4
 """Vectors of a row that a lane has in flight: causal_conv1d_fwd falls from 0.96 of copy to 0.87 with 2, 0.94 with 8."""
 
 
-def slots_for(row_vecs: int) -> int:
+def lane_vecs_for(row_vecs: int) -> int:
     """Vectors in flight per lane, chosen so that the tiles of rows of `row_vecs` vectors are filled evenly."""
-    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_SLOTS)
+    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_LANE_VECS)
     return ceil_div(ceil_div(row_vecs, tiles), WARP_SIZE)
 
 
@@ -89,13 +89,13 @@ def _dense_axes() -> Iterator[dict[str, Any]]:
 class RowKernel(Kernel):
     """Base of the kernels of whole sequences with vectors along the sequence."""
 
-    SLOTS: ClassVar[tuple[int, ...]]
+    LANE_VECS: ClassVar[tuple[int, ...]]
 
     width: int
     input_t: DType
     weight_t: DType
     vec: int
-    slots: int
+    lane_vecs: int
     silu: bool
     seq_idx: bool
     states: bool
@@ -103,19 +103,19 @@ class RowKernel(Kernel):
     @classmethod
     def variants(cls) -> Iterator[RowKernel]:
         for axes in _dense_axes():
-            for slots in cls.SLOTS:
-                yield cls(slots=slots, **axes)
+            for lane_vecs in cls.LANE_VECS:
+                yield cls(lane_vecs=lane_vecs, **axes)
 
 
 @dataclass(frozen=True)
 class CausalConv1dFwd(RowKernel):
-    """Long rows: a warp owns a tile of one (batch, channel) row, `slots` vectors a lane."""
+    """Long rows: a warp owns a tile of one (batch, channel) row, `lane_vecs` vectors a lane."""
 
-    SLOTS: ClassVar[tuple[int, ...]] = tuple(range(1, MAX_SLOTS + 1))
+    LANE_VECS: ClassVar[tuple[int, ...]] = tuple(range(1, MAX_LANE_VECS + 1))
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division]:
         """The launch for batch * dim rows of `row_vecs` vectors."""
-        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.slots)
+        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         tiles = batch * dim * row_tiles
         if tiles > MAX_DIVIDEND:
             raise ValueError(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
@@ -125,25 +125,25 @@ class CausalConv1dFwd(RowKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dShortseqFwd(RowKernel):
-    """Short rows: a lane owns one vector of a batch entry's list of vectors, in `slots` consecutive batch entries."""
+    """Short rows: a lane owns one vector of a batch entry's list of vectors, in `lane_vecs` consecutive batch entries."""
 
-    SLOTS: ClassVar[tuple[int, ...]] = (1, 2)
+    LANE_VECS: ClassVar[tuple[int, ...]] = (1, 2)
     """Batch entries that a lane serves; 4 need more registers and reach 0.93 of copy on 64-step rows, 2 reach 0.95."""
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division]:
         """The launch for batch * dim rows of `row_vecs` vectors."""
         blocks = ceil_div(dim * row_vecs, self.threads)
         division = {"row_vecs": fast_div(row_vecs), "blocks": fast_div(blocks), "batch_vecs": dim * row_vecs}
-        return self.config(blocks * ceil_div(batch, self.slots)), division
+        return self.config(blocks * ceil_div(batch, self.lane_vecs)), division
 
 
 @dataclass(frozen=True)
 class CausalConv1dOddseqFwd(RowKernel):
     """Short rows of any length that lie end to end: a lane owns one vector of a batch entry taken as one row, in
-    `slots` consecutive batch entries.
+    `lane_vecs` consecutive batch entries.
     """
 
-    SLOTS: ClassVar[tuple[int, ...]] = (1, 2)
+    LANE_VECS: ClassVar[tuple[int, ...]] = (1, 2)
     """Batch entries that a lane serves."""
 
     @classmethod
@@ -156,7 +156,7 @@ class CausalConv1dOddseqFwd(RowKernel):
         batch_vecs = ceil_div(dim * seqlen, self.vec)
         blocks = ceil_div(batch_vecs, self.threads)
         division = {"row": fast_div(seqlen), "blocks": fast_div(blocks), "batch_vecs": batch_vecs}
-        return self.config(blocks * ceil_div(batch, self.slots)), division
+        return self.config(blocks * ceil_div(batch, self.lane_vecs)), division
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ class CausalConv1dVarlenL2normFwd(Kernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenRowsFwd(Kernel):
-    """Contiguous tokens: a warp owns a tile of one channel's tokens, `slots` vectors a lane, or the prefix of a
+    """Contiguous tokens: a warp owns a tile of one channel's tokens, `lane_vecs` vectors a lane, or the prefix of a
     sequence in 32 channels.
     """
 
@@ -312,18 +312,18 @@ class CausalConv1dVarlenRowsFwd(Kernel):
     weight_t: DType
     state_t: DType
     vec: int
-    slots: int
+    lane_vecs: int
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
         for axes in _varlen_axes():
-            for slots in range(1, MAX_SLOTS + 1):
-                yield cls(slots=slots, **axes)
+            for lane_vecs in range(1, MAX_LANE_VECS + 1):
+                yield cls(lane_vecs=lane_vecs, **axes)
 
     def launch_config(self, dim: int, row_vecs: int, sequences: int) -> tuple[LaunchConfig, Division]:
         """The launch for `dim` rows of `row_vecs` vectors."""
-        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.slots)
+        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         most = self.constants["kGroup"]
         group = min(dim, most)
         if group * row_tiles + self.warps > MAX_DIVIDEND:

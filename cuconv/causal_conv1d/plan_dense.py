@@ -11,7 +11,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dShortseqFwd,
     channel_tile_tokens,
     channel_vector_bytes,
-    slots_for,
+    lane_vecs_for,
     taps_are_packed,
 )
 from cuconv.runtime.call import Launch, Plan
@@ -107,7 +107,7 @@ def _end_to_end_vector(o: Operands) -> int:
 
 
 def _end_to_end(o: Operands, vec: int) -> Launch:
-    kernel = CausalConv1dOddseqFwd(slots=min(o.x.shape[0], 2), **_axes(o, vec))
+    kernel = CausalConv1dOddseqFwd(lane_vecs=min(o.x.shape[0], 2), **_axes(o, vec))
     config, division = kernel.launch_config(*o.x.shape)
     return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
 
@@ -116,9 +116,9 @@ def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     batch, dim, _ = o.x.shape
     kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
     if _prefers_short(batch, dim, row_vecs):
-        kernel = CausalConv1dShortseqFwd(slots=min(batch, 2), **_axes(o, vec))
+        kernel = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
     else:
-        kernel = CausalConv1dFwd(slots=slots_for(row_vecs), **_axes(o, vec))
+        kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), **_axes(o, vec))
     config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
 

@@ -13,7 +13,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenShortrowsFwd,
     channel_tile_tokens,
     channel_vector_bytes,
-    slots_for,
+    lane_vecs_for,
     taps_are_packed,
 )
 from cuconv.runtime.call import Launch, Plan
@@ -103,7 +103,7 @@ def _rows(o: Operands) -> Launch:
     vec = widest_vector(o.x.itemsize, *differences)
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
     row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
-    kernel = CausalConv1dVarlenRowsFwd(slots=slots_for(row_vecs), **_axes(o, vec))
+    kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs_for(row_vecs), **_axes(o, vec))
     config, division = kernel.launch_config(dim, row_vecs, o.sequences)
     return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
 

@@ -1,13 +1,12 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for the next tokens of sequences whose last inputs are
-// the last kWidth - 1 columns of a pool of states; then these move left, and the new inputs follow.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for the next tokens of sequences with their last
+// inputs in the last kWidth - 1 columns of a pool of states, which then move left to make room for the new inputs.
 //
 // Layout: x (batch, dim, seqlen) of any strides, channels contiguous when kVec > 1; the columns of a state contiguous,
-// and so one channel after another. A thread owns kVec channels of kSequences sequences: it loads their states as
-// vectors along columns and channels, all before it uses the first, keeps one in registers for all tokens, and stores
-// it once.
+// one channel after another. A thread owns kVec channels of kSequences sequences. It loads their states as vectors
+// along columns and channels, all before it uses the first, keeps each in registers for all tokens, and stores it once.
 //
 // kWidth      filter taps              input_t  x and outputs         weight_t  weight, and bias unless float
-// kStateLen   columns                  state_t  the pool of states    kVec      channels a thread
+// kStateLen   columns of a state       state_t  the pool of states    kVec      channels a thread
 // kSilu       silu after the sum       kRanges  as Ranges (causal_conv1d/conv_ranges.cuh)
 // kSequences  sequences a thread
 #include "causal_conv1d/conv_update.cuh"
@@ -21,8 +20,8 @@ template <int kWidth, typename input_t, typename weight_t, typename state_t, int
 struct CausalConv1dUpdateRowsTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
-    static constexpr int kFirst = kStateLen - (kWidth - 1);  // live column
-    static_assert(kWidth >= 1 && kWidth <= 16 && kFirst >= 0 && kStateLen > 0);
+    static constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
+    static_assert(kIsWidth<kWidth> && kFirst >= 0 && kStateLen > 0);
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
