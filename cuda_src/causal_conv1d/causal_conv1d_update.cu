@@ -8,7 +8,7 @@
 //
 // kWidth   filter taps           input_t  x and outputs         weight_t  weight, and bias unless float
 // state_t  the pool of states    kVec     channels a thread     kSilu     silu after the sum
-// kRanges  as Ranges (causal_conv1d/conv_ranges.cuh)
+// kRanges  how channels fall into ranges
 // kSequences  sequences a thread where there is one token, no ring, no rejected token and no intermediate window; else
 // 0
 #include "causal_conv1d/conv_update.cuh"
@@ -17,7 +17,7 @@ struct CausalConv1dUpdateParams {
     CausalConv1dUpdateOperands operands;
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
           int kSequences>
 struct CausalConv1dUpdateTraits {
     static constexpr int kThreads = 128;
@@ -207,26 +207,25 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
 }
 
 template <
-    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
+    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
     int kSequences,
     typename Traits = CausalConv1dUpdateTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges, kSequences>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_kernel(const CausalConv1dUpdateParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
-    constexpr Ranges kTo = static_cast<Ranges>(kRanges);
     const CausalConv1dUpdateOperands& p = params.operands;
     const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
     if (share.is_empty) return;
     if constexpr (kSequences > 0) {
-        update_single<Filter, kWidth, input_t, state_t, kVec, kTo, kSequences>(p, share);
+        update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences>(p, share);
     } else {
         const StateColumns<state_t, kVec> columns{&p, load_slot(p, share.first), share.channel};
         const StatePlace<kWidth - 1> place(p, share.first);
         const Filter filter(typename Filter::Raw(p, share.channel));
         if (columns.slot >= 0 && place.is_valid) {
-            update_tokens<Filter, kWidth, input_t, state_t, kVec, kTo>(p, share.first, columns, place, filter);
+            update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges>(p, share.first, columns, place, filter);
         } else {
-            store_no_tokens<input_t, kVec, kTo>(p, share.first, share.channel);
+            store_no_tokens<input_t, kVec, kRanges>(p, share.first, share.channel);
         }
     }
 }
