@@ -95,8 +95,14 @@ class _Loaded:
 arrays.register(EmulatedArray, EmulatedFamily)
 
 
-def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """The function on these arguments, its NumPy arrays, also in tuples, as if they were on a GPU."""
+def call(function: Callable[..., Any], arguments: dict[str, Any], seed: int = 0) -> Any:
+    """Calls the function with its NumPy arrays, also those in tuples, as if they were on a GPU.
+
+    Blocks and threads run in the order that the seed gives.
+    """
+    device = arrays.family(EmulatedArray(np.empty(0, np.float32)))
+    assert isinstance(device, EmulatedFamily)
+    device.seed = seed
     return function(**{name: _emulated(value) for name, value in arguments.items()})
 
 

@@ -97,6 +97,10 @@ class SyncwarpMissing(Broken):
     unit = "syncwarp_missing"
 
 
+class WarpsInLockstep(Broken):
+    unit = "warps_in_lockstep"
+
+
 class WrongMask(Broken):
     unit = "wrong_mask"
 
