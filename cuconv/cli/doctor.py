@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,10 @@ from cuconv.jit import cache, contents, source
 
 VARIABLES = ("CUCONV_CACHE_DIR", "CUCONV_CHECK", "CUDA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_HOME")
 SCARCE = 100e6
-"""Bytes on the cache's disk below which it is worth a word."""
+"""Free bytes on the cache's disk below which the doctor says so."""
+
+ANOTHER_FOLDER = 'export CUCONV_CACHE_DIR="$HOME/another-folder"'
+"""The fix for a cache folder that this user cannot use."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +91,15 @@ def _cache() -> Iterator[Finding]:
     try:
         for folder in folders:
             cache.check_writable(folder)
+    except cache.Untrusted as error:
+        text = f"{root} is not used where other users could change it: {error.filename}: {error.strerror}"
+        is_ours = os.stat(error.filename).st_uid == os.geteuid()
+        fix = f"chmod -R go-w {shlex.quote(error.filename)}" if is_ours else ANOTHER_FOLDER
+        yield Finding("cache", "wrong", text, fix, facts)
+        return
     except OSError as error:
         text = f"{root} cannot be written, so that every process compiles its kernels again: {error}"
-        yield Finding("cache", "wrong", text, 'export CUCONV_CACHE_DIR="$HOME/another-folder"', facts)
+        yield Finding("cache", "wrong", text, ANOTHER_FOLDER, facts)
         return
     free = shutil.disk_usage(root).free
     text = f"{root} can be written, {size_text(free)} are free"

@@ -71,7 +71,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     root = cache.folder()
     for arch in targets:
         try:
-            cache.check_writable(root / arch)
+            for folder in (root, root / arch):
+                cache.check_writable(folder)
+        except cache.Untrusted as error:
+            raise CannotRun(
+                f"the kernel cache {root} is not used where other users could change it: "
+                f"{error.filename}: {error.strerror}. {cache.remedy(error)}"
+            ) from None
         except OSError as error:
             raise CannotRun(
                 f"the kernel cache {root} cannot be written ({error}): set CUCONV_CACHE_DIR to a folder that can be"

@@ -48,7 +48,7 @@ def test_warps_that_trust_in_lockstep_give_wrong_numbers() -> None:
 
     def is_wrong(seed: int) -> bool:
         out = run(broken.WarpsInLockstep(128), row(128), row(128) * 0, seed=seed)
-        # The lanes of a pair add each other's: thread i that of thread 127 - (i ^ 1), once with 0 and once with 1 added.
+        # Thread i sums x + round of thread 127 - (i ^ 1) over both rounds.
         return bool((out != 2 * (127 - (np.arange(128) ^ 1)) + 1).any())
 
     assert not any(map(is_wrong, TURNS))

@@ -158,12 +158,9 @@ void run_block(Orders& orders) {
     for (Thread& thread : block.threads) thread.state = State::kReady;
     const std::vector<unsigned> warps = orders.draw(count_warps()), lanes = orders.draw(kWarp);
     for (;;) {
-        bool anyone_ran = false;
-        switch (orders.manner) {
-            case Manner::kTurns: anyone_ran = run_turns(orders); break;
-            case Manner::kFixedPriority: anyone_ran = run_first(warps, lanes); break;
-            case Manner::kBursts: anyone_ran = run_burst(orders); break;
-        }
+        const bool anyone_ran = orders.manner == Manner::kTurns           ? run_turns(orders)
+                                : orders.manner == Manner::kFixedPriority ? run_first(warps, lanes)
+                                                                          : run_burst(orders);
         if (anyone_ran || wake_yielded()) continue;
         if (has_returned()) return;
         report_deadlock();
