@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import platform
@@ -12,11 +13,20 @@ import warnings
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from cuconv.cli import cuda_probes, kernel_probe
 from cuconv.cli.cache import REPAIR, is_stale
 from cuconv.cli.console import OK, WRONG, Console, size_text
-from cuconv.cli.finding import Finding, Probe, isolated, pip_install, reason_of
+from cuconv.cli.finding import (
+    NEEDED_PACKAGES,
+    Finding,
+    Probe,
+    absent_packages,
+    isolated,
+    pip_install,
+    reason_of,
+)
 from cuconv.jit import cache, contents, source
 
 VARIABLES = ("CUCONV_CACHE_DIR", "CUCONV_CHECK", "CUDA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_HOME")
@@ -50,8 +60,12 @@ def examine() -> Iterator[Finding]:
     with warnings.catch_warnings():
         # What CuPy warns of when it is imported is found out here, too.
         warnings.simplefilter("ignore")
+        absent = absent_packages()
         for subject, probe in PROBES.items():
-            yield from isolated(subject, probe)
+            if absent and subject in THROUGH_NUMPY:
+                yield Finding(subject, "note", f"not looked at without {' and '.join(absent)}")
+            else:
+                yield from isolated(subject, probe)
 
 
 def _installation() -> Iterator[Finding]:
@@ -75,9 +89,22 @@ def _installation() -> Iterator[Finding]:
     else:
         facts = {"digest": code.digest, "folder": str(source.folder())}
         yield Finding("device code", "ok", f"{len(code.files)} files in {facts['folder']}", facts=facts)
-    for package in ("numpy", "ml_dtypes"):
-        found = metadata.version(package)
-        yield Finding(package, "ok", found, facts={"version": found})
+    for package in NEEDED_PACKAGES:
+        yield _package(package)
+
+
+def _package(name: str) -> Finding:
+    """A Python package that every function needs."""
+    absent: dict[str, Any] = {"version": None}
+    if name in absent_packages():
+        return Finding(name, "missing", "not installed, and every function needs it", pip_install(name), absent)
+    try:
+        # One of them imports the other.
+        found = metadata.version(name) if absent_packages() else str(importlib.import_module(name).__version__)
+    except Exception as error:
+        fix = pip_install("--force-reinstall", name)
+        return Finding(name, "wrong", f"cannot be imported: {reason_of(error)}", fix, absent)
+    return Finding(name, "ok", found, facts={"version": found})
 
 
 def _cache() -> Iterator[Finding]:
@@ -165,4 +192,7 @@ PROBES: dict[str, Probe] = {
     "compiling": kernel_probe.copy_kernel,
     "torch": _torch,
 }
-"""By what they are about; torch comes last, for it brings CUDA libraries of its own."""
+"""The doctor's probes by subject. The one of torch comes last, for importing it loads other CUDA libraries."""
+
+THROUGH_NUMPY = ("CuPy", "NVRTC", "GPU", "compiling")
+"""Subjects that are looked at by importing packages that need NumPy."""

@@ -2,7 +2,7 @@
 
 An entry is <arch>/<kernel>-<key>.cubin (or .ptx) and a .json record with checksums of both. Each file is written under
 a temporary name and moved into its place, the .json last, and a reader accepts an entry only when the checksums hold.
-So a crash, a second writer or a damaged file leaves a miss, and a miss is repaired by compiling again: nothing is locked.
+So a crash, a second writer or a damaged file leaves a miss, which compiling again repairs: nothing is locked.
 
 Loading a kernel is running it with this user's rights. So, where the system is POSIX, folders are made for this user
 alone, and a folder or a file that another user but root owns or can write is a miss.
@@ -33,7 +33,7 @@ Kind = Literal["cubin", "ptx"]
 
 _STEM = r"\w{1,80}-[0-9a-f]{64}"
 _SUFFIX = r"\.(?:cubin|ptx|json)"
-ARCH_FOLDER = re.compile(r"(?:sm|compute)_\d+[a-z]?")
+ARCH_FOLDER = re.compile(r"(?:sm|compute)_[0-9]+[a-z]?")
 ENTRY_FILE = re.compile(_STEM + _SUFFIX)
 TEMPORARY_FILE = re.compile(rf"\.{_STEM}{_SUFFIX}\.\d+\.[0-9a-f]{{16}}\.tmp")
 """Names in a cache folder that belong to it: folders, the files in them, and files that are being written."""

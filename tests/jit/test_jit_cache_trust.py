@@ -14,8 +14,8 @@ import pytest
 
 from cuconv.cli.console import CANNOT, OK, WRONG
 from cuconv.jit import cache, contents
-from tests.command_line import cuconv, value_of
-from tests.test_jit_cache import IMAGE, KEY, found_image, store
+from tests.jit.test_jit_cache import IMAGE, KEY, found_image, store
+from tests.support.command_line import cuconv, value_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and permissions are those of POSIX")
 
