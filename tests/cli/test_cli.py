@@ -165,8 +165,8 @@ import logging, sys
 if "loud" in sys.argv:
     logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
 from cuconv.jit.build import build
-build("copy.cu", "copy_kernel<4>", 90)
-build("copy.cu", "copy_kernel<4>", 90)
+build("bench/copy.cu", "copy_kernel<4>", 90)
+build("bench/copy.cu", "copy_kernel<4>", 90)
 """
 
 

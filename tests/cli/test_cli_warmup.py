@@ -178,7 +178,7 @@ def test_a_kernel_that_does_not_compile_is_told_and_the_others_go_on(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = source.load()
-    unit = "causal_conv1d_update_rows.cu"
+    unit = "causal_conv1d/causal_conv1d_update_rows.cu"
     broken = Source({**code.files, unit: f"{code.files[unit]}\n#error the dog ate it\n"})
     monkeypatch.setattr(source, "load", lambda: broken)
     words = ["warmup", "--op", "causal_conv1d_update", "--arch", "90"]

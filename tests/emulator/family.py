@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,14 +96,20 @@ class _Loaded:
 arrays.register(EmulatedArray, EmulatedFamily)
 
 
-def call(function: Callable[..., Any], arguments: dict[str, Any], seed: int = 0) -> Any:
-    """Calls the function with its NumPy arrays, also those in tuples, as if they were on a GPU.
-
-    Blocks and threads run in the order that the seed gives.
-    """
+@contextlib.contextmanager
+def scheduled(seed: int) -> Iterator[None]:
+    """Launches run their blocks and threads in the order of this seed, until the end of the `with`."""
     device = arrays.family(EmulatedArray(np.empty(0, np.float32)))
     assert isinstance(device, EmulatedFamily)
-    device.seed = seed
+    before, device.seed = device.seed, seed
+    try:
+        yield
+    finally:
+        device.seed = before
+
+
+def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """The function on these arguments, its NumPy arrays, also in tuples, as if they were on a GPU."""
     return function(**{name: _emulated(value) for name, value in arguments.items()})
 
 
