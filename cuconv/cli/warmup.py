@@ -19,6 +19,7 @@ from cuconv.cli.arguments import capability, whole
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
 from cuconv.jit import cache
 from cuconv.jit.cache import Artifact
+from cuconv.runtime.batches import lengths
 from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.kernel import Kernel
@@ -26,10 +27,15 @@ from cuconv.runtime.workload import Workload
 
 PREFILLS = (
     *range(1, 9),
-    *(size + rest for size in (64, 128, 256, 512, 2048, 16384, 65528) for rest in (1, 2, 4, 8)),
+    *(size + rest for size in (64, 128, 256, 512, 1024, 2048, 16384, 65528) for rest in (1, 2, 4, 8)),
 )
+"""Tokens of prefills, few and many, and of every alignment."""
+
+SEQUENCES = tuple(2**power for power in range(10))
+"""Sequences that a prefill's tokens are packed in evenly, beside two long ones and single tokens."""
+
 BATCHES = tuple(2**power for power in range(13))
-"""Short and long, of every alignment: a model's other prefills and decode steps need no other kernels than these."""
+"""Sequences of a decode step. A model's other prefills and decode steps need no other kernels than all of these."""
 
 COVERED = """\
 Which kernel a call takes depends on its dtypes, widths, sizes, strides and alignments. Compiled is what the shapes
@@ -142,6 +148,10 @@ def calls_of(model: str, dtype: str) -> Iterator[Workload]:
     prefills = (of_model(model, dtype, tokens, ()) for tokens in PREFILLS)
     for workload in chain(*prefills, of_model(model, dtype, 1, BATCHES)):
         yield workload
+        if "sequences" in workload.sizes:
+            tokens = sum(lengths(workload.sizes["sequences"]))
+            for count in SEQUENCES:
+                yield MAKERS[workload.function](**{**workload.sizes, "sequences": f"{count}in{tokens}"})
         if workload.function == "selective_state_update":
             yield MAKERS[workload.function](**{**workload.sizes, "state_dtype": "float32"})
 

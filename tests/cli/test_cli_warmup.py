@@ -120,7 +120,7 @@ def compiled_for(model: str, dtype: str) -> frozenset[Kernel]:
 @given(
     model=st.sampled_from(["mamba-130m", "mamba2-2.7b", "qwen3-next-80b", "lfm2-1.2b"]),
     dtype=st.sampled_from(["bfloat16", "float32"]),
-    tokens=st.one_of(st.integers(1, 600), st.integers(1, 65536)),
+    tokens=st.one_of(st.integers(1, 600), st.integers(1, 4096).map(lambda n: 16 * n), st.integers(1, 65536)),
     sequences=st.integers(1, 300),
     batch=st.one_of(st.integers(1, 64), st.integers(1, 4096)),
 )
