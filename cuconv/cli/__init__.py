@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
+import importlib.util
 import logging
 import os
 import sys
@@ -23,6 +23,10 @@ COMMANDS = {
     "tour": "doctor, check and a short bench: what runs when no command is named",
 }
 """Each is a module of this folder with add_arguments(parser) and run(options, console) -> the exit code."""
+
+if importlib.util.find_spec("cuconv.cli.report") is None:
+    # It makes the tables and pictures of the source tree, and is not installed.
+    del COMMANDS["report"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
