@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from cuconv.bench.makers import MAKERS, MODULES
@@ -10,25 +10,35 @@ from cuconv.bench.models import MODELS, Model
 from cuconv.runtime.workload import CHANNELS, TOKENS, Rows, Workload
 
 PREFILL, DECODE = 4096, (1, 64, 256)
-"""Tokens of a model's prefill, and batches of its decode steps, unless said otherwise."""
+"""Tokens of a model's prefill and batches of its decode steps, unless given."""
 
 
 def of_model(
-    name: str, dtype: str = "bfloat16", tokens: int = PREFILL, batches: tuple[int, ...] = DECODE
+    name: str,
+    dtype: str = "bfloat16",
+    tokens: int = PREFILL,
+    batches: tuple[int, ...] = DECODE,
+    sequences: str | None = None,
+    functions: Container[str] = MAKERS,
 ) -> Iterator[Workload]:
-    """What a layer of a published model calls: prefill of one sequence, packed prefill, decode."""
+    """What a layer of a published model calls of these functions: prefill of one sequence, packed prefill and decode.
+
+    `sequences` are the lengths of the packed ones; without it two long ones and 8 of one token.
+    """
     model = MODELS[name]
-    for function, sizes in (*_prefill(model, tokens), *(call for batch in batches for call in _decode(model, batch))):
-        yield MAKERS[function](**sizes, dtype=dtype)
+    packed = sequences or (f"{tokens // 2}+{tokens - tokens // 2 - 8}+8x1" if tokens > 16 else str(tokens))
+    prefill = _prefill(model, tokens, packed)
+    for function, sizes in (*prefill, *(call for batch in batches for call in _decode(model, batch))):
+        if function in functions:
+            yield MAKERS[function](**sizes, dtype=dtype)
 
 
-def _prefill(model: Model, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _prefill(model: Model, tokens: int, packed: str) -> Iterator[tuple[str, dict[str, Any]]]:
     conv, states = model.conv, model.states
     filters = {"width": conv.width, "bias": conv.bias}
     contiguous = TOKENS if model.is_mamba1 else CHANNELS
     lie = {"contiguous": contiguous, "silu": conv.silu}
     yield "causal_conv1d_fn", {"dim": conv.dim, "seqlen": tokens, **filters, **lie}
-    packed = f"{tokens // 2}+{tokens - tokens // 2 - 8}+8x1" if tokens > 16 else str(tokens)
     if conv.heads:
         yield "causal_conv1d_qkv_split", {"sequences": packed, "heads": conv.heads, **filters}
     elif conv.parts:

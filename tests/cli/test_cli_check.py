@@ -76,7 +76,7 @@ def _roll_out(workload: Workload, after: Arrays) -> None:
 
 
 def _swap_outs(workload: Workload, after: Arrays) -> None:
-    after["out1"], after["out2"] = after["out2"], after["out1"]
+    after["out[1]"], after["out[2]"] = after["out[2]"], after["out[1]"]
 
 
 def _stale(workload: Workload, after: Arrays) -> None:
@@ -102,7 +102,7 @@ def _overwrite_index(workload: Workload, after: Arrays) -> None:
     [
         ("causal_conv1d_fn", _roll_out, "out["),
         ("selective_scan_varlen_fn", _roll_out, "out["),
-        ("causal_conv1d_split", _swap_outs, "out1["),
+        ("causal_conv1d_split", _swap_outs, "out[1]["),
         ("causal_conv1d_update", _stale, "conv_state["),
         ("causal_conv1d_varlen_fn", _stale, "conv_states["),
         ("selective_state_update", _stale, "state["),
