@@ -1,34 +1,30 @@
-"""Workloads by public function, and from text."""
+"""The makers of workloads by public function, found in the families, and workloads from text."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from cuconv.causal_conv1d import workloads as conv
+import cuconv
 from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.workload import Workload
-from cuconv.selective_scan import workloads as scan
-from cuconv.selective_state_update import workloads as decode
 
-MAKERS: dict[str, Callable[..., Workload]] = {
-    maker.__name__: maker
-    for maker in (
-        conv.causal_conv1d_fn,
-        conv.causal_conv1d_varlen_fn,
-        conv.causal_conv1d_split,
-        conv.causal_conv1d_qkv_split,
-        conv.causal_conv1d_varlen_states,
-        conv.causal_conv1d_update,
-        conv.causal_conv1d_update_split,
-        conv.causal_conv1d_update_qkv_split,
-        decode.selective_state_update,
-        scan.selective_scan_fn,
-        scan.selective_scan_varlen_fn,
-    )
-}
-"""By public function."""
+
+def _modules() -> dict[str, ModuleType]:
+    """The `workloads` module beside each public function, families in order and functions as they stand in it."""
+    families = dict.fromkeys(getattr(cuconv, name).__module__.split(".")[1] for name in cuconv.__all__)
+    modules = [importlib.import_module(f"cuconv.{family}.workloads") for family in families]
+    return {name: module for module in modules for name in vars(module) if name in cuconv.__all__}
+
+
+MODULES = _modules()
+"""The module that has a public function's sample calls."""
+
+MAKERS: dict[str, Callable[..., Workload]] = {name: getattr(module, name) for name, module in MODULES.items()}
+"""What makes a workload out of sizes, by public function."""
 
 
 def parse(function: str, sizes: str, **defaults: Any) -> Workload:

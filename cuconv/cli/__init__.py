@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
+import importlib.util
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -38,6 +38,10 @@ COMMANDS = {
 
 The latter returns the exit code.
 """
+
+if importlib.util.find_spec("cuconv.cli.report") is None:
+    # It makes the tables and pictures of the source tree, and is not installed.
+    del COMMANDS["report"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,8 @@ print(json.dumps([settings.default.derandomize, settings.default.print_blob]))
 
 def test_property_tests_draw_anew_in_ci_and_print_what_reproduces_a_failure() -> None:
     env = {**os.environ, "CI": "true", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [False, True]
 
 

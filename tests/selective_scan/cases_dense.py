@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 from cuconv.selective_scan.kernels_scan import CHUNK, SEGMENT_POINTERS
+from cuconv.selective_scan.operands import Operands
 
 from cuconv import reference
 from cuconv.runtime import arrays as package_arrays
 from cuconv.runtime.call import Launch
 from cuconv.selective_scan.dense import INPUTS
-from cuconv.selective_scan.operands import Operands
 from cuconv.selective_scan.plan_dense import plan, scratch_size, segments
 from cuconv.selective_scan.reference import Scan
 from tests.selective_scan import scan

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from cuconv.selective_scan.kernels_scan import MAX_TOKENS, VARLEN_PARAMS
+from cuconv.selective_scan.operands import Operands, Packed
 
 from cuconv import reference
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import BOOL, BY_NAME
-from cuconv.selective_scan.operands import Operands, Packed
 from cuconv.selective_scan.plan_varlen import plan_varlen
 from cuconv.selective_scan.reference import LiveSequence, Scan, live_sequences
 from cuconv.selective_scan.varlen import INPUTS

@@ -7,14 +7,14 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from cuconv.bench import pictures, tables
-from cuconv.bench.measured import Measured
 from cuconv.bench.results import latest
 from cuconv.cli.arguments import path
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
+from cuconv.cli.report import pictures, tables
+from cuconv.cli.report.measured import Measured
 from cuconv.runtime.errors import message
 
-RESULTS = Path(__file__).resolve().parents[2] / "tests" / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "tests" / "benchmarks" / "results"
 """In a source tree; an installed package has none."""
 
 
