@@ -1,6 +1,6 @@
 """What decode steps do to the caller's arrays, on NumPy and on a GPU: new ones, those in place, pools cut from others.
 
-tests/families/test_fixed_calls.py has the graphs, streams, allocations and DLPack of all families' calls.
+Graphs, streams, allocations and DLPack are tested in tests/families/test_fixed_calls.py, also for decode steps.
 """
 
 from __future__ import annotations
