@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.causal_conv1d.test_dense_bad_input import KINDS, module_of
+from tests.support.bad_input import KINDS, module_of
 from tests.support.gpu import byte_strides
 
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
