@@ -200,7 +200,8 @@ def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> list[
         order.append(places.get(name, -1))
     while order and order[-1] < 0:
         order.pop()
-    return None if order == list(range(len(arguments))) else order
+    # A call with scratch has one pointer more than it has arguments.
+    return None if order == list(range(len(arguments))) and not has_scratch else order
 
 
 class Operation(Generic[Operands]):
