@@ -63,7 +63,7 @@ class Family:
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        """A new array on the device of `like` with a `dense` layout, and its address; by default with its dtype, too."""
+        """A new array on the device of `like` with a `dense` layout, and its address; `like` has the default dtype."""
         raise NotImplementedError
 
     def keep_if_captured(self, array: Any, device: int) -> None:
