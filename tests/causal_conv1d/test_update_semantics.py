@@ -1,6 +1,6 @@
 """What decode steps do to the caller's arrays, on NumPy and on a GPU: new ones, those in place, pools cut from others.
 
-Graphs, streams, allocations and DLPack are tests/families/test_fixed_calls.py's, which has decode steps among its calls.
+Graphs, streams, allocations and DLPack are tested in tests/families/test_fixed_calls.py, also for decode steps.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def test_results_of_a_calls_own_are_known_by_their_names(gpu: RecordingFamily) -
 
 def test_a_pointer_that_no_argument_has_is_an_error_before_anything_is_launched(gpu: RecordingFamily) -> None:
     toy = Toy(launches=(launch("toy", "x", "weights", "out"),), new={"out": FLOAT32})
-    with pytest.raises(TypeError, match="^toy has a pointer weights, which is none of x, weight, out$"):
+    with pytest.raises(TypeError, match=r"^toy has a pointer weights, which is none of x, weight, out$"):
         toy.operation(("x", "weight"), ("out",))((array(), array(), None))
     assert not gpu.launched and not gpu.loaded
 
@@ -246,7 +246,7 @@ def test_an_error_is_not_remembered() -> None:
     operation, x = toy.operation(("x",)), array()
     operation((x,), ("good",))
     for _ in range(2):
-        with pytest.raises(ValueError, match="^bad$"):
+        with pytest.raises(ValueError, match=r"^bad$"):
             operation((x,), ("bad",))
     operation((x,), ("good",))
     assert len(toy.checked) == 1
@@ -264,7 +264,7 @@ def test_addresses_that_overlap_are_found_whatever_was_right_before(gpu: Recordi
     for _ in range(3):
         operation((array(1000), None, array(1000 + BYTES)))
         for out in (1000, 1004, 1000 + BYTES - 4, 1000 - BYTES + 4):
-            with pytest.raises(ValueError, match="^out: got memory that overlaps x; wanted memory of its own$"):
+            with pytest.raises(ValueError, match=r"^out: got memory that overlaps x; wanted memory of its own$"):
                 operation((array(1000), None, array(out)))
     assert len(gpu.launched) == 3
 
@@ -272,14 +272,14 @@ def test_addresses_that_overlap_are_found_whatever_was_right_before(gpu: Recordi
 def test_what_is_updated_may_overlap_no_other_argument() -> None:
     operation = Toy(updated=("state", "absent")).operation(("x", "state", "absent"))
     operation((array(1000), array(2000), None))
-    with pytest.raises(ValueError, match="^state: got memory that overlaps x; wanted memory of its own$"):
+    with pytest.raises(ValueError, match=r"^state: got memory that overlaps x; wanted memory of its own$"):
         operation((array(1000), array(1008), None))
 
 
 def test_two_results_may_not_overlap() -> None:
     operation = Toy(new={"out": FLOAT32, "other": FLOAT32}).operation(("x",), ("out", "other"))
     operation((array(), array(1000), array(2000)))
-    with pytest.raises(ValueError, match="^out: got memory that overlaps other; wanted memory of its own$"):
+    with pytest.raises(ValueError, match=r"^out: got memory that overlaps other; wanted memory of its own$"):
         operation((array(), array(1000), array(1008)))
 
 
@@ -339,7 +339,7 @@ def test_bad_contents_are_found_before_anything_is_made_or_launched(
         raise ValueError("contents")
 
     toy = Toy(launches=(WRITTEN,), new={"out": FLOAT32})
-    with pytest.raises(ValueError, match="^contents$"):
+    with pytest.raises(ValueError, match=r"^contents$"):
         toy.operation(("x",), ("out",), contents=refuse)((array(), None))
     assert not gpu.launched and not gpu.made
 
@@ -347,9 +347,9 @@ def test_bad_contents_are_found_before_anything_is_made_or_launched(
 def test_the_leader_says_of_which_kind_all_are() -> None:
     operation = Toy().operation(("state", "x"), leader="x")
     operation((None, array()))
-    with pytest.raises(TypeError, match="^state: got a NumPy array; wanted a recorded array, as the first is$"):
+    with pytest.raises(TypeError, match=r"^state: got a NumPy array; wanted a recorded array, as the first is$"):
         operation((np.zeros(SHAPE, np.float32), array()))
-    with pytest.raises(TypeError, match="^x: got a NoneType; wanted "):
+    with pytest.raises(TypeError, match=r"^x: got a NoneType; wanted "):
         operation((None, None))
 
 
