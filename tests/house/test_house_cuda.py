@@ -77,7 +77,8 @@ def test_fields_are_the_template_parameters(file: str) -> None:
     cls = KERNELS[file]
     hints: dict[str, Any] = get_type_hints(cls)
     kinds = {int: "int", bool: "bool", DType: "typename"}
-    in_python = [(kinds[hints[field.name]], field.name) for field in fields(cls)]
+    # An enumeration has the same name in both languages.
+    in_python = [(kinds.get(hints[field.name], hints[field.name].__name__), field.name) for field in fields(cls)]
     in_cuda = [(kind, python_name(name)) for kind, name, default in kernel_parameters(file) if not default]
     assert in_python == in_cuda, f"fields of {cls.__name__} in {python_file(cls)} beside cuda_src/{file}"
 
