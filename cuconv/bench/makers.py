@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import cuconv
+from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.workload import Workload
 
 
@@ -26,38 +27,44 @@ MAKERS: dict[str, Callable[..., Workload]] = {name: getattr(module, name) for na
 """What makes a workload out of sizes, by public function."""
 
 
-def parse(function: str, sizes: str) -> Workload:
-    """The workload that "batch=8,dim=4096" describes; what it leaves out is as the maker has it.
+def parse(function: str, sizes: str, **defaults: Any) -> Workload:
+    """The workload of a function at sizes such as "batch=8,dim=4096"; other sizes are `defaults`, else the maker's own.
 
-    ValueError naming what is wrong. A value that itself has commas goes last: "width=4,parts=64,32,32".
+    A value that has commas is given in one piece, as in "width=4,parts=64,32,32". ValueError for an empty text, a word
+    that is no size, a size that is unknown or given twice, and a value that is not one of its kind.
     """
     known = inspect.signature(MAKERS[function]).parameters
     found: dict[str, str] = {}
     name = ""
-    for word in filter(None, sizes.split(",")):
+    if not sizes.isascii():
+        raise ValueError(message("shape", repr(sizes), "ASCII letters and digits alone"))
+    for word in sizes.split(","):
         left, equals, right = word.partition("=")
+        if equals and left in found:
+            raise ValueError(message("shape", f"{left} twice in {sizes!r}", "every size once"))
         if equals:
             name, found[left] = left, right
-        elif name:
+        elif name and word:
             found[name] += f",{word}"
         else:
-            raise ValueError(f"shape: got {word!r}; wanted name=value")
+            raise ValueError(message("shape", repr(sizes), "name=value, or several of these between commas"))
     if unknown := found.keys() - known.keys():
-        raise ValueError(f"shape: got {min(unknown)!r}; wanted one of {', '.join(known)}")
-    return MAKERS[function](**{name: _value(name, text, known[name].default) for name, text in found.items()})
+        raise ValueError(message("shape", repr(min(unknown)), one_of(known)))
+    values = {name: _value(name, text, known[name].default) for name, text in found.items()}
+    return MAKERS[function](**{**defaults, **values})
 
 
 def _value(name: str, text: str, default: Any) -> Any:
     """Text as what the maker's default is."""
     if isinstance(default, bool):
         if text not in ("0", "1", "false", "true"):
-            raise ValueError(f"{name}: got {text!r}; wanted 0, 1, false or true")
+            raise ValueError(message(name, repr(text), "0, 1, false or true"))
         return text in ("1", "true")
     if isinstance(default, int):
         # Mamba has no heads, all else at least one of everything.
         least = 0 if name == "nheads" else 1
         if not text.isdecimal() or int(text) < least:
-            raise ValueError(f"{name}: got {text!r}; wanted a whole number of at least {least}")
+            raise ValueError(message(name, repr(text), f"a whole number of at least {least}"))
         return int(text)
     return text
 

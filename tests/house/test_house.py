@@ -23,7 +23,14 @@ lower floors and from its own folder; families do not import each other.
 """
 
 IMPORTERS = {
-    "cupy": {"cuconv.runtime.arrays", "cuconv.runtime.dlpack", "cuconv.runtime.kernel", "cuconv.bench", "cuconv.cli"},
+    "cupy": {
+        "cuconv.runtime.machine",
+        "cuconv.runtime.arrays",
+        "cuconv.runtime.dlpack",
+        "cuconv.runtime.kernel",
+        "cuconv.bench",
+        "cuconv.cli",
+    },
     "cupy_backends": {"cuconv.runtime.kernel", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
     "matplotlib": {"cuconv.cli.report"},
