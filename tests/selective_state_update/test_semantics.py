@@ -28,10 +28,6 @@ def inputs(xp: Any, *lead: int, heads: bool = True, seed: int = 0) -> dict[str, 
     return {name: xp.asarray(uniform(-1, 1, shape), np.float32) for name, shape in shapes.items()}
 
 
-def byte_strides(array: Any) -> tuple[int, ...]:
-    return tuple(array.strides) if hasattr(array, "strides") else tuple(4 * stride for stride in array.stride())
-
-
 def copies(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: given.copy() if hasattr(given, "copy") else given for name, given in arguments.items()}
 
