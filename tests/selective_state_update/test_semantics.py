@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.causal_conv1d.test_dense_bad_input import KINDS, module_of
+from tests.support.bad_input import KINDS, module_of
+from tests.support.gpu import byte_strides
 
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 BATCH, TOKENS, HEADS, DIM, N, GROUPS, SLOTS = 3, 4, 4, 6, 16, 2, 7
@@ -25,10 +26,6 @@ def inputs(xp: Any, *lead: int, heads: bool = True, seed: int = 0) -> dict[str, 
     shapes |= {"state": (SLOTS, *rows, N), "A": (*rows, N), "D": rows, "dt_bias": rows}
     uniform = np.random.default_rng(seed).uniform
     return {name: xp.asarray(uniform(-1, 1, shape), np.float32) for name, shape in shapes.items()}
-
-
-def byte_strides(array: Any) -> tuple[int, ...]:
-    return tuple(array.strides) if hasattr(array, "strides") else tuple(4 * stride for stride in array.stride())
 
 
 def copies(arguments: dict[str, Any]) -> dict[str, Any]:
