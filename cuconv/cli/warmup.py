@@ -11,6 +11,7 @@ from typing import Any
 
 from cuconv.bench import device
 from cuconv.bench.compiling import MOST_JOBS, compile_each, default_jobs, kernels_of
+from cuconv.bench.gpus import REFERENCE, present
 from cuconv.bench.makers import MAKERS, parse
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
@@ -22,6 +23,7 @@ from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import ceil_div
+from cuconv.runtime.machine import assuming
 from cuconv.runtime.workload import Workload
 from cuconv.selective_scan.plan_varlen import LONG
 
@@ -76,7 +78,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Compile, or find on disk, every kernel for every architecture."""
     from cuconv.jit import nvrtc
 
-    kernels = kernels_of(choose(options))
+    gpu = REFERENCE if options.arch or device.missing() else present()
+    with assuming(gpu.multiprocessors):
+        kernels = kernels_of(choose(options))
     if not kernels:
         raise ValueError(message("op", ", ".join(options.op), f"a function that {', '.join(options.model)} calls"))
     capabilities = options.arch or _present()
