@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.causal_conv1d.good_calls import GOOD, PACKED, SLOTS, STATE_LEN, DECODE, WIDTH
+from tests.causal_conv1d.good_calls import DECODE, GOOD, PACKED, SLOTS, STATE_LEN, WIDTH
 from tests.causal_conv1d.test_update_bad_input import accepting
 from tests.support.bad_input import KINDS, Row, also, assert_good, ints, module_of, refuse, rows
 

@@ -17,10 +17,11 @@ from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.layout import View
 from tests.causal_conv1d import cases_dense as table
 from tests.causal_conv1d.cases_dense import Case
+from tests.causal_conv1d.strategies import calls
 from tests.support.compare import check_call, check_values
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed, Placement, bits
-from tests.support.strategies import calls, lain_out
+from tests.support.strategies import lain_out
 
 SMALL = st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 9))
 LARGER = st.tuples(st.integers(1, 5), st.integers(1, 150), st.integers(1, 300))

@@ -21,8 +21,8 @@ from cuconv.runtime.layout import Layout
 from tests import cases
 from tests.causal_conv1d import cases_update as table
 from tests.causal_conv1d.cases_update import Case
+from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, planned_by, some, variants
-from tests.causal_conv1d.update_strategies import UpdateCall, update_calls
 from tests.support.placement import Placement, place
 from tests.support.strategies import lain_out
 

@@ -16,7 +16,7 @@ from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from tests import emulator
 from tests.causal_conv1d import cases_update as table
 from tests.causal_conv1d.cases_update import Case
-from tests.causal_conv1d.update_strategies import UpdateCall, update_calls
+from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.emulator.family import EmulatedArray
 from tests.support.compare import assert_same_bits, check_call, check_values, take_written
 from tests.support.gpu import CupyArrays

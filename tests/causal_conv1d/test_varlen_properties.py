@@ -17,11 +17,12 @@ from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import FLOATS
 from tests.causal_conv1d import cases_varlen as table
 from tests.causal_conv1d.cases_varlen import Case
+from tests.causal_conv1d.strategies import PackedCall, packed_calls
 from tests.support.compare import assert_same_bits, check_call, take_written
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed, bits
 from tests.support.runners import Runner
-from tests.support.strategies import SEEDS, PackedCall, few_sequences, many_sequences, packed_calls
+from tests.support.strategies import SEEDS, few_sequences, many_sequences
 
 ACTIVATIONS = st.sampled_from([None, "silu", "swish"])
 

@@ -15,7 +15,8 @@ from tests.support.layouts import HEADS, LAYOUTS, OTHERS, POOLS, WINDOWS
 from tests.support.placement import Array, Placed, Placement, place
 
 __all__ = [
-    *("UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs", "placements", "sample"),
+    *("BENCH", "BIG", "UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs"),
+    *("placements", "sample"),
 ]
 
 INPUTS = (
@@ -24,8 +25,17 @@ INPUTS = (
 )
 """The arrays of a call but its outputs."""
 UPDATED = ("conv_state", "intermediate_conv_window")
+BENCH: Any = ()
+BIG: Any = ()
 LOUD = 500.0
-"""Columns that are moved and not convolved are so many times larger."""
+"""The factor by which columns that are moved and not convolved are larger."""
+
+COLUMNS: Any = {"pool": "columns"}
+ROWS: Any = {"pool": "columns_and_one"}
+ODD: Any = {"slots": "odd"}
+RING: Any = {"mode": "circular"}
+ACCEPTED: Any = {"mode": "accepted"}
+"""What cases have in common."""
 
 
 @dataclass(frozen=True)

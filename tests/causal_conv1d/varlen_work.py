@@ -20,10 +20,11 @@ from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import WARP_SIZE
 from cuconv.runtime.layout import Layout
+from tests.causal_conv1d.strategies import packed_calls
 from tests.causal_conv1d.test_dense_plan import numbers_of
 from tests.causal_conv1d.varlen import ARRAYS
 from tests.support.placement import place
-from tests.support.strategies import few_sequences, lain_out, packed_calls
+from tests.support.strategies import few_sequences, lain_out
 
 
 class Problem(NamedTuple):
