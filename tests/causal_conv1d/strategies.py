@@ -155,9 +155,9 @@ def update_calls(
     random = np.random.default_rng(draw(SEEDS))
     is_odd = draw(st.booleans())
 
-    def chosen(count: int, *nobodys: int) -> Array:
-        """Numbers below count, each once; where all is odd some are out of range, or a number that is nobody's."""
-        strange = random.choice([*nobodys, -1, -7, count, count + 1, 2**31 - 1], batch)
+    def chosen(count: int, *unused: int) -> Array:
+        """Numbers below count, each once; in odd calls some are out of range, or one of `unused`."""
+        strange = random.choice([*unused, -1, -7, count, count + 1, 2**31 - 1], batch)
         return np.where(random.uniform(size=batch) < 0.3 * is_odd, strange, random.permutation(count)[:batch])
 
     placed = {

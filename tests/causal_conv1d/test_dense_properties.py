@@ -113,7 +113,7 @@ def test_chunks_are_the_whole(
 @pytest.mark.gpu
 @given(calls(LARGER, st.just(4), is_mixed=False), SEEDS)
 def test_gpu_follows_the_oracle(placements: dict[str, Placement], seed: int) -> None:
-    # Few specialisations, whose compilation would take all the time; the case tables have the others.
+    # Few specialisations: to compile more would take all the time, and the case tables have the others.
     activation = "silu"
     placed = fill(placements, seed)
     uploaded = {name: CupyArrays.upload(each) for name, each in placed.items()}
@@ -139,7 +139,7 @@ def neighbours(draw: st.DrawFn) -> tuple[Array, Array]:
 
 
 def addresses(array: Array) -> list[int]:
-    """Of every element, in any order."""
+    """The addresses of all elements, sorted."""
     places = np.indices(array.shape).reshape(array.ndim, array.size)
     return sorted(int(array.ctypes.data + np.dot(array.strides, place)) for place in places.T)
 

@@ -151,7 +151,7 @@ def test_unit_vectors_have_their_norms(count: int, length: int, eps: float, seed
 @given(packed_calls(many_sequences(), st.integers(1, 150), st.just(4), is_mixed=False), SEEDS)
 @settings(max_examples=150)
 def test_gpu_follows_the_oracle(call: PackedCall, seed: int) -> None:
-    # Few specialisations, whose compilation would take all the time; the case tables have the others.
+    # Few specialisations: to compile more would take all the time, and the case tables have the others.
     before = fill(call, seed)
     uploaded = {name: CupyArrays.upload(placed) for name, placed in before.items()}
     views: dict[str, Any] = {name: view for name, (_, view) in uploaded.items()}

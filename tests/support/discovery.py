@@ -24,5 +24,5 @@ def all_kernels() -> list[type[Kernel]]:
 
 
 def op_kernels() -> list[type[Kernel]]:
-    """Those that an operation runs: all but the yardstick of the timings."""
+    """The kernels that an operation runs: all but the yardstick of the timings."""
     return [cls for cls in all_kernels() if cls is not Copy]
