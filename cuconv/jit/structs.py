@@ -94,19 +94,21 @@ def _data_members(code: str, name: str) -> Iterator[re.Match[str]]:
         yield match
 
 
-def _length(code: str, product: str) -> int:
-    """The value of a product of literal numbers and of constants that the code declares, as in `4 * kMaxRanges`."""
+def _length(code: str, product: str) -> int | None:
+    """The value of a product of literal numbers and of constants that the code declares, as in `4 * kMaxRanges`.
+
+    None where a factor is neither.
+    """
     constants = dict(_GLOBAL_CONSTANT.findall(code))
-    return prod(int(constants.get(factor, factor)) for factor in map(str.strip, product.split("*")))
+    factors = [constants.get(factor, factor) for factor in map(str.strip, product.split("*"))]
+    return prod(map(int, factors)) if all(map(str.isdecimal, factors)) else None
 
 
 def _fields(code: str, name: str) -> Iterator[Field]:
     for match in _data_members(code, name):
-        kind = match["type"].strip()
-        try:
-            count = _length(code, match["count"] or "1")
-        except ValueError:
-            raise _unreadable(name, match[0]) from None
+        kind, count = match["type"].strip(), _length(code, match["count"] or "1")
+        if count is None:
+            raise _unreadable(name, match[0])
         if match["pointer"]:
             yield Field(match["name"], "", count)
         elif kind in SCALARS:
