@@ -63,7 +63,7 @@ def causal_conv1d_varlen_fn(
 
     Sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, follows the last width - 1 columns of
     slot cache_indices[i] where has_initial_state[i] is true, else zeros, and leaves the last width - 1 of all these
-    inputs there. A sequence whose slot is pad_slot_id or none of the pool, and a token of no sequence, give 0.
+    inputs there. A sequence with slot pad_slot_id or a slot outside the pool gives 0, and so does padding.
     """
     dim, total = x.shape
     width = weight.shape[1]

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from cuconv.bench import device, measure, results
 from cuconv.bench.machine import Machine
-from cuconv.bench.makers import MAKERS, parse
+from cuconv.bench.makers import MAKERS, label, parse
 from cuconv.bench.models import MODELS
 from cuconv.bench.peers.found import LIBRARIES, Loaded, find, libraries, versions
 from cuconv.bench.results import OURS, Header, Host, Kernel, Row
 from cuconv.bench.workloads import REPORT, of_model, workloads
+from cuconv.cli.arguments import path
 from cuconv.cli.console import CANNOT, OK, WRONG, CannotRun, Console
 from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.errors import message
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
     parser.add_argument("--quick", action="store_true", help="fewer replays")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="add the results to this file of JSON lines")
+    parser.add_argument("--output", metavar="FILE", type=path, help="add the results to this file of JSON lines")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -175,19 +176,12 @@ def title(function: str) -> Iterator[str]:
     yield from textwrap.wrap(f"{function}, unless a line says otherwise: {sizes}", COLUMNS, subsequent_indent="    ")
 
 
-def label(workload: Workload) -> str:
-    """The sizes that are not the maker's own."""
-    known = inspect.signature(MAKERS[workload.function]).parameters
-    other = {name: value for name, value in workload.sizes.items() if value != known[name].default}
-    return " ".join(f"{name}={value}" for name, value in other.items()) or "as above"
-
-
 def lines(workload: Workload, rows: Sequence[Kernel]) -> Iterator[str]:
     """One workload's: ours with the speed-up over the best of the others, beneath it the others with ours over them."""
     ours = rows[0].kernel_us
     for row in rows:
         is_ours = row.library == OURS
-        name = f"  {label(workload)}" if is_ours else f"    {row.library}"
+        name = f"  {label(workload) or 'as above'}" if is_ours else f"    {row.library}"
         if len(name) > LABEL:
             yield clip(name)
             name = ""

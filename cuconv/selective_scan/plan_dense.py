@@ -49,7 +49,7 @@ class Operands(NamedTuple):
 class Segments(NamedTuple):
     """How rows are cut."""
 
-    count: int
+    per_row: int
     """Segments per row."""
     tokens: int
     """Tokens per segment but the last, a multiple of the chunk."""
@@ -63,10 +63,10 @@ def plan(o: Operands) -> Plan:
     shapes = tile_shapes(o.inputs)
     cut = segments(o.inputs, shapes)
     scan, states_only = _kernels(o.inputs, shapes, cut)
-    config, division = scan.launch_config(dim, batch * cut.count)
+    config, division = scan.launch_config(dim, batch * cut.per_row)
     known = {**numbers(o.inputs), **_segment_numbers(o, cut), **division}
     last = Launch(scan, config, scan.params.pack_numbers(**known))
-    if cut.count == 1:
+    if cut.per_row == 1:
         return Plan((last,))
     carry = SelectiveScanCarry()
     carry_config, carry_division = carry.launch_config(batch, dim, o.inputs.d_state)
@@ -76,7 +76,7 @@ def plan(o: Operands) -> Plan:
         last,
     )
     # The state behind every segment, and the sum of dt for each channel.
-    return Plan(launches, scratch=batch * cut.count * dim * (o.inputs.d_state + 1) * FLOAT32.itemsize)
+    return Plan(launches, scratch=batch * cut.per_row * dim * (o.inputs.d_state + 1) * FLOAT32.itemsize)
 
 
 def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:
@@ -84,7 +84,7 @@ def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[Se
     dtype = input_dtype(inputs)
     if shapes:
         rows, processors = inputs.u.shape[0] * inputs.u.shape[1], multiprocessors(inputs.u.device)
-        shape = CUT if cut.count > 1 else min(shapes, key=lambda shape: tile_time(rows, shape, processors))
+        shape = CUT if cut.per_row > 1 else min(shapes, key=lambda shape: tile_time(rows, shape, processors))
         return (
             SelectiveScanTilesFwd(dtype, *shape, states_only=False),
             SelectiveScanTilesFwd(dtype, *CUT, states_only=True),
@@ -126,7 +126,7 @@ def _segment_numbers(o: Operands, cut: Segments) -> dict[str, Any]:
     return {
         "batch": batch,
         "seqlen": seqlen,
-        "segments": fast_div(cut.count),
+        "segments": fast_div(cut.per_row),
         "segment_tokens": cut.tokens,
         "B_is_float32": is_float32(o.inputs.B),
         "C_is_float32": is_float32(o.inputs.C),

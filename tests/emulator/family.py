@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from cuconv.runtime.dtypes import DType
 from cuconv.runtime.kernel import Enqueue, Kernel
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import NO_DEVICE
 from tests import emulator
 from tests.support.placement import Array, place, poisoned
 
@@ -49,7 +51,7 @@ class EmulatedFamily(ByteStrideFamily):
             self._by_address[pointer] = array
 
     def _place(self, array: Any) -> tuple[int, int]:
-        return array.array.ctypes.data, 0
+        return array.array.ctypes.data, NO_DEVICE
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
         assert isinstance(layout.dtype, DType)
@@ -93,6 +95,18 @@ class _Loaded:
 
 
 arrays.register(EmulatedArray, EmulatedFamily)
+
+
+@contextlib.contextmanager
+def scheduled(seed: int) -> Iterator[None]:
+    """Launches run their blocks and threads in the order of this seed, until the end of the `with`."""
+    device = arrays.family(EmulatedArray(np.empty(0, np.float32)))
+    assert isinstance(device, EmulatedFamily)
+    before, device.seed = device.seed, seed
+    try:
+        yield
+    finally:
+        device.seed = before
 
 
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cuconv.runtime.dlpack import WANTED
-from tests.selective_state_update.ssu_calls import BATCH, DIM, GOOD, GROUPS, HEADS, ROWS, SLOTS, TOKENS, N
+from tests.selective_state_update.good_calls import BATCH, DIM, GOOD, GROUPS, HEADS, ROWS, SLOTS, TOKENS, N
 from tests.support.bad_input import (
     FLOATS,
     INDICES,
@@ -184,7 +184,7 @@ OF_BATCH: dict[str, Row] = {
     # Memory that is another argument's.
     "state-with-x": (of_one_memory("state", "x"), ValueError, overlapping("state", "x")),
     "state-with-buffer": (of_one_memory("state", BUFFER), ValueError, overlapping(BUFFER, "state")),
-    "out-with-state": (of_one_memory("state", "out"), ValueError, overlapping("out", "state")),
+    "out-with-state": (of_one_memory("state", "out"), ValueError, overlapping("state", "out")),
     "out-with-read-state": (
         also(of_one_memory("state", "out"), value("disable_state_update", True)), ValueError,
         overlapping("out", "state"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.selective_state_update.ssu_calls import BATCH, GOOD, SLOTS, TOKENS
+from tests.selective_state_update.good_calls import BATCH, GOOD, SLOTS, TOKENS
 from tests.support.bad_input import KINDS, Change, Row, also, module_of, refuse, value
 
 SLOT, TARGET, ACCEPTED = "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens"
