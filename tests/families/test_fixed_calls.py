@@ -10,7 +10,8 @@ import pytest
 import cuconv
 from tests import cases
 from tests.support.fixed_calls import CALLS, Fixed, assert_on_the_callers_cupy_stream
-from tests.support.gpu import CYCLES, LIBRARIES, Foreign, byte_strides, to_numpy
+from tests.support.foreign import Foreign
+from tests.support.gpu import CYCLES, LIBRARIES, byte_strides, to_numpy
 
 pytestmark = pytest.mark.gpu
 
