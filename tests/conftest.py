@@ -67,8 +67,8 @@ def pytest_configure() -> None:
         cupy.cuda.set_allocator(None)
 
 
-# Every run draws new examples, also where CI is set in the environment: there Hypothesis by itself would always draw the
-# same. A failure prints the decorator that reproduces it.
+# Every run draws new examples, also where CI is set in the environment: there Hypothesis by itself would always draw
+# the same. A failure prints the decorator that reproduces it.
 settings.register_profile(
     "cuconv",
     deadline=None,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuconv.causal_conv1d.form import WHOLE, Form
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenShortrowsFwd,
 )
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
+from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
@@ -109,7 +109,7 @@ def assert_rows_are_aligned(o: Operands, launch: Launch, vec: int) -> None:
         phases.append(x % vec)
         assert to % vec == phases[-1]
     kernel: Any = launch.kernel
-    assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * vec >= total + max(phases)
+    assert int(n["row_tiles"][0]) * kernel.lane_vecs * WARP_SIZE * vec >= total + max(phases)
 
 
 def row_starts(o: Operands) -> Iterator[tuple[int, int]]:
@@ -147,7 +147,7 @@ def test_indices_fit_at_any_size(
     starts = Layout((sequences + 1,), (1,), INT32, 0, 0)
     channel, token = x.strides
     out = x._replace(shape=(shape[1], 1, shape[0]), strides=(token, 0, channel))
-    o = Operands(x, weight, None, None, starts, None, None, (out,), Form(normalized=normalized, eps=1e-6), True, -1)
+    o = Operands(x, weight, None, None, starts, None, None, (out,), Split(normalized=normalized, eps=1e-6), True, -1)
     try:
         (launch,) = plan(o).launches
     except ValueError:
@@ -159,7 +159,7 @@ def test_indices_fit_at_any_size(
     kernel: Any = launch.kernel
     # What the kernels count in 32 bits: tokens, sequences and, unsigned, threads.
     if isinstance(kernel, CausalConv1dVarlenRowsFwd):
-        assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * kernel.vec <= MAX_DIVIDEND
+        assert int(n["row_tiles"][0]) * kernel.lane_vecs * WARP_SIZE * kernel.vec <= MAX_DIVIDEND
         assert int(n["group_blocks"][0]) * kernel.warps <= MAX_DIVIDEND
     elif isinstance(kernel, CausalConv1dVarlenShortrowsFwd):
         assert shape[1] <= int(n["tiles"][0]) * kernel.tile <= MAX_DIVIDEND

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from cuconv.causal_conv1d.form import Form
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d.kernels import (
@@ -16,6 +15,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenShortrowsFwd,
 )
 from cuconv.causal_conv1d.plan_varlen import Operands
+from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import WARP_SIZE
@@ -84,7 +84,7 @@ def problems(draw: st.DrawFn) -> Problem:
         outs = (lies._replace(shape=(x.shape[1], 1, x.shape[0]), strides=(token, 0, channel)),)
     normalized = draw(st.sampled_from([0, 0, min(2, len(outs))]))
     layouts: list[Any] = [call.placements[name].layout if name in call.placements else None for name in ARRAYS]
-    o = Operands(*layouts, outs, Form(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
+    o = Operands(*layouts, outs, Split(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
     starts = tuple(call.integers.get("query_start_loc", np.array([0, x.shape[1]])).tolist())
     slots = call.integers.get("cache_indices", np.arange(len(starts) - 1)).tolist()
     count = len(slots) if o.conv_states is None else o.conv_states.shape[0]
@@ -174,7 +174,7 @@ def rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
         channel = group * most + row
         if row < most and channel < dim:
             phase = (x.first + channel * x.strides[0]) % kernel.vec
-            count = kernel.slots * WARP_SIZE * kernel.vec
+            count = kernel.lane_vecs * WARP_SIZE * kernel.vec
             yield Write(range(channel, channel + 1), tile(p, heads, row_tile * count - phase, count))
 
 

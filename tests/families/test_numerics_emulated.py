@@ -48,7 +48,7 @@ def test_emulated(module: ModuleType, case: Any) -> None:
     results = []
     for seed in emulator.SEEDS:
         after = {name: placed.copy() for name, placed in before.items()}
-        with scheduled(seed):
+        with scheduled(seed), cases.running(module, case):
             call(module, case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
         results.append({name: placed.buffer for name, placed in after.items()})
     first, *others = results

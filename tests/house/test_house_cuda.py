@@ -77,9 +77,9 @@ def test_a_unit_has_one_kernel_of_its_name(file: str) -> None:
 def test_fields_are_the_template_parameters(file: str) -> None:
     cls = KERNELS[file]
     hints: dict[str, Any] = get_type_hints(cls)
-    in_python = [
-        ("typename" if hints[field.name] is DType else hints[field.name].__name__, field.name) for field in fields(cls)
-    ]
+    kinds = {int: "int", bool: "bool", DType: "typename"}
+    # An enumeration has the same name in both languages.
+    in_python = [(kinds.get(hints[field.name], hints[field.name].__name__), field.name) for field in fields(cls)]
     in_cuda = [(kind, python_name(name)) for kind, name, default in kernel_parameters(file) if not default]
     assert in_python == in_cuda, f"fields of {cls.__name__} in {python_file(cls)} beside cuda_src/{file}"
 

@@ -305,9 +305,7 @@ def test_what_is_only_read_may_overlap() -> None:
 
 
 def test_what_is_written_has_an_address_for_every_element() -> None:
-    with pytest.raises(
-        ValueError, match=r"^out: got strides \(0, 1\) for shape \(2, 3\); wanted an address of its own"
-    ):
+    with pytest.raises(ValueError, match=r"^out: got strides \(0, 1\) for shape \(2, 3\); wanted an address"):
         writer()((array(), None, array(strides=(0, 1))))
     writer()((array(strides=(0, 1)), None, array()))
 

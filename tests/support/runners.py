@@ -30,7 +30,8 @@ def emulated(module: ModuleType, case: Any, values: Values, in_place: Mapping[st
     placed = place_all(module, case, values)
     placed |= {output: placed[name] for output, name in in_place.items()}
     arguments = module.arguments(case, {name: EmulatedArray(each.array) for name, each in placed.items()})
-    getattr(cuconv, cases.function_name(module))(**arguments)
+    with cases.running(module, case):
+        getattr(cuconv, cases.function_name(module))(**arguments)
     return {name: each.array.copy() for name, each in placed.items() if is_written(module, name)}
 
 
