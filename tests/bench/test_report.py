@@ -173,7 +173,11 @@ def test_without_matplotlib_pictures_name_it(
         (["--results", "{}/empty"], CANNOT, "empty holds no .jsonl files: `cuconv bench --output FILE` writes them"),
         (["--results", "{}/nowhere"], CANNOT, "nowhere holds no .jsonl files"),
         (["--readme", "{}/none.md"], CANNOT, "No such file or directory"),
-        (["--readme", "{}/wrong.md"], USAGE, "line 3: got <!-- measured: nonsense -->; wanted measured: one of headline, run,"),
+        (
+            ["--readme", "{}/wrong.md"],
+            USAGE,
+            "line 3: got <!-- measured: nonsense -->; wanted measured: one of headline,",
+        ),
         (["--readme", "{}/wrong.md", "--check"], USAGE, "line 3: got <!-- measured: nonsense -->"),
         (["--results", "{}/broken"], USAGE, "a.jsonl:1: "),
     ],
