@@ -60,7 +60,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
 
 
 def pytest_configure() -> None:
-    """Under compute-sanitizer every array is an allocation of its own, whose bounds the tool knows."""
+    """Give every array an allocation of its own under compute-sanitizer, so that the tool knows its bounds."""
     if os.environ.get("CUCONV_SANITIZE") and missing_gpu() is None:
         import cupy
 

@@ -10,11 +10,11 @@ from tests.support.bad_input import Good, poisoned
 
 DIM, WIDTH, SLOTS = 6, 4, 5
 BATCH, SEQLEN = 2, 9
-"""Of whole sequences."""
+"""The shape of whole sequences."""
 TOTAL = 9
 """Tokens of packed sequences."""
 SEQUENCES, TOKENS, STATE_LEN, ROWS, STEPS = 3, 2, 4, 6, 3
-"""Of a decode step."""
+"""Sizes of a decode step."""
 SIZES = (1, 2, 3)
 HEADS = {"num_q_heads": 1, "num_k_heads": 1, "num_v_heads": 2, "head_q": 1, "head_k": 1, "head_v": 2}
 QKV = ((1, 1), (1, 1), (2, 2))

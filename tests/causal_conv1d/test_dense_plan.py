@@ -28,10 +28,10 @@ from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, fast_div
 from cuconv.runtime.layout import Layout
 from tests import cases
+from tests.causal_conv1d.strategies import calls
 from tests.runtime.test_launch import divide
 from tests.support.discovery import op_kernels
 from tests.support.placement import Placement, place
-from tests.support.strategies import calls
 
 SMALL = st.one_of(
     st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(0, 1100)),

@@ -21,8 +21,8 @@ from cuconv.runtime.layout import Layout
 from tests import cases
 from tests.causal_conv1d import cases_update as table
 from tests.causal_conv1d.cases_update import Case
+from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, planned_by, some, variants
-from tests.causal_conv1d.update_strategies import UpdateCall, update_calls
 from tests.support.placement import Placement, place
 from tests.support.strategies import lain_out
 
@@ -87,8 +87,8 @@ def shares(launch: Launch) -> tuple[Any, Any, Any]:
     block_vecs, dim_blocks, rows = int(n["block_vecs"][0]), int(n["dim_blocks"][0]), int(n["rows"])
     channel = (block % dim_blocks * block_vecs + thread % block_vecs) * kernel.vec  # type: ignore[attr-defined]
     first = block // dim_blocks * sequences_of(launch) * rows + thread // block_vecs
-    is_someones = (thread // block_vecs < rows) & (first < n["batch"]) & (channel < n["dim"])
-    return channel, first, is_someones
+    is_live = (thread // block_vecs < rows) & (first < n["batch"]) & (channel < n["dim"])
+    return channel, first, is_live
 
 
 def sequences_of(launch: Launch) -> int:
@@ -107,11 +107,11 @@ def test_every_channel_of_every_sequence_is_one_threads(p: Problem) -> None:
     batch, dim, _ = o.x.shape
     vec: int = launch.kernel.vec  # type: ignore[attr-defined]
     taken = np.zeros((batch, dim), np.int32)
-    channel, first, is_someones = shares(launch)
-    assert channel[is_someones].max() + vec <= dim
+    channel, first, is_live = shares(launch)
+    assert channel[is_live].max() + vec <= dim
     for turn in range(sequences_of(launch)):
         number = first + turn * int(numbers_of(launch)["rows"])
-        has_more = is_someones & (number < batch)
+        has_more = is_live & (number < batch)
         for c in range(vec):
             np.add.at(taken, (number[has_more], channel[has_more] + c), 1)
     assert (taken == 1).all()
@@ -128,7 +128,7 @@ def assert_ranges_have_their_places(o: Operands, launch: Launch) -> None:
 
 
 def addresses(layout: Layout, *axes: int) -> set[int]:
-    """Of enough elements along these axes, in elements from an aligned address."""
+    """Where enough elements along these axes are, in elements from an aligned address."""
     found = {layout.first}
     for axis in axes:
         found = {at + index * layout.strides[axis] for at in found for index in some(layout.shape[axis])}

@@ -39,7 +39,7 @@ def test_every_element_and_state_is_written_once(p: Problem) -> None:
     assert_channels_have_their_places(p.o, launch)
     dim, total = p.o.x.shape
     written = np.zeros((dim, total), np.int32)
-    states = np.zeros((len(p.is_someones), dim), np.int32)
+    states = np.zeros((len(p.is_live), dim), np.int32)
     for write in WRITES[type(launch.kernel)](p, launch):
         assert write.channels.stop <= dim
         written[write.channels.start : write.channels.stop, write.tokens] += 1
@@ -47,7 +47,7 @@ def test_every_element_and_state_is_written_once(p: Problem) -> None:
             states[write.sequence, write.channels.start : write.channels.stop] += 1
     assert (written == 1).all()
     if p.o.weight.shape[1] > 1:
-        has_state = np.array(p.is_someones, bool) & (np.diff(p.starts) > 0)
+        has_state = np.array(p.is_live, bool) & (np.diff(p.starts) > 0)
         assert (states == has_state[:, None]).all()
 
 
@@ -102,7 +102,7 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
 
 
 def assert_rows_are_aligned(o: Operands, launch: Launch, vec: int) -> None:
-    """Of x and out alike, and the vectors are enough wherever among aligned addresses a row begins."""
+    """Vectors of x and out are aligned alike, and are enough wherever among aligned addresses a row begins."""
     n, total = numbers_of(launch), o.x.shape[1]
     phases = []
     for x, to in row_starts(o):
@@ -165,10 +165,10 @@ def test_indices_fit_at_any_size(
         assert shape[1] <= int(n["tiles"][0]) * kernel.tile <= MAX_DIVIDEND
         assert shape[0] <= launch.config.grid[0] // int(n["tiles"][0]) * WARP_SIZE
     else:
-        groups, head_groups, _ = map(int, n["mix"])
+        groups, prefix_groups, _ = map(int, n["mix"])
         rows = int(n["tiles"]) if isinstance(kernel, CausalConv1dVarlenFwd) else kernel.warps
-        assert shape[1] <= (groups - head_groups) * rows * kernel.tokens <= MAX_DIVIDEND
-        assert sequences <= head_groups * rows <= MAX_DIVIDEND
+        assert shape[1] <= (groups - prefix_groups) * rows * kernel.tokens <= MAX_DIVIDEND
+        assert sequences <= prefix_groups * rows <= MAX_DIVIDEND
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -9,7 +9,7 @@ import pytest
 
 import cuconv
 from cuconv.runtime.dlpack import WANTED
-from tests.causal_conv1d.test_varlen_contents import POOL, STARTS
+from tests.causal_conv1d.test_contents import POOL, STARTS
 from tests.selective_scan.good_calls import BATCH, DIM, GOOD, SEQLEN, SLOTS, N
 from tests.support.bad_input import (
     FLOATS,

@@ -15,8 +15,8 @@ from tests.support.placement import Array, Placed
 
 Values = dict[str, Array]
 Runner = Callable[..., Values]
-"""Of a case module, a case, its inputs and, where wanted, by the names of outputs the inputs in whose memory these are;
-gives the outputs and what was updated, by name.
+"""Runs a case of a case module on these inputs, and gives the outputs and what was updated, by name. A fourth argument
+says, by output, in which input's memory the output lies.
 """
 APART: Mapping[str, str] = {}
 
