@@ -16,6 +16,7 @@ from cuconv.cli.console import OK, CannotRun, Console
 from cuconv.runtime.abstract import launches_of
 from cuconv.runtime.call import Launch
 from cuconv.runtime.errors import message, one_of
+from cuconv.runtime.machine import assuming
 from cuconv.runtime.workload import Workload
 
 
@@ -29,8 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain one workload."""
     workload = MAKERS[options.op]() if options.shape is None else parse(options.op, options.shape)
-    launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
     gpu = _gpu(options.gpu)
+    with assuming(gpu.multiprocessors):
+        launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
     arch = _arch(options.arch, gpu)
     launched = [_launch(launch, gpu, arch) for launch in launches]
     predicted = _predict(workload, len(launches), gpu)

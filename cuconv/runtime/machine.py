@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from functools import cache
 
 NO_DEVICE = -2
-"""The device number of arrays that are shapes alone; the CPU's is -1."""
+"""The device number of arrays that are on no device; the CPU's is -1. Numbers below are those of `planned_device`."""
 
 MULTIPROCESSORS: Mapping[str, int] = {"H200": 132, "H100": 132, "A100": 108, "B200": 148, "L40S": 142, "RTX4090": 128}
 """Multiprocessors by GPU, from their data sheets."""
@@ -20,8 +20,15 @@ _assumed = ContextVar("multiprocessors", default=MULTIPROCESSORS[REFERENCE])
 
 
 def multiprocessors(device: int) -> int:
-    """The multiprocessors of a CUDA device, or of the GPU assumed for NO_DEVICE."""
+    """The multiprocessors of a CUDA device, or of the GPU assumed for arrays on none."""
+    if device < NO_DEVICE:
+        return NO_DEVICE - device
     return _assumed.get() if device == NO_DEVICE else _asked(device)
+
+
+def planned_device() -> int:
+    """A device number that says how many multiprocessors are assumed: plans for different GPUs are remembered apart."""
+    return NO_DEVICE - _assumed.get()
 
 
 @contextmanager
