@@ -16,7 +16,6 @@ from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
-from cuconv.runtime.layout import Layout
 
 
 def causal_conv1d_varlen_fn(
@@ -186,27 +185,14 @@ def _check(given: Layouts, split: Split, silu: bool, pad_slot_id: int) -> Checke
             checks.dtype(argument, layout.dtype, dtypes)
             checks.shape(argument, layout.shape, (count,), "sequences")
     if conv_states is not None:
-        _check_pool(conv_states, dim, weight.shape[1], count if cache_indices is None else 0)
-
+        slots = count if cache_indices is None else 0, "cache_indices"
+        checks.pool("conv_states", conv_states, dim, (weight.shape[1] - 1, "width - 1"), slots)
     axes = "1, total of x, heads, head_dim" if split.has_heads else "channels, total of x"
     results = split.results(given, x, (), (total,), axes)
     outs = tuple(split.by_head(out, (), (total,)) for out in results.values())
     pool = (conv_states, query_start_loc, cache_indices, has_initial_state)
     operands = Operands(x, weight, bias, *pool, outs, split, silu, pad_slot_id)
     return Checked(operands, results, updated=("conv_states",))
-
-
-def _check_pool(conv_states: Layout, dim: int, width: int, wanted_slots: int) -> None:
-    checks.rank("conv_states", conv_states.shape, "slots, dim, state_len")
-    checks.dtype("conv_states", conv_states.dtype, FLOATS)
-    slots, _, state_len = conv_states.shape
-    checks.between("slots of conv_states", slots, 0, MAX_DIVIDEND)
-    checks.shape("conv_states", conv_states.shape, (slots, dim, state_len), "slots, dim of x, state_len")
-    if state_len < width - 1:
-        raise ValueError(message("state_len of conv_states", state_len, f"at least {width - 1} (width - 1)"))
-    if slots < wanted_slots:
-        wanted = f"at least {wanted_slots}, one a sequence, or cache_indices"
-        raise ValueError(message("slots of conv_states", slots, wanted))
 
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
