@@ -18,6 +18,7 @@ from cuconv.bench.makers import MAKERS
 from cuconv.cli.arguments import whole
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
 from cuconv.runtime.errors import message
+from cuconv.runtime.kernel import Kernel
 
 MOST_LISTED = 20
 """Wrong calls that are listed one by one."""
@@ -40,12 +41,16 @@ def run(options: argparse.Namespace, console: Console) -> int:
     # Now: a GPU that is lost says nothing.
     machines = {number: _machine(number) for number in numbers}
     chosen = list(cases(options.op or MAKERS, options.dtype or DTYPES))
-    kernels = kernels_of(case.workload for case in chosen)
+    # One for each GPU that differs: the choice of kernels depends on its multiprocessors.
+    planned = {(gpu.capability, gpu.multiprocessors): gpu for gpu in gpus.values()}
+    kernels: set[Kernel] = set()
     start = time.perf_counter()
-    for capability in sorted({gpu.capability for gpu in gpus.values()}):
-        console.line(f"compiling {len(kernels)} kernels for sm_{capability}, or finding them in the cache")
-        # What fails to compile fails again, and is reported, where it is called.
-        compile_all(kernels, capability, console.progress)
+    for gpu in planned.values():
+        wanted = kernels_of((case.workload for case in chosen), gpu)
+        kernels.update(wanted)
+        console.line(f"compiling {len(wanted)} kernels for sm_{gpu.capability}, or finding them in the cache")
+        # A kernel that fails to compile fails again, and is reported, where it is called.
+        compile_all(wanted, gpu.capability, console.progress)
     compiled = time.perf_counter()
     found = {number: check_all(chosen, on_gpu(number), console) for number in gpus}
     seconds = {"compiling": compiled - start, "checking": time.perf_counter() - compiled}
