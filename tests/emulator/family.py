@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,14 +107,3 @@ def scheduled(seed: int) -> Iterator[None]:
         yield
     finally:
         device.seed = before
-
-
-def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """The function on these arguments, its NumPy arrays, also in tuples, as if they were on a GPU."""
-    return function(**{name: _emulated(value) for name, value in arguments.items()})
-
-
-def _emulated(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_emulated, value))
-    return EmulatedArray(value) if isinstance(value, np.ndarray) else value
