@@ -66,7 +66,7 @@ def causal_conv1d_varlen_fn(
     """
     dim, total = x.shape
     width = weight.shape[1]
-    starts = _starts(query_start_loc, total)
+    starts = sequence_starts(query_start_loc, total)
     count = len(starts) - 1
     out = np.zeros((dim, total))
     pool = None if conv_states is None else conv_states.copy()
@@ -90,7 +90,7 @@ def causal_conv1d_varlen_fn(
 def causal_conv1d_varlen_states(x: Array, cu_seqlens: Array, state_len: int) -> Array:
     """The last state_len tokens of every packed sequence, zeros before its first: (n, dim, state_len) of x's dtype."""
     total, dim = x.shape
-    starts = _starts(cu_seqlens, total)
+    starts = sequence_starts(cu_seqlens, total)
     states = np.zeros((len(starts) - 1, dim, state_len), x.dtype)
     for i, (begin, end) in enumerate(pairwise(starts)):
         taken = min(max(end - begin, 0), state_len)
@@ -166,7 +166,7 @@ def causal_conv1d_update(
     return out, state, snapshots
 
 
-def _starts(query_start_loc: Array | None, total: int) -> list[int]:
+def sequence_starts(query_start_loc: Array | None, total: int) -> list[int]:
     """Where sequences begin and, last, end: all within the tokens there are."""
     if query_start_loc is None:
         return [0, total]

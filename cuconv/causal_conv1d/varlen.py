@@ -185,7 +185,8 @@ def _check(given: Layouts, form: Form, silu: bool, pad_slot_id: int) -> Checked[
             checks.dtype(argument, layout.dtype, dtypes)
             checks.shape(argument, layout.shape, (count,), "sequences")
     if conv_states is not None:
-        _check_pool(conv_states, dim, weight.shape[1], count if cache_indices is None else 0)
+        checks.dtype("conv_states", conv_states.dtype, FLOATS)
+        checks.pool("conv_states", conv_states.shape, dim, weight.shape[1], count if cache_indices is None else 0)
 
     order = (0, 1, 2, 3) if form.has_heads else order_like(x)
     results = {}
@@ -200,19 +201,6 @@ def _check(given: Layouts, form: Form, silu: bool, pad_slot_id: int) -> Checked[
     by_head = tuple(map(_by_head, results.values()))
     operands = Operands(x, weight, bias, *pool, by_head, form, silu, pad_slot_id)
     return Checked(operands, results, updated=("conv_states",))
-
-
-def _check_pool(conv_states: Layout, dim: int, width: int, wanted_slots: int) -> None:
-    checks.rank("conv_states", conv_states.shape, "slots, dim, state_len")
-    checks.dtype("conv_states", conv_states.dtype, FLOATS)
-    slots, _, state_len = conv_states.shape
-    checks.between("slots of conv_states", slots, 0, MAX_DIVIDEND)
-    checks.shape("conv_states", conv_states.shape, (slots, dim, state_len), "slots, dim of x, state_len")
-    if state_len < width - 1:
-        raise ValueError(message("state_len of conv_states", state_len, f"at least {width - 1} (width - 1)"))
-    if slots < wanted_slots:
-        wanted = f"at least {wanted_slots}, one a sequence, or cache_indices"
-        raise ValueError(message("slots of conv_states", slots, wanted))
 
 
 def _by_head(out: Layout) -> Layout:

@@ -10,6 +10,7 @@ import numpy as np
 
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
 from cuconv.runtime.errors import message, one_of
+from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, View
 
 
@@ -61,6 +62,19 @@ def taps(weight: Layout | None, bias: Layout | None, dim: int, widths: range) ->
     if bias is not None:
         dtype("bias", bias.dtype, tuple(dict.fromkeys((weight.dtype, FLOAT32))))
         shape("bias", bias.shape, (dim,), "dim of x")
+
+
+def pool(argument: str, got: tuple[int, ...], dim: int, width: int, least_slots: int) -> None:
+    """States of (slots, dim, state_len): at least so many slots, and columns for what a filter looks back."""
+    rank(argument, got, "slots, dim, state_len")
+    slots, _, state_len = got
+    between(f"slots of {argument}", slots, 0, MAX_DIVIDEND)
+    shape(argument, got, (slots, dim, state_len), "slots, dim of x, state_len")
+    if state_len < width - 1:
+        raise ValueError(message(f"state_len of {argument}", state_len, f"at least {width - 1} (width - 1)"))
+    if slots < least_slots:
+        wanted = f"at least {least_slots}, one a sequence, or cache_indices"
+        raise ValueError(message(f"slots of {argument}", slots, wanted))
 
 
 def device(argument: str, got: int, wanted: int, first: str) -> None:
