@@ -259,13 +259,15 @@ class CausalConv1dBwd(Kernel):
             "parts": max(1, ceil_div(groups, warp_groups * cls.warps)),
         }
 
-    def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division, int]:
+    def launch_config(
+        self, batch: int, dim: int, row_vecs: int, has_edges: bool
+    ) -> tuple[LaunchConfig, Division, int]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
         share = self._share(batch, dim, row_vecs)
         division = {name: fast_div(share[name]) for name in ("row_lanes", "row_groups", "channel_groups")}
         division |= {name: share[name] for name in ("warp_rows", "groups", "warp_groups")}
         parts = share["parts"]
-        return self.config(parts * share["channel_groups"]), division | {"row_vecs": row_vecs}, parts
+        return self.config(parts * share["channel_groups"]), division | {"row_vecs": row_vecs, "has_edges": has_edges}, parts
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,10 @@ def _differences(a: Layout, b: Layout) -> list[int]:
 
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
-    batch, dim, _ = o.x.shape
+    batch, dim, seqlen = o.x.shape
     kernel = CausalConv1dBwd(slots=CausalConv1dBwd.slots_for(batch, dim, row_vecs), **_axes(o, vec))
-    config, division, parts = kernel.launch_config(batch, dim, row_vecs)
+    has_edges = row_vecs * vec != seqlen
+    config, division, parts = kernel.launch_config(batch, dim, row_vecs, has_edges)
     return _Main(kernel, config, division, parts, vec, dout_is_packed)
 
 

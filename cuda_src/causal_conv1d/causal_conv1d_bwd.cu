@@ -29,6 +29,7 @@ struct CausalConv1dBwdParams {
     unsigned groups;         // of a channel, in all rows
     unsigned warp_groups;    // that a warp walks
     int row_vecs;            // vectors a row
+    int has_edges;           // some vectors lie inside a row only in part
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kPacked,
@@ -44,43 +45,60 @@ struct CausalConv1dBwdTraits {
     static_assert(kWidth >= 1 && kWidth <= 16 && kSlots >= 1);
 };
 
-// A lane's place in a group: vector `vec` of the row of a batch entry. Vectors lie where memory is aligned, not where the
-// row begins: vector j holds the tokens from j * kVec - phase on.
-template <typename input_t, int kVec>
-struct GradientRow {
-    index_t batch;
+// Where a lane's vector of a group lies: vector `vec` of a row, which begins with the token `token`. Vectors lie where
+// memory is aligned, not where the row begins: vector j holds the tokens from j * kVec - phase on.
+template <int kVec>
+struct Place {
     int vec;
     int token;
-    const input_t* x;  // of token 0, as are the others
-    const input_t* dout;
-    input_t* dx;
 
-    GradientRow() = default;
-
-    __device__ __forceinline__ GradientRow(const CausalConv1dBwdOperands& p, index_t batch_, index_t channel, int vec_)
-        : batch(batch_), vec(vec_) {
-        x = static_cast<const input_t*>(p.x) + batch * p.x_stride[0] + channel * p.x_stride[1];
-        dout = static_cast<const input_t*>(p.dout) + batch * p.dout_stride[0] + channel * p.dout_stride[1];
-        dx = static_cast<input_t*>(p.dx) + batch * p.dx_stride[0] + channel * p.dx_stride[1];
-        token = vec * kVec - static_cast<int>(reinterpret_cast<size_t>(x) / sizeof(input_t) % kVec);
-    }
+    // `row` is any of x, dx at the row's first token: all are equally far from where memory is aligned.
+    template <typename T>
+    __device__ __forceinline__ Place(const T* row, int vec_)
+        : vec(vec_), token(vec * kVec - static_cast<int>(reinterpret_cast<size_t>(row) / sizeof(T) % kVec)) {}
 
     // Which elements of the vector lie inside the row.
     __device__ __forceinline__ int begin() const { return token < 0 ? -token : 0; }
-    __device__ __forceinline__ int end(const CausalConv1dBwdOperands& p) const {
-        return p.seqlen - token < kVec ? p.seqlen - token : kVec;
+    __device__ __forceinline__ int end(int seqlen) const { return seqlen - token < kVec ? seqlen - token : kVec; }
+    __device__ __forceinline__ bool is_whole(int seqlen) const { return token >= 0 && token + kVec <= seqlen; }
+};
+
+// The groups of a lane's channel from one on, downwards: where the rows of kArrays arrays are.
+template <typename T, int kArrays>
+struct GroupWalk {
+    int row_groups;  // groups a row
+    int batch;
+    int group;        // of the row
+    T* row[kArrays];  // its first token
+    index_t stride[kArrays];
+
+    __device__ __forceinline__ GroupWalk(const QuotientRemainder& batch_group, int row_groups_)
+        : row_groups(row_groups_),
+          batch(static_cast<int>(batch_group.quotient)),
+          group(static_cast<int>(batch_group.remainder)) {}
+
+    // An array of (batch, dim, seqlen), its memory and its strides.
+    template <typename Pointer>
+    __device__ __forceinline__ void add(int i, Pointer pointer, const index_t (&strides)[3], index_t channel) {
+        stride[i] = strides[0];
+        row[i] = static_cast<T*>(pointer) + batch * strides[0] + channel * strides[1];
     }
-    __device__ __forceinline__ bool is_whole(const CausalConv1dBwdOperands& p) const {
-        return token >= 0 && token + kVec <= p.seqlen;
+
+    __device__ __forceinline__ void step() {
+        if (group-- > 0) return;
+        group = row_groups - 1;
+        --batch;
+#pragma unroll
+        for (int i = 0; i < kArrays; ++i) row[i] -= stride[i];
     }
 };
 
+// A lane's channel: its filter, the sums over what the lane has seen, and the gradients of one group.
 template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, Rows kRows, bool kStates>
 struct RowGradients {
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
     using Vector = Vec<input_t, kVec>;
-    using Row = GradientRow<input_t, kVec>;
 
     const CausalConv1dBwdOperands& p;
     index_t channel;
@@ -99,72 +117,49 @@ struct RowGradients {
         for (int i = 0; i < kVec; ++i) next[i] = 0.0f;
     }
 
-    // A vector of x if all of it lies inside the row, else zero: complete() adds what there is.
-    __device__ __forceinline__ Vector load_x(const Row& row) const {
-        if (!row.is_whole(p)) return Vector::zero();
-        return load<kVec>(kVec > 1 ? row.x + row.token : row.x + row.token * p.x_stride[2]);
-    }
-    __device__ __forceinline__ Vector load_g(const Row& row) const {
-        if (!row.is_whole(p)) return Vector::zero();
-        return load_dout<kVec>(row.dout + row.token * (kVec > 1 && p.dout_is_packed ? 1 : p.dout_stride[2]),
-                               p.dout_stride[2], p.dout_is_packed != 0);
-    }
-
-    // Apart from the loads because merging elements waits for them.
-    __device__ __forceinline__ void complete(const Row& row, Vector& x) const {
-        if (kVec == 1 || row.is_whole(p) || row.token >= p.seqlen) return;
-        x = load_part<kVec>(row.x + row.token, row.begin(), row.end(p));
-    }
-    __device__ __forceinline__ void complete(const Row& row, Vector& x, Vector& dout) const {
-        if (kVec == 1 || row.is_whole(p) || row.token >= p.seqlen) return;
-        complete(row, x);
-        const index_t step = p.dout_stride[2];
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-            if (i >= row.begin() && i < row.end(p)) dout.put(i, row.dout[(row.token + i) * step]);
-        }
-    }
-
     // The gradients of the group behind, of which the highest lanes need the first: lane i computes that of its token i.
-    __device__ __forceinline__ void begin_behind(const Row& row, int vec) {
+    __device__ __forceinline__ void begin_behind(int batch, const input_t* x, const input_t* dout, int first) {
         static_assert(kHaloVecs * kVec <= kWarpSize, "every token has a lane");
-        const int token = row.token + (vec - row.vec) * kVec + lane_id();
+        const int token = first + lane_id();
         float window[kWidth];
         int seq[kWidth];
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
             const int at = token - kHalo + k;
-            window[k] = at < p.seqlen && lane_id() < kHalo ? input(row, at) : 0.0f;
+            const bool is_inside = at >= 0 && at < p.seqlen && lane_id() < kHalo;
+            window[k] = is_inside ? Dtype<input_t>::to_float(x[kVec > 1 ? at : at * p.x_stride[2]]) : 0.0f;
+            if (at < 0 && lane_id() < kHalo) window[k] = before_row(batch, at);
         }
-        load_numbers<kRows>(p, row.batch, token - kHalo, seq);
+        load_numbers<kRows>(p, batch, token - kHalo, seq);
         keep_own_inputs<kRows, kWidth, input_t>(p, channel, token, seq, window);
         float g = 0.0f;
         if (token < p.seqlen && lane_id() < kHalo && (kRows == Rows::kOne || seq[kHalo] >= 0)) {
-            const float dout = Dtype<input_t>::to_float(row.dout[token * p.dout_stride[2]]);
-            g = token_gradient<kSilu, input_t>(taps, bias, window, dout);
+            g = token_gradient<kSilu, input_t>(taps, bias, window,
+                                               Dtype<input_t>::to_float(dout[token * p.dout_stride[2]]));
         }
 #pragma unroll
         for (int i = 0; i < kVec; ++i) next[i] = from_lane(g, lane_id() * kVec + i);
     }
 
     // One group: `before` holds, in the highest lanes, the inputs of the group before it.
-    __device__ __forceinline__ void add(const Row& row, const Vector& before, const Vector& own, const Vector& dout) {
+    __device__ __forceinline__ void add(const Place<kVec>& place, int batch, input_t* dx_row, const Vector& before,
+                                        const Vector& own, const Vector& dout) {
         float x[kHalo + kVec];
-        gather_inputs(row, before, own, x);
+        gather_inputs(place, batch, before, own, x);
         int seq[kHalo + kVec + kHalo];
-        load_numbers<kRows>(p, row.batch, row.token - kHalo, seq);
+        load_numbers<kRows>(p, batch, place.token - kHalo, seq);
         float g[kVec + kHalo];
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
             float window[kWidth];
 #pragma unroll
             for (int k = 0; k < kWidth; ++k) window[k] = x[i + k];
-            keep_own_inputs<kRows, kWidth, input_t>(p, channel, row.token + i, seq + i, window);
+            keep_own_inputs<kRows, kWidth, input_t>(p, channel, place.token + i, seq + i, window);
             g[i] = token_gradient<kSilu, input_t>(taps, bias, window, dout.to_float(i));
             if (kRows != Rows::kOne) g[i] = seq[i + kHalo] < 0 ? 0.0f : g[i];
             sums.add(g[i], window);
         }
-        gather_gradients<1>(row, g);
+        gather_gradients<1>(place, g);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) next[i] = g[i];
         float dx[kVec];
@@ -176,51 +171,57 @@ struct RowGradients {
             dx[i] = input_gradient<kRows>(taps, following, seq + kHalo + i);
         }
         if constexpr (kStates && kHalo > 0) {
-            add_final(row, seq, dx);
-            if (kRows != Rows::kPacked && p.dinitial_states != nullptr && row.vec == 0) store_initial(row, g, dx, seq);
+            add_final(place, batch, seq, dx);
+            if (kRows != Rows::kPacked && p.dinitial_states != nullptr && place.vec == 0) {
+                store_initial(place, batch, g, dx, seq);
+            }
         }
-        store_inputs(row, Vector::from_floats(dx));
+        input_t* to = dx_row + (kVec > 1 ? place.token : place.token * p.dx_stride[2]);
+        if (place.is_whole(p.seqlen)) {
+            store(as_global(to), Vector::from_floats(dx));
+        } else if (kVec > 1 && place.token < p.seqlen) {
+            store_part(to, Vector::from_floats(dx), place.begin(), place.end(p.seqlen));
+        }
     }
 
  private:
-    // An input, or what the row's past holds before the first.
-    __device__ __forceinline__ float input(const Row& row, int token) const {
-        if (token >= 0) return Dtype<input_t>::to_float(row.x[kVec > 1 ? token : token * p.x_stride[2]]);
+    // What the initial state has for a token before the row's first.
+    __device__ __forceinline__ float before_row(int batch, int token) const {
         if (kRows == Rows::kPacked || p.initial_states == nullptr || token < -kHalo) return 0.0f;
-        return load_initial<input_t>(p, row.batch, channel, token + kHalo);
+        return load_initial<input_t>(p, batch, channel, token + kHalo);
     }
 
-    __device__ __forceinline__ void gather_inputs(const Row& row, const Vector& before, const Vector& own,
-                                                  float (&x)[kHalo + kVec]) const {
+    __device__ __forceinline__ void gather_inputs(const Place<kVec>& place, int batch, const Vector& before,
+                                                  const Vector& own, float (&x)[kHalo + kVec]) const {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
-        gather_before<1>(row, before, own, x);
-        if (p.initial_states != nullptr && kRows != Rows::kPacked && row.token < kHalo) {
+        gather_before<1>(place, before, own, x);
+        if (p.initial_states != nullptr && kRows != Rows::kPacked && place.token < kHalo) {
 #pragma unroll
             for (int i = 0; i < kHalo + kVec; ++i) {
-                if (row.token - kHalo + i < 0) x[i] = input(row, row.token - kHalo + i);
+                if (place.token - kHalo + i < 0) x[i] = before_row(batch, place.token - kHalo + i);
             }
         }
     }
 
     template <int kDistance>
-    __device__ __forceinline__ void gather_before(const Row& row, const Vector& before, const Vector& own,
+    __device__ __forceinline__ void gather_before(const Place<kVec>& place, const Vector& before, const Vector& own,
                                                   float (&x)[kHalo + kVec]) const {
         if constexpr (kDistance <= kHaloVecs) {
             constexpr int kFirst = kHalo - kDistance * kVec;
             constexpr int kSkip = kFirst < 0 ? -kFirst : 0;
-            const Vector v = shift_in<kSkip / Vector::kPerWord>(before, own, kDistance);
-            const bool is_inside = row.vec >= kDistance;
+            const Vector shifted = shift_in<kSkip / Vector::kPerWord>(before, own, kDistance);
+            const Vector v = select(place.vec >= kDistance, shifted, Vector::zero());
 #pragma unroll
-            for (int i = kSkip; i < kVec; ++i) x[kFirst + i] = is_inside ? v.to_float(i) : 0.0f;
-            gather_before<kDistance + 1>(row, before, own, x);
+            for (int i = kSkip; i < kVec; ++i) x[kFirst + i] = v.to_float(i);
+            gather_before<kDistance + 1>(place, before, own, x);
         }
     }
 
     template <int kDistance>
-    __device__ __forceinline__ void gather_gradients(const Row& row, float (&g)[kVec + kHalo]) const {
+    __device__ __forceinline__ void gather_gradients(const Place<kVec>& place, float (&g)[kVec + kHalo]) const {
         if constexpr (kDistance <= kHaloVecs) {
-            const bool is_inside = row.vec + kDistance < row_vecs;
+            const bool is_inside = place.vec + kDistance < row_vecs;
             const bool is_offered_behind = lane_id() < kDistance;
 #pragma unroll
             for (int i = 0; i < kVec; ++i) {
@@ -229,51 +230,44 @@ struct RowGradients {
                     g[kDistance * kVec + i] = is_inside ? above : 0.0f;
                 }
             }
-            gather_gradients<kDistance + 1>(row, g);
+            gather_gradients<kDistance + 1>(place, g);
         }
     }
 
-    __device__ __forceinline__ void add_final(const Row& row, const int* seq, float (&dx)[kVec]) const {
-        if (p.dfinal_states == nullptr || row.token >= p.seqlen) return;
-        if (kRows != Rows::kPacked && row.token + kVec <= p.seqlen - kHalo) return;
+    __device__ __forceinline__ void add_final(const Place<kVec>& place, int batch, const int* seq,
+                                              float (&dx)[kVec]) const {
+        if (p.dfinal_states == nullptr || place.token >= p.seqlen) return;
+        if (kRows != Rows::kPacked && place.token + kVec <= p.seqlen - kHalo) return;
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
             const int number = kRows == Rows::kPacked ? seq[kHalo + i] : 0;
-            if (row.token + i < p.seqlen) {
-                dx[i] += final_gradient_of<kRows, kWidth, input_t>(p, row.batch, channel, row.token + i, number);
+            if (place.token + i < p.seqlen) {
+                dx[i] += final_gradient_of<kRows, kWidth, input_t>(p, batch, channel, place.token + i, number);
             }
         }
     }
 
     // The first vector of a row holds gradients of the initial state before the row's first token, and has what makes
     // those before the vector.
-    __device__ __forceinline__ void store_initial(const Row& row, const float (&g)[kVec + kHalo],
+    __device__ __forceinline__ void store_initial(const Place<kVec>& place, int batch, const float (&g)[kVec + kHalo],
                                                   const float (&dx)[kVec], const int* seq) const {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
-            const int column = row.token + i + kHalo;
-            if (row.token + i < 0 && column >= 0) {
-                store_initial_gradient<input_t>(p, row.batch, channel, column, dx[i]);
+            const int column = place.token + i + kHalo;
+            if (place.token + i < 0 && column >= 0) {
+                store_initial_gradient<input_t>(p, batch, channel, column, dx[i]);
             }
         }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            const int token = row.token - kHalo + i;
-            float sum = final_gradient<kWidth, input_t>(p, row.batch, channel, token, p.seqlen);
+            const int token = place.token - kHalo + i;
+            float sum = final_gradient<kWidth, input_t>(p, batch, channel, token, p.seqlen);
 #pragma unroll
             for (int k = kHalo - i; k < kWidth; ++k) {
                 // seq[i] continues the number of the first token.
                 if (kRows == Rows::kOne || seq[i + k] == seq[i]) sum = fmaf(taps[kHalo - k], g[i + k - kHalo], sum);
             }
-            if (token + kHalo >= 0) store_initial_gradient<input_t>(p, row.batch, channel, token + kHalo, sum);
-        }
-    }
-
-    __device__ __forceinline__ void store_inputs(const Row& row, const Vector& dx) const {
-        if (row.is_whole(p)) {
-            store(kVec > 1 ? row.dx + row.token : row.dx + row.token * p.dx_stride[2], dx);
-        } else if (kVec > 1 && row.token < p.seqlen) {
-            store_part(row.dx + row.token, dx, row.begin(), row.end(p));
+            if (token + kHalo >= 0) store_initial_gradient<input_t>(p, batch, channel, token + kHalo, sum);
         }
     }
 };
@@ -312,7 +306,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bwd_kernel(const CausalConv1dBwdParams params) {
     using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kSilu, Traits::kRows, kStates>;
     using Vector = Vec<input_t, kVec>;
-    using Row = GradientRow<input_t, kVec>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
 
     const QuotientRemainder part_channels = divide(blockIdx.x, params.channel_groups);
@@ -321,58 +314,77 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const bool is_idle = row_lane.quotient >= params.warp_rows || first_channel + row_lane.quotient >= p.dim;
     const index_t channel = is_idle ? 0 : first_channel + row_lane.quotient;
     const unsigned warp = part_channels.quotient * Traits::kWarps + threadIdx.x / kWarpSize;
-    const int begin = static_cast<int>(min(warp * params.warp_groups, params.groups));
-    const int end = static_cast<int>(min(begin + params.warp_groups, params.groups));
+    const int begin = uniform(static_cast<int>(min(warp * params.warp_groups, params.groups)));
+    const int end = uniform(static_cast<int>(min(begin + params.warp_groups, params.groups)));
     const int row_groups = static_cast<int>(params.row_groups.divisor);
-
     // Lanes that have no row lie behind the end of one.
-    const auto place = [&](int group) {
-        const QuotientRemainder batch_group = divide(static_cast<unsigned>(group), params.row_groups);
-        const int vec = static_cast<int>(batch_group.remainder) * kWarpSize + static_cast<int>(row_lane.remainder);
-        return Row(p, batch_group.quotient, channel, is_idle ? params.row_vecs : vec);
-    };
+    const int lane_vec = is_idle ? params.row_vecs : static_cast<int>(row_lane.remainder);
+
+    const QuotientRemainder last = divide(static_cast<unsigned>(max(end - 1, 0)), params.row_groups);
+    GroupWalk<const input_t, 2> inputs(last, row_groups);
+    inputs.add(0, p.x, p.x_stride, channel);
+    inputs.add(1, p.dout, p.dout_stride, channel);
+    GroupWalk<input_t, 1> outputs(last, row_groups);
+    outputs.add(0, p.dx, p.dx_stride, channel);
     Gradients gradients(p, channel, params.row_vecs);
-    if constexpr (Traits::kHalo > 0) {
-        if (begin < end && divide(static_cast<unsigned>(end), params.row_groups).remainder != 0) {
-            const Row row = place(end - 1);
-            gradients.begin_behind(row, row.vec - lane_id() + kWarpSize);
-        }
+    if (Traits::kHalo > 0 && begin < end && inputs.group + 1 < row_groups) {
+        const Place<kVec> behind(inputs.row[0], (inputs.group + 1) * kWarpSize);
+        gradients.begin_behind(inputs.batch, inputs.row[0], inputs.row[1], behind.token);
     }
 #pragma unroll 1
     for (int top = end - 1; top >= begin; top -= kSlots) {
         // Slot i has the group top - i; of the group before the lowest only what is in reach is loaded.
-        Row rows[kSlots + 1];
         Vector x[kSlots + 1];
-        Vector dout[kSlots];
-        bool is_before[kSlots + 1];
+        Vector dout[kSlots + 1];
+        GroupWalk<const input_t, 2> edges = inputs;
+        const auto is_before = [&](int i, int group) {
+            return (i == kSlots || top - i == begin - 1) && group + 1 < row_groups &&
+                   lane_id() >= kWarpSize - Traits::kHaloVecs;
+        };
 #pragma unroll
         for (int i = 0; i <= kSlots; ++i) {
-            const int group = top - i;
-            x[i] = Vector::zero();
-            is_before[i] = false;
-            if (i < kSlots) dout[i] = Vector::zero();
-            if (i < kSlots && group >= begin) {
-                rows[i] = place(group);
-                x[i] = gradients.load_x(rows[i]);
-                dout[i] = gradients.load_g(rows[i]);
-            } else if (Traits::kHalo > 0 && row_groups > 1 && (i == kSlots || group == begin - 1) && group >= 0) {
-                rows[i] = place(group);
-                is_before[i] = lane_id() >= kWarpSize - Traits::kHaloVecs;
-                if (is_before[i]) x[i] = gradients.load_x(rows[i]);
+            x[i] = dout[i] = Vector::zero();
+            const Place<kVec> place(inputs.row[0], inputs.group * kWarpSize + lane_vec);
+            const input_t* from = inputs.row[0] + (kVec > 1 ? place.token : place.token * p.x_stride[2]);
+            if (i < kSlots && top - i >= begin) {
+                if (place.is_whole(p.seqlen)) {
+                    x[i] = load<kVec>(from);
+                    dout[i] = load_dout<kVec>(
+                        inputs.row[1] + (kVec > 1 && p.dout_is_packed ? place.token : place.token * p.dout_stride[2]),
+                        p.dout_stride[2], p.dout_is_packed != 0);
+                }
+                inputs.step();
+            } else if (Traits::kHalo > 0 && is_before(i, inputs.group)) {
+                if (place.is_whole(p.seqlen)) x[i] = load<kVec>(from);
             }
         }
+        // Vectors at the ends of rows, element by element. Behind the loads, because merging elements waits for them.
+        if (kVec > 1 && params.has_edges) {
 #pragma unroll
-        for (int i = 0; i <= kSlots; ++i) {
-            if (i < kSlots && top - i >= begin) {
-                gradients.complete(rows[i], x[i], dout[i < kSlots ? i : 0]);
-            } else if (is_before[i]) {
-                gradients.complete(rows[i], x[i]);
+            for (int i = 0; i <= kSlots; ++i) {
+                const Place<kVec> place(edges.row[0], edges.group * kWarpSize + lane_vec);
+                const bool is_own = i < kSlots && top - i >= begin;
+                const bool is_edge = !place.is_whole(p.seqlen) && place.token < p.seqlen;
+                if (is_edge && (is_own || Traits::kHalo > 0 && is_before(i, edges.group))) {
+                    x[i] = load_part<kVec>(edges.row[0] + place.token, place.begin(), place.end(p.seqlen));
+                }
+                if (is_edge && is_own) {
+#pragma unroll
+                    for (int j = 0; j < kVec; ++j) {
+                        if (j >= place.begin() && j < place.end(p.seqlen)) {
+                            dout[i].put(j, edges.row[1][(place.token + j) * p.dout_stride[2]]);
+                        }
+                    }
+                }
+                if (is_own) edges.step();
             }
         }
 #pragma unroll
         for (int i = 0; i < kSlots; ++i) {
             if (top - i < begin) break;
-            gradients.add(rows[i], x[i + 1], x[i], dout[i]);
+            const Place<kVec> place(outputs.row[0], outputs.group * kWarpSize + lane_vec);
+            gradients.add(place, outputs.batch, outputs.row[0], x[i + 1], x[i], dout[i]);
+            outputs.step();
         }
     }
     store_block_sums<Traits, kWidth, weight_t>(p, gradients.sums, kSumScale<input_t, kSilu>, row_lane,

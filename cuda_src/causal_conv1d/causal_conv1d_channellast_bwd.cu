@@ -35,7 +35,8 @@ struct CausalConv1dChannellastBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 4 : 1;
+    // As many as registers allow without spilling: what one block computes, others load.
+    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 5 : 4 : 1;
     static constexpr int kHalo = kWidth - 1;
     // Of a column of sums in shared memory: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
@@ -116,8 +117,9 @@ struct GradientWalk {
         Vector dout[kTokens];
         load_tokens(token, dout);
         load_numbers<kRows>(p, batch, token - kHalo, seq);
+        Vector results[kTokens];
 #pragma unroll
-        for (int i = 0; i < kTokens; ++i, dx_at += p.dx_stride[2]) {
+        for (int i = 0; i < kTokens; ++i) {
             float dx[kVec];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
@@ -134,7 +136,13 @@ struct GradientWalk {
                 for (int k = 0; k < kWidth; ++k) following[k] = gradients[i + k][c];
                 dx[c] = input_gradient<kRows>(taps[c], following, seq + i);
             }
-            store_inputs(token + i - kHalo, seq[i], dx);
+            if constexpr (kStates && kHalo > 0) add_states(token + i - kHalo, seq[i], dx);
+            results[i] = Vector::from_floats(dx);
+        }
+        // Behind the sums: a condition among them would keep the compiler from mixing tokens.
+#pragma unroll
+        for (int i = 0; i < kTokens; ++i, dx_at += p.dx_stride[2]) {
+            if (is_own(token + i - kHalo)) store(dx_at, results[i]);
         }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
@@ -170,25 +178,25 @@ struct GradientWalk {
         }
     }
 
-    // Writes the gradients of a token of the run, or of the initial state.
-    __device__ __forceinline__ void store_inputs(int token, int number, float (&dx)[kVec]) const {
-        const bool is_own = static_cast<unsigned>(token - first) < static_cast<unsigned>(count);
-        if constexpr (kStates && kHalo > 0) {
-            const bool is_initial = kRows != Rows::kPacked && token < 0 && first == 0 && p.dinitial_states != nullptr;
-            if ((is_own || is_initial) && p.dfinal_states != nullptr) {
+    __device__ __forceinline__ bool is_own(int token) const {
+        return static_cast<unsigned>(token - first) < static_cast<unsigned>(count);
+    }
+
+    // Adds the final state's gradient, and writes the initial state's, which is that of a token before the row.
+    __device__ __forceinline__ void add_states(int token, int number, float (&dx)[kVec]) const {
+        const bool is_initial = kRows != Rows::kPacked && token < 0 && first == 0;
+        if (p.dfinal_states != nullptr && (is_own(token) || is_initial)) {
 #pragma unroll
-                for (int c = 0; c < kVec; ++c) {
-                    dx[c] += final_gradient_of<kRows, kWidth, input_t>(p, batch, channel + c, token, number);
-                }
-            }
-            if (is_initial) {
-#pragma unroll
-                for (int c = 0; c < kVec; ++c) {
-                    store_initial_gradient<input_t>(p, batch, channel + c, token + kHalo, dx[c]);
-                }
+            for (int c = 0; c < kVec; ++c) {
+                dx[c] += final_gradient_of<kRows, kWidth, input_t>(p, batch, channel + c, token, number);
             }
         }
-        if (is_own) store(dx_at, Vector::from_floats(dx));
+        if (p.dinitial_states != nullptr && is_initial) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                store_initial_gradient<input_t>(p, batch, channel + c, token + kHalo, dx[c]);
+            }
+        }
     }
 };
 

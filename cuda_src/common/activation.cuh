@@ -48,7 +48,7 @@ __device__ __forceinline__ float silu(float scaled) {
 template <typename T>
 __device__ __forceinline__ float silu_slope(float scaled) {
     if constexpr (sizeof(T) == 4) {
-        const float s = __fdividef(1.0f, 1.0f + __expf(-scaled));
+        const float s = reciprocal_approx(1.0f + exp2_approx(scaled * -kLog2E));
         return fmaf(s, fmaf(-s, scaled, scaled), s);
     } else {
         // With h = v / 2 and t = tanh(h): s = (1 + t) / 2 and v * (1 - s) = h * (1 - t).
