@@ -317,7 +317,7 @@ class CausalConv1dChannellastBwd(Kernel):
         runs = batch * row_runs
         if runs > MAX_DIVIDEND:
             raise ValueError(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
-        rounds = max(1, wanted // run)
+        rounds = max(1, ceil_div(wanted, max(1, min(run, seqlen))))
         parts = max(1, ceil_div(runs, block_runs * rounds))
         return (
             self.config(parts * dim_blocks),
@@ -348,9 +348,12 @@ class CausalConv1dBwdSum(Kernel):
 
     def launch_config(self, dim: int, parts: int) -> tuple[LaunchConfig, Division]:
         """The launch for `parts` sums of each of (width + 1) * dim parameters."""
-        sums = (self.width + 1) * dim
-        across = WARP_SIZE if sums >= 4096 else 8
-        config = LaunchConfig((ceil_div(sums, across), 1, 1), (across, self.threads // across, 1))
+        # As many sums side by side as leave a thread no more parts than it loads at once.
+        at_once = self.constants["kAtOnce"]
+        across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
+        config = LaunchConfig(
+            (ceil_div((self.width + 1) * dim, across), 1, 1), (across, self.threads // across, 1)
+        )
         return config, {"dim_div": fast_div(dim), "parts": parts}
 
 
