@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -171,3 +172,154 @@ def sequence_starts(query_start_loc: Array | None, total: int) -> list[int]:
     if query_start_loc is None:
         return [0, total]
     return [min(max(int(start), 0), total) for start in query_start_loc]
+
+
+HALF_ULP = 2.0**-24
+"""The largest relative error of rounding to float32, in which kernels compute."""
+
+SILU_SLOPE = 1.1
+"""The largest slope of silu."""
+
+TANH_SILU_ERROR = 1.1e-5
+"""The absolute error of silu for 16-bit results (common/activation.cuh)."""
+
+FACTORS = ("x", "weight", "bias", "initial_states", "conv_states", "conv_state")
+"""Arguments that a convolution multiplies and adds."""
+
+Errors = dict[str, Array]
+Heads = tuple[tuple[int, int], ...]
+"""(heads, head_dim) of q, k and v."""
+
+
+def _error(convolve: Callable[..., tuple[Any, ...]], activation: str | None, arguments: Mapping[str, Any]) -> Array:
+    """The absolute error per element that float32 arithmetic leaves in the first result of `convolve`.
+
+    Each of the `width` fused multiply-adds rounds a partial sum of at most the sum of all terms' sizes. For silu in
+    float32, with error bounds of the CUDA programming guide: division 2 ulp and the sum below it 1/2 ulp, relatively;
+    __expf 2 + 1.173 |v| ulp, which silu(v) feels as at most 0.92 ulp of 1, at |v| = 2. Where all terms are 0, so is the
+    result.
+    """
+    sizes = {name: np.abs(each) if name in FACTORS and each is not None else each for name, each in arguments.items()}
+    terms: Array = convolve(**sizes, activation=None)[0]
+    error: Array = 1.01 * arguments["weight"].shape[1] * HALF_ULP * terms
+    if activation is None:
+        return error
+    if arguments["x"].dtype == np.float32:
+        out = convolve(**arguments, activation=activation)[0]
+        error = SILU_SLOPE * error + 5.0 * HALF_ULP * np.abs(out) + 2.0 * HALF_ULP
+    else:
+        error = SILU_SLOPE * error + 1.01 * TANH_SILU_ERROR
+    return np.where(terms > 0.0, error, 0.0)
+
+
+def _packed_error(*, activation: str | None = "silu", **arguments: Any) -> Array:
+    return _error(causal_conv1d_varlen_fn, activation, arguments)
+
+
+def _step_error(*, x: Array, activation: str | None = None, **arguments: Any) -> Array:
+    return _error(causal_conv1d_update, activation, {"x": np.atleast_3d(x), **arguments})
+
+
+def _by_sizes(whole: Array, sizes: tuple[int, ...]) -> Errors:
+    """The ranges of channels of (…, dim, seqlen), by result."""
+    parts = np.split(whole, np.cumsum(sizes)[:-1], axis=-2)
+    return {f"out[{number}]": part for number, part in enumerate(parts)}
+
+
+def _by_heads(whole: Array, heads: Heads) -> Errors:
+    """The ranges of channels of (…, dim, seqlen) as (…, seqlen, heads, head_dim), by result."""
+    parts = _by_sizes(whole, tuple(count * head_dim for count, head_dim in heads))
+    return {
+        name: part.swapaxes(-1, -2).reshape(*part.shape[:-2], part.shape[-1], *shape)
+        for (name, part), shape in zip(parts.items(), heads, strict=True)
+    }
+
+
+def _normalized(heads: Array, error: Array, eps: float) -> Array:
+    """The error of heads that are divided by their norms, along the last axis.
+
+    An error of y moves y / n, n = sqrt(sum(y^2) + eps), by itself over n, and n by at most the norm of the errors of
+    the head. The squares and their sum round once an addend, the reciprocal root is off by 2 ulp, the product by 1/2.
+    """
+    squares = (heads * heads).sum(axis=-1, keepdims=True)
+    norms = np.sqrt(squares + eps)
+    size = np.abs(heads) / norms
+    moved = np.sqrt((error * error).sum(axis=-1, keepdims=True))
+    result: Array = 1.01 * (error + size * moved) / norms + (heads.shape[-1] / 2 + 6) * HALF_ULP * size
+    return result
+
+
+def _fn_errors(*, return_final_states: bool = False, activation: str | None = None, **arguments: Any) -> Errors:
+    return {"out": _error(causal_conv1d_fn, activation, arguments)}
+
+
+def _varlen_errors(**arguments: Any) -> Errors:
+    return {"out": _packed_error(**arguments)}
+
+
+def _split_errors(*, sizes: tuple[int, ...], **arguments: Any) -> Errors:
+    return _by_sizes(_packed_error(**arguments), sizes)
+
+
+def _qkv_split_errors(
+    *,
+    num_q_heads: int,
+    num_k_heads: int,
+    num_v_heads: int,
+    head_q: int,
+    head_k: int,
+    head_v: int,
+    qk_l2norm: bool = False,
+    l2norm_eps: float = 1e-6,
+    **arguments: Any,
+) -> Errors:
+    heads = (num_q_heads, head_q), (num_k_heads, head_k), (num_v_heads, head_v)
+    errors = _by_heads(_packed_error(**arguments)[None], heads)
+    if qk_l2norm:
+        results = _by_heads(causal_conv1d_varlen_fn(**arguments)[0][None], heads)
+        errors |= {name: _normalized(results[name], errors[name], l2norm_eps) for name in ("out[0]", "out[1]")}
+    return errors
+
+
+def _states_errors(**arguments: Any) -> Errors:
+    return {}
+
+
+def _update_errors(**arguments: Any) -> Errors:
+    return {"out": _step_error(**arguments).reshape(arguments["x"].shape)}
+
+
+def _update_split_errors(*, sizes: tuple[int, ...], **arguments: Any) -> Errors:
+    errors = _by_sizes(_step_error(**arguments), sizes)
+    return errors if arguments["x"].ndim == 3 else {name: error[:, :, 0] for name, error in errors.items()}
+
+
+def _update_qkv_split_errors(
+    *,
+    num_q_heads: int,
+    num_k_heads: int,
+    num_v_heads: int,
+    head_q: int,
+    head_k: int,
+    head_v: int,
+    **arguments: Any,
+) -> Errors:
+    heads = (num_q_heads, head_q), (num_k_heads, head_k), (num_v_heads, head_v)
+    errors = _by_heads(_step_error(**arguments), heads)
+    return errors if arguments["x"].ndim == 3 else {name: error[:, 0] for name, error in errors.items()}
+
+
+ERRORS: Mapping[str, Callable[..., Errors]] = {
+    "causal_conv1d_fn": _fn_errors,
+    "causal_conv1d_varlen_fn": _varlen_errors,
+    "causal_conv1d_split": _split_errors,
+    "causal_conv1d_qkv_split": _qkv_split_errors,
+    "causal_conv1d_varlen_states": _states_errors,
+    "causal_conv1d_update": _update_errors,
+    "causal_conv1d_update_split": _update_split_errors,
+    "causal_conv1d_update_qkv_split": _update_qkv_split_errors,
+}
+"""By public function: from its arguments but outputs, the absolute error per element that float32 arithmetic of a
+correct kernel can have, by result. Results that are copied or rounded once are absent. To round a result to its dtype
+comes on top.
+"""

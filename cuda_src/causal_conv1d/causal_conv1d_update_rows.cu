@@ -31,8 +31,6 @@ template <int kWidth, typename input_t, typename weight_t, typename state_t, int
                                                          kStateLen, kSequences>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_rows_kernel(const CausalConv1dUpdateRowsParams params) {
-    using Traits =
-        CausalConv1dUpdateRowsTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges, kStateLen, kSequences>;
     constexpr Ranges kTo = static_cast<Ranges>(kRanges);
     const CausalConv1dUpdateOperands& p = params.operands;
     const UpdateShare<kVec, kSequences> share(p);

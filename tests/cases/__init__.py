@@ -1,7 +1,9 @@
-"""The case tables: one module a public function, of the same name, and the place where tests find shapes.
+"""The case tables: one module a public function, the place where tests find shapes.
 
-A case module offers, for its own frozen `Case` with an `id`:
+A family registers a case module by its name: `tests/<family>/cases.py` or `tests/<family>/cases_*.py`. It offers, for its
+own frozen `Case` with an `id`:
 
+    FUNCTION                  the public function's name; the module's own when absent
     UNIT, EDGE, BENCH, BIG    small with every feature · larger and odder · timed beside the report's workloads · too
                               large for most machines
     placements(case)          where every array lies, by name: no memory yet
@@ -12,7 +14,7 @@ A case module offers, for its own frozen `Case` with an `id`:
     integers(case, seed)      those of them that are no random numbers
     arguments(case, arrays)   the keyword arguments of the call with these arrays
     oracle(case, arrays)      what is written for these inputs, in float64 or, where values are copies, exactly
-    tolerances(case, arrays)  relative and absolute, by output: what a correct kernel may be off by
+    tolerances(case, arrays)  relative and absolute, by output; absent where the family's ERRORS say it all
     sample(case)              a smaller case that the oracle checks quickly, and what to cut out of every array for it
     bytes_moved(case)         the least traffic with the device's memory
     RANGES                    of arrays whose random numbers are not from -1 to 1; need not be there
@@ -21,7 +23,8 @@ A case module offers, for its own frozen `Case` with an `id`:
 from __future__ import annotations
 
 import importlib
-import pkgutil
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -29,15 +32,26 @@ import cuconv
 from cuconv.runtime.abstract import AbstractArray, launches_of
 from cuconv.runtime.call import Launch
 
+TESTS = Path(__file__).resolve().parents[1]
 
+
+@cache
 def modules() -> list[ModuleType]:
     """Every case module."""
-    return [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    files = sorted([*TESTS.glob("*/cases*.py"), *TESTS.glob("cases/[!_]*.py")])
+    return [importlib.import_module(f"tests.{file.parent.name}.{file.stem}") for file in files]
 
 
 def function_name(module: ModuleType) -> str:
     """The public function that a case module describes."""
-    return module.__name__.rpartition(".")[2]
+    name: str = getattr(module, "FUNCTION", module.__name__.rpartition(".")[2])
+    return name
+
+
+def table(function: str) -> Any:
+    """The case module of a public function."""
+    (found,) = (module for module in modules() if function_name(module) == function)
+    return found
 
 
 def launches(module: ModuleType, case: Any) -> tuple[Launch, ...]:

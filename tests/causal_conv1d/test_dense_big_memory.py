@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv import reference
-from tests.cases import causal_conv1d_fn as table
-from tests.cases.causal_conv1d_fn import Case
-from tests.support.compare import assert_close
+from cuconv.causal_conv1d import reference
+from tests.causal_conv1d import cases_dense as table
+from tests.causal_conv1d.cases_dense import Case
+from tests.support.compare import check_call
 from tests.support.gpu import CupyArrays
 from tests.support.placement import POISON, Array, Placed, Placement
 
@@ -104,11 +104,13 @@ def check_window(case: Case, host: dict[str, Array], place: tuple[int, int, int]
     before = to_host(x[b, d, t - halo : t]) if t >= halo else host["initial_states"][b, d, :halo]
     if 0 < t < halo:
         before = np.concatenate([host["initial_states"][b, d, t:], to_host(x[b, d, :t])])
-    wanted, _ = reference.causal_conv1d_fn(
-        to_host(x[b, d, t : t + WINDOW])[None, None],
-        host["weight"][d : d + 1],
-        host["bias"][d : d + 1],
-        initial_states=before[None, None],
-        activation=case.activation,
-    )
-    assert_close(f"out at {place}", to_host(out[b, d, t : t + WINDOW])[None, None], wanted, *table.tolerance(case))
+    tokens = slice(t, t + WINDOW)
+    check_row(case, host, d, before, to_host(x[b, d, tokens]), to_host(out[b, d, tokens]))
+
+
+def check_row(case: Any, host: dict[str, Array], channel: int, before: Array, x: Array, out: Array) -> None:
+    """One channel's tokens x, after those before, have given out."""
+    taps = {name: host[name][channel : channel + 1] for name in ("weight", "bias")}
+    arguments = {"x": x[None, None], **taps, "initial_states": before[None, None], "activation": case.activation}
+    wanted, _ = reference.causal_conv1d_fn(**arguments)
+    check_call("causal_conv1d_fn", arguments, {"out": wanted}, {"out": out[None, None]})

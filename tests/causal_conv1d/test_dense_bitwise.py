@@ -6,14 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cuconv.causal_conv1d.kernel_channellast_fwd import CausalConv1dChannellastFwd
-from cuconv.causal_conv1d.kernel_fwd import CausalConv1dFwd
-from cuconv.causal_conv1d.kernel_shortseq_fwd import CausalConv1dShortseqFwd
 
+from cuconv.causal_conv1d.kernels import CausalConv1dChannellastFwd, CausalConv1dFwd, CausalConv1dShortseqFwd
 from cuconv.runtime.kernel import Kernel
-from tests import emulator
-from tests.cases import causal_conv1d_fn as table
-from tests.cases.causal_conv1d_fn import ALL, STATES, Case
+from tests import cases, emulator
+from tests.causal_conv1d import cases_dense as table
+from tests.causal_conv1d.cases_dense import ALL, STATES, Case
 from tests.support.compare import assert_same_bits
 from tests.support.layouts import LAYOUTS
 from tests.support.placement import Array
@@ -23,8 +21,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 def kernel_of(case: Case) -> Kernel:
-    launch = table.launch(case)
-    assert launch is not None
+    (launch,) = cases.launches(table, case)
     return launch.kernel
 
 

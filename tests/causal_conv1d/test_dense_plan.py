@@ -11,20 +11,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cuconv.causal_conv1d.kernel_channellast_fwd import CausalConv1dChannellastFwd
-from cuconv.causal_conv1d.kernel_fwd import CausalConv1dFwd
-from cuconv.causal_conv1d.kernel_oddseq_fwd import CausalConv1dOddseqFwd
-from cuconv.causal_conv1d.kernel_shortseq_fwd import CausalConv1dShortseqFwd
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cuconv.causal_conv1d.plan_dense import Launch, Operands, plan
+from cuconv.causal_conv1d import dense
+from cuconv.causal_conv1d.kernels import (
+    CausalConv1dChannellastFwd,
+    CausalConv1dFwd,
+    CausalConv1dOddseqFwd,
+    CausalConv1dShortseqFwd,
+)
+from cuconv.causal_conv1d.plan_dense import Operands
+from cuconv.runtime.call import Launch, Operation
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, fast_div
 from cuconv.runtime.layout import Layout
 from tests import cases
-from tests.cases.causal_conv1d_fn import operands
 from tests.runtime.test_launch import divide
 from tests.support.discovery import op_kernels
 from tests.support.placement import Placement, place
@@ -55,6 +58,16 @@ class Tile(NamedTuple):
     tokens: int
     is_last: bool
     """Whether the final states are written by the same thread."""
+
+
+def planned_by(operation: Operation[Any], given: dict[str, Placement], *options: Any) -> tuple[Any, Launch]:
+    """A valid call as its family has checked it, and its one launch; no example where there is nothing to compute."""
+    names = dict.fromkeys([*operation._inputs, *operation._outputs, *given])
+    checked = operation._check({name: given[name].layout if name in given else None for name in names}, *options)
+    launches = operation._plan(checked.operands).launches
+    assume(launches)
+    (launch,) = launches
+    return checked.operands, launch
 
 
 def numbers_of(launch: Launch) -> Any:
@@ -89,7 +102,7 @@ def first_element(layout: Layout) -> int:
 def rows_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
     kernel, n = launch.kernel, numbers_of(launch)
     assert isinstance(kernel, CausalConv1dFwd)
-    warps = launch.config.block[0] // WARP_SIZE
+    warps = launch.kernel.warps
     for tile in range(min(launch.config.grid[0] * warps, int(n["tiles"]))):
         row, row_tile = divmod(tile, int(n["row_tiles"][0]))
         batch, channel = divmod(row, int(n["dim_div"][0]))
@@ -102,7 +115,7 @@ def rows_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
 def shortseq_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
     kernel, n = launch.kernel, numbers_of(launch)
     assert isinstance(kernel, CausalConv1dShortseqFwd)
-    threads = launch.config.block[0]
+    threads = kernel.threads
     for block in range(launch.config.grid[0]):
         group, part = divmod(block, int(n["blocks"][0]))
         for index in range(part * threads, min((part + 1) * threads, int(n["batch_vecs"]))):
@@ -116,7 +129,7 @@ def oddseq_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
     kernel, n = launch.kernel, numbers_of(launch)
     assert isinstance(kernel, CausalConv1dOddseqFwd)
     batches, dim, seqlen = o.x.shape
-    threads = launch.config.block[0]
+    threads = kernel.threads
     for block in range(launch.config.grid[0]):
         group, part = divmod(block, int(n["blocks"][0]))
         for index in range(part * threads, min((part + 1) * threads, int(n["batch_vecs"]))):
@@ -183,11 +196,7 @@ def some(length: int) -> list[int]:
 
 
 def planned(placements: dict[str, Placement]) -> tuple[Operands, Launch]:
-    o = operands(placements, silu=True)
-    launch = plan(o)
-    assume(launch is not None)
-    assert launch is not None
-    return o, launch
+    return planned_by(dense._forward, placements, "final_states_out" in placements, True)
 
 
 @given(calls(SMALL))
@@ -234,9 +243,7 @@ def test_every_way_to_be_unaligned(dtype: DType, order: tuple[int, ...]) -> None
         for out_shift, out_gap in {(shift, gap), (0, gap), (shift, 0), (shift ^ 4, gap), (shift, gap ^ 2)}:
             pad = (0, 0, out_gap) if dim == 5 else (0, out_gap, 0)
             out = place(dtype, x.shape, order=order, shift=out_shift, pad=pad)
-            o = operands({"x": x, "out": out, "weight": place(dtype, (dim, 4))}, silu=True)
-            launch = plan(o)
-            assert launch is not None
+            o, launch = planned({"x": x, "out": out, "weight": place(dtype, (dim, 4))})
             assert_aligned(o, launch)
             assert_rows_fit(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]

@@ -15,9 +15,9 @@ from cuconv.runtime import checks
 from cuconv.runtime.arrays import family
 from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.layout import View
-from tests.cases import causal_conv1d_fn as table
-from tests.cases.causal_conv1d_fn import Case
-from tests.support.compare import assert_close
+from tests.causal_conv1d import cases_dense as table
+from tests.causal_conv1d.cases_dense import Case
+from tests.support.compare import check_call, check_values
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed, Placement, bits
 from tests.support.strategies import calls, lain_out
@@ -76,11 +76,6 @@ def fill(placements: dict[str, Placement], seed: int) -> dict[str, Placed]:
     return placed
 
 
-def tolerance_of(placements: dict[str, Placement], activation: str | None) -> tuple[float, float]:
-    width = placements["weight"].shape[1]
-    return table.tolerance(Case(1, 1, 1, width, placements["x"].dtype.name, activation=activation))
-
-
 def split(placed: dict[str, Placed]) -> tuple[dict[str, Array], dict[str, Array]]:
     arrays = {name: each.array for name, each in placed.items()}
     outputs = {name: arrays.pop(name) for name in table.OUTPUTS if name in arrays}
@@ -93,9 +88,8 @@ def test_numpy_follows_the_formula(placements: dict[str, Placement], activation:
     arguments: dict[str, Any] = inputs | outputs
     has_states = "final_states_out" in outputs
     cuconv.causal_conv1d_fn(**arguments, activation=activation, return_final_states=has_states)
-    assert_close("out", outputs["out"], formula(inputs, activation), *tolerance_of(placements, activation))
-    if has_states:
-        assert_close("final states", outputs["final_states_out"], last_inputs(inputs), 0, 0)
+    wanted = {"out": formula(inputs, activation)} | ({"final_states_out": last_inputs(inputs)} if has_states else {})
+    check_call("causal_conv1d_fn", {**inputs, "activation": activation}, wanted, outputs)
 
 
 @given(calls(SMALL), ACTIVATIONS, SEEDS, st.lists(st.integers(0, 9), max_size=3))
@@ -125,10 +119,9 @@ def test_gpu_follows_the_oracle(placements: dict[str, Placement], seed: int) -> 
     views: dict[str, Any] = {name: view for name, (_, view) in uploaded.items()}
     has_states = "final_states_out" in views
     cuconv.causal_conv1d_fn(**views, activation=activation, return_final_states=has_states)
-    case = Case(1, 1, 1, activation=activation, final=has_states)
-    for name, wanted in table.oracle(case, split(placed)[0]).items():
-        got = placed[name].placement.view(CupyArrays.download(uploaded[name][0]))
-        assert_close(name, got, wanted, *tolerance_of(placements, activation))
+    inputs, outputs = split(placed)
+    got = {name: placements[name].view(CupyArrays.download(uploaded[name][0])) for name in outputs}
+    check_values(table, Case(1, 1, 1, activation=activation, final=has_states), inputs, got)
 
 
 SHAPES = st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 5))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.cases import causal_conv1d_update as table
-from tests.cases.causal_conv1d_update import Case
+from tests.causal_conv1d import cases_update as table
+from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.test_dense_big_memory import CHUNK, view
 from tests.support.compare import check_values
 from tests.support.gpu import CupyArrays

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cases import causal_conv1d_update as table
-from tests.cases import causal_conv1d_update_qkv_split, causal_conv1d_update_split, causal_conv1d_varlen_fn
-from tests.cases.causal_conv1d_update import Case
+from tests.causal_conv1d import cases_update as table
+from tests.causal_conv1d import cases_update_qkv_split, cases_update_split, cases_varlen
+from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.test_varlen_bitwise import DTYPES, WIDTHS, live, prebuild
 from tests.support.compare import assert_same_bits
 from tests.support.layouts import LAYOUTS, POOLS
@@ -34,7 +34,7 @@ def inputs(case: Any) -> Values:
 def prefill(run: Runner, case: Case, values: Values, x: Array, initial: bool = True) -> tuple[Array, Array]:
     """x (batch, dim, seqlen) as packed sequences after the same states: outputs in x's shape, and the pool."""
     batch, dim, seqlen = x.shape
-    packed = causal_conv1d_varlen_fn.Case(
+    packed = cases_varlen.Case(
         dim, f"{batch}x{seqlen}", case.width, case.dtype, state_dtype=case.state_dtype, pool=case.pool, initial="all"
     )
     arrays = {
@@ -44,7 +44,7 @@ def prefill(run: Runner, case: Case, values: Values, x: Array, initial: bool = T
         "cache_indices": values["conv_state_indices"],
         "has_initial_state": np.full(batch, initial),
     }
-    got = run(causal_conv1d_varlen_fn, packed, arrays | {name: values[name] for name in ("weight", "bias")})
+    got = run(cases_varlen, packed, arrays | {name: values[name] for name in ("weight", "bias")})
     return got["out"].reshape(dim, batch, seqlen).transpose(1, 0, 2), got["conv_states"]
 
 
@@ -199,10 +199,10 @@ SIZES = (61, 3, 1, 1, 6, 64)
 @pytest.mark.parametrize("seqlen", [None, 3])
 def test_a_split_gives_the_bits_of_the_whole(seqlen: int | None, pool: str, width: int, run: Runner) -> None:
     step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
-    whole, parts = Case(sum(SIZES), **step), causal_conv1d_update_split.Case(SIZES, **step)
+    whole, parts = Case(sum(SIZES), **step), cases_update_split.Case(SIZES, **step)
     values = table.inputs(whole)
     wanted = run(table, whole, values)
-    got = run(causal_conv1d_update_split, parts, values)
+    got = run(cases_update_split, parts, values)
     assert_same_bits(np.concatenate([got[name] for name in parts.outputs()], axis=1), wanted["out"], "ranges")
     assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
 
@@ -215,11 +215,11 @@ def test_heads_have_the_bits_of_the_whole(
     heads: tuple[int, ...], seqlen: int | None, pool: str, width: int, run: Runner
 ) -> None:
     step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
-    parts = causal_conv1d_update_qkv_split.Case(heads, **step)
+    parts = cases_update_qkv_split.Case(heads, **step)
     whole = Case(parts.dim, **step)
     values = table.inputs(whole)
     wanted = run(table, whole, values)
-    got = run(causal_conv1d_update_qkv_split, parts, values)
+    got = run(cases_update_qkv_split, parts, values)
     for name, expected in parts.divide(np.atleast_3d(wanted["out"])).items():
         assert_same_bits(got[name], expected, name)
     assert_same_bits(got["conv_state"], wanted["conv_state"], "states")

@@ -7,23 +7,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cuconv.causal_conv1d.kernel_update import CausalConv1dUpdate
-from cuconv.causal_conv1d.kernel_update_rows import CausalConv1dUpdateRows
-from cuconv.causal_conv1d.update_call import INPUTS, operands
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cuconv.causal_conv1d import update
 from cuconv.causal_conv1d.form import WHOLE, Form, by_heads, by_sizes
-from cuconv.causal_conv1d.plan_update import Operands, plan
+from cuconv.causal_conv1d.kernels import CausalConv1dUpdate, CausalConv1dUpdateRows
+from cuconv.causal_conv1d.plan_update import Operands
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
 from cuconv.runtime.layout import Layout
-from tests.cases import causal_conv1d_update as table
-from tests.cases.causal_conv1d_update import Case
-from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, some, variants
+from tests import cases
+from tests.causal_conv1d import cases_update as table
+from tests.causal_conv1d.cases_update import Case
+from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, planned_by, some, variants
 from tests.causal_conv1d.update_strategies import UpdateCall, update_calls
-from tests.support.placement import place
+from tests.support.placement import Placement, place
 from tests.support.strategies import lain_out
 
 DIMS = st.sampled_from([1, 2, 3, 5, 8, 12, 32, 36, 100, 132, 264, 1032])
@@ -64,17 +64,18 @@ def problems(draw: st.DrawFn) -> Problem:
     x = call.placements["x"]
     batch, dim, *tokens = x.shape
     form = draw(forms(dim))
-    outs = []
-    for heads, head_dim in form.heads(dim):
+    outs = {}
+    for name, (heads, head_dim) in zip(form.names, form.heads(dim), strict=True):
         shape = (batch, *tokens, heads, head_dim) if form.has_heads else (batch, heads * head_dim, *tokens)
         usual = place(x.dtype, shape, order=(0, 2, 1) if tokens and not form.has_heads else ())
-        outs.append(usual if draw(st.booleans()) else draw(lain_out(x.dtype, shape, is_written=True)))
-    layouts = [call.placements[name].layout if name in call.placements else None for name in INPUTS]
+        outs[name] = usual if draw(st.booleans()) else draw(lain_out(x.dtype, shape, is_written=True))
+    inputs = {name: lies for name, lies in call.placements.items() if name != "out"}
     is_frozen = call.options.get("disable_state_update", False)
-    o = operands(form, [*layouts, *(out.layout for out in outs)], True, call.options["pad_slot_id"], is_frozen)
-    launch = plan(o)
-    assert launch is not None
-    return Problem(o, launch)
+    return planned(inputs | outs, form, call.options["pad_slot_id"], is_frozen)
+
+
+def planned(given: dict[str, Placement], form: Form = WHOLE, pad_slot_id: int = -1, is_frozen: bool = False) -> Problem:
+    return Problem(*planned_by(update._step, given, form, True, is_frozen, pad_slot_id))
 
 
 def shares(launch: Launch) -> tuple[Any, Any, Any]:
@@ -171,16 +172,13 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
 @settings(max_examples=600)
 def test_indices_fit_at_any_size(shape: tuple[int, int], dtype: DType, width: int, order: tuple[int, ...]) -> None:
     batch, dim = shape
-    x, weight = place(dtype, shape).layout, place(dtype, (dim, width)).layout
-    state = place(dtype, (2, dim, width), order=order).layout
-    given = {"x": x, "conv_state": state, "weight": weight, "conv_state_indices": place(INT32, (batch,)).layout}
+    x, state = place(dtype, shape), place(dtype, (2, dim, width), order=order)
+    given = {"x": x, "conv_state": state, "weight": place(dtype, (dim, width)), "out": x}
     try:
-        o = operands(WHOLE, [*(given.get(name) for name in INPUTS), x], True, -1, False)
-        launch = plan(o)
+        o, launch = planned({**given, "conv_state_indices": place(INT32, (batch,))})
     except ValueError:
         # Too large for one launch: said so, and before anything ran.
         return
-    assert launch is not None
     assert_aligned(o, launch)
     assert launch.config.grid[0] <= MAX_DIVIDEND and launch.config.grid[1:] == (1, 1)
     n = numbers_of(launch)
@@ -191,8 +189,7 @@ def test_indices_fit_at_any_size(shape: tuple[int, int], dtype: DType, width: in
 
 
 def kernel_of(case: Case) -> Any:
-    launch = table.launch(case)
-    assert launch is not None
+    (launch,) = cases.launches(table, case)
     return launch.kernel
 
 
@@ -256,10 +253,7 @@ def test_every_way_to_be_unaligned(dtype: DType) -> None:
         ways: Any = ({"order": (0, 2, 1), "pad": (0, gap, 0)}, {})
         for lies in ways:
             state = place(dtype, (2, 16, 4), shift=other, **lies)
-            given = {"x": x.layout, "conv_state": state.layout, "weight": place(dtype, (16, 4)).layout}
-            o = operands(WHOLE, [*(given.get(name) for name in INPUTS), out.layout], True, -1, False)
-            launch = plan(o)
-            assert launch is not None
+            o, launch = planned({"x": x, "conv_state": state, "weight": place(dtype, (16, 4)), "out": out})
             assert_aligned(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
     assert vectors == {1, 2, 4}

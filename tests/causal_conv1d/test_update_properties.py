@@ -7,22 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuconv.causal_conv1d.update_call import INPUTS, operands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cuconv
-from cuconv import reference
-from cuconv.causal_conv1d.form import WHOLE
-from cuconv.causal_conv1d.plan_update import plan
+from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from tests import emulator
-from tests.cases import causal_conv1d_update as table
-from tests.cases.causal_conv1d_update import Case
-from tests.causal_conv1d import update
+from tests.causal_conv1d import cases_update as table
+from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.update_strategies import UpdateCall, update_calls
-from tests.support.bounds import convolution
-from tests.support.compare import EXACT, assert_close, assert_same_bits, check_values, take_written
+from tests.emulator.family import EmulatedArray
+from tests.support.compare import assert_same_bits, check_call, check_values, take_written
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed
 from tests.support.runners import Runner
@@ -109,7 +105,7 @@ def inputs_of(placed: dict[str, Placed]) -> dict[str, Array]:
 
 def by_reference(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
     """The oracle, which is quick."""
-    given = {name: inputs.get(name) for name in INPUTS} | {"x": np.atleast_3d(inputs["x"])}
+    given: Any = {**inputs, "x": np.atleast_3d(inputs["x"])}
     out, state, windows = reference.causal_conv1d_update(**given, **options)
     found = {"out": out.reshape(inputs["x"].shape), "conv_state": state}
     return found if windows is None else {**found, "intermediate_conv_window": windows}
@@ -117,12 +113,8 @@ def by_reference(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str,
 
 def check(call: UpdateCall, before: dict[str, Placed], after: dict[str, Array], wanted: dict[str, Array]) -> None:
     """`after` holds the buffers that began as `before`."""
-    written = take_written(table, before, after)
-    assert written.keys() == wanted.keys()
-    width, dtype = call.placements["weight"].shape[1], call.placements["x"].dtype.name
-    tolerance = convolution(Case(1, 1, None, width, dtype, activation=call.options["activation"]))
-    for name, expected in wanted.items():
-        assert_close(name, written[name], expected, *(tolerance if name == "out" else EXACT))
+    arguments = call.arguments(inputs_of(before))
+    check_call("causal_conv1d_update", arguments, wanted, take_written(table, before, after))
 
 
 @given(update_calls(SMALL, st.integers(1, 6)), SEEDS)
@@ -143,12 +135,7 @@ def test_emulated_follows_the_formula(call: UpdateCall, seed: int) -> None:
         pytest.skip(reason)
     before = call.fill(seed)
     after = {name: placed.copy() for name, placed in before.items()}
-    layouts = [call.placements[name].layout if name in call.placements else None for name in (*INPUTS, "out")]
-    is_frozen = call.options.get("disable_state_update", False)
-    launch = plan(operands(WHOLE, layouts, True, call.options["pad_slot_id"], is_frozen))
-    assert launch is not None
-    tensors = update.tensors({name: placed.array for name, placed in after.items()})
-    emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
+    cuconv.causal_conv1d_update(**call.arguments({name: EmulatedArray(each.array) for name, each in after.items()}))
     wanted = formula(inputs_of(before), call.options)
     check(call, before, {name: placed.buffer for name, placed in after.items()}, wanted)
 
@@ -170,7 +157,7 @@ def test_splits_are_the_whole(call: UpdateCall, seed: int, cuts: list[int], by_h
     dim = arguments["weight"].shape[0]
     if not dim:
         return
-    names = [name for name in update.UPDATED if name in arguments]
+    names = [name for name in table.UPDATED if name in arguments]
     apart = {**arguments, **{name: arguments[name].copy() for name in names}}
     whole = cuconv.causal_conv1d_update(**arguments)
     if by_heads:

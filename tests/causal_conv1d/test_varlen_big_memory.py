@@ -10,13 +10,20 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv import reference
-from tests.cases import causal_conv1d_varlen_fn as table
-from tests.cases.causal_conv1d_varlen_fn import Case
-from tests.causal_conv1d.test_dense_big_memory import SAMPLES, WINDOW, assert_all_written, fill, to_host, view
-from tests.causal_conv1d.varlen import readers, tolerance
+from tests.causal_conv1d import cases_varlen as table
+from tests.causal_conv1d.cases_varlen import Case
+from tests.causal_conv1d.test_dense_big_memory import (
+    SAMPLES,
+    WINDOW,
+    assert_all_written,
+    check_row,
+    fill,
+    to_host,
+    view,
+)
+from tests.causal_conv1d.varlen import readers
 from tests.support.batches import batch
-from tests.support.compare import assert_close, assert_same_bits
+from tests.support.compare import assert_same_bits
 from tests.support.gpu import CupyArrays
 from tests.support.placement import POISON, Array, Placed
 
@@ -71,11 +78,5 @@ def check_window(case: Case, host: dict[str, Array], channel: int, token: int, x
     end = min(token + WINDOW, bounds[i + 1])
     past = host["conv_states"][int(host["cache_indices"][i]), channel]
     before = [past, to_host(x[channel, max(bounds[i], token - halo) : token])]
-    wanted, _ = reference.causal_conv1d_fn(
-        to_host(x[channel, token:end])[None, None],
-        host["weight"][channel : channel + 1],
-        host["bias"][channel : channel + 1],
-        initial_states=np.concatenate(before)[None, None, -halo:],
-        activation=case.activation,
-    )
-    assert_close(f"out at {channel}, {token}", to_host(out[channel, token:end])[None, None], wanted, *tolerance(case))
+    given, got = to_host(x[channel, token:end]), to_host(out[channel, token:end])
+    check_row(case, host, channel, np.concatenate(before)[-halo:], given, got)

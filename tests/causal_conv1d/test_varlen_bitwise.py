@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuconv.causal_conv1d import plan_varlen as causal_conv1d_varlen_plan
-from tests import emulator
-from tests.cases import causal_conv1d_fn, causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
-from tests.cases.causal_conv1d_varlen_fn import Case
+from cuconv.causal_conv1d import plan_varlen, varlen
+from cuconv.runtime.call import Operation
+from tests import cases, emulator
+from tests.causal_conv1d import cases_dense, cases_qkv_split, cases_split, cases_varlen
+from tests.causal_conv1d.cases_varlen import Case
 from tests.support.compare import assert_same_bits
 from tests.support.layouts import PACKED, POOLS
 from tests.support.placement import Array
@@ -28,8 +29,13 @@ BOTH = ("channels", "tokens")
 def prebuild(run: Runner, calls: list[tuple[Any, Any]]) -> None:
     """Build what these cases of modules run at once."""
     if run is emulated:
-        launches = (module.launch(case) for module, case in calls)
-        emulator.prebuild({launch.kernel for launch in launches if launch is not None})
+        emulator.prebuild({launch.kernel for call in calls for launch in cases.launches(*call)})
+
+
+def forget(operation: Operation[Any]) -> None:
+    """Plan the next calls anew."""
+    operation._remembered.cache_clear()
+    operation._last = None
 
 
 def live(pool: Array, case: Any) -> Array:
@@ -39,14 +45,14 @@ def live(pool: Array, case: Any) -> Array:
 
 def with_pool_of(case: Case, values: Values, states: Array) -> Values:
     """The inputs with these live columns in a pool of the case's own size."""
-    pool = np.full(causal_conv1d_varlen_fn.placements(case)["conv_states"].shape, np.nan, states.dtype)
+    pool = np.full(cases_varlen.placements(case)["conv_states"].shape, np.nan, states.dtype)
     live(pool, case)[...] = states
     return {**values, "conv_states": pool}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout_gives_the_same_bits(dtype: str, run: Runner) -> None:
-    table = causal_conv1d_varlen_fn
+    table = cases_varlen
     case = Case(32, "off2+20+0+3+9+off1", 4, dtype)
     others = [replace(case, layout=layout) for layout in PACKED]
     others += [replace(case, layout=a, out=b) for a, b in (("channels", "tokens"), ("tokens", "channels_spaced"))]
@@ -62,14 +68,16 @@ def test_every_layout_gives_the_same_bits(dtype: str, run: Runner) -> None:
 
 @pytest.mark.parametrize("width", [2, 4])
 def test_short_sequences_give_the_bits_of_long_ones(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the kernel for either; the emulator's calls are planned anew."""
-    table = causal_conv1d_varlen_fn
+    """By the kernel for either."""
+    table = cases_varlen
     case = Case(33, "off2+300+0+3+9x1+2+off1", width, layout="tokens", slots="odd")
     values = table.inputs(case)
     short = emulated(table, case, values)
-    kernel = type(table.launch(case).kernel)  # type: ignore[union-attr]
-    monkeypatch.setattr(causal_conv1d_varlen_plan, "SHORT", 0)
-    assert type(table.launch(case).kernel) is not kernel  # type: ignore[union-attr]
+    (launch,) = cases.launches(table, case)
+    monkeypatch.setattr(plan_varlen, "SHORT", 0)
+    forget(varlen._packed)
+    (other,) = cases.launches(table, case)
+    assert type(other.kernel) is not type(launch.kernel)
     for name, wanted in emulated(table, case, values).items():
         assert_same_bits(short[name], wanted, name)
 
@@ -78,13 +86,13 @@ def test_short_sequences_give_the_bits_of_long_ones(width: int, monkeypatch: pyt
 @pytest.mark.parametrize("layout", BOTH)
 def test_a_packed_sequence_gives_the_bits_of_one_alone(layout: str, width: int, run: Runner) -> None:
     case = Case(32, "40+1+2+9", width, layout=layout, slots=None, spare=0, initial="all")
-    values = causal_conv1d_varlen_fn.inputs(case)
-    packed = run(causal_conv1d_varlen_fn, case, values)
-    alone = causal_conv1d_fn.Case(1, 32, 0, width, layout="channel_last", initial=True, final=True)
+    values = cases_varlen.inputs(case)
+    packed = run(cases_varlen, case, values)
+    alone = cases_dense.Case(1, 32, 0, width, layout="channel_last", initial=True, final=True)
     for i, (begin, end) in enumerate(pairwise(values["query_start_loc"])):
         inputs = {name: values[name] for name in ("weight", "bias")}
         inputs |= {"x": values["x"][None, :, begin:end], "initial_states": values["conv_states"][i : i + 1]}
-        wanted = run(causal_conv1d_fn, replace(alone, seqlen=int(end - begin)), inputs)
+        wanted = run(cases_dense, replace(alone, seqlen=int(end - begin)), inputs)
         assert_same_bits(packed["out"][None, :, begin:end], wanted["out"], f"sequence {i}")
         assert_same_bits(packed["conv_states"][i : i + 1], wanted["final_states_out"], f"state of sequence {i}")
 
@@ -104,7 +112,7 @@ def test_a_packed_sequence_gives_the_bits_of_one_alone(layout: str, width: int, 
 def test_chunks_give_the_bits_of_the_whole(
     layout: str, width: int, chunks: tuple[tuple[int, ...], ...], run: Runner
 ) -> None:
-    table = causal_conv1d_varlen_fn
+    table = cases_varlen
     lengths = np.sum(chunks, axis=0)
     whole = Case(32, "+".join(map(str, lengths)), width, layout=layout, slots=None, spare=1, initial="all")
     values = table.inputs(whole)
@@ -129,10 +137,10 @@ SIZES = (61, 3, 1, 1, 6, 64)
 @pytest.mark.parametrize("layout", BOTH)
 def test_a_split_gives_the_bits_of_the_whole(layout: str, width: int, run: Runner) -> None:
     batch: Any = {"batch": "9+0+13+off2", "width": width, "layout": layout, "slots": "odd"}
-    whole, parts = Case(sum(SIZES), **batch), causal_conv1d_split.Case(SIZES, **batch)
-    values = causal_conv1d_varlen_fn.inputs(whole)
-    wanted = run(causal_conv1d_varlen_fn, whole, values)
-    got = run(causal_conv1d_split, parts, values)
+    whole, parts = Case(sum(SIZES), **batch), cases_split.Case(SIZES, **batch)
+    values = cases_varlen.inputs(whole)
+    wanted = run(cases_varlen, whole, values)
+    got = run(cases_split, parts, values)
     assert_same_bits(np.concatenate([got[name] for name in parts.outputs()]), wanted["out"], "ranges")
     assert_same_bits(got["conv_states"], wanted["conv_states"], "states")
 
@@ -141,24 +149,24 @@ def test_a_split_gives_the_bits_of_the_whole(layout: str, width: int, run: Runne
 @pytest.mark.parametrize("heads", [(2, 1, 1, 20, 20, 76), (1, 1, 2, 3, 5, 64)], ids=str)
 def test_heads_have_the_bits_of_the_whole(heads: tuple[int, ...], width: int, run: Runner) -> None:
     batch: Any = {"batch": "9+0+13+off2", "width": width, "slots": "odd"}
-    parts = causal_conv1d_qkv_split.Case(heads, **batch)
+    parts = cases_qkv_split.Case(heads, **batch)
     whole = Case(parts.dim, **batch)
-    values = causal_conv1d_varlen_fn.inputs(whole)
-    wanted = run(causal_conv1d_varlen_fn, whole, values)
-    got = run(causal_conv1d_qkv_split, parts, values)
-    for name, expected in parts.by_heads(wanted["out"]).items():
+    values = cases_varlen.inputs(whole)
+    wanted = run(cases_varlen, whole, values)
+    got = run(cases_qkv_split, parts, values)
+    for name, expected in parts.divide(wanted["out"]).items():
         assert_same_bits(got[name], expected, name)
     assert_same_bits(got["conv_states"], wanted["conv_states"], "states")
-    normalised = run(causal_conv1d_qkv_split, replace(parts, l2norm=True), values)
-    assert_same_bits(normalised["v"], got["v"], "v beside normalised q and k")
+    normalised = run(cases_qkv_split, replace(parts, l2norm=True), values)
+    assert_same_bits(normalised["out[2]"], got["out[2]"], "v beside normalised q and k")
     assert_same_bits(normalised["conv_states"], wanted["conv_states"], "states beside normalised q and k")
 
 
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
     calls = [
-        (causal_conv1d_varlen_fn, Case(136, "2x0+19+2+0+3x1+50+0", slots="odd")),
-        (causal_conv1d_varlen_fn, Case(5, "7+0+90in200", layout="tokens", initial="all")),
-        (causal_conv1d_qkv_split, causal_conv1d_qkv_split.Case((2, 1, 2, 64, 64, 32), "20+0+3+off5", l2norm=True)),
+        (cases_varlen, Case(136, "2x0+19+2+0+3x1+50+0", slots="odd")),
+        (cases_varlen, Case(5, "7+0+90in200", layout="tokens", initial="all")),
+        (cases_qkv_split, cases_qkv_split.Case((2, 1, 2, 64, 64, 32), "20+0+3+off5", l2norm=True)),
     ]
     for module, case in calls:
         values = module.inputs(case)

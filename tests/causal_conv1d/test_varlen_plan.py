@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuconv.causal_conv1d.kernel_varlen_fwd import CausalConv1dVarlenFwd
-from cuconv.causal_conv1d.kernel_varlen_rows_fwd import WARPS, CausalConv1dVarlenRowsFwd
-from cuconv.causal_conv1d.kernel_varlen_shortrows_fwd import CHANNELS, CausalConv1dVarlenShortrowsFwd
-from cuconv.causal_conv1d.kernels_varlen import MAX_TOKENS
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from cuconv.causal_conv1d.plan_varlen import Launch, Operands, plan
+from cuconv.causal_conv1d.form import WHOLE, Form
+from cuconv.causal_conv1d.kernels import (
+    MAX_TOKENS,
+    CausalConv1dVarlenFwd,
+    CausalConv1dVarlenRowsFwd,
+    CausalConv1dVarlenShortrowsFwd,
+)
+from cuconv.causal_conv1d.plan_varlen import Operands, plan
+from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
 from cuconv.runtime.layout import Layout
@@ -27,9 +31,9 @@ from tests.support.placement import place
 @given(problems())
 @settings(max_examples=400)
 def test_every_element_and_state_is_written_once(p: Problem) -> None:
-    launch = plan(p.o)
-    assume(launch is not None)
-    assert launch is not None
+    launches = plan(p.o).launches
+    assume(launches)
+    (launch,) = launches
     assert launch.kernel in variants()[type(launch.kernel)]
     assert_aligned(p.o, launch)
     assert_channels_have_their_places(p.o, launch)
@@ -143,13 +147,12 @@ def test_indices_fit_at_any_size(
     starts = Layout((sequences + 1,), (1,), INT32, 0, 0)
     channel, token = x.strides
     out = x._replace(shape=(shape[1], 1, shape[0]), strides=(token, 0, channel))
-    o = Operands(x, weight, None, None, starts, None, None, (out,), True, -1, normalized, 1e-6)
+    o = Operands(x, weight, None, None, starts, None, None, (out,), Form(normalized=normalized, eps=1e-6), True, -1)
     try:
-        launch = plan(o)
+        (launch,) = plan(o).launches
     except ValueError:
         # Too large for one launch: said so, and before anything ran.
         return
-    assert launch is not None
     assert_aligned(o, launch)
     assert launch.config.grid[0] <= MAX_DIVIDEND and launch.config.grid[1:] == (1, 1)
     n = numbers_of(launch)
@@ -157,13 +160,13 @@ def test_indices_fit_at_any_size(
     # What the kernels count in 32 bits: tokens, sequences and, unsigned, threads.
     if isinstance(kernel, CausalConv1dVarlenRowsFwd):
         assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * kernel.vec <= MAX_DIVIDEND
-        assert int(n["group_blocks"][0]) * WARPS <= MAX_DIVIDEND
+        assert int(n["group_blocks"][0]) * kernel.warps <= MAX_DIVIDEND
     elif isinstance(kernel, CausalConv1dVarlenShortrowsFwd):
         assert shape[1] <= int(n["tiles"][0]) * kernel.tile <= MAX_DIVIDEND
-        assert shape[0] <= launch.config.grid[0] // int(n["tiles"][0]) * CHANNELS
+        assert shape[0] <= launch.config.grid[0] // int(n["tiles"][0]) * WARP_SIZE
     else:
         groups, head_groups, _ = map(int, n["mix"])
-        rows = int(n["tiles"]) if isinstance(kernel, CausalConv1dVarlenFwd) else WARPS
+        rows = int(n["tiles"]) if isinstance(kernel, CausalConv1dVarlenFwd) else kernel.warps
         assert shape[1] <= (groups - head_groups) * rows * kernel.tokens <= MAX_DIVIDEND
         assert sequences <= head_groups * rows <= MAX_DIVIDEND
 
@@ -180,9 +183,8 @@ def test_every_way_to_be_unaligned(dtype: Any) -> None:
                 lies = place(dtype, (9, 1, channels), shift=int(out_shift), pad=(0, 0, int(out_gap)))
                 outs += [lies.layout] * (channels > 0)
             weight = place(dtype, (16, 4)).layout
-            o = Operands(x, weight, None, None, None, None, None, tuple(outs), True, -1, 0, 0.0)
-            launch = plan(o)
-            assert launch is not None
+            o = Operands(x, weight, None, None, None, None, None, tuple(outs), WHOLE, True, -1)
+            (launch,) = plan(o).launches
             assert_aligned(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
             routed.add(launch.kernel.routed)  # type: ignore[attr-defined]

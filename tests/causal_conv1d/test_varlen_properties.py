@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cuconv
-from cuconv import reference
+from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import FLOATS
-from tests.cases import causal_conv1d_varlen_fn as table
-from tests.cases.causal_conv1d_varlen_fn import Case
-from tests.support.bounds import convolution
-from tests.support.compare import assert_close, assert_same_bits, take_written
+from tests.causal_conv1d import cases_varlen as table
+from tests.causal_conv1d.cases_varlen import Case
+from tests.support.compare import assert_same_bits, check_call, take_written
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed, bits
 from tests.support.runners import Runner
@@ -73,20 +72,14 @@ def inputs_of(placed: dict[str, Placed]) -> dict[str, Array]:
     return {name: each.array for name, each in placed.items() if name != "out"}
 
 
-def tolerance_of(call: PackedCall, activation: str | None) -> tuple[float, float]:
-    dtype = call.placements["x"].dtype.name
-    return convolution(Case(1, "1", call.width, dtype, activation=activation))
-
-
 def check(
     call: PackedCall, activation: str | None, before: dict[str, Placed], after: dict[str, Array], wanted: Any
 ) -> None:
     """`after` holds the buffers that began as `before`."""
-    written = take_written(table, before, after)
     out, pool = wanted
-    assert_close("out", written["out"], out, *tolerance_of(call, activation))
-    if pool is not None:
-        assert_same_bits(written["conv_states"], pool, "states")
+    results = {"out": out} | ({} if pool is None else {"conv_states": pool})
+    arguments = {**inputs_of(before), "activation": activation, "pad_slot_id": call.pad_slot_id}
+    check_call("causal_conv1d_varlen_fn", arguments, results, take_written(table, before, after))
 
 
 @given(packed_calls(few_sequences(), st.integers(0, 3), st.integers(1, 6)), ACTIVATIONS, SEEDS)

@@ -1,29 +1,108 @@
-"""What the case tables of decode steps share: where arrays lie, inputs, oracle, traffic and launch."""
+"""What the case tables of decode steps share: where arrays lie, inputs, oracle and traffic."""
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from cuconv.causal_conv1d.kernels_update import POINTERS
-from cuconv.causal_conv1d.update_call import INPUTS, operands
 
-from cuconv import reference
-from cuconv.causal_conv1d.plan_update import plan
-from cuconv.runtime.call import Launch
+from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BY_NAME, FLOAT32, DType
-from tests.causal_conv1d.update_step import Step
-from tests.support.bounds import convolution
-from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
+from tests.causal_conv1d.channels import OfChannels
+from tests.support.layouts import HEADS, LAYOUTS, OTHERS, POOLS, WINDOWS
 from tests.support.placement import Array, Placed, Placement, place
 
+__all__ = [
+    *("UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs", "placements", "sample"),
+]
+
+INPUTS = (
+    *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
+    *("intermediate_conv_window", "intermediate_state_indices"),
+)
+"""The arrays of a call but its outputs."""
 UPDATED = ("conv_state", "intermediate_conv_window")
 LOUD = 500.0
 """Columns that are moved and not convolved are so many times larger."""
+
+
+@dataclass(frozen=True)
+class Step(OfChannels):
+    """One call on the next tokens of every sequence."""
+
+    channels: int | tuple[int, ...]  # dim, or the sizes of ranges
+    batch: int
+    seqlen: int | None = None  # None: x is (batch, dim)
+    width: int = 4
+    dtype: str = "bfloat16"
+    weight_dtype: str = ""  # x's when empty
+    state_dtype: str = ""  # x's when empty
+    bias: str | None = "weight"  # or "float32"
+    layout: str = "channel_last"
+    out: str = ""  # as x when empty; several are taken in turn
+    others: str = "dense"
+    pool: str = "channels"
+    spare: int = 2  # slots that no sequence has
+    slots: str | None = "permuted"  # "odd": some numbers of slots, tokens and rows are none
+    index: str = "int32"  # or "int64" or "mixed"
+    mode: str = "shift"  # or "circular" or "accepted"
+    window: str | None = None
+    rows: bool = False  # whether windows have rows of their own
+    frozen: bool = False
+    pad_slot_id: int = -1
+    activation: str | None = "silu"
+    scale: float = 1.0  # of x and the states
+
+    @property
+    def id(self) -> str:
+        """The case in one word; what is left at its default is not named."""
+        words = [f"{self.channel_word}of{self.batch}", f"w{self.width}", self.dtype, self.layout, self.mode]
+        words[1:1] = [f"t{self.seqlen}"] * (self.seqlen is not None)
+        words += [f"to_{self.out}"] * bool(self.out) + [f"weight_{self.weight_dtype}"] * bool(self.weight_dtype)
+        words += {None: ["no_bias"], "weight": [], "float32": ["bias_float32"]}[self.bias]
+        words += [self.others] * (self.others != "dense") + [f"pool_{self.pool}"] * (self.pool != "channels")
+        words += [f"state_{self.state_dtype}"] * bool(self.state_dtype)
+        words += [f"slots_{self.slots}"] * (self.slots != "permuted") + [self.index] * (self.index != "int32")
+        words += [f"window_{self.window}"] * bool(self.window) + ["rows"] * self.rows + ["frozen"] * self.frozen
+        words += [f"pad{self.pad_slot_id}"] * (self.pad_slot_id != -1) + ["linear"] * (self.activation is None)
+        words += [f"spare{self.spare}"] * (self.spare != 2) + [f"scale{self.scale:g}"] * (self.scale != 1)
+        return "-".join(words + ["swish"] * (self.activation == "swish"))
+
+    @property
+    def halo(self) -> int:
+        """The inputs before a token that its output depends on."""
+        return self.width - 1
+
+    @property
+    def tokens(self) -> int:
+        """How many every sequence has."""
+        return 1 if self.seqlen is None else self.seqlen
+
+    @property
+    def state_len(self) -> int:
+        """The columns of a state."""
+        return self.halo + POOLS[self.pool][0] + (max(self.tokens - 1, 0) if self.mode == "accepted" else 0)
+
+    def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
+        if self.has_heads:
+            return self.lay(self.input_t, (self.batch, self.tokens, heads, head_dim), HEADS[way], axis=1)
+        return self.lay(self.input_t, (self.batch, heads * head_dim, self.tokens), LAYOUTS[way][1])
+
+    def options(self) -> dict[str, Any]:
+        """The arguments that are not arrays."""
+        frozen = {"disable_state_update": True} if self.frozen else {}
+        return {"activation": self.activation, "pad_slot_id": self.pad_slot_id, **frozen, **self.division()}
+
+    def lay(self, dtype: DType, shape: tuple[int, ...], lies: dict[str, Any], axis: int = -1) -> Placement:
+        """Place what is of x's rank: without the axis of tokens when x is."""
+        placed = place(dtype, shape, **lies)
+        if self.seqlen is not None:
+            return placed
+        kept = [i for i in range(len(shape)) if i != axis % len(shape)]
+        shape, strides = (tuple(numbers[i] for i in kept) for numbers in (shape, placed.strides))
+        return replace(placed, shape=shape, strides=strides)
 
 
 def placements(case: Step) -> dict[str, Placement]:
@@ -67,13 +146,9 @@ MIXED = {
 }
 
 
-def _random(case: Step, seed: int) -> np.random.Generator:
-    return np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-
-
 def integers(case: Step, seed: int = 0) -> dict[str, Array]:
     """Slots, where rings are, how many tokens were accepted, and rows of windows."""
-    random, batch, odd, length = _random(case, seed), case.batch, case.slots == "odd", case.state_len
+    random, batch, odd, length = case.random(seed), case.batch, case.slots == "odd", case.state_len
     is_wide = {name: case.index == "int64" or (case.index == "mixed" and t == "int64") for name, t in MIXED.items()}
     found = {}
 
@@ -124,7 +199,7 @@ def place_inputs(case: Step, seed: int = 0) -> dict[str, Placed]:
 
     Of the pool only windows have such values. What is moved with them has louder ones, all else is NaN.
     """
-    random, known = _random(case, seed), integers(case, seed)
+    random, known = case.random(seed), integers(case, seed)
     placed = {}
     for name, lies in placements(case).items():
         if name in case.outputs():
@@ -163,33 +238,19 @@ def oracle(case: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
     given = {name: arrays.get(name) for name in INPUTS}
     given["x"] = np.atleast_3d(arrays["x"])
     options = {"activation": case.activation, "pad_slot_id": case.pad_slot_id, "disable_state_update": case.frozen}
-    out, state, windows = reference.causal_conv1d_update(**given, **options)  # type: ignore[arg-type]
+    out, state, windows = reference.causal_conv1d_update(**given, **options)
     updated = {"conv_state": state} | ({} if windows is None else {"intermediate_conv_window": windows})
     return case.divide(out) | updated
 
 
-tolerance = convolution
-
-
-def tolerances(case: Step, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far outputs may be from the oracle; states are copies or rounded once, and so exact."""
-    return dict.fromkeys(case.outputs(), tolerance(case))
-
-
-def sample(case: Any) -> tuple[Any, dict[str, Any]]:
-    """Every so many channels, as many times as it goes into the channels of every output."""
-    step = max(1, math.gcd(*case.sizes) // 64)
-    sizes = tuple(size // step for size in case.sizes)
-    smaller = replace(case, channels=sizes[0] if isinstance(case.channels, int) else sizes)
-    channels = slice(None, None, step)
-    return smaller, cuts(case, channels) | dict.fromkeys(case.outputs(), (slice(None), channels))
-
-
-def cuts(case: Step, channels: Any) -> dict[str, Any]:
-    """What belongs to these channels, of every array that is read."""
-    found: dict[str, Any] = {"x": (slice(None), channels), "conv_state": (slice(None), channels)}
-    found |= {"weight": channels, "bias": channels, "intermediate_conv_window": (slice(None), slice(None), channels)}
-    return {name: found.get(name, ...) for name in placements(case)}
+def sample(case: Step) -> tuple[Any, dict[str, Any]]:
+    """Some channels."""
+    smaller, channels = case.smaller()
+    last_head = (..., slice(-1, None), slice(None))
+    cuts: dict[str, Any] = dict.fromkeys(case.outputs(), last_head if case.has_heads else (slice(None), channels))
+    cuts |= dict.fromkeys(("x", "conv_state"), (slice(None), channels)) | dict.fromkeys(("weight", "bias"), channels)
+    cuts["intermediate_conv_window"] = (slice(None), slice(None), channels)
+    return smaller, {name: cuts.get(name, ...) for name in placements(case)}
 
 
 def bytes_moved(case: Step) -> int:
@@ -203,19 +264,3 @@ def bytes_moved(case: Step) -> int:
         written = {"shift": length, "circular": min(tokens, length), "accepted": halo + tokens - 1}[case.mode]
     columns = read + written + (tokens * halo if case.window is not None else 0)
     return count + len(live(case, integers(case))) * case.dim * columns * placed["conv_state"].dtype.itemsize
-
-
-def launch(case: Step) -> Launch | None:
-    """What the op runs for this call on a GPU."""
-    placed = placements(case)
-    names = (*INPUTS, *case.outputs())
-    layouts = [placed[name].layout if name in placed else None for name in names]
-    return plan(operands(case.form, layouts, case.activation is not None, case.pad_slot_id, case.frozen))
-
-
-def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The arrays by the names that the kernels know them by."""
-    outs = [name for name in arrays if name not in INPUTS]
-    known = {name: arrays.get(name) for name in INPUTS}
-    known |= {f"out[{number}]": arrays[name] for number, name in enumerate(outs)}
-    return {pointer: known.get(pointer) for pointer in POINTERS}

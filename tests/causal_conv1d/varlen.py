@@ -1,36 +1,34 @@
-"""What the case tables of packed sequences share: their batches, where arrays lie, inputs, oracle and launch."""
+"""What the case tables of packed sequences share: their batches, where arrays lie, inputs and oracle."""
 
 from __future__ import annotations
 
-import math
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from cuconv.causal_conv1d.kernels_varlen import POINTERS
 
-from cuconv import reference
-from cuconv.causal_conv1d.plan_varlen import Launch, Operands, plan
+from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BOOL, BY_NAME, FLOAT32, DType
-from cuconv.runtime.layout import Layout
+from tests.causal_conv1d.channels import OfChannels
 from tests.support.batches import batch
-from tests.support.bounds import convolution
-from tests.support.channels import OfChannels
-from tests.support.layouts import OTHERS, PACKED, POOLS
+from tests.support.layouts import HEADS, OTHERS, PACKED, POOLS
 from tests.support.placement import Array, Placed, Placement, place
+
+__all__ = [
+    *("UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs", "placements", "sample"),
+]
 
 UPDATED = ("conv_states",)
 ARRAYS = ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state")
-"""The arrays of a call but its outputs, in the order of the kernels' pointers."""
+"""The arrays of a call but its outputs."""
 
 
 @dataclass(frozen=True)
 class Packed(OfChannels):
-    """One call on packed sequences; a subclass knows its outputs."""
+    """One call on packed sequences."""
 
-    channels: int | tuple[int, ...]  # dim, or what makes it up
+    channels: int | tuple[int, ...]  # dim, or the sizes of ranges
     batch: str
     width: int = 4
     dtype: str = "bfloat16"
@@ -62,17 +60,15 @@ class Packed(OfChannels):
         words += [f"spare{self.spare}"] * (self.spare != 2) + [f"scale{self.scale:g}"] * (self.scale != 1)
         return "-".join(words)
 
-    def outputs(self) -> dict[str, Placement]:
-        """Where the outputs lie, in the order in which the call returns them."""
-        raise NotImplementedError
-
-    def divide(self, out: Array) -> dict[str, Array]:
-        """The outputs, in float64, of which (dim, total) is made up."""
-        raise NotImplementedError
+    def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
+        total = batch(self.batch).total
+        if self.has_heads:
+            return place(self.input_t, (1, total, heads, head_dim), **HEADS[way])
+        return place(self.input_t, (heads * head_dim, total), **PACKED[way])
 
     def options(self) -> dict[str, Any]:
         """The arguments that are not arrays."""
-        return {"activation": self.activation, "pad_slot_id": self.pad_slot_id}
+        return {"activation": self.activation, "pad_slot_id": self.pad_slot_id, **self.division()}
 
 
 def without(case: Any, **changes: Any) -> Any:
@@ -112,13 +108,9 @@ def placements(case: Packed) -> dict[str, Placement]:
 INDEX_DTYPES = {"int32": ("int32", "int32"), "int64": ("int64", "int64"), "mixed": ("int64", "int32")}
 
 
-def _random(case: Packed, seed: int) -> np.random.Generator:
-    return np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-
-
 def integers(case: Packed, seed: int = 0) -> dict[str, Array]:
     """Starts, slots and who has a state."""
-    random, b, found = _random(case, seed), batch(case.batch), {}
+    random, b, found = case.random(seed), batch(case.batch), {}
     if b.starts is not None:
         found["query_start_loc"] = np.array(b.starts)
     pool = b.count + case.spare
@@ -147,7 +139,7 @@ def place_inputs(case: Packed, seed: int = 0) -> dict[str, Placed]:
 
     Of the pool only what a sequence starts from has a value, all else is NaN.
     """
-    random, known = _random(case, seed), integers(case, seed)
+    random, known = case.random(seed), integers(case, seed)
     placed = {}
     for name, lies in placements(case).items():
         if name in case.outputs():
@@ -187,22 +179,12 @@ def oracle(case: Packed, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return case.divide(out) | ({} if pool is None else {"conv_states": pool})
 
 
-tolerance = convolution
-
-
-def tolerances(case: Packed, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far outputs may be from the oracle; states are copies or rounded once, and so exact."""
-    return dict.fromkeys(case.outputs(), tolerance(case))
-
-
-def sample(case: Any) -> tuple[Any, dict[str, Any]]:
-    """Every so many channels, as many times as it goes into the channels of every output."""
-    step = max(1, math.gcd(*case.sizes) // 64)
-    channels = slice(None, None, step)
-    sizes = tuple(size // step for size in case.sizes)
-    cuts: dict[str, Any] = dict.fromkeys(case.outputs(), channels)
+def sample(case: Packed) -> tuple[Any, dict[str, Any]]:
+    """Some channels."""
+    smaller, channels = case.smaller()
+    last_head = (slice(None), slice(None), slice(-1, None))
+    cuts: dict[str, Any] = dict.fromkeys(case.outputs(), last_head if case.has_heads else channels)
     cuts |= {"x": channels, "weight": channels, "bias": channels, "conv_states": (slice(None), channels)}
-    smaller = replace(case, channels=sizes[0] if isinstance(case.channels, int) else sizes)
     return smaller, {name: cuts.get(name, ...) for name in placements(case)}
 
 
@@ -217,37 +199,3 @@ def bytes_moved(case: Packed) -> int:
         columns = case.dim * (case.width - 1) * placed["conv_states"].dtype.itemsize
         count += columns * sum(1 + int(has[i]) for i in readers(case, known).values() if lengths[i])
     return count
-
-
-def launch(case: Packed) -> Launch | None:
-    """What the op runs for this call on a GPU."""
-    return plan(operands(placements(case), case.outputs(), case))
-
-
-def operands(
-    placed: Mapping[str, Placement],
-    outs: Sequence[str] | Mapping[str, Any],
-    case: Any,
-    normalized: int = 0,
-    eps: float = 0.0,
-) -> Operands:
-    """What a launch is planned from; `outs` are the outputs' names in order."""
-    layouts = [placed[name].layout if name in placed else None for name in ARRAYS]
-    heads = tuple(by_heads(placed[name].layout) for name in outs)
-    return Operands(*layouts, heads, case.activation is not None, case.pad_slot_id, normalized, eps)  # type: ignore[arg-type]
-
-
-def by_heads(layout: Layout) -> Layout:
-    """An output as (total, heads, head_dim); one of (channels, total) has one head."""
-    if len(layout.shape) == 2:
-        (size, total), (channel, token) = layout.shape, layout.strides
-        return layout._replace(shape=(total, 1, size), strides=(token, 0, channel))
-    return layout._replace(shape=layout.shape[1:], strides=layout.strides[1:])
-
-
-def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The arrays by the names that the kernels know them by."""
-    outs = [name for name in arrays if name not in ARRAYS]
-    known = {name: arrays.get(name) for name in ARRAYS}
-    known |= {f"out[{number}]": arrays[name] for number, name in enumerate(outs)}
-    return {pointer: known.get(pointer) for pointer in POINTERS}

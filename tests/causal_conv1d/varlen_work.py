@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from cuconv.causal_conv1d.kernel_varlen_fwd import CausalConv1dVarlenFwd
-from cuconv.causal_conv1d.kernel_varlen_l2norm_fwd import CausalConv1dVarlenL2normFwd
-from cuconv.causal_conv1d.kernel_varlen_rows_fwd import GROUP, WARPS, CausalConv1dVarlenRowsFwd
-from cuconv.causal_conv1d.kernel_varlen_shortrows_fwd import CHANNELS, CausalConv1dVarlenShortrowsFwd
 from hypothesis import strategies as st
 
-from cuconv.causal_conv1d.plan_varlen import Launch, Operands
+from cuconv.causal_conv1d.form import Form
+from cuconv.causal_conv1d.kernels import (
+    CausalConv1dVarlenFwd,
+    CausalConv1dVarlenL2normFwd,
+    CausalConv1dVarlenRowsFwd,
+    CausalConv1dVarlenShortrowsFwd,
+)
+from cuconv.causal_conv1d.plan_varlen import Operands
+from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import WARP_SIZE
 from cuconv.runtime.layout import Layout
@@ -80,7 +84,7 @@ def problems(draw: st.DrawFn) -> Problem:
         outs = (lies._replace(shape=(x.shape[1], 1, x.shape[0]), strides=(token, 0, channel)),)
     normalized = draw(st.sampled_from([0, 0, min(2, len(outs))]))
     layouts: list[Any] = [call.placements[name].layout if name in call.placements else None for name in ARRAYS]
-    o = Operands(*layouts, outs, True, call.pad_slot_id, normalized, 1e-6)
+    o = Operands(*layouts, outs, Form(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
     starts = tuple(call.integers.get("query_start_loc", np.array([0, x.shape[1]])).tolist())
     slots = call.integers.get("cache_indices", np.arange(len(starts) - 1)).tolist()
     count = len(slots) if o.conv_states is None else o.conv_states.shape[0]
@@ -129,11 +133,10 @@ def channel_writes(p: Problem, launch: Launch) -> Iterator[Write]:
 def l2norm_writes(p: Problem, launch: Launch) -> Iterator[Write]:
     kernel, n, heads = launch.kernel, numbers_of(launch), p.heads()
     assert isinstance(kernel, CausalConv1dVarlenL2normFwd)
-    warps = launch.config.block[0] // WARP_SIZE
-    for block, warp in np.ndindex(launch.config.grid[0], warps):
+    for block, warp in np.ndindex(launch.config.grid[0], kernel.warps):
         group, unit = divmod(block, int(n["units"][0]))
         is_head, group = role(group, launch)
-        number = group * warps + warp
+        number = group * kernel.warps + warp
         tokens = tile(p, heads, number * kernel.tokens, kernel.tokens)
         for channels in unit_channels(kernel, n, unit):
             if is_head:
@@ -159,17 +162,17 @@ def unit_channels(kernel: CausalConv1dVarlenL2normFwd, n: Any, unit: int) -> Ite
 def rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
     kernel, n, heads = launch.kernel, numbers_of(launch), p.heads()
     assert isinstance(kernel, CausalConv1dVarlenRowsFwd)
-    dim, x = p.o.x.shape[0], p.o.x
-    for block, warp in np.ndindex(launch.config.grid[0], WARPS):
+    dim, x, most = p.o.x.shape[0], p.o.x, kernel.constants["kGroup"]
+    for block, warp in np.ndindex(launch.config.grid[0], kernel.warps):
         group, rest = divmod(block, int(n["group_blocks"][0]))
         if rest >= n["row_blocks"]:
-            number = (rest - int(n["row_blocks"])) * WARPS + warp
-            for channel in range(group * GROUP, min((group + 1) * GROUP, dim)):
+            number = (rest - int(n["row_blocks"])) * kernel.warps + warp
+            for channel in range(group * most, min((group + 1) * most, dim)):
                 yield from write_head(p, number, range(channel, channel + 1))
             continue
-        row, row_tile = divmod(rest * WARPS + warp, int(n["row_tiles"][0]))
-        channel = group * GROUP + row
-        if row < GROUP and channel < dim:
+        row, row_tile = divmod(rest * kernel.warps + warp, int(n["row_tiles"][0]))
+        channel = group * most + row
+        if row < most and channel < dim:
             phase = (x.first + channel * x.strides[0]) % kernel.vec
             count = kernel.slots * WARP_SIZE * kernel.vec
             yield Write(range(channel, channel + 1), tile(p, heads, row_tile * count - phase, count))
@@ -180,7 +183,7 @@ def short_rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
     assert isinstance(kernel, CausalConv1dVarlenShortrowsFwd)
     for block in range(launch.config.grid[0]):
         group, number = divmod(block, tiles)
-        channels = range(group * CHANNELS, min((group + 1) * CHANNELS, p.o.x.shape[0]))
+        channels = range(group * WARP_SIZE, min((group + 1) * WARP_SIZE, p.o.x.shape[0]))
         first = number * kernel.tile
         yield Write(channels, tile(p, heads, first, kernel.tile))
         for sequence, begin in enumerate(p.starts):

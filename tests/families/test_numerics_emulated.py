@@ -1,4 +1,4 @@
-"""Every small case of every public function against its oracle, by the unchanged device code on the CPU."""
+"""Every small case of every public function against its oracle: called as on a GPU, its device code on the CPU."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cuconv.bench.copy import Copy
 from cuconv.runtime import arrays
 from cuconv.runtime.kernel import Kernel
 from tests import cases, emulator
-from tests.families.test_numerics import place_arguments, tables
+from tests.emulator.family import EmulatedArray
+from tests.families.test_numerics import call, place_arguments, tables
 from tests.support.compare import check_results
 from tests.support.discovery import op_kernels
-from tests.support.runners import emulate
 
 UNIT = tables("UNIT")
 
@@ -44,12 +44,12 @@ def prebuilt(request: pytest.FixtureRequest) -> None:
 def test_emulated(module: ModuleType, case: Any) -> None:
     before = place_arguments(module, case)
     after = {name: placed.copy() for name, placed in before.items()}
-    emulate(module, case, {name: placed.array for name, placed in after.items()})
+    call(module, case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
     check_results(module, case, before, {name: placed.buffer for name, placed in after.items()})
 
 
 @pytest.mark.parametrize(("module", "case"), UNIT)
-def test_a_placement_is_what_the_op_sees_of_the_array(module: ModuleType, case: Any) -> None:
+def test_a_placement_is_what_a_call_sees_of_the_array(module: ModuleType, case: Any) -> None:
     for name, placed in place_arguments(module, case).items():
         family = arrays.family(placed.array)
         assert family is not None

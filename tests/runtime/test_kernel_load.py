@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuconv.selective_scan.kernel_carry import SelectiveScanCarry
 
+from cuconv.bench.copy import Copy
 from cuconv.jit.cache import Artifact
 from cuconv.runtime import kernel
 
@@ -53,7 +53,7 @@ def test_a_kernel_that_is_gone_before_it_is_loaded_is_built_again(builds: list[P
     there = tmp_path / "there"
     there.write_text("good")
     builds += [tmp_path / "gone", there]
-    assert SelectiveScanCarry().load(0)._pointer == 7 and not builds
+    assert Copy().load(0)._pointer == 7 and not builds
 
 
 def test_a_kernel_that_cannot_be_loaded_is_an_error(builds: list[Path], tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_a_kernel_that_cannot_be_loaded_is_an_error(builds: list[Path], tmp_path
     bad.write_text("bad")
     builds += [bad, bad]
     with pytest.raises(RuntimeError, match="invalid image"):
-        SelectiveScanCarry().load(0)
+        Copy().load(0)
     assert builds == [bad]
 
 
 def test_a_kernel_that_is_always_gone_is_an_error(builds: list[Path], tmp_path: Path) -> None:
     builds += [tmp_path / "gone"] * 3
     with pytest.raises(FileNotFoundError):
-        SelectiveScanCarry().load(0)
+        Copy().load(0)
     assert len(builds) == 1

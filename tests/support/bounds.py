@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cuconv.selective_state_update.reference import Token
@@ -12,48 +10,10 @@ from tests.support.placement import Array
 ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The largest relative error of rounding to a dtype."""
 
-SILU_SLOPE = 1.1
-TANH_SILU_ERROR = 1.1e-5
-"""The absolute error of silu for 16-bit outputs (common/activation.cuh)."""
-
 
 def stored(dtype: str) -> tuple[float, float]:
-    """Of rounding a result of any size to a 16-bit dtype; one in float32 has been rounded already."""
+    """The error of rounding a result to its dtype, relative and absolute; one in float32 has been rounded already."""
     return 0.0 if dtype == "float32" else ROUNDING[dtype], 2.0**-25 if dtype == "float16" else 0.0
-
-
-def computed(case: Any) -> tuple[float, float]:
-    """Of a convolution before it is stored.
-
-    Each of the `width` fused multiply-adds rounds a partial sum of at most 1 + width * scale. For silu in float32,
-    with error bounds of the CUDA programming guide: division 2 ulp and the sum below it 1/2 ulp, relatively; __expf
-    2 + 1.173 |v| ulp, which silu(v) feels as at most 0.92 ulp of 1, at |v| = 2.
-    """
-    sum_error = case.width * 2.0**-24 * (1.0 + case.width * case.scale)
-    if case.activation is None:
-        return 0.0, 1.01 * sum_error
-    if case.dtype == "float32":
-        return 2.5 * 2.0**-23, 1.01 * SILU_SLOPE * sum_error + 2.0**-23
-    return 0.0, 1.01 * (SILU_SLOPE * sum_error + TANH_SILU_ERROR)
-
-
-def convolution(case: Any) -> tuple[float, float]:
-    """Of a convolution, for a case with width, scale, activation and dtype."""
-    (relative, absolute), (rounding, subnormal) = computed(case), stored(case.dtype)
-    return relative + rounding, absolute + subnormal
-
-
-def unit_vectors(case: Any, heads: Array, eps: float) -> tuple[float, Array]:
-    """Of a convolution's heads divided by their norms, along the last axis.
-
-    An error of y moves y / n, n = sqrt(sum(y^2) + eps), by itself over n, and n by at most the whole vector's. The
-    squares and their sum round once an addend, the reciprocal root is off by 2 ulp, the product by 1/2.
-    """
-    (relative, absolute), (rounding, subnormal) = computed(case), stored(case.dtype)
-    count = heads.shape[-1]
-    norms = np.sqrt((heads * heads).sum(axis=-1, keepdims=True) + eps)
-    own_and_norms = absolute / norms * (1.0 + np.abs(heads) / norms * np.sqrt(count))
-    return 2.0 * relative + (count / 2 + 6) * 2.0**-24 + rounding, 1.01 * own_and_norms + subnormal
 
 
 HALF_ULP = ROUNDING["float32"]

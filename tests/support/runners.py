@@ -8,7 +8,7 @@ from typing import Any
 
 import cuconv
 from tests import cases
-from tests.emulator import family
+from tests.emulator.family import EmulatedArray
 from tests.support.compare import is_written, take_written
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed
@@ -29,8 +29,8 @@ def emulated(module: ModuleType, case: Any, values: Values, in_place: Mapping[st
     """By the public function, on arrays of the emulator."""
     placed = place_all(module, case, values)
     placed |= {output: placed[name] for output, name in in_place.items()}
-    arguments = module.arguments(case, {name: each.array for name, each in placed.items()})
-    family.call(getattr(cuconv, cases.function_name(module)), arguments)
+    arguments = module.arguments(case, {name: EmulatedArray(each.array) for name, each in placed.items()})
+    getattr(cuconv, cases.function_name(module))(**arguments)
     return {name: each.array.copy() for name, each in placed.items() if is_written(module, name)}
 
 

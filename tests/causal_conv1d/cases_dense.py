@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from cuconv.causal_conv1d.kernels_conv import POINTERS
 
-from cuconv import reference
-from cuconv.causal_conv1d.dense import ARGUMENTS
-from cuconv.causal_conv1d.plan_dense import Launch, Operands, plan
+from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BY_NAME, FLOAT32, INT32, DType
-from tests.support.bounds import ROUNDING, convolution
+from tests.support.bounds import ROUNDING
 from tests.support.layouts import LAST, LAYOUTS, OTHERS
 from tests.support.placement import Array, Placed, Placement, place
 
+FUNCTION = "causal_conv1d_fn"
 OUTPUTS = ("out", "final_states_out")
 UPDATED = ()
 
@@ -130,14 +128,6 @@ def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     return {"out": out, "final_states_out": states} if case.final else {"out": out}
 
 
-tolerance = convolution
-
-
-def tolerances(case: Case, arrays: dict[str, Array]) -> dict[str, tuple[float, float]]:
-    """How far out may be from the oracle; the final states are exact."""
-    return {"out": tolerance(case)}
-
-
 def sample(case: Case) -> tuple[Case, dict[str, Any]]:
     """Some channels of one batch entry."""
     channels = slice(None, None, max(1, case.dim // 64))
@@ -150,22 +140,6 @@ def sample(case: Case) -> tuple[Case, dict[str, Any]]:
 def bytes_moved(case: Case) -> int:
     """Every distinct element of every array once."""
     return sum(placement.bytes for placement in placements(case).values())
-
-
-def launch(case: Case) -> Launch | None:
-    """What the op runs for this call on a GPU."""
-    return plan(operands(placements(case), case.activation is not None))
-
-
-def operands(placed: dict[str, Placement], silu: bool) -> Operands:
-    """What a launch is planned from."""
-    at: dict[str, Any] = {name: each.layout for name, each in placed.items()}
-    return Operands._make([*map(at.get, ARGUMENTS), silu])
-
-
-def tensors(arrays: dict[str, Array]) -> dict[str, Array | None]:
-    """The arrays by the names that the kernels know them by."""
-    return {pointer: arrays.get(argument) for pointer, argument in zip(POINTERS, ARGUMENTS, strict=True)}
 
 
 ALL: Any = {"seq_idx": True, "initial": True, "final": True}

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from cuconv import reference
-from tests.causal_conv1d import varlen
+from cuconv.causal_conv1d.reference import l2norm
+from tests.causal_conv1d.channels import QKV, OfHeads
+from tests.causal_conv1d.varlen import *  # noqa: F403
 from tests.causal_conv1d.varlen import Packed, without
-from tests.support.bounds import ROUNDING, unit_vectors
-from tests.support.channels import OfHeads
+from tests.support.bounds import ROUNDING
 from tests.support.layouts import HEADS
-from tests.support.placement import Array, Placement, place
+from tests.support.placement import Array
 
-OUTPUTS = ("q", "k", "v")
-UPDATED = varlen.UPDATED
+FUNCTION = "causal_conv1d_qkv_split"
+OUTPUTS = QKV
 
 
 @dataclass(frozen=True)
@@ -33,63 +30,16 @@ class Case(OfHeads, Packed):
         """The base's with what is only here."""
         return f"{super().id}{'-l2norm' * self.l2norm}{f'-eps{self.eps:g}' * (self.eps != 1e-6)}"
 
-    def outputs(self) -> dict[str, Placement]:
-        """Each (1, total, heads, head_dim)."""
-        total = varlen.batch(self.batch).total
-        return {
-            name: place(self.input_t, (1, total, *heads), **HEADS[self.out_lies(number)])
-            for number, (name, heads) in enumerate(zip(OUTPUTS, self.heads, strict=True))
-        }
-
-    def by_heads(self, out: Array) -> dict[str, Array]:
-        """q, k and v as they come out of the convolution."""
-        parts = np.split(out.T, np.cumsum(self.sizes)[:-1], axis=1)
-        shaped = [part.reshape(1, -1, *heads) for part, heads in zip(parts, self.heads, strict=True)]
-        return dict(zip(OUTPUTS, shaped, strict=True))
-
     def divide(self, out: Array) -> dict[str, Array]:
         """q and k divided by their norms where the case says so."""
-        return {
-            name: reference.l2norm(heads, self.eps) if self.l2norm and name != "v" else heads
-            for name, heads in self.by_heads(out).items()
-        }
+        q, k, v = QKV
+        parts = super().divide(out)
+        return {q: l2norm(parts[q], self.eps), k: l2norm(parts[k], self.eps), v: parts[v]} if self.l2norm else parts
 
     def options(self) -> dict[str, Any]:
-        """Heads and normalisation, too."""
-        return {**super().options(), **self.head_numbers, "qk_l2norm": self.l2norm, "l2norm_eps": self.eps}
+        """Normalisation, too."""
+        return {**super().options(), "qk_l2norm": self.l2norm, "l2norm_eps": self.eps}
 
-
-def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far outputs may be from the oracle: norms decide how far those that are divided by them may be."""
-    found = varlen.tolerances(case, arrays)
-    if case.l2norm:
-        raw = varlen.oracle(replace(case, l2norm=False), arrays)
-        found |= {name: unit_vectors(case, raw[name], case.eps) for name in ("q", "k")}
-    return found
-
-
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """The last head of each."""
-    heads, channels = case.last_heads
-    cuts: dict[str, Any] = dict.fromkeys(("x", "weight", "bias"), channels)
-    cuts |= {name: (slice(None), slice(None), slice(-1, None)) for name in OUTPUTS}
-    cuts["conv_states"] = (slice(None), channels)
-    return replace(case, channels=heads), {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def launch(case: Case) -> varlen.Launch | None:
-    """What the op runs for this call on a GPU."""
-    return varlen.plan(varlen.operands(placements(case), OUTPUTS, case, 2 * case.l2norm, case.eps))
-
-
-placements = varlen.placements
-inputs = varlen.inputs
-place_inputs = varlen.place_inputs
-integers = varlen.integers
-arguments = varlen.arguments
-oracle = varlen.oracle
-bytes_moved = varlen.bytes_moved
-tensors = varlen.tensors
 
 ROWS: Any = {"layout": "tokens"}
 ODD: Any = {"slots": "odd"}

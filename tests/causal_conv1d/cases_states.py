@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cuconv import reference
-from cuconv.causal_conv1d.states import plan
+from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BY_NAME
-from tests.causal_conv1d.varlen import Launch
 from tests.support.batches import batch
 from tests.support.bounds import ROUNDING
 from tests.support.placement import Array, Placed, Placement, place
 
+FUNCTION = "causal_conv1d_varlen_states"
 OUTPUTS = ("out",)
 UPDATED = ()
 
@@ -114,11 +113,6 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {"out": reference.causal_conv1d_varlen_states(arrays["x"], arrays["cu_seqlens"], case.state_len)}
 
 
-def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, float]]:
-    """None: what is copied is exact."""
-    return {}
-
-
 def sample(case: Case) -> tuple[Case, dict[str, Any]]:
     """Some channels."""
     channels = slice(None, None, max(1, case.dim // 64))
@@ -130,17 +124,6 @@ def bytes_moved(case: Case) -> int:
     b, lies = batch(case.batch), placements(case)
     tokens = sum(min(int(n), case.state_len) for n in np.diff(b.bounds))
     return tokens * case.dim * lies["x"].dtype.itemsize + lies["out"].bytes + lies["cu_seqlens"].bytes
-
-
-def launch(case: Case) -> Launch | None:
-    """What the op runs for this call on a GPU."""
-    lies = placements(case)
-    return plan(lies["x"].layout, lies["cu_seqlens"].layout, lies["out"].layout)
-
-
-def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The arrays by the names that the kernel knows them by: the same."""
-    return {name: arrays[name] for name in ("x", "cu_seqlens", "out")}
 
 
 UNIT = (

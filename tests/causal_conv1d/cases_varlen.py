@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from tests.causal_conv1d import varlen
-from tests.causal_conv1d.varlen import Packed, without
+from tests.causal_conv1d.channels import WHOLE
+from tests.causal_conv1d.varlen import *  # noqa: F403
+from tests.causal_conv1d.varlen import Packed as Case
+from tests.causal_conv1d.varlen import without
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import OTHERS, PACKED, POOLS
-from tests.support.placement import Array, Placement, place
 
-OUTPUTS = ("out",)
-UPDATED = varlen.UPDATED
-
-
-@dataclass(frozen=True)
-class Case(Packed):
-    """One call; `channels` is dim."""
-
-    def outputs(self) -> dict[str, Placement]:
-        """The one output, of x's shape."""
-        shape = self.dim, varlen.batch(self.batch).total
-        return {"out": place(self.input_t, shape, **PACKED[self.out_lies(0)])}
-
-    def divide(self, out: Array) -> dict[str, Array]:
-        """All is one output."""
-        return {"out": out}
-
-
-placements = varlen.placements
-inputs = varlen.inputs
-place_inputs = varlen.place_inputs
-integers = varlen.integers
-arguments = varlen.arguments
-oracle = varlen.oracle
-tolerances = varlen.tolerances
-sample = varlen.sample
-bytes_moved = varlen.bytes_moved
-launch = varlen.launch
-tensors = varlen.tensors
+FUNCTION = "causal_conv1d_varlen_fn"
+OUTPUTS = WHOLE
 
 ROWS: Any = {"layout": "tokens"}
 ODD: Any = {"slots": "odd"}

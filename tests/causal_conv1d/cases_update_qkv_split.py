@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from cuconv.causal_conv1d.form import Form, by_heads
-from tests.causal_conv1d import update
-from tests.causal_conv1d.update_step import Step
+from tests.causal_conv1d.channels import QKV, OfHeads
+from tests.causal_conv1d.update import *  # noqa: F403
+from tests.causal_conv1d.update import Step
 from tests.support.bounds import ROUNDING
-from tests.support.channels import OfHeads
 from tests.support.layouts import HEADS
-from tests.support.placement import Array, Placement
 
-OUTPUTS = ("q", "k", "v")
-UPDATED = update.UPDATED
+FUNCTION = "causal_conv1d_update_qkv_split"
+OUTPUTS = QKV
 
 
 @dataclass(frozen=True)
@@ -25,47 +21,6 @@ class Case(OfHeads, Step):
 
     out: str = "dense"
 
-    @property
-    def form(self) -> Form:
-        """The heads."""
-        return by_heads(**self.head_numbers)
-
-    def outputs(self) -> dict[str, Placement]:
-        """Each (batch[, tokens], heads, head_dim)."""
-        return {
-            name: self.lay(self.input_t, (self.batch, self.tokens, *heads), HEADS[self.out_lies(number)], axis=1)
-            for number, (name, heads) in enumerate(zip(OUTPUTS, self.heads, strict=True))
-        }
-
-    def divide(self, out: Array) -> dict[str, Array]:
-        """The channels of each, by heads."""
-        by_token = out[:, :, 0] if self.seqlen is None else out.transpose(0, 2, 1)
-        parts = np.split(by_token, np.cumsum(self.sizes)[:-1], axis=-1)
-        shaped = [part.reshape(*part.shape[:-1], *heads) for part, heads in zip(parts, self.heads, strict=True)]
-        return dict(zip(OUTPUTS, shaped, strict=True))
-
-    def options(self) -> dict[str, Any]:
-        """Heads, too."""
-        return {**super().options(), **self.head_numbers}
-
-
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """The last head of each."""
-    heads, channels = case.last_heads
-    outs = dict.fromkeys(OUTPUTS, (..., slice(-1, None), slice(None)))
-    return replace(case, channels=heads), update.cuts(case, channels) | outs
-
-
-placements = update.placements
-inputs = update.inputs
-place_inputs = update.place_inputs
-integers = update.integers
-arguments = update.arguments
-oracle = update.oracle
-tolerances = update.tolerances
-bytes_moved = update.bytes_moved
-launch = update.launch
-tensors = update.tensors
 
 ROWS: Any = {"pool": "columns_and_one"}
 ODD: Any = {"slots": "odd"}

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from cuconv.causal_conv1d.form import WHOLE
-from tests.causal_conv1d import update
-from tests.causal_conv1d.update_step import Step
+from tests.causal_conv1d.channels import WHOLE
+from tests.causal_conv1d.update import *  # noqa: F403
+from tests.causal_conv1d.update import Step as Case
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
-from tests.support.placement import Array, Placement
 
-OUTPUTS = ("out",)
-UPDATED = update.UPDATED
-
-
-@dataclass(frozen=True)
-class Case(Step):
-    """One call; `channels` is dim."""
-
-    form = WHOLE
-
-    def outputs(self) -> dict[str, Placement]:
-        """The one output, of x's shape."""
-        shape = self.batch, self.dim, self.tokens
-        return {"out": self.lay(self.input_t, shape, LAYOUTS[self.out_lies(0)][1])}
-
-    def divide(self, out: Array) -> dict[str, Array]:
-        """All is one output."""
-        return {"out": out if self.seqlen is not None else out[:, :, 0]}
-
-
-placements = update.placements
-inputs = update.inputs
-place_inputs = update.place_inputs
-integers = update.integers
-arguments = update.arguments
-oracle = update.oracle
-tolerances = update.tolerances
-sample = update.sample
-bytes_moved = update.bytes_moved
-launch = update.launch
-tensors = update.tensors
+FUNCTION = "causal_conv1d_update"
+OUTPUTS = WHOLE
 
 COLUMNS: Any = {"pool": "columns"}
 ROWS: Any = {"pool": "columns_and_one"}

@@ -2,61 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
-from cuconv.causal_conv1d.form import MAX_RANGES, Form, by_sizes
-from tests.causal_conv1d import update
-from tests.causal_conv1d.update_step import Step
+from tests.causal_conv1d.channels import RANGES
+from tests.causal_conv1d.update import *  # noqa: F403
+from tests.causal_conv1d.update import Step as Case
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import LAYOUTS
-from tests.support.placement import Array, Placement
 
-OUTPUTS = tuple(f"out[{number}]" for number in range(MAX_RANGES))
-UPDATED = update.UPDATED
-
-
-@dataclass(frozen=True)
-class Case(Step):
-    """One call; `channels` are sizes."""
-
-    @property
-    def form(self) -> Form:
-        """The sizes."""
-        return by_sizes(self.sizes)
-
-    def outputs(self) -> dict[str, Placement]:
-        """One of (batch, size[, tokens]) for every range."""
-        return {
-            f"out[{number}]": self.lay(self.input_t, (self.batch, size, self.tokens), LAYOUTS[self.out_lies(number)][1])
-            for number, size in enumerate(self.sizes)
-        }
-
-    def divide(self, out: Array) -> dict[str, Array]:
-        """The ranges one after the other."""
-        whole = out if self.seqlen is not None else out[:, :, 0]
-        parts = np.split(whole, list(accumulate(self.sizes))[:-1], axis=1)
-        return dict(zip(self.outputs(), parts, strict=True))
-
-    def options(self) -> dict[str, Any]:
-        """The sizes, too."""
-        return {**super().options(), "sizes": self.sizes}
-
-
-placements = update.placements
-inputs = update.inputs
-place_inputs = update.place_inputs
-integers = update.integers
-arguments = update.arguments
-oracle = update.oracle
-tolerances = update.tolerances
-sample = update.sample
-bytes_moved = update.bytes_moved
-launch = update.launch
-tensors = update.tensors
+FUNCTION = "causal_conv1d_update_split"
+OUTPUTS = RANGES
 
 ROWS: Any = {"pool": "columns_and_one"}
 ODD: Any = {"slots": "odd"}

@@ -2,56 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
-from tests.causal_conv1d import varlen
-from tests.causal_conv1d.varlen import Packed, without
+from tests.causal_conv1d.channels import RANGES
+from tests.causal_conv1d.varlen import *  # noqa: F403
+from tests.causal_conv1d.varlen import Packed as Case
+from tests.causal_conv1d.varlen import without
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import PACKED
-from tests.support.placement import Array, Placement, place
 
-MAX_RANGES = 16
-OUTPUTS = tuple(f"out[{number}]" for number in range(MAX_RANGES))
-UPDATED = varlen.UPDATED
-
-
-@dataclass(frozen=True)
-class Case(Packed):
-    """One call; `channels` are sizes."""
-
-    def outputs(self) -> dict[str, Placement]:
-        """One of (size, total) for every range."""
-        total = varlen.batch(self.batch).total
-        return {
-            f"out[{number}]": place(self.input_t, (size, total), **PACKED[self.out_lies(number)])
-            for number, size in enumerate(self.sizes)
-        }
-
-    def divide(self, out: Array) -> dict[str, Array]:
-        """The ranges one after the other."""
-        parts = np.split(out, list(accumulate(self.sizes))[:-1])
-        return dict(zip(self.outputs(), parts, strict=True))
-
-    def options(self) -> dict[str, Any]:
-        """The sizes, too."""
-        return {**super().options(), "sizes": self.sizes}
-
-
-placements = varlen.placements
-inputs = varlen.inputs
-place_inputs = varlen.place_inputs
-integers = varlen.integers
-arguments = varlen.arguments
-oracle = varlen.oracle
-tolerances = varlen.tolerances
-sample = varlen.sample
-bytes_moved = varlen.bytes_moved
-launch = varlen.launch
-tensors = varlen.tensors
+FUNCTION = "causal_conv1d_split"
+OUTPUTS = RANGES
 
 ROWS: Any = {"layout": "tokens"}
 ODD: Any = {"slots": "odd"}
