@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from cuconv.causal_conv1d import reference_backward
+from cuconv.causal_conv1d.sequences import sequence_starts
 from cuconv.runtime.activation import silu
 
 Array = np.ndarray[Any, Any]
@@ -167,13 +169,6 @@ def causal_conv1d_update(
     return out, state, snapshots
 
 
-def sequence_starts(query_start_loc: Array | None, total: int) -> list[int]:
-    """Where sequences begin and, last, end: all within the tokens there are."""
-    if query_start_loc is None:
-        return [0, total]
-    return [min(max(int(start), 0), total) for start in query_start_loc]
-
-
 HALF_ULP = 2.0**-24
 """The largest relative error of rounding to float32, in which kernels compute."""
 
@@ -318,6 +313,7 @@ ERRORS: Mapping[str, Callable[..., Errors]] = {
     "causal_conv1d_update": _update_errors,
     "causal_conv1d_update_split": _update_split_errors,
     "causal_conv1d_update_qkv_split": _update_qkv_split_errors,
+    **reference_backward.ERRORS,
 }
 """By public function: from its arguments but outputs, the absolute error per element that float32 arithmetic of a
 correct kernel can have, by result. Results that are copied or rounded once are absent. To round a result to its dtype

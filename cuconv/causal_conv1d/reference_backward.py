@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cuconv.causal_conv1d.reference import sequence_starts
+from cuconv.causal_conv1d.sequences import sequence_starts
 from cuconv.runtime.activation import sigmoid
 
 Array = np.ndarray[Any, Any]
@@ -107,15 +108,6 @@ def causal_conv1d_varlen_bwd_error(
     """By how much each gradient may be off, as `causal_conv1d_bwd_error` says."""
     arrays = (x, weight, bias, dout, query_start_loc, initial_states, cache_indices, has_initial_state, dfinal_states)
     return _varlen(*arrays, activation, pad_slot_id, error_of=x.dtype)
-
-
-def stored_error(values: Array, dtype: np.dtype[Any]) -> Array:
-    """By how much float32 values change when they are stored in a dtype: half a place, or of its smallest number."""
-    if dtype == np.float32:
-        return np.zeros_like(values)
-    if dtype == np.float16:
-        return np.abs(values) * 2.0**-11 + 2.0**-25
-    return np.abs(values) * 2.0**-8
 
 
 def _dense(
@@ -250,3 +242,24 @@ def _varlen(
         if follows:
             sums.dinitial_states[i] = one.dinitial_states[0]
     return sums
+
+
+def _errors(error: Gradients, arguments: Mapping[str, Any]) -> dict[str, Array]:
+    """The errors of the gradients that a call with these arguments computes."""
+    given = {"dbias": arguments.get("bias"), "dinitial_states": arguments.get("initial_states")}
+    return {name: each for name, each in error._asdict().items() if name not in given or given[name] is not None}
+
+
+def _dense_errors(*, float32_gradients: bool = False, **arguments: Any) -> dict[str, Array]:
+    return _errors(causal_conv1d_bwd_error(**arguments), arguments)
+
+
+def _varlen_errors(*, float32_gradients: bool = False, **arguments: Any) -> dict[str, Array]:
+    return _errors(causal_conv1d_varlen_bwd_error(**arguments), arguments)
+
+
+ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
+    "causal_conv1d_bwd": _dense_errors,
+    "causal_conv1d_varlen_bwd": _varlen_errors,
+}
+"""By public function: from its arguments but outputs, the errors of `causal_conv1d_bwd_error` by result."""
