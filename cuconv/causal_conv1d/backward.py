@@ -45,10 +45,10 @@ def causal_conv1d_bwd(
     x. The last width - 1 inputs get dfinal_states as well; what lies before a row's first token is dinitial_states.
     The same call gives the same bits every time.
 
-    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernels run
-    on the caller's current stream. Nothing is copied: x and dx with contiguous sequences or contiguous channels have
-    vector kernels, any other strides a scalar path, and dout is read as it lies, expanded axes too. NumPy arrays are
-    computed on the CPU, in float64.
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernels
+    run on the caller's current stream. Nothing is copied: x and dx with contiguous sequences or contiguous channels
+    have vector kernels, any other strides a scalar path, and dout is read as it lies, expanded axes too. NumPy arrays
+    are computed on the CPU, in float64.
 
     Args:
         x: (batch, dim, seqlen), float32, float16 or bfloat16, seqlen up to 2**30.
@@ -67,8 +67,8 @@ def causal_conv1d_bwd(
         dinitial_states: shape and dtype of initial_states: where to write their gradient, if they are given.
 
     Returns:
-        (dx, dweight, dbias, dinitial_states), of the caller's kind and on the caller's device, dx laid out like x; dbias
-        is None without bias, dinitial_states without initial_states.
+        (dx, dweight, dbias, dinitial_states), of the caller's kind and on the caller's device, dx laid out like x;
+        dbias is None without bias, dinitial_states without initial_states.
 
     Raises:
         TypeError: a dtype that is not supported, or arrays of different kinds.
@@ -77,8 +77,9 @@ def causal_conv1d_bwd(
     checks.activation(activation)
     inputs = (x, weight, bias, dout, seq_idx, initial_states, dfinal_states)
     outputs = (dx, dweight, dbias, dinitial_states)
-    results = _dense((*inputs, None, None, None, *outputs), (activation is not None, bool(float32_gradients)))
-    return tuple(results)  # type: ignore[return-value]
+    options = (activation is not None, bool(float32_gradients))
+    dx, dweight, dbias, dinitial_states = _dense((*inputs, None, None, None, *outputs), options)
+    return dx, dweight, dbias, dinitial_states
 
 
 def causal_conv1d_varlen_bwd(
@@ -128,9 +129,9 @@ def causal_conv1d_varlen_bwd(
             given.
 
     Returns:
-        (dx, dweight, dbias, dinitial_states), of the caller's kind and on the caller's device, dx laid out like x; dbias
-        is None without bias. dinitial_states is (sequences, dim, width - 1), by sequence and not by slot, 0 for one that
-        starts from zeros; None without initial_states.
+        (dx, dweight, dbias, dinitial_states), of the caller's kind and on the caller's device, dx laid out like x;
+        dbias is None without bias. dinitial_states is (sequences, dim, width - 1), by sequence and not by slot, 0 for
+        one that starts from zeros; None without initial_states.
 
     Raises:
         TypeError: a dtype that is not supported, or arrays of different kinds.
@@ -141,7 +142,8 @@ def causal_conv1d_varlen_bwd(
     states = (initial_states, dfinal_states, query_start_loc, cache_indices, has_initial_state)
     outputs = (dx, dweight, dbias, dinitial_states)
     options = (activation is not None, bool(float32_gradients), pad_slot_id)
-    return tuple(_packed((x, weight, bias, dout, None, *states, *outputs), options))  # type: ignore[return-value]
+    dx, dweight, dbias, dinitial_states = _packed((x, weight, bias, dout, None, *states, *outputs), options)
+    return dx, dweight, dbias, dinitial_states
 
 
 def _check_dense(given: Layouts, silu: bool, float32_gradients: bool) -> Checked[Operands]:

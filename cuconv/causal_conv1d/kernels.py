@@ -259,15 +259,14 @@ class CausalConv1dBwd(Kernel):
             "parts": max(1, ceil_div(groups, warp_groups * cls.warps)),
         }
 
-    def launch_config(
-        self, batch: int, dim: int, row_vecs: int, has_edges: bool
-    ) -> tuple[LaunchConfig, Division, int]:
+    def launch_config(self, batch: int, dim: int, row_vecs: int, has_edges: bool) -> tuple[LaunchConfig, Division, int]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
         share = self._share(batch, dim, row_vecs)
-        division = {name: fast_div(share[name]) for name in ("row_lanes", "row_groups", "channel_groups")}
-        division |= {name: share[name] for name in ("warp_rows", "groups", "warp_groups")}
         parts = share["parts"]
-        return self.config(parts * share["channel_groups"]), division | {"row_vecs": row_vecs, "has_edges": has_edges}, parts
+        division: Division = {name: fast_div(share[name]) for name in ("row_lanes", "row_groups", "channel_groups")}
+        division |= {name: share[name] for name in ("warp_rows", "groups", "warp_groups")}
+        division |= {"row_vecs": row_vecs, "has_edges": has_edges}
+        return self.config(parts * share["channel_groups"]), division, parts
 
 
 @dataclass(frozen=True)
@@ -351,9 +350,7 @@ class CausalConv1dBwdSum(Kernel):
         # As many sums side by side as leave a thread no more parts than it loads at once.
         at_once = self.constants["kAtOnce"]
         across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
-        config = LaunchConfig(
-            (ceil_div((self.width + 1) * dim, across), 1, 1), (across, self.threads // across, 1)
-        )
+        config = LaunchConfig((ceil_div((self.width + 1) * dim, across), 1, 1), (across, self.threads // across, 1))
         return config, {"dim_div": fast_div(dim), "parts": parts}
 
 

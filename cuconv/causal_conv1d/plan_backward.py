@@ -128,8 +128,8 @@ def _channel_first(o: Operands) -> _Main:
 
 
 def _differences(a: Layout, b: Layout) -> list[int]:
-    pairs = ((a.active(axis), b.active(axis)) for axis in (0, 1))
-    return [a.first - b.first, *(one - other for ours, theirs in pairs for one, other in zip(ours, theirs, strict=True))]
+    strides = zip(a.active(0, 1), b.active(0, 1), strict=True)
+    return [a.first - b.first, *(one - other for one, other in strides)]
 
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:

@@ -44,10 +44,11 @@ def causal_conv1d_bwd(
     """The gradients of `causal_conv1d_fn`.
 
     With xe = [initial state | x], the sum before the activation pre[t] = bias + sum_w weight[w] * xe[t + w], and g[t] =
-    dout[t] * act'(pre[t]): dxe[p] = sum_w weight[w] * g[p - w], whose first width - 1 columns are the initial state's;
+    dout[t] * act'(pre[t]): dxe[p] = sum_w weight[w] * g[p - w], of which the first width - 1 columns are the initial
+    state's;
     dweight[w] = sum over batch and t of g[t] * xe[t + w]; dbias = sum of g; the final state's gradient is added to the
-    last width - 1 columns of dxe. Terms that cross from one sequence number to another are left out, and g is 0 where the
-    number is negative.
+    last width - 1 columns of dxe. Terms that cross from one sequence number to another are left out, and g is 0 where
+    the number is negative.
     """
     return _dense(x, weight, bias, dout, seq_idx, initial_states, dfinal_states, activation, error_of=None)
 

@@ -1,16 +1,17 @@
-// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for rows whose sequence is
-// contiguous. With g[t] = dout[t] * act'(sum[t]):
+// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for rows whose sequence
+// is contiguous. With g[t] = dout[t] * act'(sum[t]):
 //
-//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]    dweight[w] = sum_t g[t] * x[t - (width - 1) + w]    dbias = sum_t g[t]
+//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]    dweight[w] = sum_t g[t] * x[t - (width - 1) + w]    dbias =
+//     sum_t g[t]
 //
-// Layout: x, dx (batch, dim, seqlen), seqlen stride 1; any strides when kVec is 1. dout the same, or any strides element
-// by element. A warp has one channel, or when rows are shorter than 32 vectors as many consecutive channels as its lanes
-// have vectors for. A group is what its lanes hold of one batch entry at a time: up to 32 consecutive vectors of a row.
-// The channel's groups, row after row, count as one list; a warp walks a part of it from its end to its beginning, kSlots
-// groups a step, all of whose loads are issued before the first is used. Inputs before a vector come from the lane below
-// by shuffle, gradients behind it from the lane above, those of the highest lane from the lowest in the group before. The
-// parameters' gradients stay in registers until the warp's last group; the block adds up those of its lanes and warps in a
-// fixed order. No atomics.
+// Layout: x, dx (batch, dim, seqlen), seqlen stride 1; any strides when kVec is 1. dout the same, or any strides
+// element by element. A warp has one channel, or when rows are shorter than 32 vectors as many consecutive channels as
+// its lanes have vectors for. A group is what its lanes hold of one batch entry at a time: up to 32 consecutive vectors
+// of a row. The channel's groups, row after row, count as one list; a warp walks a part of it from its end to its
+// beginning, kSlots groups a step, all of whose loads are issued before the first is used. Inputs before a vector come
+// from the lane below by shuffle, gradients behind it from the lane above, those of the highest lane from the lowest in
+// the group before. The parameters' gradients stay in registers until the warp's last group; the block adds up those of
+// its lanes and warps in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      elements an access       kSlots    groups a step             kSilu     silu after the sum
@@ -117,7 +118,8 @@ struct RowGradients {
         for (int i = 0; i < kVec; ++i) next[i] = 0.0f;
     }
 
-    // The gradients of the group behind, of which the highest lanes need the first: lane i computes that of its token i.
+    // The gradients of the group behind, of which the highest lanes need the first: lane i computes that of its token
+    // i.
     __device__ __forceinline__ void begin_behind(int batch, const input_t* x, const input_t* dout, int first) {
         static_assert(kHaloVecs * kVec <= kWarpSize, "every token has a lane");
         const int token = first + lane_id();
@@ -300,8 +302,10 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
     }
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kPacked,
-          bool kStates, typename Traits = CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kPacked, kStates>>
+template <
+    int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kPacked,
+    bool kStates,
+    typename Traits = CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bwd_kernel(const CausalConv1dBwdParams params) {
     using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kSilu, Traits::kRows, kStates>;

@@ -1,14 +1,16 @@
-// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for tokens whose channels
-// are contiguous. With g[t] = dout[t] * act'(sum[t]):
+// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for tokens whose
+// channels are contiguous. With g[t] = dout[t] * act'(sum[t]):
 //
-//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]    dweight[w] = sum_t g[t] * x[t - (width - 1) + w]    dbias = sum_t g[t]
+//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]    dweight[w] = sum_t g[t] * x[t - (width - 1) + w]    dbias =
+//     sum_t g[t]
 //
-// Layout: x, dx (batch, dim, seqlen), dim stride 1; any strides when kVec is 1. dout the same, or any strides element by
-// element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step, all of whose loads are
-// issued before the first is used. It carries the last width - 1 inputs and gradients from step to step, so that a token's
-// gradient is computed once. At step t it knows dx[t - (width - 1)]; to finish a run's last ones it walks width - 1 tokens
-// into the next run. The rows' runs count as one list, which blocks share out evenly. The parameters' gradients stay in
-// registers until a thread's last run; the block adds up those of its threads in a fixed order. No atomics.
+// Layout: x, dx (batch, dim, seqlen), dim stride 1; any strides when kVec is 1. dout the same, or any strides element
+// by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step, all of whose
+// loads are issued before the first is used. It carries the last width - 1 inputs and gradients from step to step, so
+// that a token's gradient is computed once. At step t it knows dx[t - (width - 1)]; to finish a run's last ones it
+// walks width - 1 tokens into the next run. The rows' runs count as one list, which blocks share out evenly. The
+// parameters' gradients stay in registers until a thread's last run; the block adds up those of its threads in a fixed
+// order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a step             kSilu     silu after the sum
@@ -20,17 +22,17 @@
 
 struct CausalConv1dChannellastBwdParams {
     CausalConv1dBwdOperands operands;
-    FastDiv block_vecs;  // channel vectors a block
-    FastDiv dim_blocks;  // blocks across the channels
-    FastDiv row_runs;    // runs a row
+    FastDiv block_vecs;   // channel vectors a block
+    FastDiv dim_blocks;   // blocks across the channels
+    FastDiv row_runs;     // runs a row
     unsigned block_runs;  // runs that a block walks at a time
     unsigned rounds;      // runs that a thread walks one after the other
     unsigned runs;        // in all
     int steps;            // steps a run
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx, bool kPacked,
-          bool kStates>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
+          bool kPacked, bool kStates>
 struct CausalConv1dChannellastBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
@@ -102,8 +104,8 @@ struct GradientWalk {
             } else if (kRows != Rows::kPacked && from + i < 0 && p.initial_states != nullptr) {
 #pragma unroll
                 for (int c = 0; c < kVec; ++c) {
-                    x[i].put(c, Dtype<input_t>::from_float(
-                                    load_initial<input_t>(p, batch, channel + c, from + i + kHalo)));
+                    x[i].put(
+                        c, Dtype<input_t>::from_float(load_initial<input_t>(p, batch, channel + c, from + i + kHalo)));
                 }
             }
 #pragma unroll
@@ -200,8 +202,10 @@ struct GradientWalk {
     }
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx, bool kPacked,
-          bool kStates, typename Traits = CausalConv1dChannellastBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx, kPacked, kStates>>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
+          bool kPacked, bool kStates,
+          typename Traits = CausalConv1dChannellastBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx,
+                                                             kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_bwd_kernel(const CausalConv1dChannellastBwdParams params) {
     using Walk = GradientWalk<kWidth, input_t, weight_t, kVec, kTokens, kSilu, Traits::kRows, kStates>;
@@ -210,8 +214,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 
     const QuotientRemainder run_vec = divide(threadIdx.x, params.block_vecs);
     const QuotientRemainder part_dim = divide(blockIdx.x, params.dim_blocks);
-    const index_t first_channel =
-        static_cast<index_t>(part_dim.remainder) * params.block_vecs.divisor * kVec;
+    const index_t first_channel = static_cast<index_t>(part_dim.remainder) * params.block_vecs.divisor * kVec;
     const index_t channel = first_channel + run_vec.remainder * kVec;
     const bool is_idle = run_vec.quotient >= params.block_runs || channel >= p.dim;
     const unsigned first_run = part_dim.quotient * params.block_runs * params.rounds + run_vec.quotient;

@@ -5,9 +5,9 @@
 #include "common/sequences.cuh"
 
 // Strides are in elements. bias, seq_idx, initial_states, dfinal_states, the arrays of packed sequences and all outputs
-// but dx and dweight may be null. Where a flag says so they hold float; else bias and the parameters' gradients hold what
-// weight holds, the states and their gradients what x holds. Without scratch one
-// block has all tokens of its channels and writes the parameters' gradients itself.
+// but dx and dweight may be null. Where a flag says so they hold float; else bias and the parameters' gradients hold
+// what weight holds, the states and their gradients what x holds. Without scratch one block has all tokens of its
+// channels and writes the parameters' gradients itself.
 //
 // Packed sequences are one batch entry: their states are (slot, dim, column), the gradients of them (sequence, dim,
 // width - 1).
@@ -52,7 +52,7 @@ struct CausalConv1dBwdOperands {
     int bias_is_float32;
     int dweight_is_float32;
     int dbias_is_float32;
-    int states_are_float32;         // initial_states and dinitial_states
+    int states_are_float32;  // initial_states and dinitial_states
     int dfinal_states_are_float32;
     int taps_are_packed;  // weight and bias are contiguous, and aligned to what a channel vector has of them
     int dout_is_packed;   // vectors of x are vectors of dout, too
@@ -66,7 +66,9 @@ struct CausalConv1dBwdOperands {
 enum class Rows { kOne, kNumbered, kPacked };
 
 template <bool kSeqIdx, bool kPacked>
-inline constexpr Rows kRowsOf = kPacked ? Rows::kPacked : kSeqIdx ? Rows::kNumbered : Rows::kOne;
+inline constexpr Rows kRowsOf = kPacked   ? Rows::kPacked
+                                : kSeqIdx ? Rows::kNumbered
+                                          : Rows::kOne;
 
 // Lets the compiler drop all that states need when there are none.
 template <bool kStates>
@@ -75,8 +77,8 @@ __device__ __forceinline__ CausalConv1dBwdOperands with_states(CausalConv1dBwdOp
     return p;
 }
 
-// Taps and bias are multiplied by kSumScale, what silu wants; gradients before the activation are divided by it, so that
-// a product of both needs no correction.
+// Taps and bias are multiplied by kSumScale, what silu wants; gradients before the activation are divided by it, so
+// that a product of both needs no correction.
 template <typename input_t, bool kSilu>
 inline constexpr float kSumScale = kSilu ? kSiluScale<input_t> : 1.0f;
 
@@ -190,8 +192,8 @@ __device__ __forceinline__ float final_gradient(const CausalConv1dBwdOperands& p
                                                 int token, int end) {
     const int column = token - end + (kWidth - 1);
     if (p.dfinal_states == nullptr || column < 0 || token >= end) return 0.0f;
-    const index_t at = sequence * p.dfinal_states_stride[0] + channel * p.dfinal_states_stride[1] +
-                       column * p.dfinal_states_stride[2];
+    const index_t at =
+        sequence * p.dfinal_states_stride[0] + channel * p.dfinal_states_stride[1] + column * p.dfinal_states_stride[2];
     return load_number<input_t>(p.dfinal_states, at, p.dfinal_states_are_float32);
 }
 

@@ -134,8 +134,8 @@ def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
 def sample(case: Case) -> tuple[Case, dict[str, Any]]:
     """Some channels."""
     channels = slice(None, None, max(1, case.dim // 64))
-    cuts: dict[str, Any] = dict.fromkeys(("weight", "bias", "dweight", "dbias"), channels)
-    return case, {name: cuts.get(name, ... if name == "seq_idx" else (slice(None), channels)) for name in placements(case)}
+    cuts: dict[str, Any] = {"seq_idx": ...} | dict.fromkeys(("weight", "bias", "dweight", "dbias"), channels)
+    return case, {name: cuts.get(name, (slice(None), channels)) for name in placements(case)}
 
 
 def bytes_moved(case: Case) -> int:
