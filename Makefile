@@ -34,7 +34,7 @@ check: $(READY)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(CLANG_FORMAT) --dry-run --Werror $(DEVICE_CODE)
-	$(PY) -m pytest -q -p no:cacheprovider tests/test_house.py tests/test_house_cuda.py
+	$(PY) -m pytest -q -p no:cacheprovider tests/house/test_house.py tests/house/test_house_cuda.py
 
 fix: $(READY)
 	$(PY) -m ruff check --fix .

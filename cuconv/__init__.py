@@ -1,17 +1,30 @@
 """Short convolutions and state-space operators for NVIDIA GPUs, compiled on demand."""
 
-from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
-from cuconv.causal_conv1d.dense import causal_conv1d_fn
-from cuconv.causal_conv1d.states import causal_conv1d_varlen_states
-from cuconv.causal_conv1d.update import (
-    causal_conv1d_update,
-    causal_conv1d_update_qkv_split,
-    causal_conv1d_update_split,
-)
-from cuconv.causal_conv1d.varlen import causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
-from cuconv.selective_scan.dense import selective_scan_fn
-from cuconv.selective_scan.varlen import selective_scan_varlen_fn
-from cuconv.selective_state_update.update import selective_state_update
+try:
+    from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
+    from cuconv.causal_conv1d.dense import causal_conv1d_fn
+    from cuconv.causal_conv1d.states import causal_conv1d_varlen_states
+    from cuconv.causal_conv1d.update import (
+        causal_conv1d_update,
+        causal_conv1d_update_qkv_split,
+        causal_conv1d_update_split,
+    )
+    from cuconv.causal_conv1d.varlen import causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
+    from cuconv.selective_scan.dense import selective_scan_fn
+    from cuconv.selective_scan.varlen import selective_scan_varlen_fn
+    from cuconv.selective_state_update.update import selective_state_update
+except ModuleNotFoundError as _error:
+    # The command line has to start without them, to say what is missing.
+    if _error.name not in ("numpy", "ml_dtypes"):
+        raise
+    _missing = _error.name
+
+    def __getattr__(name: str) -> object:
+        """What every public function is without the packages that it needs."""
+        if name not in __all__:
+            raise AttributeError(f"module 'cuconv' has no attribute {name!r}")
+        raise ModuleNotFoundError(f"cuconv.{name} needs {_missing}: run pip install {_missing}", name=_missing)
+
 
 __all__ = [
     "causal_conv1d_bwd",

@@ -21,13 +21,13 @@ MIXED = "mixed"
 DTYPES = (*(dtype.name for dtype in FLOATS), MIXED)
 
 Runner = Callable[[Workload, Arrays], Arrays]
-"""A way to run a call: takes its arguments, which it may write to, and gives all of them as they are afterwards, and
-the results under out0, out1 and so on.
+"""A way to run a call: takes its arguments, which it may write to, and returns them as they are afterwards, and with
+them the results by name (Workload.outs).
 """
 
 
 class DeviceLost(Exception):
-    """After this nothing runs on the device any more, in this process."""
+    """Nothing runs on the device any more in this process."""
 
 
 class Case(NamedTuple):
@@ -120,7 +120,7 @@ def on_gpu(number: int) -> Runner:
                 outs = device.outs(workload)
                 getattr(cuconv, workload.function)(**workload.call(given, outs))
                 cupy.cuda.runtime.deviceSynchronize()
-                written: Mapping[str, Any] = {f"out{i}": out for i, out in enumerate(outs)}
+                written: Mapping[str, Any] = dict(zip(workload.outs, outs, strict=True))
                 return {name: device.fetch(array) for name, array in (*given.items(), *written.items())}
         except Exception as error:
             if not device.is_alive(number):

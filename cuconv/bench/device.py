@@ -74,7 +74,7 @@ def outs(workload: Workload) -> list[Any]:
     import cupy
 
     poisoned = []
-    for out in workload.outs:
+    for out in workload.outs.values():
         buffer = cupy.full(out.nbytes, POISON, cupy.uint8)
         poisoned.append(_view(buffer, out.shape, out.dtype.numpy, _byte_strides(out)))
     return poisoned

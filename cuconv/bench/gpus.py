@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cuconv.runtime import machine
+from cuconv.runtime.machine import MULTIPROCESSORS
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -47,17 +50,17 @@ _MIB = 2**20
 KNOWN = {
     gpu.name: gpu
     for gpu in (
-        Gpu("H200", 90, 132, 4.8e12, 50 * _MIB, 1.98e9),
-        Gpu("H100", 90, 132, 3.35e12, 50 * _MIB, 1.98e9),
-        Gpu("A100", 80, 108, 2.039e12, 40 * _MIB, 1.41e9),
-        Gpu("B200", 100, 148, 8.0e12, 126 * _MIB, 1.965e9),
-        Gpu("L40S", 89, 142, 0.864e12, 96 * _MIB, 2.52e9),
-        Gpu("RTX4090", 89, 128, 1.008e12, 72 * _MIB, 2.52e9),
+        Gpu("H200", 90, MULTIPROCESSORS["H200"], 4.8e12, 50 * _MIB, 1.98e9),
+        Gpu("H100", 90, MULTIPROCESSORS["H100"], 3.35e12, 50 * _MIB, 1.98e9),
+        Gpu("A100", 80, MULTIPROCESSORS["A100"], 2.039e12, 40 * _MIB, 1.41e9),
+        Gpu("B200", 100, MULTIPROCESSORS["B200"], 8.0e12, 126 * _MIB, 1.965e9),
+        Gpu("L40S", 89, MULTIPROCESSORS["L40S"], 0.864e12, 96 * _MIB, 2.52e9),
+        Gpu("RTX4090", 89, MULTIPROCESSORS["RTX4090"], 1.008e12, 72 * _MIB, 2.52e9),
     )
 }
 """By name, from their data sheets; those that come in several forms as SXM modules with 80 GB or more."""
 
-REFERENCE = KNOWN["H200"]
+REFERENCE = KNOWN[machine.REFERENCE]
 """Where the two measurements below were made: calls in a CUDA graph over more memory than the cache holds."""
 
 EMPTY_KERNEL = 0.5e-6

@@ -1,66 +1,69 @@
-"""Workloads by public function, and from text."""
+"""The makers of workloads by public function, found in the families, and workloads from text."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from cuconv.causal_conv1d import workloads as conv
+import cuconv
+from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.workload import Workload
-from cuconv.selective_scan import workloads as scan
-from cuconv.selective_state_update import workloads as decode
-
-MAKERS: dict[str, Callable[..., Workload]] = {
-    maker.__name__: maker
-    for maker in (
-        conv.causal_conv1d_fn,
-        conv.causal_conv1d_varlen_fn,
-        conv.causal_conv1d_split,
-        conv.causal_conv1d_qkv_split,
-        conv.causal_conv1d_varlen_states,
-        conv.causal_conv1d_update,
-        conv.causal_conv1d_update_split,
-        conv.causal_conv1d_update_qkv_split,
-        decode.selective_state_update,
-        scan.selective_scan_fn,
-        scan.selective_scan_varlen_fn,
-    )
-}
-"""By public function."""
 
 
-def parse(function: str, sizes: str) -> Workload:
-    """The workload that "batch=8,dim=4096" describes; what it leaves out is as the maker has it.
+def _modules() -> dict[str, ModuleType]:
+    """The `workloads` module beside each public function, families in order and functions as they stand in it."""
+    families = dict.fromkeys(getattr(cuconv, name).__module__.split(".")[1] for name in cuconv.__all__)
+    modules = [importlib.import_module(f"cuconv.{family}.workloads") for family in families]
+    return {name: module for module in modules for name in vars(module) if name in cuconv.__all__}
 
-    ValueError naming what is wrong. A value that itself has commas goes last: "width=4,parts=64,32,32".
+
+MODULES = _modules()
+"""The module that has a public function's sample calls."""
+
+MAKERS: dict[str, Callable[..., Workload]] = {name: getattr(module, name) for name, module in MODULES.items()}
+"""What makes a workload out of sizes, by public function."""
+
+
+def parse(function: str, sizes: str, **defaults: Any) -> Workload:
+    """The workload of a function at sizes such as "batch=8,dim=4096"; other sizes are `defaults`, else the maker's own.
+
+    A value that has commas is given in one piece, as in "width=4,parts=64,32,32". ValueError for an empty text, a word
+    that is no size, a size that is unknown or given twice, and a value that is not one of its kind.
     """
     known = inspect.signature(MAKERS[function]).parameters
     found: dict[str, str] = {}
     name = ""
-    for word in filter(None, sizes.split(",")):
+    if not sizes.isascii():
+        raise ValueError(message("shape", repr(sizes), "ASCII letters and digits alone"))
+    for word in sizes.split(","):
         left, equals, right = word.partition("=")
+        if equals and left in found:
+            raise ValueError(message("shape", f"{left} twice in {sizes!r}", "every size once"))
         if equals:
             name, found[left] = left, right
-        elif name:
+        elif name and word:
             found[name] += f",{word}"
         else:
-            raise ValueError(f"shape: got {word!r}; wanted name=value")
+            raise ValueError(message("shape", repr(sizes), "name=value, or several of these between commas"))
     if unknown := found.keys() - known.keys():
-        raise ValueError(f"shape: got {min(unknown)!r}; wanted one of {', '.join(known)}")
-    return MAKERS[function](**{name: _value(name, text, known[name].default) for name, text in found.items()})
+        raise ValueError(message("shape", repr(min(unknown)), one_of(known)))
+    values = {name: _value(name, text, known[name].default) for name, text in found.items()}
+    return MAKERS[function](**{**defaults, **values})
 
 
 def _value(name: str, text: str, default: Any) -> Any:
     """Text as what the maker's default is."""
     if isinstance(default, bool):
         if text not in ("0", "1", "false", "true"):
-            raise ValueError(f"{name}: got {text!r}; wanted 0, 1, false or true")
+            raise ValueError(message(name, repr(text), "0, 1, false or true"))
         return text in ("1", "true")
     if isinstance(default, int):
         # Mamba has no heads, all else at least one of everything.
         least = 0 if name == "nheads" else 1
         if not text.isdecimal() or int(text) < least:
-            raise ValueError(f"{name}: got {text!r}; wanted a whole number of at least {least}")
+            raise ValueError(message(name, repr(text), f"a whole number of at least {least}"))
         return int(text)
     return text

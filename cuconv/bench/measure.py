@@ -75,7 +75,7 @@ def sets_that_fit(needed: int, set_bytes: int, free_bytes: int) -> int:
 
 def held_bytes(workload: Workload) -> int:
     """The memory of a set, of which calls need not touch everything."""
-    return sum(array.nbytes for array in (*workload.arrays.values(), *workload.outs))
+    return sum(array.nbytes for array in (*workload.arrays.values(), *workload.outs.values()))
 
 
 def on_machine(machine: Machine, workload: Workload) -> Case:
@@ -103,7 +103,7 @@ def our_calls(case: Case) -> tuple[list[Call], list[Difference]]:
     function = getattr(cuconv, case.workload.function)
     sets = list(_sets(case))
     first = sets[0]
-    outs = {f"out{number}": out for number, out in enumerate(first.outs)}
+    outs = dict(zip(case.workload.outs, first.outs, strict=True))
     written = outs | {name: first.arrays[name] for name in case.workload.updated}
     calls: list[Call] = [partial(function, **case.workload.call(*each)) for each in sets]
     return calls, _differences(case, first, calls[0], lambda result: written)

@@ -1,13 +1,12 @@
 """Whether results are right: against the NumPy path, within what rounding can explain and no more.
 
-The tolerance of an element is that of rounding it to its dtype, and beside it of the arithmetic: so many roundings of
-the sum of its terms' sizes. How large that sum is the NumPy path says itself, called with all factors positive. What
-calls copy from one place to another must be the same.
+The tolerance of an element has two parts: rounding it to its dtype once, and the error of float32 arithmetic, which
+each family states beside its reference (`ERRORS`). Results that have no such error must be equal to the bit.
 """
 
 from __future__ import annotations
 
-import inspect
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,8 @@ import ml_dtypes
 import numpy as np
 
 import cuconv
-from cuconv.runtime.activation import softplus
+from cuconv.bench import guessed
+from cuconv.bench.makers import MODULES
 from cuconv.runtime.dtypes import BY_NUMPY, FLOATS
 from cuconv.runtime.workload import Workload
 
@@ -24,21 +24,10 @@ Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
 UNIT = 2.0**-24
-"""The largest relative error of rounding to float32, in which kernels compute."""
+"""The largest relative error of rounding to float32."""
 
 SECOND_ORDER = 1.02
-"""Products of errors."""
-
-SILU_SLOPE = 1.1
-TANH_SILU_ERROR = 1.1e-5
-"""The absolute error of silu for results of 16 bits (common/activation.cuh)."""
-EXPONENTIAL_SILU_ERROR = 2.0**-23
-"""And for float32, beside five units of the result: __expf is off by 2 + 1.173 |v| ulp (CUDA programming guide), which
-silu feels as at most 0.92 ulp of 1.
-"""
-
-STEPS = ("dt", "dt_bias", "delta", "delta_bias", "A", "z")
-"""Arguments that exponentials are taken of; results are sums of products of all others."""
+"""A factor on tolerances that covers products of errors."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +39,16 @@ class Difference:
     """The largest |got - wanted| / (|wanted| + scale); the scale makes the tolerance of an element a relative one."""
     tolerance: float
     detail: str = ""
-    """Where it is largest, and what is there."""
+    """The place of the largest error, and both values there."""
 
     @property
     def is_right(self) -> bool:
-        """NaN is not."""
+        """Whether the error is within the tolerance; an error of NaN is not."""
         return self.error <= self.tolerance
 
     @property
     def used(self) -> float:
-        """The error as a part of the tolerance."""
+        """The error as a fraction of the tolerance."""
         if self.tolerance:
             return self.error / self.tolerance
         return 0.0 if self.is_right else np.inf
@@ -68,120 +57,54 @@ class Difference:
 def compare(
     workload: Workload, inputs: Arrays, got: Arrays, options: Mapping[str, Any] | None = None
 ) -> list[Difference]:
-    """The results of a call and the arguments that it updated, as `got` has them: out0, out1, … and by their names.
+    """How far the results of a call and the arguments that it updated, all in `got` by name, are from the oracle's.
 
-    `inputs` are the arguments as they were before the call. Both may be what Workload.cuts keeps; `options` are those
-    that are others then.
+    `inputs` are the arguments as they were before the call. Both may be the parts that Workload.cuts keeps; `options`
+    are those that differ then.
     """
     chosen = {**workload.options, **(options or {})}
-    wanted = _call(workload, inputs, chosen)
-    allowed = _state_space(workload, inputs, chosen) if "A" in inputs else _convolution(workload, inputs, chosen)
+    wanted = oracle(workload, inputs, chosen)
+    allowed = errors(workload, inputs, chosen)
     return [_difference(name, got[name], value, allowed.get(name)) for name, value in wanted.items()]
 
 
-def _call(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> dict[str, Array]:
-    """The NumPy path on copies in float32, which holds all values exactly, so that results are hardly rounded."""
+def oracle(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> dict[str, Array]:
+    """The results of the NumPy path, each rounded to float32 once.
+
+    It is called on copies in float32, which holds the values of all dtypes exactly.
+    """
     copies = {name: array.astype(np.float32 if _is_float(array) else array.dtype) for name, array in inputs.items()}
-    results = getattr(cuconv, workload.function)(**copies, **options)
-    outs = results if isinstance(results, tuple) else (results,)
-    found = {f"out{i}": out for i, out in enumerate(outs)} | {name: copies[name] for name in workload.updated}
-    return {name: array.astype(np.float64) for name, array in found.items()}
+    results = workload.named(getattr(cuconv, workload.function)(**copies, **options))
+    results |= {name: copies[name] for name in workload.updated}
+    return {name: array.astype(np.float64) for name, array in results.items()}
 
 
-def _sizes(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> dict[str, Array]:
-    """The sums of the sizes of the terms that results are sums of."""
-    positive = {
-        name: np.abs(array) if _is_float(array) and name not in STEPS else array for name, array in inputs.items()
-    }
-    return {name: np.abs(array) for name, array in _call(workload, positive, options).items()}
-
-
-def _convolution(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> dict[str, Array]:
-    """By result, the absolute error that arithmetic explains; nothing for what is copied."""
-    if "weight" not in inputs:
-        return {}
-    linear = {**options, "activation": None}
-    normalized = 2 if linear.pop("qk_l2norm", False) else 0
-    # One rounding a tap; of silu in float32 its own five, of the oracle one.
-    units = inputs["weight"].shape[1] + 8
-    silu = TANH_SILU_ERROR if inputs["x"].dtype.itemsize == 2 else EXPONENTIAL_SILU_ERROR
-    sizes = _sizes(workload, inputs, linear)
-    errors = {
-        name: SECOND_ORDER * (SILU_SLOPE * units * UNIT * size + silu)
-        for name, size in sizes.items()
-        if name not in workload.updated
-    }
-    if normalized:
-        raw = _call(workload, inputs, {**options, "qk_l2norm": False})
-        eps = {**_defaults(workload.function), **options}["l2norm_eps"]
-        for name in [f"out{i}" for i in range(normalized)]:
-            errors[name] = _normalized(raw[name], errors[name], eps)
-    return errors
-
-
-def _defaults(function: str) -> dict[str, Any]:
-    return {name: each.default for name, each in inspect.signature(getattr(cuconv, function)).parameters.items()}
-
-
-def _normalized(heads: Array, error: Array, eps: float) -> Array:
-    """Of vectors divided by their norms: what errors do to an element, and all together to the norm.
-
-    Squares and their sum round once an addend, and root and quotient a few times.
-    """
-    norms = np.sqrt((heads * heads).sum(axis=-1, keepdims=True) + eps)
-    off = np.sqrt((error * error).sum(axis=-1, keepdims=True)) + (heads.shape[-1] / 2 + 6) * UNIT * norms
-    bound: Array = SECOND_ORDER * (error + np.abs(heads) / norms * off) / norms
-    return bound
-
-
-def _state_space(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> dict[str, Array]:
-    """By result, the absolute error that arithmetic explains, in units of the sum of its terms' sizes.
-
-    64: what a token adds feels dt, which is off by up to 20; decays feel it the more the more they decay, so that the
-    terms that are left of all tokens feel it about once again; the gate is off by up to 20. 16 for every unit of a
-    single step's exponent. 8 for every token that a term is carried on: 2 + 1.173 |v| ulp of an exponential, and the
-    roundings of product and sum. One a state: they are added up.
-    """
-    exponents = _exponents(inputs, options)
-    units = 64.0 + inputs["A"].shape[-1] + 16.0 * exponents[1] + 8.0 * _carried(inputs, exponents[0])
-    sizes = _sizes(workload, inputs, options)
-    return {name: SECOND_ORDER * units * UNIT * size for name, size in sizes.items()}
-
-
-def _exponents(inputs: Arrays, options: Mapping[str, Any]) -> tuple[float, float]:
-    """The least and the largest -dt * A there can be."""
-    name, is_softplus = ("delta", "delta_softplus") if "delta" in inputs else ("dt", "dt_softplus")
-    low, high = (
-        sum(float(pick(inputs[each])) for each in (name, f"{name}_bias") if each in inputs) for pick in (np.min, np.max)
-    )
-    A = np.abs(inputs["A"].astype(np.float64))
-    steps = softplus(np.array([low, high])) if options.get(is_softplus) else np.maximum(0.0, [low, high])
-    return float(steps[0] * A.min()), float(steps[1] * A.max())
-
-
-def _carried(inputs: Arrays, slowest: float) -> float:
-    """Over how many tokens terms are carried on, their mean: 1 / (1 - decay), or as many as there are."""
-    if "query_start_loc" in inputs:
-        longest = int(np.diff(inputs["query_start_loc"]).max(initial=1))
-    elif "u" in inputs:
-        longest = inputs["u"].shape[-1]
-    else:
-        longest = inputs["x"].shape[1] if inputs["x"].ndim == 4 else 1
-    decayed = -np.expm1(-slowest)
-    return float(min(longest, 1.0 / decayed if decayed > 0.0 else np.inf))
+def errors(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> Mapping[str, Array]:
+    """The absolute error per element that float32 arithmetic explains, by result; none for an exact result."""
+    family = MODULES[workload.function].__package__
+    stated = getattr(importlib.import_module(f"{family}.reference"), "ERRORS", {})
+    if workload.function not in stated:
+        return guessed.errors(oracle, workload, inputs, options)
+    copies = {name: array.copy() for name, array in inputs.items()}
+    found: Mapping[str, Array] = stated[workload.function](**copies, **options)
+    return found
 
 
 def _difference(name: str, got: Array, wanted: Array, allowed: Array | None) -> Difference:
-    """Of one result; a copy, which must be the same, when no error is allowed."""
+    """How far one result is from the oracle's; it must be the same when no error is allowed."""
     if got.shape != wanted.shape:
         return Difference(name, np.inf, 0.0, f"{name}: got the shape {got.shape}; wanted {wanted.shape}")
     scale: Array | float = 0.0
     tolerance = 0.0
-    if allowed is not None:
+    if allowed is None:
+        wanted = wanted.astype(got.dtype).astype(np.float64)
+    else:
         finfo: Any = ml_dtypes.finfo
         kept = finfo(got.dtype)
         tolerance = SECOND_ORDER * float(kept.eps) / 2
-        scale = (allowed + float(kept.smallest_subnormal) / 2) / tolerance
+        # The oracle's own rounding to float32 counts as arithmetic.
+        arithmetic = SECOND_ORDER * (allowed + UNIT * np.abs(wanted))
+        scale = (arithmetic + float(kept.smallest_subnormal) / 2) / tolerance
     with np.errstate(invalid="ignore", divide="ignore"):
         off = np.abs(got.astype(np.float64) - wanted)
         # Where nothing differs there may be nothing to divide by; NaN differs from everything.

@@ -94,17 +94,27 @@ def to_json(item: Header | Row) -> dict[str, Any]:
 
 
 def append(path: str | Path, *items: Header | Row) -> None:
-    """Add lines to a file, which need not be there."""
+    """Add lines to a file, which need not be there. ValueError, and nothing changed, for a file of something else."""
     with Path(path).open("a+b") as file:
-        _mend(file)
+        try:
+            _mend(file)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         for item in items:
             file.write(json.dumps(to_json(item), allow_nan=False).encode() + b"\n")
+
+
+_BEGIN = b'{"kind": "run"'
+"""How a file of results begins."""
 
 
 def _mend(file: BinaryIO) -> None:
     """Let the file end with a whole line: what a crash left of one would spoil the next."""
     file.seek(0)
     text = file.read()
+    first = text.partition(b"\n")[0]
+    if not (first.startswith(_BEGIN) or _BEGIN.startswith(first)):
+        raise ValueError(message("the first line", repr(first[:20]), f"results, which begin with {_BEGIN.decode()}"))
     last = text[text.rfind(b"\n") + 1 :]
     if last and _is_json(last):
         file.write(b"\n")
@@ -115,7 +125,7 @@ def _mend(file: BinaryIO) -> None:
 def _is_json(text: bytes) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -126,6 +136,8 @@ def read(path: str | Path) -> list[Run]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(message(str(path), f"byte {error.start} that is not UTF-8", "JSON lines of results")) from None
     runs: list[Run] = []
     for number, line in enumerate(lines, start=1):
         if not line or (number == len(lines) and not _is_json(line.encode())):
@@ -138,7 +150,7 @@ def read(path: str | Path) -> list[Run]:
                 raise ValueError("a measurement before the first run")
             else:
                 runs[-1].rows.append(item)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}:{number}: {error}") from None
     return runs
 

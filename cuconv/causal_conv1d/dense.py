@@ -1,4 +1,4 @@
-"""The forward convolution of whole sequences."""
+"""The convolution of whole sequences."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ def causal_conv1d_fn(
         x: (batch, dim, seqlen), float32, float16 or bfloat16.
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
-        seq_idx: (batch, seqlen), int32. A token sees only inputs with its own number, and one with a negative number
-            gives 0. The initial state counts as part of the sequence of the row's first token.
+        seq_idx: (batch, seqlen), int32: the sequence number of each token. A token sees only inputs with its own
+            number, and a token with a negative number gives 0. The initial state counts as part of the sequence of the
+            row's first token.
         initial_states: (batch, dim, width - 1), x's dtype: the inputs before the first token, zeros when None.
-        return_final_states: also return the last width - 1 inputs of each row, whatever their seq_idx.
+        return_final_states: also return the last width - 1 inputs of each row, at any seq_idx.
         final_states_out: (batch, dim, width - 1), x's dtype: where to write them.
         activation: None, "silu" or "swish" (the same).
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.

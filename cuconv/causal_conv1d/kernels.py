@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import accumulate, product
 from typing import Any, ClassVar
 
-from cuconv.causal_conv1d import ranges
-from cuconv.causal_conv1d.form import MAX_RANGES
-from cuconv.runtime.dtypes import FLOATS, DType
-from cuconv.runtime.kernel import Kernel
+from cuconv.causal_conv1d.ranges import MAX_RANGES, Ranges
+from cuconv.jit import source, structs
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
+from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
     MAX_VECTOR_BYTES,
@@ -21,23 +21,23 @@ from cuconv.runtime.launch import (
     vectors,
     widest_vector,
 )
-from cuconv.runtime.layout import Layout
+from cuconv.runtime.layout import Layout, strides_or_zeros
 
-WIDTHS = range(1, 17)
+WIDTHS = range(1, 1 + structs.constant(source.load(), "causal_conv1d/conv.cuh", "kMaxWidth"))
 """Filter widths, in taps."""
 
 MAX_TOKENS = 2**30
-"""Tokens of a packed call or a decode step: the kernels count them in 32 bits, and a little beyond the last one."""
+"""Most tokens of a packed call or a decode step: kernels count in 32 bits up to a few tokens beyond the last one."""
 
 MAX_SEQUENCES = 2**30
-"""Sequences of a decode step: the kernels count them in 32 bits, and a little beyond the last one."""
+"""Most sequences of a decode step: kernels count in 32 bits up to a few sequences beyond the last one."""
 
 Division = dict[str, Any]
-"""The fields of an argument struct that say how a launch divides the work."""
+"""The fields of an argument struct that describe how a launch divides the work."""
 
 
 def channel_vector_bytes(itemsize: int, width: int) -> int:
-    """The widest access along channels: what a thread's taps and window leave registers for.
+    """Bytes of the widest access along channels that leaves enough registers for a thread's taps and window.
 
     Measured on an H200: width 4 with 16 bytes reaches 0.77 of copy instead of 0.97, width 16 in bfloat16 with 8 bytes
     0.44 instead of 0.52.
@@ -46,27 +46,27 @@ def channel_vector_bytes(itemsize: int, width: int) -> int:
 
 
 def channel_tile_tokens(itemsize: int, width: int, dim_vecs: int) -> int:
-    """Tokens of a thread that has a channel vector.
+    """Tokens per thread of a kernel with vectors along channels.
 
-    With fewer the halo costs more loads, with more registers run short. Fewer also when a token is only a few vectors
-    long: the lanes of a warp would lie too far apart in memory.
+    With fewer the halo costs more loads, with more registers run short. There are fewer also when a token is only a few
+    vectors long, where the lanes of a warp would lie too far apart in memory.
     """
     tokens = 8 if width <= (4 if itemsize == 2 else 8) else 16
     return tokens if dim_vecs >= 8 else tokens // 2 if dim_vecs > 1 else tokens // 4
 
 
-MAX_SLOTS = 4
-"""Vectors of a row that a lane has in flight: causal_conv1d_fwd falls from 0.96 of copy to 0.87 with 2, 0.94 with 8."""
+MAX_LANE_VECS = 4
+"""Most vectors of a row per lane, in flight at once: with 4 causal_conv1d_fwd has 0.96 of copy, 2 0.87, 8 0.94."""
 
 
-def slots_for(row_vecs: int) -> int:
-    """Vectors in flight per lane, chosen so that the tiles of rows of `row_vecs` vectors are filled evenly."""
-    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_SLOTS)
+def lane_vecs_for(row_vecs: int) -> int:
+    """Vectors per lane with which the tiles of rows of `row_vecs` vectors are filled evenly."""
+    tiles = ceil_div(row_vecs, WARP_SIZE * MAX_LANE_VECS)
     return ceil_div(ceil_div(row_vecs, tiles), WARP_SIZE)
 
 
 def taps_are_packed(weight: Layout, bias: Layout | None, vec: int) -> bool:
-    """Whether the taps and biases of `vec` channels can be read by the widest accesses that divide them."""
+    """Whether the taps and the biases of `vec` channels can be read by the widest accesses that divide them."""
     dim, width = weight.shape
     access = widest_vector(weight.itemsize, vec * width)
     if (width > 1 and weight.strides[1] != 1) or (dim > 1 and weight.strides[0] != width):
@@ -74,6 +74,16 @@ def taps_are_packed(weight: Layout, bias: Layout | None, vec: int) -> bool:
     if bias is not None and ((dim > 1 and bias.strides[0] != 1) or bias.first % vec):
         return False
     return weight.first % access == 0
+
+
+def filter_numbers(weight: Layout, bias: Layout | None, vec: int) -> dict[str, object]:
+    """The fields of an argument struct for a filter that is read for `vec` channels at a time."""
+    return {
+        "weight_stride": weight.strides,
+        "bias_stride": strides_or_zeros(bias, 1)[0],
+        "bias_is_float32": bias is not None and bias.dtype is FLOAT32,
+        "taps_are_packed": taps_are_packed(weight, bias, vec),
+    }
 
 
 def _dense_axes() -> Iterator[dict[str, Any]]:
@@ -89,33 +99,40 @@ def _dense_axes() -> Iterator[dict[str, Any]]:
 class RowKernel(Kernel):
     """Base of the kernels of whole sequences with vectors along the sequence."""
 
-    SLOTS: ClassVar[tuple[int, ...]]
+    LANE_VECS: ClassVar[tuple[int, ...]]
+    """The values of `lane_vecs`."""
 
     width: int
+    """Taps of the filter."""
     input_t: DType
     weight_t: DType
     vec: int
-    slots: int
+    """Elements per access along tokens."""
+    lane_vecs: int
+    """Vectors per lane."""
     silu: bool
+    """Whether SiLU follows the sum."""
     seq_idx: bool
+    """Whether tokens have sequence numbers and see only inputs with their own."""
     states: bool
+    """Whether initial or final states are given."""
 
     @classmethod
     def variants(cls) -> Iterator[RowKernel]:
         for axes in _dense_axes():
-            for slots in cls.SLOTS:
-                yield cls(slots=slots, **axes)
+            for lane_vecs in cls.LANE_VECS:
+                yield cls(lane_vecs=lane_vecs, **axes)
 
 
 @dataclass(frozen=True)
 class CausalConv1dFwd(RowKernel):
-    """Long rows: a warp owns a tile of one (batch, channel) row, `slots` vectors a lane."""
+    """Long rows: a warp owns a tile of one (batch, channel) row, with `lane_vecs` vectors per lane."""
 
-    SLOTS: ClassVar[tuple[int, ...]] = tuple(range(1, MAX_SLOTS + 1))
+    LANE_VECS: ClassVar[tuple[int, ...]] = tuple(range(1, MAX_LANE_VECS + 1))
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division]:
         """The launch for batch * dim rows of `row_vecs` vectors."""
-        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.slots)
+        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         tiles = batch * dim * row_tiles
         if tiles > MAX_DIVIDEND:
             raise ValueError(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
@@ -125,30 +142,32 @@ class CausalConv1dFwd(RowKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dShortseqFwd(RowKernel):
-    """Short rows: a lane owns one vector of a batch entry's list of vectors, in `slots` consecutive batch entries."""
+    """Short rows: the vectors of all rows of a batch entry are one list, and a lane owns the same vector of `lane_vecs`
+    consecutive batch entries.
+    """
 
-    SLOTS: ClassVar[tuple[int, ...]] = (1, 2)
-    """Batch entries that a lane serves; 4 need more registers and reach 0.93 of copy on 64-step rows, 2 reach 0.95."""
+    LANE_VECS: ClassVar[tuple[int, ...]] = (1, 2)
+    """Vectors per lane, one per batch entry: 2 reach 0.95 of copy on rows of 64 tokens, 4 only 0.93."""
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division]:
         """The launch for batch * dim rows of `row_vecs` vectors."""
         blocks = ceil_div(dim * row_vecs, self.threads)
         division = {"row_vecs": fast_div(row_vecs), "blocks": fast_div(blocks), "batch_vecs": dim * row_vecs}
-        return self.config(blocks * ceil_div(batch, self.slots)), division
+        return self.config(blocks * ceil_div(batch, self.lane_vecs)), division
 
 
 @dataclass(frozen=True)
 class CausalConv1dOddseqFwd(RowKernel):
-    """Short rows of any length that lie end to end: a lane owns one vector of a batch entry taken as one row, in
-    `slots` consecutive batch entries.
+    """Short rows of any length that lie end to end: a batch entry is taken as one row, and a lane owns the same vector
+    of `lane_vecs` consecutive batch entries.
     """
 
-    SLOTS: ClassVar[tuple[int, ...]] = (1, 2)
-    """Batch entries that a lane serves."""
+    LANE_VECS: ClassVar[tuple[int, ...]] = (1, 2)
+    """Vectors per lane, one per batch entry."""
 
     @classmethod
     def variants(cls) -> Iterator[RowKernel]:
-        # With one element an access no row is odd.
+        # With one element per access every row is aligned.
         return (kernel for kernel in super().variants() if kernel.vec > 1)
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division]:
@@ -156,7 +175,7 @@ class CausalConv1dOddseqFwd(RowKernel):
         batch_vecs = ceil_div(dim * seqlen, self.vec)
         blocks = ceil_div(batch_vecs, self.threads)
         division = {"row": fast_div(seqlen), "blocks": fast_div(blocks), "batch_vecs": batch_vecs}
-        return self.config(blocks * ceil_div(batch, self.slots)), division
+        return self.config(blocks * ceil_div(batch, self.lane_vecs)), division
 
 
 @dataclass(frozen=True)
@@ -211,14 +230,17 @@ def _backward_axes() -> Iterator[dict[str, Any]]:
 @dataclass(frozen=True)
 class CausalConv1dBwd(Kernel):
     """Gradients of rows with contiguous tokens: a warp walks the vectors of one channel, or of a few when rows are
-    short, `slots` groups of 32 at a time.
+    short, `step_groups` groups of 32 at a time.
     """
+
+    MAX_STEP_GROUPS: ClassVar[int] = 4
+    """Groups in flight per lane at most: more of them leave registers for fewer warps."""
 
     width: int
     input_t: DType
     weight_t: DType
     vec: int
-    slots: int
+    step_groups: int
     silu: bool
     seq_idx: bool
     packed: bool
@@ -227,13 +249,13 @@ class CausalConv1dBwd(Kernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dBwd]:
         for axes in _backward_axes():
-            for slots in range(1, MAX_SLOTS + 1):
-                yield cls(slots=slots, **axes)
+            for step_groups in range(1, cls.MAX_STEP_GROUPS + 1):
+                yield cls(step_groups=step_groups, **axes)
 
     @classmethod
-    def slots_for(cls, batch: int, dim: int, row_vecs: int) -> int:
+    def step_groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
         """Groups in flight per lane: as many as a warp has, up to the most."""
-        return max(1, min(MAX_SLOTS, cls._share(batch, dim, row_vecs)["warp_groups"]))
+        return max(1, min(cls.MAX_STEP_GROUPS, cls._share(batch, dim, row_vecs)["warp_groups"]))
 
     @classmethod
     def _share(cls, batch: int, dim: int, row_vecs: int) -> dict[str, int]:
@@ -247,7 +269,7 @@ class CausalConv1dBwd(Kernel):
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         parts = 1
         if channel_groups < BACKWARD_BLOCKS // 3:
-            parts = min(ceil_div(BACKWARD_BLOCKS, channel_groups), ceil_div(groups, cls.warps * MAX_SLOTS))
+            parts = min(ceil_div(BACKWARD_BLOCKS, channel_groups), ceil_div(groups, cls.warps * cls.MAX_STEP_GROUPS))
         warp_groups = max(1, ceil_div(groups, max(1, parts) * cls.warps))
         return {
             "row_lanes": row_lanes,
@@ -375,7 +397,7 @@ class CausalConv1dBwdStates(Kernel):
 
 
 def _share_channels(dim_vecs: int) -> tuple[int, int]:
-    """Blocks across the channels, and the channel vectors of each: a warp's width of them or an even share."""
+    """Blocks across `dim_vecs` channel vectors, and the channel vectors of each: an even share of at most 32."""
     dim_blocks = ceil_div(dim_vecs, WARP_SIZE)
     return dim_blocks, ceil_div(dim_vecs, dim_blocks)
 
@@ -395,7 +417,7 @@ def _varlen_axes() -> Iterator[dict[str, Any]]:
 
 
 def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
-    """The same for kernels of packed sequences with vectors along channels."""
+    """Every combination of the template parameters of kernels of packed sequences with vectors along channels."""
     for axes in _varlen_axes():
         width, itemsize = axes["width"], axes["input_t"].itemsize
         if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
@@ -438,8 +460,8 @@ class CausalConv1dVarlenFwd(Kernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenL2normFwd(Kernel):
-    """Contiguous channels, heads normalised: a warp owns `tokens` consecutive tokens, or the prefix of a sequence, in
-    one or several heads of channels.
+    """Contiguous channels, heads L2-normalised: a warp owns `tokens` consecutive tokens, or the prefix of a sequence,
+    in one head or several.
     """
 
     width: int
@@ -461,7 +483,7 @@ class CausalConv1dVarlenL2normFwd(Kernel):
     def launch_config(
         self, heads: Sequence[tuple[int, int]], normalized: int, total: int, sequences: int
     ) -> tuple[LaunchConfig, Division]:
-        """The launch for ranges of (heads, head_dim), the first `normalized` of them normalised head by head."""
+        """The launch for ranges of (heads, head_dim), of which the first `normalized` are normalised head by head."""
         units, widths, lanes = [], [], []
         for number, (count, head_dim) in enumerate(heads):
             width = head_dim if number < normalized else min(count * head_dim, WARP_SIZE * self.vec)
@@ -484,8 +506,8 @@ class CausalConv1dVarlenL2normFwd(Kernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenRowsFwd(Kernel):
-    """Contiguous tokens: a warp owns a tile of one channel's tokens, `slots` vectors a lane, or the prefix of a
-    sequence in 32 channels.
+    """Contiguous tokens: a warp owns a tile of one channel's tokens, with `lane_vecs` vectors per lane, or a sequence's
+    prefix in 32 channels.
     """
 
     width: int
@@ -493,18 +515,18 @@ class CausalConv1dVarlenRowsFwd(Kernel):
     weight_t: DType
     state_t: DType
     vec: int
-    slots: int
+    lane_vecs: int
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
         for axes in _varlen_axes():
-            for slots in range(1, MAX_SLOTS + 1):
-                yield cls(slots=slots, **axes)
+            for lane_vecs in range(1, MAX_LANE_VECS + 1):
+                yield cls(lane_vecs=lane_vecs, **axes)
 
     def launch_config(self, dim: int, row_vecs: int, sequences: int) -> tuple[LaunchConfig, Division]:
         """The launch for `dim` rows of `row_vecs` vectors."""
-        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.slots)
+        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         most = self.constants["kGroup"]
         group = min(dim, most)
         if group * row_tiles + self.warps > MAX_DIVIDEND:
@@ -515,14 +537,18 @@ class CausalConv1dVarlenRowsFwd(Kernel):
         return self.config(ceil_div(dim, most) * blocks), division
 
 
+def _widths(cls: type[Kernel]) -> range:
+    return range(cls.constants["kMinWidth"], 1 + cls.constants["kMaxWidth"])
+
+
 @dataclass(frozen=True)
 class CausalConv1dVarlenShortrowsFwd(Kernel):
-    """Contiguous tokens, short sequences: a block owns 32 channels of a tile of tokens, and of the sequences that begin
-    in it their states.
+    """Contiguous tokens, short sequences: a block owns 32 channels of a tile of tokens, and the states of the sequences
+    that begin in it.
     """
 
-    WIDTHS: ClassVar[range] = range(2, 6)
-    """A filter of one tap needs no states, and the states of wide ones are too many for registers."""
+    WIDTHS = PerClass(_widths)
+    """Filter widths, in taps: those of `struct CausalConv1dVarlenShortrowsFwdTraits`."""
 
     width: int
     input_t: DType
@@ -550,7 +576,7 @@ class CausalConv1dVarlenShortrowsFwd(Kernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenStates(Kernel):
-    """The last tokens of packed sequences: a thread copies `vec` channels of one column."""
+    """The last tokens of packed sequences: a thread copies `vec` channels of one column of `out`."""
 
     input_t: DType
     vec: int
@@ -575,14 +601,14 @@ class CausalConv1dVarlenStates(Kernel):
 
 
 SEQUENCES = (1, 2)
-"""Sequences per thread of a decode step."""
+"""Sequences per thread of a decode step of one token."""
 
 MANY_TOKENS_CHANNELS = 4
-"""The most channels of a thread that takes several tokens: what it keeps between them leaves registers for no more."""
+"""Most channels per thread where a sequence has several tokens: the inputs kept between them take the registers."""
 
 
 def widest_channels(itemsize: int, width: int) -> int:
-    """The most channels of a thread of a decode step: one access has them, and their taps fit the registers."""
+    """Most channels per thread of a decode step: one access has them, and their taps fit in registers."""
     channels = MAX_VECTOR_BYTES // itemsize
     while channels > 1 and channels * width > 32:
         channels //= 2
@@ -595,7 +621,7 @@ def _update_axes() -> Iterator[dict[str, Any]]:
         types = {"input_t": input_t, "weight_t": weight_t, "state_t": state_t}
         for vec, silu in product(vectors(input_t), (False, True)):
             if vec <= widest_channels(max(input_t.itemsize, state_t.itemsize), width):
-                for kind in (ranges.ONE, ranges.MANY, ranges.ROUTED)[: 1 + vec]:
+                for kind in tuple(Ranges)[: 1 + vec]:
                     yield {"width": width, **types, "vec": vec, "silu": silu, "ranges": kind}
 
 
@@ -609,12 +635,12 @@ class UpdateKernel(Kernel):
     state_t: DType
     vec: int
     silu: bool
-    ranges: int
+    ranges: Ranges
 
     def launch_config(self, dim: int, batch: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (batch, dim), where a thread takes `vec` channels of this many sequences."""
+        """The launch for x of (batch, dim), where a thread owns `vec` channels of `sequences` sequences."""
         dim_vecs = ceil_div(dim, self.vec)
-        # Sequences that share a block find each other's taps in the L1 cache.
+        # Sequences that share a block find the same taps in the L1 cache.
         rows = min(batch, self.warps)
         dim_blocks = ceil_div(dim_vecs, self.threads // rows)
         block_vecs = ceil_div(dim_vecs, dim_blocks)
@@ -628,6 +654,7 @@ class CausalConv1dUpdate(UpdateKernel):
     """States of any strides: a thread owns `vec` channels of a sequence."""
 
     sequences: int
+    """Sequences per thread where each has one token; 0 where it may have several, a ring or intermediate windows."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdate]:
@@ -638,7 +665,7 @@ class CausalConv1dUpdate(UpdateKernel):
 
 
 def row_state_lens(width: int) -> list[int]:
-    """The columns that a state may have in CausalConv1dUpdateRows: as many as the filter needs, or has taps."""
+    """Columns per state that CausalConv1dUpdateRows takes: as many as the filter reads, or as it has taps."""
     return [length for length in (width - 1, width) if length]
 
 
@@ -647,7 +674,9 @@ class CausalConv1dUpdateRows(UpdateKernel):
     """States that are short rows of columns: a thread owns `vec` channels of a sequence and their whole states."""
 
     state_len: int
+    """Columns per state."""
     sequences: int
+    """Sequences per thread."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateRows]:

@@ -1,4 +1,4 @@
-"""Which kernel a forward convolution runs, and how: a pure function of layouts, shared by op, tests and emulator."""
+"""The plan of a convolution of whole sequences: its kernel and launch, as a pure function of layouts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dShortseqFwd,
     channel_tile_tokens,
     channel_vector_bytes,
-    slots_for,
-    taps_are_packed,
+    filter_numbers,
+    lane_vecs_for,
 )
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div, widest_vector
-from cuconv.runtime.layout import Layout, is_channel_last
+from cuconv.runtime.layout import Layout, is_channel_last, strides_or_zeros
 
 FEW_VECTORS = 48
-"""The ends of unaligned rows move element by element. In rows shorter than this many vectors that costs more than it
-does to treat rows that lie end to end as one (measured on an H200)."""
+"""Vectors per row below which unaligned rows that lie end to end are taken as one row: the ends of an unaligned row are
+moved element by element, which costs more in a shorter row (measured on an H200)."""
 
 
 class Operands(NamedTuple):
@@ -74,12 +73,12 @@ def _channel_last(o: Operands, vec: int) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(o.x.shape[1], vec))
     kernel = CausalConv1dChannellastFwd(tokens=tokens, **_axes(o, vec))
     config, division = kernel.launch_config(*o.x.shape)
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
 def _channel_first(o: Operands) -> Launch:
-    # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and out
-    # are from there.
+    # The vectors of a row start where its memory is aligned, wherever the row begins. So rows of x and of out must be
+    # equally far from alignment.
     differences = [o.x.first - o.out.first]
     differences += [a - b for axis in (0, 1) for a, b in zip(o.x.active(axis), o.out.active(axis), strict=True)]
     vec = widest_vector(o.x.itemsize, *differences)
@@ -95,7 +94,7 @@ def _channel_first(o: Operands) -> Launch:
 
 
 def _end_to_end_vector(o: Operands) -> int:
-    """The widest vector that fits a batch entry taken as one row, 1 if it cannot be."""
+    """Elements of the widest vector for a batch entry taken as one row; 1 if it cannot be."""
     _, dim, seqlen = o.x.shape
     if dim * seqlen > MAX_DIVIDEND or any(dim > 1 and layout.strides[1] != seqlen for layout in (o.x, o.out)):
         return 1
@@ -107,24 +106,24 @@ def _end_to_end_vector(o: Operands) -> int:
 
 
 def _end_to_end(o: Operands, vec: int) -> Launch:
-    kernel = CausalConv1dOddseqFwd(slots=min(o.x.shape[0], 2), **_axes(o, vec))
+    kernel = CausalConv1dOddseqFwd(lane_vecs=min(o.x.shape[0], 2), **_axes(o, vec))
     config, division = kernel.launch_config(*o.x.shape)
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
 def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     batch, dim, _ = o.x.shape
     kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
     if _prefers_short(batch, dim, row_vecs):
-        kernel = CausalConv1dShortseqFwd(slots=min(batch, 2), **_axes(o, vec))
+        kernel = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
     else:
-        kernel = CausalConv1dFwd(slots=slots_for(row_vecs), **_axes(o, vec))
+        kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), **_axes(o, vec))
     config, division = kernel.launch_config(batch, dim, row_vecs)
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
 def _prefers_short(batch: int, dim: int, row_vecs: int) -> bool:
-    """Whether rows are so short that a warp a row leaves too many lanes idle."""
+    """Whether rows are so short that too many lanes would idle with one warp per row."""
     if dim * row_vecs > MAX_DIVIDEND:
         return False
     if batch * dim * ceil_div(row_vecs, WARP_SIZE) > MAX_DIVIDEND:
@@ -136,6 +135,7 @@ def _prefers_short(batch: int, dim: int, row_vecs: int) -> bool:
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    """The template parameters that all kernels of whole sequences have."""
     width = o.weight.shape[1]
     return {
         "width": width,
@@ -148,20 +148,17 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
     }
 
 
-def _operands(o: Operands, vec: int) -> dict[str, object]:
+def _numbers(o: Operands, vec: int) -> dict[str, object]:
+    """The fields of CausalConv1dOperands behind the pointers."""
     batch, dim, seqlen = o.x.shape
-    none = (0, 0, 0)
     return {
         "x_stride": o.x.strides,
         "out_stride": o.out.strides,
-        "initial_states_stride": o.initial_states.strides if o.initial_states else none,
-        "final_states_stride": o.final_states.strides if o.final_states else none,
-        "weight_stride": o.weight.strides,
-        "seq_idx_stride": o.seq_idx.strides if o.seq_idx else none[:2],
-        "bias_stride": o.bias.strides[0] if o.bias else 0,
+        "initial_states_stride": strides_or_zeros(o.initial_states, 3),
+        "final_states_stride": strides_or_zeros(o.final_states, 3),
+        "seq_idx_stride": strides_or_zeros(o.seq_idx, 2),
         "seqlen": seqlen,
         "batch": batch,
         "dim": dim,
-        "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
-        "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
+        **filter_numbers(o.weight, o.bias, vec),
     }

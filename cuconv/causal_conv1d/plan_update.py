@@ -1,37 +1,37 @@
-"""Which kernel a convolution's decode step runs, and how: a pure function of layouts."""
+"""The plan of a convolution's decode step: its kernel and launch, as a pure function of layouts."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
-from cuconv.causal_conv1d.form import Form
 from cuconv.causal_conv1d.kernels import (
     MANY_TOKENS_CHANNELS,
     CausalConv1dUpdate,
     CausalConv1dUpdateRows,
+    filter_numbers,
     row_state_lens,
-    taps_are_packed,
     widest_channels,
 )
+from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.dtypes import FLOAT32, INT64
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, widest_vector
-from cuconv.runtime.layout import Layout
+from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 
 ROWS_BYTES = 32
-"""The most that a thread has of a state whose columns are contiguous: with 16 its loads are fewer bytes in flight, with
-64 its lanes lie too far apart (0.78 and 0.70 of copy instead of 0.86 on an H200)."""
+"""Most bytes per thread of a state with contiguous columns: 0.86 of copy on an H200, instead of 0.78 with 16, where too
+few bytes are in flight, and 0.70 with 64, where lanes lie too far apart."""
 
 FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
 FEW_IN_COLUMNS = range(2**11, 2**18 + 1)
-"""So many bytes of one token of all sequences a thread takes a channel at a time: code a third as long is there sooner.
-On an H200 2.2 us instead of 2.3 with contiguous columns and 2.5 instead of 3.2 with contiguous channels (1 x 6144).
-With more the widest vectors are as quick, and with fewer nothing takes long.
+"""Bytes per step (batch * dim * itemsize) for which one channel per thread wins, in states with contiguous columns and
+with contiguous channels: a third of the code to fetch. On an H200 2.2 us instead of 2.3 with contiguous columns and 2.5
+instead of 3.2 with contiguous channels (1 x 6144). With more bytes the widest vectors are as quick, and with fewer
+nothing takes long.
 """
 
 MANY_THREADS = 2**16
-"""About a quarter of what a large GPU holds."""
+"""Threads of about a quarter of a large GPU."""
 
 
 class Operands(NamedTuple):
@@ -48,8 +48,8 @@ class Operands(NamedTuple):
     intermediate_conv_window: Layout | None
     intermediate_state_indices: Layout | None
     outs: tuple[Layout, ...]
-    """Of consecutive ranges of channels, each (batch, seqlen, heads, head_dim)."""
-    form: Form
+    """The result of each range of channels, (batch, seqlen, heads, head_dim)."""
+    split: Split
     silu: bool
     pad_slot_id: int
     disable_state_update: bool
@@ -81,21 +81,21 @@ def _kernel(o: Operands) -> CausalConv1dUpdate | CausalConv1dUpdateRows:
 def _launch(o: Operands, kernel: CausalConv1dUpdate | CausalConv1dUpdateRows) -> Launch:
     batch, dim, _ = o.x.shape
     config, division = kernel.launch_config(dim, batch, max(1, kernel.sequences))
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, kernel.vec), **division))
+    return Launch.packed(kernel, config, **_numbers(o, kernel.vec), **division)
 
 
 def _sequences(o: Operands, vec: int) -> int:
-    """How many sequences a thread takes.
+    """Sequences per thread.
 
-    Two of 16-bit inputs are 1 to 4 % faster than one where threads abound, four slower, and two of float32 (measured on
-    an H200).
+    Where threads abound, two of 16-bit inputs are 1 to 4 % faster than one; four are slower, and so are two of float32
+    (measured on an H200).
     """
     batch, dim, _ = o.x.shape
     return 2 if o.x.itemsize == 2 and batch * dim // vec >= 2 * MANY_THREADS else 1
 
 
 def _vector(o: Operands) -> int:
-    """The widest vector along the channels of x."""
+    """Elements of the widest vector along the channels of x."""
     _, dim, _ = o.x.shape
     if dim > 1 and o.x.strides[1] != 1:
         return 1
@@ -105,7 +105,7 @@ def _vector(o: Operands) -> int:
 
 
 def _has_short_rows(o: Operands) -> bool:
-    """Whether states are as long as a kernel keeps in registers, their columns contiguous, channel after channel."""
+    """Whether a state fits a thread's registers and has contiguous columns, one channel after another."""
     _, dim, state_len = o.conv_state.shape
     if state_len not in row_state_lens(o.weight.shape[1]):
         return False
@@ -122,7 +122,7 @@ def _rows_are_packed(o: Operands, vec: int) -> bool:
 
 
 def _states_are_packed(o: Operands, vec: int) -> bool:
-    """Whether x's vectors are vectors of a state's columns, too."""
+    """Whether vectors of x are vectors of a state's columns, too."""
     state = o.conv_state
     if state.shape[1] > 1 and state.strides[1] != 1:
         return False
@@ -142,6 +142,7 @@ def _windows_are_packed(o: Operands, vec: int) -> bool:
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    """The template parameters that all kernels of a decode step have."""
     return {
         "width": o.weight.shape[1],
         "input_t": o.x.dtype,
@@ -153,15 +154,14 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
     }
 
 
-def _operands(o: Operands, vec: int) -> dict[str, object]:
+def _numbers(o: Operands, vec: int) -> dict[str, object]:
+    """The fields of CausalConv1dUpdateOperands behind the pointers, but for how the launch divides the work."""
     batch, dim, seqlen = o.x.shape
     windows = o.intermediate_conv_window
-    numbers: dict[str, object] = {
+    return {
         "x_stride": o.x.strides,
         "conv_state_stride": o.conv_state.strides,
-        "intermediate_conv_window_stride": windows.strides if windows else (0, 0, 0, 0),
-        "weight_stride": o.weight.strides,
-        "bias_stride": o.bias.strides[0] if o.bias else 0,
+        "intermediate_conv_window_stride": strides_or_zeros(windows, 4),
         "slots": o.conv_state.shape[0],
         "pad_slot_id": o.pad_slot_id,
         "intermediate_rows": windows.shape[0] if windows else 0,
@@ -170,15 +170,14 @@ def _operands(o: Operands, vec: int) -> dict[str, object]:
         "dim": dim,
         "seqlen": seqlen,
         "state_len": o.conv_state.shape[2],
-        "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
-        "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
         "states_are_packed": _states_are_packed(o, vec),
         "windows_are_packed": _windows_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
+        **filter_numbers(o.weight, o.bias, vec),
+        **index_numbers(
+            cache_seqlens=o.cache_seqlens,
+            conv_state_indices=o.conv_state_indices,
+            num_accepted_tokens=o.num_accepted_tokens,
+            intermediate_state_indices=o.intermediate_state_indices,
+        ),
     }
-    indices = "cache_seqlens", "conv_state_indices", "num_accepted_tokens", "intermediate_state_indices"
-    for name in indices:
-        layout = getattr(o, name)
-        numbers[f"{name}_stride"] = layout.strides[0] if layout else 0
-        numbers[f"{name}_is_int64"] = layout is not None and layout.dtype is INT64
-    return numbers

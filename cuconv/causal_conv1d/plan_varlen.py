@@ -1,11 +1,10 @@
-"""Which kernel a convolution of packed sequences runs, and how: a pure function of layouts."""
+"""The plan of a convolution of packed sequences: its kernel and launch, as a pure function of layouts."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
-from cuconv.causal_conv1d.form import Form
 from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
@@ -13,17 +12,17 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenShortrowsFwd,
     channel_tile_tokens,
     channel_vector_bytes,
-    slots_for,
-    taps_are_packed,
+    filter_numbers,
+    lane_vecs_for,
 )
+from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.dtypes import FLOAT32, INT64
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
-from cuconv.runtime.layout import Layout, is_channel_last
+from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, strides_or_zeros
 
 SHORT = 512
-"""Tokens, on average, of sequences whose heads are worth a tile in shared memory when tokens are contiguous; half as
-many where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512, 74 and 74 for 8 x 1024.
+"""Mean tokens per sequence up to which a tile in shared memory pays for the prefixes when tokens are contiguous; half
+of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512, 74 and 74 for 8 x 1024.
 """
 
 
@@ -38,14 +37,14 @@ class Operands(NamedTuple):
     cache_indices: Layout | None
     has_initial_state: Layout | None
     outs: tuple[Layout, ...]
-    """Of consecutive ranges of channels, each (total, heads, head_dim)."""
-    form: Form
+    """The result of each range of channels, (total, heads, head_dim)."""
+    split: Split
     silu: bool
     pad_slot_id: int
 
     @property
     def sequences(self) -> int:
-        """How many there are, empty ones too."""
+        """Number of sequences, empty ones included."""
         return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
 
 
@@ -55,7 +54,7 @@ def plan(o: Operands) -> Plan:
 
 
 def _launch(o: Operands) -> Launch:
-    if o.form.normalized:
+    if o.split.normalized:
         return _normalized(o)
     if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1):
         return _channels(o)
@@ -75,7 +74,7 @@ def _channels(o: Operands) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
     kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **_axes(o, vec))
     config, division = kernel.launch_config(dim, total, o.sequences)
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
 def _normalized(o: Operands) -> Launch:
@@ -84,15 +83,15 @@ def _normalized(o: Operands) -> Launch:
         vec //= 2
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
     heads = ranges.heads(o.outs)
-    wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.form.normalized])
+    wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])
     kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec))
-    config, division = kernel.launch_config(heads, o.form.normalized, o.x.shape[1], o.sequences)
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division, eps=o.form.eps))
+    config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences)
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division, eps=o.split.eps)
 
 
 def _rows(o: Operands) -> Launch:
-    # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and its
-    # output are from there.
+    # The vectors of a row start where its memory is aligned, wherever the row begins. So rows of x and of its results
+    # must be equally far from alignment.
     dim, total = o.x.shape
     differences = []
     for begin, out in zip([0, *ranges.ends(o.outs)], o.outs, strict=False):
@@ -103,9 +102,9 @@ def _rows(o: Operands) -> Launch:
     vec = widest_vector(o.x.itemsize, *differences)
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
     row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
-    kernel = CausalConv1dVarlenRowsFwd(slots=slots_for(row_vecs), **_axes(o, vec))
+    kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs_for(row_vecs), **_axes(o, vec))
     config, division = kernel.launch_config(dim, row_vecs, o.sequences)
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, vec), **division))
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
 def _is_short(o: Operands) -> bool:
@@ -115,7 +114,7 @@ def _is_short(o: Operands) -> bool:
 
 
 def _tile_vector(o: Operands) -> int:
-    """The widest vector along tokens when those of a tile begin at the same token in all rows."""
+    """Elements of the widest vector along tokens when a tile begins at the same token in all rows."""
     quantities = [o.x.first, *o.x.active(0)]
     for out in o.outs:
         quantities += [out.first, *out.active(1, 2)]
@@ -126,11 +125,11 @@ def _short_rows(o: Operands) -> Launch:
     dim, total = o.x.shape
     kernel = CausalConv1dVarlenShortrowsFwd(**_axes(o, _tile_vector(o)))
     config, division = kernel.launch_config(dim, total)
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o, 1), **division))
+    return Launch.packed(kernel, config, **_numbers(o, 1), **division)
 
 
 def _channel_vector(o: Operands) -> int:
-    """The widest vector along the channels of x."""
+    """Elements of the widest vector along the channels of x."""
     dim, _ = o.x.shape
     if dim > 1 and o.x.strides[0] != 1:
         return 1
@@ -139,7 +138,7 @@ def _channel_vector(o: Operands) -> int:
 
 
 def _states_are_packed(o: Operands, vec: int) -> bool:
-    """Whether x's vectors are vectors of the pool, too."""
+    """Whether vectors of x are vectors of the pool, too."""
     if o.conv_states is None:
         return False
     states, first_column = o.conv_states, _first_column(o)
@@ -150,10 +149,12 @@ def _states_are_packed(o: Operands, vec: int) -> bool:
 
 
 def _first_column(o: Operands) -> int:
+    """The first column of conv_states that the filter reads: it reads the last width - 1."""
     return 0 if o.conv_states is None else o.conv_states.shape[2] - (o.weight.shape[1] - 1)
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    """The template parameters that all kernels of packed sequences have."""
     return {
         "width": o.weight.shape[1],
         "input_t": o.x.dtype,
@@ -164,31 +165,22 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
     }
 
 
-def _operands(o: Operands, vec: int) -> dict[str, object]:
+def _numbers(o: Operands, vec: int) -> dict[str, object]:
+    """The fields of CausalConv1dVarlenOperands behind the pointers."""
     dim, total = o.x.shape
-
-    def stride(layout: Layout | None) -> int:
-        return 0 if layout is None else layout.strides[0]
-
     return {
         "x_stride": o.x.strides,
-        "conv_states_stride": o.conv_states.strides if o.conv_states else (0, 0, 0),
-        "weight_stride": o.weight.strides,
-        "bias_stride": stride(o.bias),
-        "query_start_loc_stride": stride(o.query_start_loc),
-        "cache_indices_stride": stride(o.cache_indices),
-        "has_initial_state_stride": stride(o.has_initial_state),
+        "conv_states_stride": strides_or_zeros(o.conv_states, 3),
+        "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "total": total,
         "slots": o.conv_states.shape[0] if o.conv_states else 0,
         "first_column": _first_column(o),
         "pad_slot_id": o.pad_slot_id,
         "sequences": o.sequences,
         "dim": dim,
-        "bias_is_float32": o.bias is not None and o.bias.dtype is FLOAT32,
         "has_states": o.conv_states is not None,
-        "taps_are_packed": taps_are_packed(o.weight, o.bias, vec),
-        **ranges.numbers(o.outs, vec),
         "states_are_packed": _states_are_packed(o, vec),
-        "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
-        "cache_indices_is_int64": o.cache_indices is not None and o.cache_indices.dtype is INT64,
+        **filter_numbers(o.weight, o.bias, vec),
+        **ranges.numbers(o.outs, vec),
+        **index_numbers(query_start_loc=o.query_start_loc, cache_indices=o.cache_indices),
     }

@@ -1,29 +1,32 @@
-"""Ranges of channels with an output each, as the kernels of common/conv_ranges.cuh take them."""
+"""Ranges of channels with a result each, as the kernels take them (causal_conv1d/conv_ranges.cuh)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from itertools import accumulate
 
-from cuconv.causal_conv1d.form import MAX_RANGES
+from cuconv.jit import source, structs
 from cuconv.runtime.launch import fast_div
 from cuconv.runtime.layout import Layout
 
-ONE, MANY, ROUTED = range(3)
-"""The values of common/conv_ranges.cuh's Ranges."""
+MAX_RANGES = structs.constant(source.load(), "causal_conv1d/conv_ranges.cuh", "kMaxRanges")
+"""Most ranges of a call."""
 
-POINTERS = tuple(f"out[{i}]" for i in range(MAX_RANGES))
-FIELDS = (
-    ("ranges", "i4"),
-    ("out_stride", "i8", 4 * MAX_RANGES),
-    ("range_end", "i4", MAX_RANGES),
-    ("head_dim", "u4", 3 * MAX_RANGES),
-    ("range_is_packed", "i4", MAX_RANGES),
-)
+
+class Ranges(Enum):
+    """How the channels of a launch fall into ranges: a template parameter, by the names that the device code has."""
+
+    ONE = "kOne"
+    """A single range."""
+    MANY = "kMany"
+    """Several ranges; every vector of x is an aligned vector of one result."""
+    ROUTED = "kRouted"
+    """Several ranges; a vector of x may cross the border of a range, or not be aligned in its result."""
 
 
 def heads(outs: Sequence[Layout]) -> list[tuple[int, int]]:
-    """(heads, head_dim) of every range, whose outputs are ([batch,] token, heads, head_dim)."""
+    """(heads, head_dim) of every range, from results of ([batch,] token, heads, head_dim)."""
     return [(out.shape[-2], out.shape[-1]) for out in outs]
 
 
@@ -33,7 +36,7 @@ def ends(outs: Sequence[Layout]) -> list[int]:
 
 
 def are_packed(outs: Sequence[Layout], vec: int) -> list[bool]:
-    """Of every range, whether vectors of all channels are vectors of its output, too."""
+    """Whether vectors of `vec` channels of x are vectors of a range's result, too, for every range."""
     return [_is_packed(begin, out, vec) for begin, out in zip([0, *ends(outs)], outs, strict=False)]
 
 
@@ -47,15 +50,15 @@ def _is_packed(begin: int, out: Layout, vec: int) -> bool:
     return not any(quantity % vec for quantity in (begin, count * head_dim, head_dim, out.first, *outer))
 
 
-def kind(outs: Sequence[Layout], vec: int) -> int:
-    """Which of the Ranges a launch has whose threads have vectors of all channels."""
+def kind(outs: Sequence[Layout], vec: int) -> Ranges:
+    """How the channels of a launch with vectors of `vec` channels fall into ranges."""
     if not all(are_packed(outs, vec)):
-        return ROUTED
-    return ONE if len(outs) == 1 and outs[0].shape[-2] == 1 else MANY
+        return Ranges.ROUTED
+    return Ranges.ONE if len(outs) == 1 and outs[0].shape[-2] == 1 else Ranges.MANY
 
 
 def numbers(outs: Sequence[Layout], vec: int) -> dict[str, object]:
-    """What a kernel is told of the ranges."""
+    """The fields of an argument struct for the ranges of a launch."""
     absent = MAX_RANGES - len(outs)
     return {
         "out_stride": [stride for out in outs for stride in (0, *out.strides)[-4:]] + [0] * (4 * absent),

@@ -1,4 +1,4 @@
-"""The last tokens of packed sequences: the convolution states that they leave."""
+"""The last tokens of packed sequences: the convolution states that a prefill leaves."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels import CausalConv1dVarlenStates
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Launch, Layouts, Operation, Plan
-from cuconv.runtime.dtypes import FLOATS, INDICES, INT64
+from cuconv.runtime.dtypes import FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
-from cuconv.runtime.layout import Layout, dense
+from cuconv.runtime.layout import Layout, dense, index_numbers
 
 
 def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out: Any = None) -> Any:
     """The last tokens of packed sequences, with the meaning it has in Dao-AILab's causal-conv1d.
 
     Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel
-    runs on the caller's current stream; nothing is awaited but under CUCONV_CHECK=1, which checks cu_seqlens.
+    runs on the caller's current stream, and the call waits for nothing, except under CUCONV_CHECK=1, which reads
+    cu_seqlens back and checks it.
 
     Args:
         x: (total, dim), float32, float16 or bfloat16.
         cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling.
-        state_len: how many tokens, at least 1.
+        state_len: number of tokens per sequence, at least 1.
         out: (sequences, dim, state_len), x's dtype: where to write the result. It must not overlap any other argument.
 
     Returns:
@@ -81,15 +82,11 @@ def plan(o: Operands) -> Plan:
     assert not isinstance(x.dtype, str)  # _check has seen to that
     kernel = CausalConv1dVarlenStates(x.dtype, vec)
     config, division = kernel.launch_config(*out.shape)
-    numbers = kernel.params.pack_numbers(
-        x_stride=x.strides,
-        out_stride=out.strides,
-        cu_seqlens_stride=cu_seqlens.strides[0],
-        total=total,
-        cu_seqlens_is_int64=cu_seqlens.dtype is INT64,
-        **division,
+    indices = index_numbers(cu_seqlens=cu_seqlens)
+    launch = Launch.packed(
+        kernel, config, x_stride=x.strides, out_stride=out.strides, total=total, **indices, **division
     )
-    return Plan((Launch(kernel, config, numbers),))
+    return Plan((launch,))
 
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:

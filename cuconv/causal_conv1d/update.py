@@ -1,4 +1,4 @@
-"""The decode step of the convolution, its channels handed out as one or in parts."""
+"""The decode step of the convolution, with one result or one per range of channels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.form import WHOLE, Form, by_heads, by_sizes
 from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_update import Operands, plan
+from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
-from cuconv.runtime.layout import Layout, dense, order_like
+from cuconv.runtime.layout import Layout
 
 INDEX_ARRAYS = ("cache_seqlens", "conv_state_indices", "num_accepted_tokens", "intermediate_state_indices")
 
@@ -43,22 +43,22 @@ def causal_conv1d_update(
 
         out[d, t] = act(bias[d] + sum over w of weight[d, w] * input[d, t - (width - 1) + w]),
 
-    summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). What came before the first new token is
-    found, and what comes with x is kept, in one of three ways:
+    summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). The inputs before the first new token are read from the
+    state, and the new inputs are kept there, in one of three ways:
 
     - By default a state is a row: its last width - 1 columns are the inputs before. It moves left by seqlen, and the
       new inputs follow.
     - With cache_seqlens it is a ring: token t goes to column (cache_seqlens + t) % state_len, and the inputs before are
       in the width - 1 columns before that of the first token.
     - With num_accepted_tokens it is the window of speculative decoding. The last call left width - 2 inputs and then
-      those of its tokens; of these, so many were accepted (0 counts as 1). The inputs before are those up to the last
-      accepted one: columns num_accepted_tokens - 1 and following. This call leaves its own in the same way, in the
-      first width - 1 + seqlen - 1 columns, and the columns behind them as they are.
+      those of its tokens, of which num_accepted_tokens were accepted (0 counts as 1). The inputs before are those up to
+      the last accepted one: columns num_accepted_tokens - 1 and following. This call leaves its own in the same way, in
+      the first width - 1 + seqlen - 1 columns, and the columns behind them as they are.
 
-    Many tokens in one call, or as many calls of one token, or the prefill of `causal_conv1d_varlen_fn` give the same
-    bits as long as the states hold x's values exactly. Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one
-    kind and on one device, of any strides. The kernel runs on the caller's current stream; nothing is awaited but under
-    CUCONV_CHECK=1, which reads index arrays back and checks them.
+    Many tokens in one call, as many calls of one token, and the prefill of `causal_conv1d_varlen_fn` give the same bits
+    as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one
+    kind and on one device, of any strides. The kernel runs on the caller's current stream, and the call waits for
+    nothing, except under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
         x: (batch, dim) or (batch, dim, seqlen), float32, float16 or bfloat16.
@@ -66,18 +66,18 @@ def causal_conv1d_update(
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
         activation: None, "silu" or "swish" (the same).
-        cache_seqlens: (batch,), int32 or int64: how many tokens the sequences had before.
-        conv_state_indices: (batch,), int32 or int64: the sequences' slots, their numbers when None. A sequence whose
-            slot is negative, pad_slot_id or outside the pool gives 0, and nothing of it is read or written. Two
-            sequences must not have one slot.
-        num_accepted_tokens: (batch,), int32 or int64. A sequence of which more are accepted than the state can hold
-            gives 0, and nothing of it is read or written. state_len must be at least width - 1 + seqlen - 1.
+        cache_seqlens: (batch,), int32 or int64: the number of tokens that each sequence had before.
+        conv_state_indices: (batch,), int32 or int64: the slot of each sequence, its own number when None. A sequence
+            with a slot that is negative, pad_slot_id or outside the pool gives 0, and its state is neither read nor
+            written. Two sequences must not share a slot.
+        num_accepted_tokens: (batch,), int32 or int64. A sequence with more accepted tokens than the state can hold
+            gives 0, and its state is neither read nor written. state_len must be at least width - 1 + seqlen - 1.
         intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives
             the width - 1 inputs that end with each token.
-        intermediate_state_indices: (batch,), int32 or int64: the sequences' rows there, their slots when None. Of a
-            sequence whose row is outside nothing is written there. Two sequences must not have one row.
+        intermediate_state_indices: (batch,), int32 or int64: the row there of each sequence, its slot when None. A
+            sequence with a row outside the buffer writes nothing there. Two sequences must not share a row.
         disable_state_update: leave conv_state as it is.
-        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
 
@@ -119,7 +119,8 @@ def causal_conv1d_update_split(
     `causal_conv1d_update`, and:
 
     Args:
-        sizes: the channels of every range, in x's order: 1 to 16 numbers, each at least 1, that add up to dim.
+        sizes: the number of channels of every range, in the order of x: 1 to 16 numbers of at least 1 that add up to
+            dim.
         out: for every range an array (batch, size) or (batch, size, seqlen) of x's dtype and any strides, or None.
 
     Returns:
@@ -160,8 +161,8 @@ def causal_conv1d_update_qkv_split(
     `causal_conv1d_update`, and:
 
     Args:
-        num_q_heads, num_k_heads, num_v_heads: heads, each at least 1.
-        head_q, head_k, head_v: channels of a head; x has num_q_heads * head_q + num_k_heads * head_k + num_v_heads *
+        num_q_heads, num_k_heads, num_v_heads: numbers of heads, each at least 1.
+        head_q, head_k, head_v: channels per head; dim is num_q_heads * head_q + num_k_heads * head_k + num_v_heads *
             head_v.
         out: (q, k, v) of the shapes below, x's dtype and any strides, or None.
 
@@ -173,13 +174,13 @@ def causal_conv1d_update_qkv_split(
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
         *(intermediate_conv_window, intermediate_state_indices),
     )
-    form = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
-    q, k, v = _run(form, inputs, out, activation, disable_state_update, pad_slot_id)
+    split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
+    q, k, v = _run(split, inputs, out, activation, disable_state_update, pad_slot_id)
     return q, k, v
 
 
 def _run(
-    form: Form,
+    split: Split,
     inputs: tuple[Any, ...],
     out: Sequence[Any] | None,
     activation: str | None,
@@ -188,11 +189,11 @@ def _run(
 ) -> tuple[Any, ...]:
     checks.activation(activation)
     checks.integer("pad_slot_id", pad_slot_id)
-    options = (form, activation is not None, bool(disable_state_update), pad_slot_id)
-    return tuple(_step(inputs + form.given_outs(out), options, form.names))
+    options = (split, activation is not None, bool(disable_state_update), pad_slot_id)
+    return tuple(_step(inputs + split.given_outs(out), options, split.names))
 
 
-def _check(given: Layouts, form: Form, silu: bool, disable_state_update: bool, pad_slot_id: int) -> Checked[Operands]:
+def _check(given: Layouts, split: Split, silu: bool, disable_state_update: bool, pad_slot_id: int) -> Checked[Operands]:
     x, conv_state, weight, bias, *_ = given.values()
     assert x is not None
     if len(x.shape) not in (2, 3):
@@ -213,30 +214,23 @@ def _check(given: Layouts, form: Form, silu: bool, disable_state_update: bool, p
             checks.dtype(name, layout.dtype, INDICES)
             checks.shape(name, layout.shape, (batch,), "batch of x")
     _check_windows(given, conv_state, batch, dim, seqlen, width)
-    order = tuple(range(len(x.shape) + 1)) if form.has_heads else _order_of_new(x)
-    results = {}
-    for argument, shape in zip(form.names, _shapes(form, x), strict=True):
-        if (out := given[argument]) is not None:
-            checks.dtype(argument, out.dtype, (x.dtype,))
-            checks.shape(argument, out.shape, shape, _axes(form, x))
-        results[argument] = out or dense(shape, order, x)
-    by_token = x if tokens else x._replace(shape=(batch, dim, 1), strides=(*x.strides, 0))
-    outs = tuple(_by_head(form, x, out) for out in results.values())
+    shared = (batch,), tuple(tokens)
+    results = split.results(given, x, *shared, _axes(split, has_tokens=bool(tokens)))
     inputs = {name: layout for name, layout in given.items() if name not in results}
     operands = Operands(
-        **{**inputs, "x": by_token},  # type: ignore[arg-type]
-        outs=outs,
-        form=form,
+        **{**inputs, "x": x if tokens else x.with_axis(2)},  # type: ignore[arg-type]
+        outs=tuple(split.by_head(out, *shared) for out in results.values()),
+        split=split,
         silu=silu,
         pad_slot_id=pad_slot_id,
         disable_state_update=disable_state_update,
     )
     written = ("conv_state", "intermediate_conv_window")[disable_state_update:]
-    return Checked(operands, results, updated=written, in_place=("out", "x") if form is WHOLE else None)
+    return Checked(operands, results, updated=written, in_place=("out", "x") if split is WHOLE else None)
 
 
 def _check_modes(given: Layouts, disable_state_update: bool) -> None:
-    """ValueError for arguments that have no meaning together."""
+    """Raise ValueError for arguments that have no meaning together."""
     if given["num_accepted_tokens"] is not None:
         if given["cache_seqlens"] is not None:
             wanted = "None beside cache_seqlens: a ring takes tokens back by a smaller cache_seqlens"
@@ -285,39 +279,15 @@ def _check_windows(given: Layouts, conv_state: Layout, batch: int, dim: int, seq
         raise ValueError(message("rows of intermediate_conv_window", rows, because))
 
 
-def _shapes(form: Form, x: Layout) -> list[tuple[int, ...]]:
-    """The shapes of the outputs."""
-    batch, dim, *tokens = x.shape
-    if form.has_heads:
-        return [(batch, *tokens, heads, head_dim) for heads, head_dim in form.heads(dim)]
-    return [(batch, heads * head_dim, *tokens) for heads, head_dim in form.heads(dim)]
-
-
-def _axes(form: Form, x: Layout) -> str:
-    seqlen = len(x.shape) == 3
-    if form.has_heads:
-        return "batch, seqlen of x, heads, head_dim" if seqlen else "batch of x, heads, head_dim"
-    return "batch of x, channels, seqlen of x" if seqlen else "batch of x, channels"
-
-
-def _order_of_new(x: Layout) -> tuple[int, ...]:
-    """The order of the axes of a new output beside x, the outermost first."""
-    return order_like(x) if len(x.shape) == 3 else (0, 1)
-
-
-def _by_head(form: Form, x: Layout, out: Layout) -> Layout:
-    """An output as the kernels take it: (batch, seqlen, heads, head_dim)."""
-    batch, *shape = out.shape
-    batch_stride, *strides = out.strides
-    if form.has_heads:
-        missing = 3 - len(shape)
-        return out._replace(shape=(batch, *[1] * missing, *shape), strides=(batch_stride, *[0] * missing, *strides))
-    tokens, token_stride = (shape[1], strides[1]) if len(shape) == 2 else (1, 0)
-    return out._replace(shape=(batch, tokens, 1, shape[0]), strides=(batch_stride, token_stride, 0, strides[0]))
+def _axes(split: Split, has_tokens: bool) -> str:
+    """The axes of a result, as an error names them."""
+    if split.has_heads:
+        return "batch, seqlen of x, heads, head_dim" if has_tokens else "batch of x, heads, head_dim"
+    return "batch of x, channels, seqlen of x" if has_tokens else "batch of x, channels"
 
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
-    """ValueError when what index arrays contain cannot be right."""
+    """Raise ValueError for contents of index arrays that cannot be right."""
     batch, _, _ = o.x.shape
     slots, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
     used = read("conv_state_indices")
@@ -334,7 +304,7 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
-    inputs = {name: array for name, array in arrays.items() if name not in o.form.names}
+    inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
     if inputs["x"].ndim == 2:
         inputs["x"] = inputs["x"][:, :, None]
     result, state, windows = reference.causal_conv1d_update(
@@ -343,14 +313,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
         disable_state_update=o.disable_state_update,
         pad_slot_id=o.pad_slot_id,
     )
-    begin = 0
-    for name, (heads, head_dim) in zip(o.form.names, o.form.heads(result.shape[1]), strict=True):
-        out = arrays[name]
-        values = result[:, begin : begin + heads * head_dim]
-        begin += heads * head_dim
-        if o.form.has_heads:
-            values = values.transpose(0, 2, 1)
-        out[...] = values.reshape(out.shape).astype(out.dtype)
+    o.split.write(result, arrays)
     if not o.disable_state_update:
         arrays["conv_state"][...] = state
     if windows is not None:

@@ -1,4 +1,4 @@
-"""The convolution of packed sequences with their states in a pool, its channels handed out as one or in parts."""
+"""The convolution of packed sequences with their states in a pool, with one result or one per range of channels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.form import WHOLE, Form, by_heads, by_sizes
 from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
+from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
-from cuconv.runtime.layout import Layout, dense, order_like
 
 
 def causal_conv1d_varlen_fn(
@@ -38,15 +37,15 @@ def causal_conv1d_varlen_fn(
 
         out[d, t] = act(bias[d] + sum over w of weight[d, w] * x[d, t - (width - 1) + w]),
 
-    summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). Its inputs before the first token are the last width - 1
-    columns of its slot of conv_states where has_initial_state[i] is true, else zeros. Then these columns are
-    overwritten by the last width - 1 of all its inputs, so that the sequence can go on in another call; columns before
-    them, and the slot of an empty sequence, stay as they are.
+    summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). The inputs before the first token are the last width - 1
+    columns of the sequence's slot of conv_states where has_initial_state[i] is true, else zeros. Then these columns are
+    overwritten by the last width - 1 inputs of the sequence, so that it can go on in another call; columns before them,
+    and the slot of an empty sequence, stay as they are.
 
-    Tokens of no sequence give 0, and so do those of a sequence whose slot is pad_slot_id or outside the pool: its state
-    is neither read nor written. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment
-    what the index arrays hold is read back and checked, which waits for the GPU; without it nothing is awaited, and a
-    captured CUDA graph may be replayed with other sequences of the same total.
+    Padding, the tokens of no sequence, gives 0, and so do the tokens of a sequence with a slot that is pad_slot_id or
+    outside the pool: its state is neither read nor written. Two sequences must not share a slot. With CUCONV_CHECK=1 in
+    the environment the index arrays are read back and checked, which waits for the GPU; without it the call waits for
+    nothing, and a captured CUDA graph may be replayed with other sequences of the same total.
 
     Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; x and out with
     contiguous channels (engines' layout) or contiguous tokens have vector kernels.
@@ -59,10 +58,10 @@ def causal_conv1d_varlen_fn(
             sequences start from zeros and leave nothing.
         query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
             sequence.
-        cache_indices: (sequences,), int32 or int64, the sequences' slots; their numbers when None.
+        cache_indices: (sequences,), int32 or int64: the slot of each sequence; its own number when None.
         has_initial_state: (sequences,), bool; false when None.
         activation: None, "silu" or "swish" (the same).
-        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
 
     Returns:
@@ -96,7 +95,8 @@ def causal_conv1d_split(
     `causal_conv1d_varlen_fn`, and:
 
     Args:
-        sizes: the channels of every range, in x's order: 1 to 16 numbers, each at least 1, that add up to dim.
+        sizes: the number of channels of every range, in the order of x: 1 to 16 numbers of at least 1 that add up to
+            dim.
         out: for every range an array (size, total) of x's dtype and any strides, or None.
 
     Returns:
@@ -133,8 +133,8 @@ def causal_conv1d_qkv_split(
     `causal_conv1d_varlen_fn`, and:
 
     Args:
-        num_q_heads, num_k_heads, num_v_heads: heads, each at least 1.
-        head_q, head_k, head_v: channels of a head; x has num_q_heads * head_q + num_k_heads * head_k + num_v_heads *
+        num_q_heads, num_k_heads, num_v_heads: numbers of heads, each at least 1.
+        head_q, head_k, head_v: channels per head; dim is num_q_heads * head_q + num_k_heads * head_k + num_v_heads *
             head_v.
         qk_l2norm: divide every head y of q and k, after the activation, by sqrt(sum of y * y + l2norm_eps), computed in
             float32 (Yang et al., "Gated Delta Networks", 2024).
@@ -145,22 +145,22 @@ def causal_conv1d_qkv_split(
         q, k and v, each (1, total, heads, head_dim), contiguous.
     """
     inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    form = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, qk_l2norm, l2norm_eps)
-    q, k, v = _run(form, inputs, out, activation, pad_slot_id)
+    split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, qk_l2norm, l2norm_eps)
+    q, k, v = _run(split, inputs, out, activation, pad_slot_id)
     return q, k, v
 
 
 def _run(
-    form: Form, inputs: tuple[Any, ...], out: Sequence[Any] | None, activation: str | None, pad_slot_id: int
+    split: Split, inputs: tuple[Any, ...], out: Sequence[Any] | None, activation: str | None, pad_slot_id: int
 ) -> tuple[Any, ...]:
     checks.activation(activation)
     checks.integer("pad_slot_id", pad_slot_id)
-    options = (form, activation is not None, pad_slot_id)
-    return tuple(_packed(inputs + form.given_outs(out), options, form.names))
+    options = (split, activation is not None, pad_slot_id)
+    return tuple(_packed(inputs + split.given_outs(out), options, split.names))
 
 
-def _check(given: Layouts, form: Form, silu: bool, pad_slot_id: int) -> Checked[Operands]:
-    x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, *outs = given.values()
+def _check(given: Layouts, split: Split, silu: bool, pad_slot_id: int) -> Checked[Operands]:
+    x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, *_ = given.values()
     assert x is not None
     checks.rank("x", x.shape, "dim, total")
     checks.dtype("x", x.dtype, FLOATS)
@@ -188,31 +188,16 @@ def _check(given: Layouts, form: Form, silu: bool, pad_slot_id: int) -> Checked[
         checks.dtype("conv_states", conv_states.dtype, FLOATS)
         checks.pool("conv_states", conv_states.shape, dim, weight.shape[1], count if cache_indices is None else 0)
 
-    order = (0, 1, 2, 3) if form.has_heads else order_like(x)
-    results = {}
-    for argument, out, (heads, head_dim) in zip(form.names, outs, form.heads(dim), strict=True):
-        shape = (1, total, heads, head_dim) if form.has_heads else (heads * head_dim, total)
-        if out is not None:
-            checks.dtype(argument, out.dtype, (x.dtype,))
-            axes = "1, total of x, heads, head_dim" if form.has_heads else "channels, total of x"
-            checks.shape(argument, out.shape, shape, axes)
-        results[argument] = out or dense(shape, order, x)
+    axes = "1, total of x, heads, head_dim" if split.has_heads else "channels, total of x"
+    results = split.results(given, x, (), (total,), axes)
+    outs = tuple(split.by_head(out, (), (total,)) for out in results.values())
     pool = (conv_states, query_start_loc, cache_indices, has_initial_state)
-    by_head = tuple(map(_by_head, results.values()))
-    operands = Operands(x, weight, bias, *pool, by_head, form, silu, pad_slot_id)
+    operands = Operands(x, weight, bias, *pool, outs, split, silu, pad_slot_id)
     return Checked(operands, results, updated=("conv_states",))
 
 
-def _by_head(out: Layout) -> Layout:
-    """An output as the kernels take it: (total, heads, head_dim)."""
-    if len(out.shape) == 4:
-        return out._replace(shape=out.shape[1:], strides=out.strides[1:])
-    (channels, total), (channel_stride, token_stride) = out.shape, out.strides
-    return out._replace(shape=(total, 1, channels), strides=(token_stride, 0, channel_stride))
-
-
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
-    """ValueError when what index arrays contain cannot be right."""
+    """Raise ValueError for contents of index arrays that cannot be right."""
     total = o.x.shape[1]
     starts = np.array([0, total]) if o.query_start_loc is None else read("query_start_loc")
     checks.boundaries("query_start_loc", starts, total)
@@ -222,19 +207,10 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
-    inputs = {name: array for name, array in arrays.items() if name not in o.form.names}
+    inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
     activation = "silu" if o.silu else None
     result, states = reference.causal_conv1d_varlen_fn(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
-    begin = 0
-    for number, (name, (heads, head_dim)) in enumerate(zip(o.form.names, o.form.heads(len(result)), strict=True)):
-        out = arrays[name]
-        values = result[begin : begin + heads * head_dim]
-        begin += heads * head_dim
-        if o.form.has_heads:
-            values = values.T.reshape(out.shape)
-        if number < o.form.normalized:
-            values = reference.l2norm(values, o.form.eps)
-        out[...] = values.astype(out.dtype)
+    o.split.write(result, arrays)
     if states is not None:
         arrays["conv_states"][...] = states
 

@@ -1,13 +1,26 @@
-"""Workloads of the causal convolutions of whole sequences."""
+"""Sample calls of the causal convolutions: a maker for each public function, and sizes for tables and for checks."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from cuconv.runtime.batches import lengths
 from cuconv.runtime.dtypes import BOOL, INT32, DType
-from cuconv.runtime.workload import CHANNELS, TOKENS, Array, Cut, Workload, choice, element_of, scattered, spread
+from cuconv.runtime.workload import (
+    CHANNELS,
+    TOKENS,
+    Array,
+    Cut,
+    Rows,
+    Workload,
+    choice,
+    element_of,
+    numbered,
+    scattered,
+    spread,
+)
 
 
 def parts_of(parts: str) -> tuple[int, ...]:
@@ -67,10 +80,38 @@ def causal_conv1d_fn(
         "causal_conv1d_fn",
         sizes,
         {"x": x, **filter_arrays(dim, width, element, bias)},
-        (x,),
+        {"out": x},
         activation(silu),
-        cuts={"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "out0": (1, kept)},
+        cuts={"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "out": (1, kept)},
     )
+
+
+def causal_conv1d_bwd(
+    batch: int = 1, dim: int = 2048, seqlen: int = 2048, width: int = 4, dtype: str = "bfloat16",
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True, states: bool = False,
+) -> Workload:  # fmt: skip
+    """The gradients of the convolution of (batch, dim, seqlen)."""
+    sizes = dict(locals())
+    forward = causal_conv1d_fn(batch, dim, seqlen, width, dtype, contiguous, bias, silu)
+    x, element = forward.arrays["x"], element_of(dtype)
+    arrays, outs = {**forward.arrays, "dout": x}, _parameter_gradients(x, dim, width, element, bias)
+    cuts = {**forward.cuts, "dout": forward.cuts["x"], **_parameter_cuts(dim), "dx": forward.cuts["x"]}
+    if states:
+        state = Array((batch, dim, width - 1), element, x.order)
+        arrays |= {"initial_states": state, "dfinal_states": state}
+        outs["dinitial_states"] = state
+        cuts |= dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), (1, spread(dim)))
+    return Workload("causal_conv1d_bwd", sizes, arrays, outs, activation(silu), cuts=cuts)
+
+
+def _parameter_gradients(x: Array, dim: int, width: int, element: DType, bias: bool) -> dict[str, Array]:
+    """The results of a backward convolution but those of states."""
+    filters = filter_arrays(dim, width, element, bias)
+    return {"dx": x, **{f"d{name}": array for name, array in filters.items()}}
+
+
+def _parameter_cuts(dim: int) -> dict[str, Cut]:
+    return dict.fromkeys(("dweight", "dbias"), (0, spread(dim)))
 
 
 def packed(
@@ -105,8 +146,28 @@ def causal_conv1d_varlen_fn(
     sizes = dict(locals())
     arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias)
     x = arrays["x"]
-    cuts["out0"] = cuts["x"]
-    return Workload("causal_conv1d_varlen_fn", sizes, arrays, (x,), activation(silu), ("conv_states",), cuts=cuts)
+    cuts["out"] = cuts["x"]
+    return Workload("causal_conv1d_varlen_fn", sizes, arrays, {"out": x}, activation(silu), ("conv_states",), cuts=cuts)
+
+
+def causal_conv1d_varlen_bwd(
+    sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
+    bias: bool = True, silu: bool = True,
+) -> Workload:  # fmt: skip
+    """The gradients of packed sequences that each start from a state of its own."""
+    sizes = dict(locals())
+    element = element_of(dtype)
+    arrays, cuts = packed(sequences, dim, width, element, contiguous, bias)
+    pool, x = arrays.pop("conv_states"), arrays["x"]
+    n, kept = pool.shape[0], cuts.pop("conv_states")
+    arrays["dout"] = x
+    arrays["initial_states"] = replace(pool, touched=None)
+    arrays["dfinal_states"] = Array((n, dim, width - 1), element, pool.order)
+    outs = _parameter_gradients(x, dim, width, element, bias)
+    outs["dinitial_states"] = Array((n, dim, width - 1), element, pool.order)
+    cuts |= {"dout": cuts["x"], "dx": cuts["x"], **_parameter_cuts(dim)}
+    cuts |= dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), kept)
+    return Workload("causal_conv1d_varlen_bwd", sizes, arrays, outs, activation(silu), cuts=cuts)
 
 
 def causal_conv1d_split(
@@ -118,12 +179,12 @@ def causal_conv1d_split(
     split = parts_of(parts)
     arrays, cuts = packed(sequences, sum(split), width, element_of(dtype), contiguous, bias)
     x = arrays["x"]
-    outs = tuple(Array((size, x.shape[1]), x.dtype, x.order) for size in split)
+    outs = numbered(Array((size, x.shape[1]), x.dtype, x.order) for size in split)
     starts = (0, *accumulate(split))
     chosen = [spread(size, 8) for size in split]
     kept = tuple(start + i for start, some in zip(starts, chosen, strict=False) for i in some)
     cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()}
-    cuts |= {f"out{i}": (0, some) for i, some in enumerate(chosen)}
+    cuts |= numbered((0, some) for some in chosen)
     options = {"sizes": split, **activation(silu)}
     cut_options = {"sizes": tuple(map(len, chosen))}
     return Workload(
@@ -141,9 +202,9 @@ def causal_conv1d_qkv_split(
     dim = sum(count * size for count, size in head_shapes(options))
     arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias)
     x = arrays["x"]
-    outs = tuple(Array((1, x.shape[1], *shape), x.dtype) for shape in head_shapes(options))
+    outs = numbered(Array((1, x.shape[1], *shape), x.dtype) for shape in head_shapes(options))
     kept, cut_options = first_heads(options)
-    cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()} | {f"out{i}": (2, (0,)) for i in range(3)}
+    cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()} | numbered([(2, (0,))] * 3)
     options = {**options, "qk_l2norm": l2norm}
     return Workload(
         "causal_conv1d_qkv_split", sizes, arrays, outs, options, ("conv_states",), cuts=cuts, cut_options=cut_options
@@ -164,9 +225,9 @@ def causal_conv1d_varlen_states(
             "x": Array((sum(counts), dim), element, touched=tokens * dim),
             "cu_seqlens": Array((len(counts) + 1,), INT32, values=(0, *accumulate(counts))),
         },
-        (Array((len(counts), dim, state_len), element, (0, 2, 1)),),
+        {"out": Array((len(counts), dim, state_len), element, (0, 2, 1))},
         {"state_len": state_len},
-        cuts={"x": (1, kept), "out0": (1, kept)},
+        cuts={"x": (1, kept), "out": (1, kept)},
     )
 
 
@@ -204,8 +265,8 @@ def causal_conv1d_update(
     """A decode step of the convolution."""
     sizes = dict(locals())
     arrays, cuts = step(batch, dim, tokens, width, element_of(dtype), contiguous, bias)
-    cuts["out0"] = cuts["x"]
-    outs = (arrays["x"],)
+    cuts["out"] = cuts["x"]
+    outs = {"out": arrays["x"]}
     return Workload("causal_conv1d_update", sizes, arrays, outs, activation(silu), ("conv_state",), cuts=cuts)
 
 
@@ -217,11 +278,11 @@ def causal_conv1d_update_split(
     sizes = dict(locals())
     split, element = parts_of(parts), element_of(dtype)
     arrays, cuts = step(batch, sum(split), 1, width, element, contiguous, bias)
-    outs = tuple(Array((batch, size), element) for size in split)
+    outs = numbered(Array((batch, size), element) for size in split)
     chosen = [spread(size, 8) for size in split]
     kept = tuple(start + i for start, some in zip((0, *accumulate(split)), chosen, strict=False) for i in some)
     cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()}
-    cuts |= {f"out{i}": (1, some) for i, some in enumerate(chosen)}
+    cuts |= numbered((1, some) for some in chosen)
     options = {"sizes": split, **activation(silu)}
     cut_options = {"sizes": tuple(map(len, chosen))}
     return Workload(
@@ -238,10 +299,117 @@ def causal_conv1d_update_qkv_split(
     numbers, element = heads_of(heads), element_of(dtype)
     dim = sum(count * size for count, size in head_shapes(numbers))
     arrays, cuts = step(batch, dim, 1, width, element, contiguous, bias)
-    outs = tuple(Array((batch, *shape), element) for shape in head_shapes(numbers))
+    outs = numbered(Array((batch, *shape), element) for shape in head_shapes(numbers))
     kept, cut_options = first_heads(numbers)
-    cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()} | {f"out{i}": (1, (0,)) for i in range(3)}
+    cuts = {name: (axis, kept) for name, (axis, _) in cuts.items()} | numbered([(1, (0,))] * 3)
     return Workload(
         "causal_conv1d_update_qkv_split", sizes, arrays, outs, {**numbers, **activation(silu)}, ("conv_state",),
         cuts=cuts, cut_options=cut_options,
     )  # fmt: skip
+
+
+_BOTH = (CHANNELS, TOKENS)
+
+REPORT: Rows = {
+    "causal_conv1d_fn": tuple(
+        {"batch": batch, "dim": dim, "seqlen": seqlen, "dtype": dtype, "contiguous": contiguous}
+        for batch, dim, seqlen, dtype in (
+            (1, 2048, 2048, "bfloat16"),
+            (8, 4096, 2048, "bfloat16"),
+            (8, 5120, 2048, "float16"),
+            (8, 2048, 2048, "float32"),
+            (1, 8192, 65536, "bfloat16"),
+            (4096, 512, 64, "bfloat16"),
+            (1, 16, 2**20, "bfloat16"),
+            (8, 4096, 1000, "bfloat16"),
+            (8, 4096, 2047, "bfloat16"),
+            (1, 8192, 1100, "bfloat16"),
+            (8, 4100, 2048, "bfloat16"),
+        )
+        for contiguous in _BOTH
+    ),
+    "causal_conv1d_bwd": tuple(
+        {"batch": batch, "dim": dim, "seqlen": seqlen, "dtype": dtype, "contiguous": contiguous}
+        for batch, dim, seqlen, dtype in (
+            (1, 2048, 2048, "bfloat16"),
+            (8, 4096, 2048, "bfloat16"),
+            (64, 1536, 512, "bfloat16"),
+            (1, 8192, 65536, "bfloat16"),
+            (512, 512, 64, "bfloat16"),
+            (8, 2048, 2048, "float32"),
+            (8, 4096, 2048, "float16"),
+            (1, 16, 2**20, "bfloat16"),
+        )
+        for contiguous in _BOTH
+    ),
+    "causal_conv1d_varlen_bwd": (
+        *({"sequences": spec} for spec in ("1x8192", "16x512", "512in8192")),
+        {"sequences": "16x512", "contiguous": TOKENS},
+    ),
+    "causal_conv1d_varlen_fn": (
+        *({"sequences": spec} for spec in ("1x8192", "16x512", "4096+16x256", "7800+392x1", "512in8192", "2048x1")),
+        {"sequences": "16x512", "dtype": "float32"},
+        *({"sequences": spec, "contiguous": TOKENS} for spec in ("16x512", "512in8192")),
+    ),
+    "causal_conv1d_split": ({"sequences": "16x512"},),
+    "causal_conv1d_qkv_split": (
+        *({"sequences": f"1x{tokens}"} for tokens in (512, 2048, 4096, 8192, 16384)),
+        {"sequences": "1x8192", "l2norm": True},
+    ),
+    "causal_conv1d_varlen_states": ({"sequences": "512x16"},),
+    "causal_conv1d_update": (
+        *(
+            {"batch": batch, "dim": dim, "contiguous": contiguous}
+            for batch, dim in ((1, 6144), (8, 6144), (64, 10240), (256, 10240), (1024, 10240))
+            for contiguous in _BOTH
+        ),
+        *({"batch": 256, "dim": 10240, "dtype": "float32", "contiguous": contiguous} for contiguous in _BOTH),
+        {"batch": 64, "dim": 8192, "tokens": 4},
+    ),
+    "causal_conv1d_update_split": ({"batch": 256},),
+    "causal_conv1d_update_qkv_split": ({"batch": 256},),
+}
+"""The sizes that tables and pictures show, by function."""
+
+SMALL: Rows = {
+    "causal_conv1d_fn": (
+        *(
+            {"batch": 2, "dim": 70, "seqlen": seqlen, "width": width, "contiguous": contiguous}
+            for contiguous in _BOTH
+            for seqlen, width in ((1029, 4), (64, 3), (63, 2))
+        ),
+        {"batch": 2, "dim": 64, "seqlen": 200, "width": 16, "bias": False, "silu": False},
+    ),
+    "causal_conv1d_bwd": (
+        *(
+            {"batch": 3, "dim": 70, "seqlen": seqlen, "width": width, "contiguous": contiguous, "states": width == 3}
+            for contiguous in _BOTH
+            for seqlen, width in ((1029, 4), (64, 3), (63, 2))
+        ),
+        {"batch": 2, "dim": 64, "seqlen": 200, "width": 16, "bias": False, "silu": False},
+    ),
+    "causal_conv1d_varlen_bwd": tuple(
+        {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous}
+        for contiguous in _BOTH
+        for width in (2, 4)
+    ),
+    "causal_conv1d_varlen_fn": tuple(
+        {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous}
+        for contiguous in _BOTH
+        for width in (2, 4)
+    ),
+    "causal_conv1d_split": ({"sequences": "70+0+1+33", "parts": "100,30,30"},),
+    "causal_conv1d_qkv_split": tuple(
+        {"sequences": "70+0+1+33", "heads": heads, "l2norm": l2norm}
+        for heads, l2norm in (("2x64,2x64,4x32", False), ("2x64,2x64,4x32", True), ("3x7,3x7,2x11", False))
+    ),
+    "causal_conv1d_varlen_states": ({"sequences": "70+0+1+33", "dim": 136},),
+    "causal_conv1d_update": tuple(
+        {"batch": 5, "dim": 136, "tokens": tokens, "width": width, "contiguous": contiguous}
+        for contiguous in _BOTH
+        for tokens, width in ((1, 4), (1, 3), (3, 4))
+    ),
+    "causal_conv1d_update_split": ({"batch": 5, "parts": "100,30,30"},),
+    "causal_conv1d_update_qkv_split": ({"batch": 5, "heads": "2x64,2x64,4x32"},),
+}
+"""Quick sizes, odd in every way that matters, by function: what checks run."""

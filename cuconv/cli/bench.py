@@ -17,6 +17,7 @@ from cuconv.bench.models import MODELS
 from cuconv.bench.peers.found import LIBRARIES, Loaded, find, libraries, versions
 from cuconv.bench.results import OURS, Header, Host, Kernel, Row
 from cuconv.bench.workloads import REPORT, of_model, workloads
+from cuconv.cli.arguments import path
 from cuconv.cli.console import CANNOT, OK, WRONG, CannotRun, Console
 from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.errors import message
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
     parser.add_argument("--quick", action="store_true", help="fewer replays")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="add the results to this file of JSON lines")
+    parser.add_argument("--output", metavar="FILE", type=path, help="add the results to this file of JSON lines")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _arch(text: str) -> str:
-    name = f"sm_{text}" if text.isdecimal() else text
+    name = f"sm_{text}" if text.isascii() and text.isdecimal() else text
     if not cache.ARCH_FOLDER.fullmatch(name):
         raise argparse.ArgumentTypeError(f"got {text!r}; wanted an architecture such as sm_90 or compute_90")
     return name

@@ -15,6 +15,7 @@ from cuconv.bench.checking import DTYPES, MIXED, Case, DeviceLost, Row, Runner, 
 from cuconv.bench.compiling import compile_all, kernels_of
 from cuconv.bench.gpus import Gpu, present
 from cuconv.bench.makers import MAKERS
+from cuconv.cli.arguments import whole
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
 from cuconv.runtime.errors import message
 
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--op", action="append", choices=list(MAKERS), metavar="NAME", help="check this function; may be repeated"
     )
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="check this dtype; may be repeated")
-    parser.add_argument("--device", type=int, metavar="N", help="check this GPU, not all that are visible")
+    parser.add_argument("--device", type=whole(0), metavar="N", help="check this GPU, not all that are visible")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

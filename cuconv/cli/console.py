@@ -2,23 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import shutil
 import sys
 from typing import Any, TextIO
 
 OK, WRONG, USAGE, CANNOT = 0, 1, 2, 3
-"""Exit codes: all is well · a result or a file is wrong, or something is missing · the command line makes no sense ·
-this machine cannot do it.
+"""Exit codes, in this order: all is well; a result or a file is wrong, or something is missing; the command line makes
+no sense; this machine cannot do it.
 """
+
+READER_GONE = 128 + 13
+"""Exit code of a command whose output nobody reads any more: that of a program that SIGPIPE ends, as a shell shows it.
+"""
+
+_ASCII = str.maketrans({"…": "...", "×": "x", "–": "-", "·": "-", "µ": "u"})
+"""Replacements for what an ASCII terminal cannot show."""
+
+_MOST_COLUMNS, _BAR = 110, 30
+"""Characters of a line of progress, and of the bar in it, on a wide terminal."""
 
 
 class CannotRun(Exception):
     """A command's work is impossible on this machine; the text says why and what would help."""
 
 
+def open_closed_streams() -> None:
+    """Open the standard streams that were closed when the process began: what is written to them is lost.
+
+    Else the next file that is opened takes the number of one, and gets what libraries write to that stream.
+    """
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        number = os.open(os.devnull, os.O_RDWR)
+        while number <= 2:
+            os.set_inheritable(number, True)
+            number = os.open(os.devnull, os.O_RDWR)
+        os.close(number)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+def discard(stream: TextIO) -> None:
+    """Lose what a stream still holds and what follows. Else Python, which flushes it at its end, would complain."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def flush_or_discard(stream: TextIO) -> None:
+    """Write what a stream still holds, or lose it where it cannot be written."""
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
 class Console:
-    """Standard output in one of two forms."""
+    """Standard output in one of two forms, and standard error for all that is no result."""
 
     def __init__(self, is_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.is_json = is_json
@@ -29,20 +75,30 @@ class Console:
         """A line for people."""
         if not self.is_json:
             self._clear()
-            print(text, file=self._out, flush=True)
+            print(_shown(text, self._out), file=self._out, flush=True)
 
     def progress(self, done: int, total: int, what: str) -> None:
         """How far a long command is: one line that is written over, on a terminal's standard error only."""
         if self._err.isatty():
-            filled = 30 * done // max(1, total)
-            print(f"\r\033[K[{'#' * filled}{' ' * (30 - filled)}] {done}/{total} {what}"[:110], end="", file=self._err)
-            self._err.flush()
+            # A line that wraps could not be wiped. The last column stays free, where some terminals wrap already.
+            columns = min(_MOST_COLUMNS, _columns(self._err) - 1)
+            bar = min(_BAR, columns // 3)
+            filled = bar * done // max(1, total)
+            text = f"[{'#' * filled}{' ' * (bar - filled)}] {done}/{total} {what}"
+            self._tell(f"\r\033[K{text[:columns]}", end="")
             self._bar = True
 
     def _clear(self) -> None:
         if self._bar:
-            print("\r\033[K", end="", file=self._err, flush=True)
+            self._tell("\r\033[K", end="")
             self._bar = False
+
+    def _tell(self, text: str, end: str = "\n") -> None:
+        # Whether anyone reads standard error must not change what a command does.
+        try:
+            print(_shown(text, self._err), end=end, file=self._err, flush=True)
+        except OSError:
+            discard(self._err)
 
     def finish(self, value: Any) -> None:
         """The command's one JSON value."""
@@ -53,15 +109,33 @@ class Console:
     def note(self, text: str) -> None:
         """A line that is no result, such as what is logged: on standard error in both forms."""
         self._clear()
-        print(text, file=self._err, flush=True)
+        self._tell(text)
 
     def error(self, text: str) -> None:
         """Why the command failed."""
         self.note(f"cuconv: {text}")
 
 
+def _columns(terminal: TextIO) -> int:
+    """The width of a terminal in characters, which need not be standard output's."""
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns or shutil.get_terminal_size().columns
+    except (OSError, ValueError):
+        return shutil.get_terminal_size().columns
+
+
+def _shown(text: str, stream: TextIO) -> str:
+    """A text as a stream can encode it."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
 class Log(logging.Handler):
-    """What the package logs, as notes."""
+    """Shows what the package logs as notes."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -72,7 +146,7 @@ class Log(logging.Handler):
 
 
 def size_text(nbytes: float) -> str:
-    """Bytes as people count them."""
+    """A number of bytes with three or four digits and a decimal unit, such as "5.3 GB"."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if nbytes < 1000 or unit == "GB":
             break

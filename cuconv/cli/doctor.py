@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from cuconv.cli import cuda_probes, kernel_probe
 from cuconv.cli.cache import REPAIR, is_stale
 from cuconv.cli.console import OK, WRONG, Console, size_text
-from cuconv.cli.finding import Finding, Probe, isolated, pip_install, reason_of
+from cuconv.cli.finding import (
+    NEEDED_PACKAGES,
+    Finding,
+    Probe,
+    absent_packages,
+    isolated,
+    pip_install,
+    reason_of,
+)
 from cuconv.jit import cache, contents, source
 
 VARIABLES = ("CUCONV_CACHE_DIR", "CUCONV_CHECK", "CUDA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_HOME")
 SCARCE = 100e6
-"""Bytes on the cache's disk below which it is worth a word."""
+"""Free bytes on the cache's disk below which the doctor says so."""
+
+ANOTHER_FOLDER = 'export CUCONV_CACHE_DIR="$HOME/another-folder"'
+"""The fix for a cache folder that this user cannot use."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +60,12 @@ def examine() -> Iterator[Finding]:
     with warnings.catch_warnings():
         # What CuPy warns of when it is imported is found out here, too.
         warnings.simplefilter("ignore")
+        absent = absent_packages()
         for subject, probe in PROBES.items():
-            yield from isolated(subject, probe)
+            if absent and subject in THROUGH_NUMPY:
+                yield Finding(subject, "note", f"not looked at without {' and '.join(absent)}")
+            else:
+                yield from isolated(subject, probe)
 
 
 def _installation() -> Iterator[Finding]:
@@ -71,9 +89,22 @@ def _installation() -> Iterator[Finding]:
     else:
         facts = {"digest": code.digest, "folder": str(source.folder())}
         yield Finding("device code", "ok", f"{len(code.files)} files in {facts['folder']}", facts=facts)
-    for package in ("numpy", "ml_dtypes"):
-        found = metadata.version(package)
-        yield Finding(package, "ok", found, facts={"version": found})
+    for package in NEEDED_PACKAGES:
+        yield _package(package)
+
+
+def _package(name: str) -> Finding:
+    """A Python package that every function needs."""
+    absent: dict[str, Any] = {"version": None}
+    if name in absent_packages():
+        return Finding(name, "missing", "not installed, and every function needs it", pip_install(name), absent)
+    try:
+        # One of them imports the other.
+        found = metadata.version(name) if absent_packages() else str(importlib.import_module(name).__version__)
+    except Exception as error:
+        fix = pip_install("--force-reinstall", name)
+        return Finding(name, "wrong", f"cannot be imported: {reason_of(error)}", fix, absent)
+    return Finding(name, "ok", found, facts={"version": found})
 
 
 def _cache() -> Iterator[Finding]:
@@ -87,9 +118,15 @@ def _cache() -> Iterator[Finding]:
     try:
         for folder in folders:
             cache.check_writable(folder)
+    except cache.Untrusted as error:
+        text = f"{root} is not used where other users could change it: {error.filename}: {error.strerror}"
+        is_ours = os.stat(error.filename).st_uid == os.geteuid()
+        fix = f"chmod -R go-w {shlex.quote(error.filename)}" if is_ours else ANOTHER_FOLDER
+        yield Finding("cache", "wrong", text, fix, facts)
+        return
     except OSError as error:
         text = f"{root} cannot be written, so that every process compiles its kernels again: {error}"
-        yield Finding("cache", "wrong", text, 'export CUCONV_CACHE_DIR="$HOME/another-folder"', facts)
+        yield Finding("cache", "wrong", text, ANOTHER_FOLDER, facts)
         return
     free = shutil.disk_usage(root).free
     text = f"{root} can be written, {size_text(free)} are free"
@@ -155,4 +192,7 @@ PROBES: dict[str, Probe] = {
     "compiling": kernel_probe.copy_kernel,
     "torch": _torch,
 }
-"""By what they are about; torch comes last, for it brings CUDA libraries of its own."""
+"""The doctor's probes by subject. The one of torch comes last, for importing it loads other CUDA libraries."""
+
+THROUGH_NUMPY = ("CuPy", "NVRTC", "GPU", "compiling")
+"""Subjects that are looked at by importing packages that need NumPy."""

@@ -11,6 +11,7 @@ from cuconv.bench import device
 from cuconv.bench.gpus import EMPTY_KERNEL, KNOWN, REFERENCE, Gpu, present
 from cuconv.bench.makers import MAKERS, parse
 from cuconv.bench.occupancy import occupancy
+from cuconv.cli.arguments import capability
 from cuconv.cli.console import OK, CannotRun, Console
 from cuconv.runtime.abstract import launches_of
 from cuconv.runtime.call import Launch
@@ -20,21 +21,14 @@ from cuconv.runtime.workload import Workload
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("op", choices=list(MAKERS), metavar="op", help=f"one of {', '.join(MAKERS)}")
-    parser.add_argument(
-        "--shape", default="", metavar="NAME=VALUE,...", help="sizes, dtype and layout, such as batch=8,dim=4096"
-    )
+    parser.add_argument("--shape", metavar="NAME=VALUE,...", help="sizes, dtype and layout, such as batch=8,dim=4096")
     parser.add_argument("--arch", type=capability, metavar="SM", help="compile for this, 90 or sm_90; else for the GPU")
     parser.add_argument("--gpu", choices=list(KNOWN), help="predict for this GPU; else the present one, or H200")
 
 
-def capability(text: str) -> int:
-    """The number of an architecture."""
-    return int(text.removeprefix("sm_"))
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
     """Explain one workload."""
-    workload = parse(options.op, options.shape)
+    workload = MAKERS[options.op]() if options.shape is None else parse(options.op, options.shape)
     launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
     gpu = _gpu(options.gpu)
     arch = _arch(options.arch, gpu)

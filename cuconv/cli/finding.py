@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -46,6 +47,15 @@ def isolated(subject: str, probe: Probe) -> Iterator[Finding]:
     except Exception as error:
         # Of any kind: a broken library fails in ways of its own.
         yield Finding(subject, "wrong", f"this could not be found out: {reason_of(error)}")
+
+
+NEEDED_PACKAGES = ("numpy", "ml_dtypes")
+"""Packages without which not even NumPy arrays can be computed."""
+
+
+def absent_packages() -> list[str]:
+    """The needed packages that are not installed."""
+    return [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def reason_of(error: BaseException) -> str:

@@ -9,9 +9,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
-from cuconv.bench.copy import Copy
 from cuconv.cli.finding import Finding, isolated, pip_install
 from cuconv.jit.build import build
 
@@ -47,6 +44,7 @@ def copy_kernel() -> Iterator[Finding]:
 
 
 def _compiled(capability: int) -> Finding:
+    from cuconv.bench.copy import Copy
     from cuconv.jit import nvrtc
 
     kernel = Copy()
@@ -69,6 +67,9 @@ def _compiled(capability: int) -> Finding:
 
 def _copied(number: int) -> Iterator[Finding]:
     import cupy
+    import numpy as np
+
+    from cuconv.bench.copy import Copy
 
     kernel = Copy()
     with cupy.cuda.Device(number):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,32 @@ from cuconv.jit.cache import Artifact
 from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.workload import Workload
+from cuconv.selective_scan.plan_varlen import LONG
 
-PREFILLS = (
-    *range(1, 9),
-    *(size + rest for size in (64, 128, 256, 512, 2048, 16384, 65528) for rest in (1, 2, 4, 8)),
+MOST_TOKENS, MOST_BATCH = 65536, 4096
+"""Tokens of the longest prefill, and sequences of the largest decode step, that a model is compiled for."""
+
+TOKENS = (
+    *range(1, 65),
+    *(
+        size + rest
+        for sizes in (range(64, 512, 16), range(512, 4096, 128), range(4096, MOST_TOKENS, 4096))
+        for size in sizes
+        for rest in (1, 2, 4, 8)
+    ),
+    MOST_TOKENS,
 )
-BATCHES = tuple(2**power for power in range(13))
-"""Short and long, of every alignment: a model's other prefills and decode steps need no other kernels than these."""
+"""Tokens of prefills: the kernel depends on their alignment, on thresholds of up to 512 tokens, on how evenly vectors
+fill tiles of up to 4096 tokens, and on how many sequences of 4096 tokens there may be among packed ones.
+"""
+
+SHORT = 64
+"""Tokens of each of many packed sequences: few enough for every kernel of short ones."""
+
+BATCHES = (*range(1, 65), *(2**power * part // 8 for power in range(6, 12) for part in range(9, 17)))
+"""Sequences of decode steps: each number up to 64, and 8 numbers between each power of two and the next."""
 
 COVERED = """\
 Which kernel a call takes depends on its dtypes, widths, sizes, strides and alignments. Compiled is what the shapes
@@ -118,8 +135,9 @@ def choose(options: argparse.Namespace) -> Iterator[Workload]:
             yield from _shaped(options, dtype)
             continue
         if not options.width:
-            for model in options.model or MODELS:
-                yield from (each for each in calls_of(model, dtype) if each.function in functions)
+            # Several models have layers of the same shape.
+            for model in {MODELS[name]: name for name in options.model or MODELS}.values():
+                yield from calls_of(model, dtype, functions)
         if not options.model:
             for function in functions:
                 for sizes in _widths(options, function):
@@ -144,13 +162,26 @@ def _widths(options: argparse.Namespace, function: str) -> list[dict[str, Any]]:
     return [{"width": width} for width in options.width] if options.width and has_width else [{}]
 
 
-def calls_of(model: str, dtype: str) -> Iterator[Workload]:
-    """What a model's prefills and decode steps call."""
-    prefills = (of_model(model, dtype, tokens, ()) for tokens in PREFILLS)
-    for workload in chain(*prefills, of_model(model, dtype, 1, BATCHES)):
+def calls_of(model: str, dtype: str, functions: Container[str] = MAKERS) -> Iterator[Workload]:
+    """Calls that together launch every kernel of these functions in a model's prefills and decode steps."""
+    packed = [function for function in MAKERS if function in functions and "sequences" in MAKERS[function]().sizes]
+    for tokens in TOKENS:
+        yield from of_model(model, dtype, tokens, (), str(tokens), functions)
+        yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, SHORT)), packed)
+    # The shape of a scan's tiles depends on the number of packed sequences, and not monotonically.
+    scans = [function for function in packed if function.startswith("selective_scan")]
+    for count in range(1, MOST_TOKENS // LONG + 1):
+        yield from of_model(model, dtype, count * LONG, (), _lengths(count * LONG, count), scans)
+    decode = [function for function in MAKERS if function in functions and "batch" in MAKERS[function]().sizes]
+    for workload in of_model(model, dtype, 1, BATCHES, functions=decode):
         yield workload
-        if workload.function == "selective_state_update":
+        if "state_dtype" in workload.sizes:
             yield MAKERS[workload.function](**{**workload.sizes, "state_dtype": "float32"})
+
+
+def _lengths(tokens: int, count: int) -> str:
+    """`count` packed sequences with `tokens` in all. The last has them: no kernel depends on how they are divided."""
+    return f"{count - 1}x0+{tokens}" if count > 1 else str(tokens)
 
 
 def _row(kernel: Kernel, arch: str, found: Artifact | Exception, root: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import NamedTuple
 
 from cuconv.jit.source import Source
@@ -16,8 +17,8 @@ SCALARS = {"int": "i4", "unsigned": "u4", "index_t": "i8", "float": "f4"}
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
-_DATA_MEMBER = re.compile(r"(?P<type>(?:const )?\w+(?P<pointer>\s*\*)?)\s*\b(?P<name>\w+)(?:\[(?P<count>\d+)\])?")
-_CONSTANT = re.compile(r"static constexpr int (\w+) = (\d+);")
+_DATA_MEMBER = re.compile(r"(?P<type>(?:const )?\w+(?P<pointer>\s*\*)?)\s*\b(?P<name>\w+)(?:\[(?P<count>[\w* ]+)\])?")
+_CONSTANT = re.compile(r"(?:static|inline) constexpr int (\w+) = (\d+);")
 
 
 class Field(NamedTuple):
@@ -50,6 +51,11 @@ def constants(source: Source, unit: str, name: str) -> Mapping[str, int]:
     return {constant: int(value) for constant, value in _CONSTANT.findall(_body(_code(source, unit), name))}
 
 
+def constant(source: Source, file: str, name: str) -> int:
+    """The value of a literal `inline constexpr int` of a header."""
+    return int(dict(_CONSTANT.findall(_code(source, file)))[name])
+
+
 def _code(source: Source, file: str) -> str:
     return _COMMENT.sub("", source.files[file])
 
@@ -80,9 +86,15 @@ def _data_members(code: str, name: str) -> Iterator[re.Match[str]]:
         yield match
 
 
+def _length(code: str, product: str) -> int:
+    """The value of a product of literal numbers and of constants that the code declares, as in `4 * kMaxRanges`."""
+    constants = dict(_CONSTANT.findall(code))
+    return prod(int(constants.get(factor, factor)) for factor in map(str.strip, product.split("*")))
+
+
 def _fields(code: str, name: str) -> Iterator[Field]:
     for match in _data_members(code, name):
-        kind, count = match["type"].strip(), int(match["count"] or 1)
+        kind, count = match["type"].strip(), _length(code, match["count"] or "1")
         if match["pointer"]:
             yield Field(match["name"], "", count)
         elif kind in SCALARS:

@@ -37,11 +37,17 @@ Arrays = Mapping[str, Any]
 
 
 class Launch(NamedTuple):
-    """A kernel, how it is launched, and its arguments behind the pointers."""
+    """One kernel launch of a call."""
 
     kernel: Kernel
     config: LaunchConfig
     numbers: bytes
+    """The bytes of the kernel's argument struct behind its pointers."""
+
+    @classmethod
+    def packed(cls, kernel: Kernel, config: LaunchConfig, **numbers: object) -> Launch:
+        """A launch with these fields in the argument struct, behind the pointers."""
+        return cls(kernel, config, kernel.params.pack_numbers(**numbers))
 
 
 class Plan(NamedTuple):
@@ -194,7 +200,8 @@ def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> list[
         order.append(places.get(name, -1))
     while order and order[-1] < 0:
         order.pop()
-    return None if order == list(range(len(arguments))) else order
+    # A call with scratch has one pointer more than it has arguments.
+    return None if order == list(range(len(arguments))) and not has_scratch else order
 
 
 class Operation(Generic[Operands]):

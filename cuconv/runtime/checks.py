@@ -11,7 +11,7 @@ import numpy as np
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
 from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.launch import MAX_DIVIDEND
-from cuconv.runtime.layout import Layout, View
+from cuconv.runtime.layout import HOST, Layout, View
 
 
 def rank(argument: str, shape: tuple[int, ...], axes: str) -> None:
@@ -84,13 +84,13 @@ def device(argument: str, got: int, wanted: int, first: str) -> None:
 
 
 def on_gpu(argument: str, got: int, hint: str) -> None:
-    """The array is on a CUDA device."""
-    if got < 0:
+    """The array is on a CUDA device, or on the GPU that a plan assumes."""
+    if got == HOST:
         raise ValueError(message(argument, _device(got), f"a CUDA device ({hint})"))
 
 
 def _device(number: int) -> str:
-    return "an array on the CPU" if number < 0 else f"an array on CUDA device {number}"
+    return "an array on the CPU" if number == HOST else f"an array on CUDA device {number}"
 
 
 def not_self_overlapping(argument: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:

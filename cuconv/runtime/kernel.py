@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
@@ -149,6 +150,8 @@ class Kernel(Declared):
 def _cpp(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}::{value.value}"
     return value.cpp if isinstance(value, DType) else str(value)
 
 

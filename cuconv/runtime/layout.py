@@ -1,27 +1,31 @@
-"""Where an array's elements lie, as a value."""
+"""Layouts: where an array's elements lie, as a value."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import NamedTuple
 
-from cuconv.runtime.dtypes import DType
+from cuconv.runtime.dtypes import INT64, DType
 
 HOST = -1
 """The device number of the CPU."""
 
 ALIGNMENT = 16
-"""Layouts know an address modulo this many bytes, the widest access of a thread."""
+"""Bytes modulo which a layout knows an address: the widest access of a thread."""
 
 
 class Layout(NamedTuple):
-    """All that decides how an array is processed, so a hashable key; strides in elements, offset in bytes."""
+    """What decides how an array is processed, as a hashable key."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    """In elements."""
     dtype: DType | str
+    """A dtype that kernels know, or the name of another one."""
     device: int
+    """The number of a CUDA device, or HOST."""
     offset: int
+    """The first element's address in bytes, modulo ALIGNMENT."""
 
     @property
     def size(self) -> int:
@@ -33,7 +37,7 @@ class Layout(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The bytes that the elements cover, from the first element's address: (begin, end), equal when empty."""
+        """The bytes that the elements cover, counted from the first element: (begin, end), equal when there is none."""
         if not self.size:
             return 0, 0
         reaches = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
@@ -43,29 +47,50 @@ class Layout(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element, for a dtype of the table."""
+        """Bytes per element of a dtype that kernels know."""
         assert isinstance(self.dtype, DType)
         return self.dtype.itemsize
 
     @property
     def first(self) -> int:
-        """The first element's address in elements, modulo the alignment that layouts know."""
+        """The first element's address in elements, modulo ALIGNMENT bytes."""
         return self.offset // self.itemsize
 
     def active(self, *axes: int) -> list[int]:
-        """The strides along the axes that are longer than 1: the others' mean nothing."""
+        """The strides along those of the axes that are longer than 1: along the others no stride is ever taken."""
         return [self.strides[axis] for axis in axes if self.shape[axis] > 1]
+
+    def with_axis(self, axis: int) -> Layout:
+        """The same elements with a new axis of length 1 and stride 0 in front of an axis."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape.insert(axis, 1)
+        strides.insert(axis, 0)
+        return self._replace(shape=tuple(shape), strides=tuple(strides))
+
+
+def strides_or_zeros(layout: Layout | None, rank: int) -> tuple[int, ...]:
+    """Strides in elements, `rank` zeros for an array that is absent."""
+    return (0,) * rank if layout is None else layout.strides
+
+
+def index_numbers(**arrays: Layout | None) -> dict[str, object]:
+    """The fields of an argument struct for index arrays of one axis: `<name>_stride` and `<name>_is_int64` of each."""
+    numbers: dict[str, object] = {}
+    for name, layout in arrays.items():
+        (numbers[f"{name}_stride"],) = strides_or_zeros(layout, 1)
+        numbers[f"{name}_is_int64"] = layout is not None and layout.dtype is INT64
+    return numbers
 
 
 class View(NamedTuple):
-    """Where an array lies and how."""
+    """An array's first address and its layout."""
 
     pointer: int
     layout: Layout
 
 
 def dense_strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides without gaps, in elements, of axes in this order, the outermost first."""
+    """Strides in elements of an array without gaps and with its axes in this order, the outermost first."""
     strides = [0] * len(shape)
     extent = 1
     for axis in reversed(order):
@@ -81,9 +106,9 @@ def dense(shape: tuple[int, ...], order: tuple[int, ...], like: Layout) -> Layou
 
 @lru_cache(maxsize=4096)
 def stored(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """The shape, outermost axis first, of an array without gaps, and where each axis stands in it, None when in order.
+    """The shape in memory, outermost axis first, of an array without gaps, and the place of each axis in it.
 
-    Of two axes with one stride, the inner one has one element.
+    The places are None when the axes are in order. Where two axes have the same stride, the inner one has length 1.
     """
     axes = range(len(shape))
     order = sorted(axes, key=lambda axis: (-strides[axis], -shape[axis]))
@@ -91,13 +116,13 @@ def stored(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int,
 
 
 def is_channel_last(layout: Layout) -> bool:
-    """Whether (…, dim, tokens) has its channels contiguous and not its tokens."""
+    """Whether an array (…, dim, tokens) has contiguous channels and no contiguous tokens."""
     dim, length = layout.shape[-2:]
     dim_stride, length_stride = layout.strides[-2:]
     return dim > 1 and dim_stride == 1 and (length == 1 or length_stride != 1)
 
 
 def order_like(layout: Layout) -> tuple[int, ...]:
-    """The order of the axes, the outermost first, of a new (…, dim, n) beside this one."""
+    """The order of the axes, outermost first, of a new array (…, dim, n) beside one of (…, dim, tokens)."""
     *outer, dim, length = range(len(layout.shape))
     return (*outer, length, dim) if is_channel_last(layout) else (*outer, dim, length)

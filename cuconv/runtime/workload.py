@@ -1,12 +1,12 @@
-"""What a call is made on, as a value: shapes, strides, dtypes and ranges, but no memory yet."""
+"""A sample call as a value: the shapes, strides, dtypes and ranges of its arrays, without their memory."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,31 +18,33 @@ from cuconv.runtime.layout import dense_strides
 
 @dataclass(frozen=True)
 class Array:
-    """One argument: dense, its axes in an order of its own."""
+    """One argument: dense, with its axes in any order."""
 
     shape: tuple[int, ...]
     dtype: DType
     order: tuple[int, ...] | None = None
-    """The axes from the outermost to the contiguous one; as they come when None."""
-    tied: tuple[int, ...] = ()
-    """Axes along which all elements are one, with a stride of 0."""
+    """The axes from the outermost to the contiguous one; None where they are in order."""
+    broadcast: tuple[int, ...] = ()
+    """Axes with a stride of 0: all elements along them are the same one."""
     low: float = -1.0
+    """The least random number."""
     high: float = 1.0
+    """The largest random number."""
     values: tuple[int, ...] | None = None
-    """What index arrays hold; None for random numbers from low to high."""
+    """The contents of an index array; None for random numbers from low to high."""
     touched: int | None = None
-    """Elements that a call reads or writes, both counted; each once unless said otherwise."""
+    """Elements that a call reads plus elements that it writes; None where it moves every stored element once."""
 
     @property
     def stored(self) -> tuple[int, ...]:
-        """The shape in memory: an axis that is tied has one element."""
-        return tuple(1 if axis in self.tied else length for axis, length in enumerate(self.shape))
+        """The shape in memory: an axis that is broadcast has one element."""
+        return tuple(1 if axis in self.broadcast else length for axis, length in enumerate(self.shape))
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In elements."""
+        """Strides in elements."""
         dense = dense_strides(self.stored, self.axes)
-        return tuple(0 if axis in self.tied else stride for axis, stride in enumerate(dense))
+        return tuple(0 if axis in self.broadcast else stride for axis, stride in enumerate(dense))
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -51,27 +53,27 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes."""
+        """Bytes of memory that the array takes."""
         return prod(self.stored) * self.dtype.itemsize
 
     @property
     def bytes_moved(self) -> int:
-        """What a call at least moves of it."""
+        """The fewest bytes of the array that a call moves."""
         return self.nbytes if self.touched is None else self.touched * self.dtype.itemsize
 
     @property
     def abstract(self) -> AbstractArray:
-        """For a call that is only planned."""
+        """The array for a call that is only planned."""
         return AbstractArray(self.shape, self.strides, self.dtype)
 
     def host(self, seed: int) -> np.ndarray[Any, Any]:
-        """As a NumPy array of these strides."""
+        """A NumPy array with these strides."""
         if self.values is not None:
             dense = np.array(self.values, self.dtype.numpy).reshape(self.shape)
         else:
             drawn = np.random.default_rng(seed).uniform(self.low, self.high, [self.stored[axis] for axis in self.axes])
             dense = drawn.astype(self.dtype.numpy).transpose(np.argsort(self.axes).tolist())
-        return np.broadcast_to(dense, self.shape) if self.tied else dense
+        return np.broadcast_to(dense, self.shape) if self.broadcast else dense
 
 
 Cut = tuple[int, tuple[int, ...]]
@@ -84,61 +86,69 @@ class Workload:
 
     function: str
     sizes: Mapping[str, Any]
-    """The keyword arguments that it was made from."""
+    """The keyword arguments of the maker that described the call."""
     arrays: Mapping[str, Array]
-    """By argument, in the order of the function's parameters."""
-    outs: tuple[Array, ...]
-    """What `out=` takes."""
+    """Arrays by argument, in the order of the function's parameters."""
+    outs: Mapping[str, Array]
+    """Results in the order in which the function returns them, by the argument that takes them: "out", or "out[0]",
+    "out[1]", … where `out` takes a tuple.
+    """
     options: Mapping[str, Any] = field(default_factory=dict)
     """All arguments that are no arrays."""
     updated: tuple[str, ...] = ()
     """Arguments that are read and written in place."""
     exponentials: int = 0
-    """How many a selective scan computes: its other bound."""
+    """How many exponentials a selective scan computes, which bound it beside memory."""
     cuts: Mapping[str, Cut] = field(default_factory=dict)
-    """What to keep of every argument, and of the results under out0, out1 and so on, so that a call on what is kept
-    gives what is kept of the results: a part that the oracle does in a moment.
+    """The part of each argument and result that is compared where all of it would take the oracle too long: a call on
+    these parts of the arguments gives these parts of the results.
     """
     cut_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options that are others in the call on what is kept."""
+    """Options that differ in the call on those parts."""
 
     @property
     def title(self) -> str:
-        """What tells it from other workloads of the function."""
+        """All sizes, which tell the workload from others of the function."""
         return " ".join(f"{name}={value}" for name, value in self.sizes.items())
 
     @property
     def bytes_moved(self) -> int:
-        """The least traffic with the device's memory."""
-        return sum(array.bytes_moved for array in (*self.arrays.values(), *self.outs))
+        """The fewest bytes that a call moves to and from the device's memory."""
+        return sum(array.bytes_moved for array in (*self.arrays.values(), *self.outs.values()))
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Everything that a call writes: results, then arguments updated in place."""
+        return (*self.outs, *self.updated)
 
     def seed(self, name: str, number: int = 0) -> int:
-        """Of an array's random numbers: the same everywhere, another one for every array and every set of arrays."""
+        """The seed of an array's random numbers: the same on every machine, another one for every array and set."""
         return zlib.crc32(f"{self.function} {self.title} {name} {number}".encode())
 
     def call(self, arrays: Mapping[str, Any], outs: Sequence[Any] | None = None) -> dict[str, Any]:
-        """The keyword arguments of the call with these arrays."""
+        """The keyword arguments of the call with these arrays and, if given, these arrays for results."""
         arguments = {**arrays, **self.options}
-        if outs is not None:
-            arguments["out"] = tuple(outs) if self.is_split else outs[0]
+        for name, out in zip(self.outs, outs, strict=True) if outs is not None else ():
+            argument, bracket, _ = name.partition("[")
+            arguments[argument] = (*arguments.get(argument, ()), out) if bracket else out
         return arguments
 
-    @property
-    def is_split(self) -> bool:
-        """Whether the function returns several results, and takes as many in `out`."""
-        return self.function.endswith("split")
+    def named(self, returned: Any) -> dict[str, Any]:
+        """The results by name, out of what a call returned: None stands for one that was not wanted."""
+        results = returned if isinstance(returned, tuple) else (returned,)
+        return dict(zip(self.outs, (each for each in results if each is not None), strict=True))
 
     def abstract(self) -> dict[str, Any]:
         """The keyword arguments of a call that is only planned."""
         arrays = {name: array.abstract for name, array in self.arrays.items()}
-        return self.call(arrays, [array.abstract for array in self.outs])
+        return self.call(arrays, [array.abstract for array in self.outs.values()])
 
     def host(self, number: int = 0) -> dict[str, np.ndarray[Any, Any]]:
         """The arrays of a call as NumPy ones."""
         return {name: array.host(self.seed(name, number)) for name, array in self.arrays.items()}
 
     def cut(self, name: str, array: Any) -> Any:
-        """What is kept of an argument or a result; a copy, of NumPy or CuPy arrays."""
+        """The part of a NumPy or CuPy argument or result that is compared, as a copy."""
         if name not in self.cuts:
             return array
         axis, kept = self.cuts[name]
@@ -150,12 +160,23 @@ def spread(count: int, most: int = 32) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(i) for i in np.linspace(0, count - 1, min(count, most))))
 
 
+Value = TypeVar("Value")
+
+
+def numbered(values: Iterable[Value]) -> dict[str, Value]:
+    """Values by the names of results that `out` takes as a tuple: "out[0]", "out[1]", …"""
+    return {f"out[{number}]": value for number, value in enumerate(values)}
+
+
 CHANNELS, TOKENS = "channels", "tokens"
-"""The axis that is contiguous."""
+"""Which axis is contiguous."""
+
+Rows = Mapping[str, tuple[Mapping[str, Any], ...]]
+"""Sizes of workloads by public function."""
 
 
 def choice(name: str, got: str, *known: str) -> str:
-    """One of the known words."""
+    """`got`, which must be one of the known words."""
     if got not in known:
         raise ValueError(f"{name}: got {got!r}; wanted one of {', '.join(known)}")
     return got
@@ -167,6 +188,6 @@ def element_of(dtype: str, name: str = "dtype") -> DType:
 
 
 def scattered(count: int) -> tuple[int, ...]:
-    """Slots of a pool, every one once and none beside the one before."""
+    """All slots of a pool, each once, in an order in which no slot follows its neighbour."""
     half = ceil_div(count, 2)
     return tuple(index // 2 + half * (index % 2) for index in range(count))

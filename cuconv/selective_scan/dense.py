@@ -9,11 +9,11 @@ from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import ceil_div
-from cuconv.runtime.layout import dense, order_like
+from cuconv.runtime.layout import dense
 from cuconv.selective_scan import reference
-from cuconv.selective_scan.kernels import CHUNK
-from cuconv.selective_scan.operands import Operands, matrices, rows
-from cuconv.selective_scan.plan_dense import plan
+from cuconv.selective_scan.check import inputs
+from cuconv.selective_scan.kernels import chunk_tokens
+from cuconv.selective_scan.plan_dense import Operands, plan
 
 
 def selective_scan_fn(
@@ -82,16 +82,13 @@ def selective_scan_fn(
 
 
 def _check(given: Layouts, delta_softplus: bool, return_last_state: bool) -> Checked[Operands]:
-    u, A = given["u"], given["A"]
-    assert u is not None
-    batch, dim, seqlen = rows(given, "batch, dim, seqlen")
-    B, C = matrices(given)
-    assert A is not None
-    state = (batch, dim, A.shape[1])
+    checked = inputs(given, "batch, dim, seqlen", delta_softplus)
+    batch, dim, seqlen = checked.u.shape
+    state = (batch, dim, checked.d_state)
     last_state = given["last_state_out"]
     if last_state is not None and not return_last_state:
         raise ValueError(message("last_state_out", "an array", "None unless return_last_state is true"))
-    chunked = (batch, ceil_div(seqlen, CHUNK), *state[1:])
+    chunked = (batch, ceil_div(seqlen, chunk_tokens()), *state[1:])
     for argument, shape, axes in (
         ("initial_state", state, "batch, dim of u, d_state of A"),
         ("last_state_out", state, "batch, dim of u, d_state of A"),
@@ -101,20 +98,16 @@ def _check(given: Layouts, delta_softplus: bool, return_last_state: bool) -> Che
             checks.dtype(argument, layout.dtype, (FLOAT32,))
             checks.shape(argument, layout.shape, shape, axes)
     if last_state is None and return_last_state:
-        last_state = dense(state, (0, 1, 2), A)
-    out, chunk_states = given["out"] or dense(u.shape, order_like(u), u), given["chunk_states_out"]
-    inputs: dict[str, Any] = {
-        name: given[name] for name in ("u", "delta", "A", "D", "z", "delta_bias", "initial_state")
-    }
-    operands = Operands(
-        **inputs, B=B, C=C, out=out, delta_softplus=delta_softplus, last_state=last_state, chunk_states=chunk_states
-    )
-    return Checked(operands, {"out": out, "last_state_out": last_state, "chunk_states_out": chunk_states})
+        last_state = dense(state, (0, 1, 2), checked.A)
+    operands = Operands(checked, given["initial_state"], last_state, given["chunk_states_out"])
+    outputs = {"out": checked.out, "last_state_out": last_state, "chunk_states_out": operands.chunk_states}
+    return Checked(operands, outputs)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     u, delta, A, B, C, D, z, delta_bias, initial_state, out, last_state, chunk_states = arrays.values()
-    result = reference.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, o.delta_softplus, initial_state, CHUNK)
+    softplus, chunk = o.inputs.delta_softplus, chunk_tokens()
+    result = reference.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, softplus, initial_state, chunk)
     out[...] = result.out.astype(out.dtype)
     if last_state is not None:
         last_state[...] = result.last_state

@@ -1,115 +1,135 @@
-"""Which kernels a selective scan runs, and how: a pure function of layouts."""
+"""Which kernels a selective scan of whole rows runs, and how: a pure function of layouts and the multiprocessors."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.dtypes import FLOAT32, DType
+from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.launch import ceil_div, fast_div
+from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import multiprocessors
+from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
-    CHUNK,
     CUT,
     TILE_TIMES,
+    UNUSED,
     SegmentKernel,
     SelectiveScanCarry,
-    SelectiveScanChunk,
     SelectiveScanFwd,
-    SelectiveScanTilesChunk,
     SelectiveScanTilesFwd,
     TileShape,
+    chunk_tokens,
     lanes_for,
     tile_time,
 )
-from cuconv.selective_scan.operands import Operands, has_tiles, is_float32, matrix_vector, numbers, vector
+from cuconv.selective_scan.plan import has_tiles, input_dtype, is_float32, matrix_vector, numbers, vector
 
-FILL = 132 * 512
-"""The threads that keep an H200 busy. With far fewer rows are cut into segments: every exponential is taken twice."""
+FILL = 512
+"""Threads per multiprocessor that keep an H200 busy. With far fewer, rows are cut into segments: every exponential is
+taken twice."""
 
 WORTH_CUTTING = 2.5
-"""How many times fewer: on an H200 cutting in 4 takes 1.9 ms instead of 2.6 (1 x 5120 x 16384), in 3 2.8 instead of 2.6
-(1 x 8192 x 16384), in 2 0.54 instead of 0.39 (8 x 1536 x 2048)."""
+"""How many times fewer than FILL: on an H200 cutting in 4 takes 1.9 ms instead of 2.6 (1 x 5120 x 16384), in 3 2.8
+instead of 2.6 (1 x 8192 x 16384), in 2 0.54 instead of 0.39 (8 x 1536 x 2048)."""
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent."""
+
+    inputs: Inputs
+    initial_state: Layout | None = None
+    """(batch, dim, d_state)."""
+    last_state: Layout | None = None
+    """(batch, dim, d_state)."""
+    chunk_states: Layout | None = None
+    """(batch, chunks, dim, d_state)."""
 
 
 class Segments(NamedTuple):
     """How rows are cut."""
 
-    parts: int
+    per_row: int
+    """Segments per row."""
     tokens: int
-    """Of each but the last, a multiple of CHUNK."""
+    """Tokens per segment but the last, a multiple of the chunk."""
 
 
 def plan(o: Operands) -> Plan:
     """What a call launches: one scan, or those of the segments, what they carry on, and the results."""
-    batch, dim, _ = o.u.shape
-    if not batch or not dim or (o.out.size == 0 and o.last_state is None):
+    batch, dim, _ = o.inputs.u.shape
+    if not batch or not dim or (o.inputs.out.size == 0 and o.last_state is None):
         return Plan()
-    cut = segments(o)
-    scan, chunk = _kernels(o)
-    config, division = scan.launch_config(dim, batch * cut.parts)
-    known = {**numbers(o), **_segment_numbers(o, cut), **division}
+    shapes = tile_shapes(o.inputs)
+    cut = segments(o.inputs, shapes)
+    scan, states_only = _kernels(o.inputs, shapes, cut)
+    config, division = scan.launch_config(dim, batch * cut.per_row)
+    known = {**numbers(o.inputs), **_segment_numbers(o, cut), **division}
     last = Launch(scan, config, scan.params.pack_numbers(**known))
-    if cut.parts == 1:
+    if cut.per_row == 1:
         return Plan((last,))
     carry = SelectiveScanCarry()
-    carry_config, carry_division = carry.launch_config(batch, dim, o.d_state)
+    carry_config, carry_division = carry.launch_config(batch, dim, o.inputs.d_state)
     launches = (
-        Launch(chunk, config, chunk.params.pack_numbers(**known)),
+        Launch(states_only, config, last.numbers),
         Launch(carry, carry_config, carry.params.pack_numbers(**known, **carry_division)),
         last,
     )
-    # Of every segment a state and the sum of dt for each channel.
-    return Plan(launches, scratch=batch * cut.parts * dim * (o.d_state + 1) * FLOAT32.itemsize)
+    # The state behind every segment, and the sum of dt for each channel.
+    return Plan(launches, scratch=batch * cut.per_row * dim * (o.inputs.d_state + 1) * FLOAT32.itemsize)
 
 
-def _kernels(o: Operands) -> tuple[SegmentKernel, SegmentKernel]:
-    """The kernel that writes the results, and that of the states behind segments."""
-    assert isinstance(o.u.dtype, DType)
-    if shapes := tile_shapes(o):
-        rows = o.u.shape[0] * o.u.shape[1]
-        shape = CUT if segments(o).parts > 1 else min(shapes, key=lambda shape: tile_time(rows, shape))
-        return SelectiveScanTilesFwd(o.u.dtype, *shape), SelectiveScanTilesChunk(o.u.dtype, *CUT)
-    lanes, states = lanes_for(o.d_state)
-    axes: dict[str, Any] = {"input_t": o.u.dtype, "lanes": lanes, "states": states}
-    axes |= {"vec": vector(o, lanes), "b_vec": matrix_vector(o.B)}
-    return SelectiveScanFwd(**axes, c_vec=matrix_vector(o.C)), SelectiveScanChunk(**axes)
+def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:
+    """The kernel that writes the results, and the one that writes the states behind segments."""
+    dtype = input_dtype(inputs)
+    if shapes:
+        rows, processors = inputs.u.shape[0] * inputs.u.shape[1], multiprocessors(inputs.u.device)
+        shape = CUT if cut.per_row > 1 else min(shapes, key=lambda shape: tile_time(rows, shape, processors))
+        return (
+            SelectiveScanTilesFwd(dtype, *shape, states_only=False),
+            SelectiveScanTilesFwd(dtype, *CUT, states_only=True),
+        )
+    lanes, states = lanes_for(inputs.d_state)
+    axes: dict[str, Any] = {"input_t": dtype, "lanes": lanes, "states": states}
+    axes |= {"vec": vector(inputs, lanes), "b_vec": matrix_vector(inputs.B)}
+    return SelectiveScanFwd(**axes, c_vec=matrix_vector(inputs.C)), SelectiveScanFwd(**axes, c_vec=UNUSED)
 
 
-def tile_shapes(o: Operands) -> list[TileShape]:
-    """How the lanes of a block may share tokens; none where they cannot."""
+def tile_shapes(inputs: Inputs) -> list[TileShape]:
+    """How the lanes of a block may share tokens; empty where they cannot."""
     return [
         shape
         for shape in TILE_TIMES
-        if (shape.lanes == 1 or shape.lanes * shape.tokens <= o.u.shape[2])
-        and o.d_state % (shape.parts * shape.at_once) == 0
-        and has_tiles(o, shape.channels)
+        if (shape.lanes == 1 or shape.lanes * shape.tokens <= inputs.u.shape[2])
+        and inputs.d_state % (shape.parts * shape.at_once) == 0
+        and has_tiles(inputs, shape.channels)
     ]
 
 
-def segments(o: Operands) -> Segments:
-    """The fewest segments of a row, of whole chunks, that fill the GPU; one when its channels fill it."""
-    batch, dim, seqlen = o.u.shape
-    shapes = tile_shapes(o)
-    most, lanes = (shapes[-1].group, CUT.group) if shapes else (lanes_for(o.d_state)[0],) * 2
+def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
+    """The fewest segments per row, of whole chunks, that fill the GPU; one when its channels fill it."""
+    batch, dim, seqlen = inputs.u.shape
+    chunk, fill = chunk_tokens(), FILL * multiprocessors(inputs.u.device)
+    most, lanes = (shapes[-1].group, CUT.group) if shapes else (lanes_for(inputs.d_state)[0],) * 2
     threads_per_block = SelectiveScanFwd.threads
     threads = batch * ceil_div(dim * lanes, threads_per_block) * threads_per_block
-    chunks = max(1, ceil_div(seqlen, CHUNK))
-    wanted = min(ceil_div(FILL, max(1, threads)), seqlen // CHUNK)
-    if wanted < 2 or (shapes and CUT not in shapes) or WORTH_CUTTING * threads * most > FILL * lanes:
-        return Segments(1, chunks * CHUNK)
-    tokens = ceil_div(chunks, wanted) * CHUNK
+    chunks = max(1, ceil_div(seqlen, chunk))
+    wanted = min(ceil_div(fill, max(1, threads)), seqlen // chunk)
+    if wanted < 2 or (shapes and CUT not in shapes) or WORTH_CUTTING * threads * most > fill * lanes:
+        return Segments(1, chunks * chunk)
+    tokens = ceil_div(chunks, wanted) * chunk
     return Segments(ceil_div(seqlen, tokens), tokens)
 
 
 def _segment_numbers(o: Operands, cut: Segments) -> dict[str, Any]:
-    batch, _, seqlen = o.u.shape
+    batch, _, seqlen = o.inputs.u.shape
     return {
         "batch": batch,
         "seqlen": seqlen,
-        "segments": fast_div(cut.parts),
+        "segments": fast_div(cut.per_row),
         "segment_tokens": cut.tokens,
-        "B_is_float32": is_float32(o.B),
-        "C_is_float32": is_float32(o.C),
+        "B_is_float32": is_float32(o.inputs.B),
+        "C_is_float32": is_float32(o.inputs.C),
         "initial_state_stride": o.initial_state.strides if o.initial_state else (0, 0, 0),
         "last_state_stride": o.last_state.strides if o.last_state else (0, 0, 0),
         "chunk_states_stride": o.chunk_states.strides if o.chunk_states else (0, 0, 0, 0),

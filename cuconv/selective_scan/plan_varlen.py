@@ -1,4 +1,4 @@
-"""Which kernel a selective scan of packed sequences runs, and how: a pure function of layouts."""
+"""Which kernel a selective scan of packed sequences runs, and how: a pure function of layouts and multiprocessors."""
 
 from __future__ import annotations
 
@@ -9,73 +9,78 @@ from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import multiprocessors
+from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
-    FEW_SHAPE,
-    FEW_STATES,
     SelectiveScanVarlenFwd,
     SelectiveScanVarlenTilesFwd,
     TileShape,
     lanes_for,
     tile_time,
 )
-from cuconv.selective_scan.operands import Operands, Packed, has_tiles, matrix_vector, numbers, vector
+from cuconv.selective_scan.plan import has_tiles, input_dtype, matrix_vector, numbers, vector
 
-FILL = 132 * 256
-"""Channels that keep an H200 busy with one lane each."""
+FILL = 256
+"""Channels per multiprocessor that keep an H200 busy with one lane each."""
 
 FEW = 24
-"""Tokens of a packed sequence that is walked token by token: tiles would mostly be empty. On an H200 512 sequences of
-16 tokens on average take 1.61 ms with 16, 1.42 with 24, and with 32 256 of 32 tokens 1.50 instead of 0.90.
+"""Tokens up to which a packed sequence is walked token by token: tiles would mostly be empty. On an H200 512 sequences
+of 16 tokens on average take 1.61 ms with 16, 1.42 with 24, and with 32 256 of 32 tokens 1.50 instead of 0.90.
 """
 
 SHORT = 128
-"""Tokens of a packed sequence that one lane a channel walks, where that leaves enough for all to do."""
+"""Tokens up to which one lane per channel walks a packed sequence, where that leaves enough work for all lanes."""
 
 LONG = 192
-"""Tokens of a packed sequence on average, from which on each has blocks of its own. With fewer they count as mixed: a
-few may have nearly all tokens. On an H200 64 x 128 take 0.57 ms as mixed and 0.71 as not, 16 x 512 0.66 and 0.61.
+"""Tokens per packed sequence, on average, from which on each sequence has blocks of its own. With fewer, lengths count
+as mixed: a few sequences may have nearly all tokens. On an H200 64 x 128 take 0.57 ms as mixed and 0.71 as not,
+16 x 512 0.66 and 0.61.
 """
 
 PREFILL = 4096
-"""Tokens that those few are guessed to have."""
+"""Tokens that each long sequence among mixed ones is guessed to have."""
 
 RUN = 16
-"""Short sequences that a block takes one after another, at most, sharing its rates and accesses of u. Fewer than a warp
-has lanes.
+"""Consecutive short sequences per block at most, which share its decay rates and accesses of u; fewer than a warp has
+lanes.
 """
 
 RUN_TOKENS = 64
-"""Tokens of a run, likely, at most: on an H200 1.65 ms instead of 1.84 with 512 sequences of 1 to 32 tokens."""
+"""Tokens per run at most, going by the average length: on an H200 1.65 ms instead of 1.84 with 512 sequences of 1 to 32
+tokens.
+"""
 
-RUN_BLOCKS = 132 * 16
-"""Blocks of runs that keep an H200 busy; with fewer, runs are shorter."""
+RUN_BLOCKS = 16
+"""Blocks of runs per multiprocessor that keep an H200 busy; with fewer, runs are shorter."""
 
-LONG_BLOCKS = 132 * 4
-"""Blocks of long sequences that an H200 has at a time. More would look for a long one among many that are short: 0.96
-ms instead of 0.86 with 4096 of them and 2048 single tokens.
+LONG_BLOCKS = 4
+"""Blocks of long sequences per multiprocessor that an H200 runs at a time. More would look for a long one among many
+that are short: 0.96 ms instead of 0.86 with 4096 such blocks and 2048 single tokens.
 """
 
 
 class Division(NamedTuple):
-    """The work as blocks: of a sequence each, or first those of long ones and then those of runs of the others."""
+    """The work as blocks: one per sequence, or first those of long sequences and then those of runs of the others."""
 
     few_tokens: int
+    """Tokens up to which a sequence is walked token by token."""
     short_tokens: int
+    """Tokens up to which a sequence is one of a run; longer ones have blocks of their own."""
     channels: int
-    """Of a block that has a sequence; one that has a run has as many as threads."""
+    """Channels per block of a long sequence; a block of a run has one per thread."""
     is_mixed: bool = True
 
-    def grid(self, o: Operands, sequences: int) -> tuple[LaunchConfig, dict[str, Any]]:
+    def grid(self, o: Operands) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch, and the params that divide it so."""
-        _, dim, total = o.u.shape
-        threads = SelectiveScanVarlenFwd.threads
-        # What precedes the first sequence and what follows the last are rows, too.
-        rows = sequences + 2
+        _, dim, total = o.inputs.u.shape
+        threads, processors = SelectiveScanVarlenFwd.threads, multiprocessors(o.inputs.u.device)
+        # The padding before the first sequence and behind the last counts as sequences, too.
+        rows = o.sequences + 2
         dim_blocks, run_blocks = ceil_div(dim, self.channels), ceil_div(dim, threads)
-        # As many long ones as there can be.
-        possible = min(rows, total // (self.short_tokens + 1))
-        at_a_time = min(possible, max(1, LONG_BLOCKS // dim_blocks)) if self.is_mixed else rows
-        run = max(1, min(RUN, rows * run_blocks // RUN_BLOCKS, RUN_TOKENS * sequences // total))
+        most_long = min(rows, total // (self.short_tokens + 1))
+        at_a_time = min(most_long, max(1, LONG_BLOCKS * processors // dim_blocks)) if self.is_mixed else rows
+        most_by_blocks = rows * run_blocks // (RUN_BLOCKS * processors)
+        run = max(1, min(RUN, most_by_blocks, RUN_TOKENS * o.sequences // total))
         runs = ceil_div(rows, run) if self.short_tokens else 0
         return LaunchConfig((dim_blocks * at_a_time + run_blocks * runs, 1, 1), (threads, 1, 1)), {
             "dim_blocks": fast_div(dim_blocks),
@@ -84,83 +89,107 @@ class Division(NamedTuple):
             "short_tokens": self.short_tokens,
             "run_sequences": run,
             "long_at_a_time": at_a_time,
-            "long_goes_on": at_a_time < possible,
+            "long_goes_on": at_a_time < most_long,
         }
 
 
-def plan(call: tuple[Operands, Packed]) -> Plan:
+class Operands(NamedTuple):
+    """The layouts of one valid call on packed sequences; None stands for an argument that is absent."""
+
+    inputs: Inputs
+    ssm_states: Layout | None
+    """(slots, dim, d_state)."""
+    query_start_loc: Layout | None
+    """(sequences + 1,)."""
+    cache_indices: Layout | None
+    """(sequences,)."""
+    has_initial_state: Layout | None
+    """(sequences,)."""
+    pad_slot_id: int
+
+    @property
+    def sequences(self) -> int:
+        """Sequences, empty ones included."""
+        return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
+
+    @property
+    def total(self) -> int:
+        """Tokens of all sequences and of the padding between them."""
+        return self.inputs.u.shape[2]
+
+
+def plan(o: Operands) -> Plan:
     """The launch that computes a call on packed sequences."""
-    o, packed = call
-    if o.u.size == 0:
+    inputs, pool = o.inputs, o.ssm_states
+    if inputs.u.size == 0:
         return Plan()
-    pool = packed.ssm_states
-    state_t = pool.dtype if pool else FLOAT32
-    assert isinstance(o.u.dtype, DType) and isinstance(state_t, DType)
+    dtype, state_t = input_dtype(inputs), pool.dtype if pool else FLOAT32
+    assert isinstance(state_t, DType)
     kernel: Kernel
-    if has_tiles(o, SelectiveScanVarlenTilesFwd.threads):
-        states = FEW_SHAPE[1]
-        is_mixed = o.u.shape[2] < LONG * packed.sequences
-        shape = _tile_shape(o, packed, is_mixed)
-        kernel = SelectiveScanVarlenTilesFwd(o.u.dtype, state_t, *shape, is_mixed)
-        division = _tile_division(o, shape) if is_mixed else Division(0, 0, shape.channels, is_mixed=False)
+    if has_tiles(inputs, SelectiveScanVarlenTilesFwd.threads):
+        states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
+        is_mixed = o.total < LONG * o.sequences
+        shape = _tile_shape(o, is_mixed)
+        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, is_mixed)
+        division = _tile_division(inputs, shape) if is_mixed else Division(0, 0, shape.channels, is_mixed=False)
     else:
-        lanes, states = lanes_for(o.d_state)
+        lanes, states = lanes_for(inputs.d_state)
         kernel = SelectiveScanVarlenFwd(
-            input_t=o.u.dtype,
+            input_t=dtype,
             lanes=lanes,
             states=states,
-            vec=vector(o, lanes),
-            b_vec=matrix_vector(o.B),
-            c_vec=matrix_vector(o.C),
+            vec=vector(inputs, lanes),
+            b_vec=matrix_vector(inputs.B),
+            c_vec=matrix_vector(inputs.C),
             state_t=state_t,
         )
-        division = _lane_division(o, lanes, states)
-    config, divided = division.grid(o, packed.sequences)
+        division = _lane_division(inputs, lanes, states)
+    config, divided = division.grid(o)
     known = {
-        **numbers(o),
+        **numbers(inputs),
         **divided,
-        "sequences": packed.sequences,
-        "total": o.u.shape[2],
+        "sequences": o.sequences,
+        "total": o.total,
         "has_states": pool is not None,
         "states_is_vectors": pool is not None and _is_vectors(pool, states),
-        "A_is_vectors": _is_vectors(o.A, states),
+        "A_is_vectors": _is_vectors(inputs.A, states),
         "slots": pool.shape[0] if pool else 0,
         "ssm_states_stride": pool.strides if pool else (0, 0, 0),
-        "pad_slot_id": packed.pad_slot_id,
-        "query_start_loc_is_int64": packed.query_start_loc is not None and packed.query_start_loc.dtype is INT64,
-        "cache_indices_is_int64": packed.cache_indices is not None and packed.cache_indices.dtype is INT64,
+        "pad_slot_id": o.pad_slot_id,
+        "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
+        "cache_indices_is_int64": o.cache_indices is not None and o.cache_indices.dtype is INT64,
     }
     for name in ("query_start_loc", "cache_indices", "has_initial_state"):
-        layout = getattr(packed, name)
+        layout = getattr(o, name)
         known[f"{name}_stride"] = layout.strides[0] if layout else 0
     return Plan((Launch(kernel, config, kernel.params.pack_numbers(**known)),))
 
 
-def _tile_shape(o: Operands, packed: Packed, is_mixed: bool) -> TileShape:
-    """The quickest for as many long sequences as are likely: how many tokens each has is known only on average."""
-    _, dim, total = o.u.shape
-    count = ceil_div(total, PREFILL) if is_mixed else packed.sequences
-    shapes = [shape for shape in SelectiveScanVarlenTilesFwd.TILES if o.d_state % (shape.parts * shape.at_once) == 0]
-    return min(shapes, key=lambda shape: tile_time(count * dim, shape))
+def _tile_shape(o: Operands, is_mixed: bool) -> TileShape:
+    """The quickest shape for as many long sequences as are likely: only the average length is known."""
+    _, dim, total = o.inputs.u.shape
+    rows = dim * (ceil_div(total, PREFILL) if is_mixed else o.sequences)
+    processors = multiprocessors(o.inputs.u.device)
+    shapes = (s for s in SelectiveScanVarlenTilesFwd.TILES if o.inputs.d_state % (s.parts * s.at_once) == 0)
+    return min(shapes, key=lambda shape: tile_time(rows, shape, processors))
 
 
-def _tile_division(o: Operands, shape: TileShape) -> Division:
-    _, dim, total = o.u.shape
-    # One lane a channel has less to do than several, which are quicker done: worth it when all are busy.
-    short_tokens = SHORT if total * dim >= SHORT * FILL else shape.tokens
-    return Division(FEW, max(FEW, short_tokens), shape.channels)
+def _tile_division(inputs: Inputs, shape: TileShape) -> Division:
+    _, dim, total = inputs.u.shape
+    # One lane per channel has less to do in all than several, but those finish sooner: worth it when all are busy.
+    fills = total * dim >= SHORT * FILL * multiprocessors(inputs.u.device)
+    return Division(FEW, max(FEW, SHORT if fills else shape.tokens), shape.channels)
 
 
-def _lane_division(o: Operands, lanes: int, states: int) -> Division:
-    groups = o.B.shape[1]
-    # The channels of a warp share B and C.
-    is_shared = groups == 1 or o.u.shape[1] // groups % WARP_SIZE == 0
-    few_tokens = FEW if is_shared and lanes * states <= FEW_STATES else 0
+def _lane_division(inputs: Inputs, lanes: int, states: int) -> Division:
+    # A warp that walks token by token shares B and C, and each of its lanes loads one element of them (FewShape).
+    is_shared = inputs.groups == 1 or inputs.u.shape[1] // inputs.groups % WARP_SIZE == 0
+    few_tokens = FEW if is_shared and 2 * lanes * states <= WARP_SIZE else 0
     return Division(few_tokens, few_tokens, SelectiveScanVarlenFwd.threads // lanes, is_mixed=few_tokens > 0)
 
 
 def _is_vectors(layout: Layout, states: int) -> bool:
-    """Whether so many consecutive states of a channel can be accessed as vectors."""
+    """Whether this many consecutive states of a channel can be accessed as vectors."""
     wanted = min(states, MAX_VECTOR_BYTES // layout.itemsize)
     outer = layout.active(*range(len(layout.shape) - 1))
     is_whole = layout.strides[-1] == 1 and layout.shape[-1] % states == 0

@@ -12,11 +12,11 @@ from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
-from cuconv.runtime.layout import Layout, dense, order_like
+from cuconv.runtime.layout import Layout
 from cuconv.selective_scan import reference
+from cuconv.selective_scan.check import inputs
 from cuconv.selective_scan.kernels import MAX_TOKENS
-from cuconv.selective_scan.operands import Operands, Packed, matrices, rows
-from cuconv.selective_scan.plan_varlen import plan
+from cuconv.selective_scan.plan_varlen import Operands, plan
 
 
 def selective_scan_varlen_fn(
@@ -91,11 +91,9 @@ def selective_scan_varlen_fn(
     return result
 
 
-def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int) -> Checked[tuple[Operands, Packed]]:
-    u, pool, starts = given["u"], given["ssm_states"], given["query_start_loc"]
-    assert u is not None
-    _, dim, total = rows(given, "dim, total")
-    B, C = matrices(given)
+def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int) -> Checked[Operands]:
+    checked = inputs(given, "dim, total", delta_softplus)
+    pool, starts = given["ssm_states"], given["query_start_loc"]
     count = 1
     if starts is not None:
         checks.rank("query_start_loc", starts.shape, "sequences + 1")
@@ -109,24 +107,13 @@ def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int) -> Checked[tu
             checks.dtype(argument, layout.dtype, dtypes)
             checks.shape(argument, layout.shape, (count,), "sequences")
     if pool is not None:
-        _check_pool(pool, given, count if given["cache_indices"] is None else 0)
-    by_row: dict[str, Any] = {name: given[name] for name in ("A", "D", "delta_bias")}
-    for name in ("u", "delta", "z"):
-        by_row[name] = _as_row(given[name])
-    packed = Packed(pool, starts, given["cache_indices"], given["has_initial_state"], pad_slot_id, total)
-    out = given["out"] or dense((dim, total), order_like(u), u)
-    operands = Operands(**by_row, B=B, C=C, out=_as_row(out), delta_softplus=delta_softplus)
-    return Checked((operands, packed), {"out": out}, updated=("ssm_states",))
+        _check_pool(pool, checked.A, count if given["cache_indices"] is None else 0)
+    operands = Operands(checked, pool, starts, given["cache_indices"], given["has_initial_state"], pad_slot_id)
+    out = checked.out._replace(shape=checked.out.shape[1:], strides=checked.out.strides[1:])
+    return Checked(operands, {"out": out}, updated=("ssm_states",))
 
 
-def _as_row(layout: Layout | None) -> Any:
-    """(dim, total) as the one row of a batch."""
-    return layout and layout._replace(shape=(1, *layout.shape), strides=(0, *layout.strides))
-
-
-def _check_pool(pool: Layout, given: Layouts, wanted_slots: int) -> None:
-    A = given["A"]
-    assert A is not None
+def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
     checks.rank("ssm_states", pool.shape, "slots, dim, d_state")
     checks.dtype("ssm_states", pool.dtype, FLOATS)
     slots = pool.shape[0]
@@ -137,21 +124,19 @@ def _check_pool(pool: Layout, given: Layouts, wanted_slots: int) -> None:
         raise ValueError(message("slots of ssm_states", slots, wanted))
 
 
-def _check_contents(call: tuple[Operands, Packed], read: Callable[[str], Any]) -> None:
+def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
-    _, packed = call
-    starts = np.array([0, packed.total]) if packed.query_start_loc is None else read("query_start_loc")
-    checks.boundaries("query_start_loc", starts, packed.total)
-    if packed.cache_indices is not None and packed.ssm_states is not None:
+    starts = np.array([0, o.total]) if o.query_start_loc is None else read("query_start_loc")
+    checks.boundaries("query_start_loc", starts, o.total)
+    if o.cache_indices is not None and o.ssm_states is not None:
         used = read("cache_indices")[np.diff(starts) > 0]
-        checks.slots("cache_indices", used[used != packed.pad_slot_id], packed.ssm_states.shape[0])
+        checks.slots("cache_indices", used[used != o.pad_slot_id], o.ssm_states.shape[0])
 
 
-def _reference(call: tuple[Operands, Packed], arrays: Arrays) -> None:
-    o, packed = call
-    inputs = {name: array for name, array in arrays.items() if name != "out"}
+def _reference(o: Operands, arrays: Arrays) -> None:
+    named = {name: array for name, array in arrays.items() if name != "out"}
     result, states = reference.selective_scan_varlen_fn(
-        **inputs, delta_softplus=o.delta_softplus, pad_slot_id=packed.pad_slot_id
+        **named, delta_softplus=o.inputs.delta_softplus, pad_slot_id=o.pad_slot_id
     )
     arrays["out"][...] = result.astype(arrays["out"].dtype)
     pool = arrays["ssm_states"]

@@ -1,4 +1,4 @@
-"""Workloads of the selective scan."""
+"""Sample calls of the selective scan: a maker for each public function, and rows of sizes for tables and checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from cuconv.runtime.batches import lengths
 from cuconv.runtime.dtypes import BOOL, FLOAT32, INT32, DType
-from cuconv.runtime.workload import CHANNELS, TOKENS, Array, Cut, Workload, choice, element_of, scattered, spread
+from cuconv.runtime.workload import CHANNELS, TOKENS, Array, Cut, Rows, Workload, choice, element_of, scattered, spread
 
 
 def rows(lead: tuple[int, ...], dim: int, seqlen: int, d_state: int, element: DType, contiguous: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def rows(lead: tuple[int, ...], dim: int, seqlen: int, d_state: int, element: DT
 def channels(axis: int, dim: int) -> dict[str, Cut]:
     """Channels cut out of a scan."""
     kept = spread(dim)
-    by_channel: dict[str, Cut] = {name: (axis, kept) for name in ("u", "delta", "z", "out0")}
+    by_channel: dict[str, Cut] = {name: (axis, kept) for name in ("u", "delta", "z", "out")}
     return by_channel | {name: (0, kept) for name in ("A", "D", "delta_bias")}
 
 
@@ -44,7 +44,7 @@ def selective_scan_fn(
     sizes = dict(locals())
     arrays = rows((batch,), dim, seqlen, d_state, element_of(dtype), contiguous)
     return Workload(
-        "selective_scan_fn", sizes, arrays, (arrays["u"],), {"delta_softplus": True},
+        "selective_scan_fn", sizes, arrays, {"out": arrays["u"]}, {"delta_softplus": True},
         exponentials=batch * dim * seqlen * d_state, cuts=channels(1, dim),
     )  # fmt: skip
 
@@ -69,6 +69,33 @@ def selective_scan_varlen_fn(
     cuts = channels(0, dim)
     cuts["ssm_states"] = (1, cuts["A"][1])
     return Workload(
-        "selective_scan_varlen_fn", sizes, arrays, (arrays["u"],), {"delta_softplus": True}, ("ssm_states",),
+        "selective_scan_varlen_fn", sizes, arrays, {"out": arrays["u"]}, {"delta_softplus": True}, ("ssm_states",),
         exponentials=dim * total * d_state, cuts=cuts,
     )  # fmt: skip
+
+
+_BOTH = (CHANNELS, TOKENS)
+
+REPORT: Rows = {
+    "selective_scan_fn": (
+        *({"dim": dim, "seqlen": seqlen} for seqlen in (512, 4096, 16384) for dim in (1536, 5120, 8192)),
+        {"dim": 1536, "seqlen": 65536},
+        *({"batch": 8, "dim": dim, "seqlen": 2048} for dim in (1536, 5120, 8192)),
+        {"dim": 5120, "seqlen": 4096, "contiguous": CHANNELS},
+        {"dim": 5120, "seqlen": 4096, "dtype": "float32"},
+        {"dim": 64, "seqlen": 262144},
+    ),
+    "selective_scan_varlen_fn": tuple({"sequences": spec} for spec in ("16x512", "1x8192", "512in8192")),
+}
+"""The sizes that tables and pictures show, by function."""
+
+SMALL: Rows = {
+    "selective_scan_fn": (
+        *({"batch": 2, "dim": 72, "seqlen": 1029, "contiguous": contiguous} for contiguous in _BOTH),
+        {"batch": 1, "dim": 40, "seqlen": 3000, "d_state": 64},
+    ),
+    "selective_scan_varlen_fn": tuple(
+        {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH
+    ),
+}
+"""Quick sizes, odd in every way that matters, by function: what checks run."""

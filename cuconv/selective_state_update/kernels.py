@@ -1,4 +1,4 @@
-"""Decode step of a selective state space model: cuda_src/selective_state_update.cu."""
+"""The kernel of selective state updates: a frozen dataclass whose fields are the template parameters."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, ceil_div, fast_div, vectors
 
 D_STATES = (2, 4, 8, 16, 32, 64, 96, 128, 256)
-"""What kernels are made for; any other d_state goes through the next larger one's, masked."""
+"""The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
 
 MAX_D_STATE = 512
+"""States per row at most."""
+
 CAPACITIES = (*D_STATES, MAX_D_STATE)
+"""D_STATES and a kernel for all above them."""
+
 ROWS = (1, 2, 4, 8, 16)
+"""Rows that a group of lanes loads at once."""
 
 
 def capacity(d_state: int) -> int:
-    """The d_state of the kernels that take this one."""
+    """The d_state of the kernel that takes this one."""
     return next(capacity for capacity in CAPACITIES if capacity >= d_state)
 
 
@@ -29,10 +34,10 @@ def lanes(capacity: int, vec: int) -> int:
     return min(WARP_SIZE, 1 << (ceil_div(capacity, vec) - 1).bit_length())
 
 
-def most_rows(capacity: int, vec: int, tied: bool, many: bool) -> int:
-    """How many rows a group of lanes has at most: what its states, and A, leave registers for."""
+def most_rows(capacity: int, vec: int, shared_decay: bool, many: bool) -> int:
+    """Rows per group of lanes at most: what their states, and A where rows differ in it, leave registers for."""
     elements = ceil_div(capacity, vec * lanes(capacity, vec)) * vec
-    limit = 16 if many or not tied else 128
+    limit = 16 if many or not shared_decay else 128
     fitting = [rows for rows in ROWS if rows <= lanes(capacity, vec) and rows * elements <= limit]
     return max(fitting, default=1)
 
@@ -47,34 +52,35 @@ class SelectiveStateUpdate(Kernel):
     a_t: DType
     vec: int
     rows: int
-    tied: bool
+    shared_decay: bool
     masked: bool
     many: bool
     stream: bool
     stochastic: bool
-    narrow: bool
+    index32: bool
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdate]:
         flags = (False, True)
         for d_state, input_t, state_t in product(CAPACITIES, FLOATS, FLOATS):
             types = [{"input_t": input_t, "state_t": state_t, "a_t": a_t} for a_t in dict.fromkeys((FLOAT32, input_t))]
-            for axes, vec, tied, masked, many in product(types, vectors(state_t), flags, flags, flags):
+            for axes, vec, shared_decay, masked, many in product(types, vectors(state_t), flags, flags, flags):
                 if vec > d_state:
                     continue
                 for rows in ROWS:
-                    if rows > most_rows(d_state, vec, tied, many):
+                    if rows > most_rows(d_state, vec, shared_decay, many):
                         continue
-                    # Several tokens, and random numbers, take so long that how states are stored does not matter.
+                    # With several tokens, or random numbers, the store policy of states makes no difference.
                     for stream in flags[: 2 - many]:
                         for stochastic in flags[: 1 + (many and state_t is not FLOAT32)]:
-                            for narrow in flags:
-                                yield cls(d_state, **axes, vec=vec, rows=rows, tied=tied, masked=masked, many=many,
-                                          stream=stream, stochastic=stochastic, narrow=narrow)  # fmt: skip
+                            for index32 in flags:
+                                yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay,
+                                          masked=masked, many=many, stream=stream, stochastic=stochastic,
+                                          index32=index32)  # fmt: skip
 
     @property
     def tile(self) -> int:
-        """Rows a warp."""
+        """Rows per warp."""
         return WARP_SIZE // lanes(self.d_state, self.vec) * self.rows
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:

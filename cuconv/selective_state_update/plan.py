@@ -1,4 +1,4 @@
-"""Which kernel a decode step of a state space model runs, and how: a pure function of layouts."""
+"""Which kernel a selective state update runs, and how: a pure function of layouts."""
 
 from __future__ import annotations
 
@@ -12,57 +12,69 @@ from cuconv.runtime.layout import Layout
 from cuconv.selective_state_update.kernels import SelectiveStateUpdate, capacity, lanes, most_rows
 
 LARGE = 192 * 2**20
-"""Bytes of states, a few times what an L2 cache holds. Measured on an H200 for Mamba-2 with 128 heads: 128 MiB reach
-0.95 of copy with 4 rows and stores that do not stay in the cache, 0.92 with 16 rows or ordinary stores; 512 MiB 0.93
+"""Bytes of states that are a few times an L2 cache. Measured on an H200 for Mamba-2 with 128 heads: 128 MiB reach 0.95
+of copy with 4 rows and stores that do not stay in the cache, 0.92 with 16 rows or ordinary stores; 512 MiB 0.93
 with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
 
 MANY_WARPS = 1024
+"""Warps below which a group of lanes takes fewer rows, so that more warps share the work."""
 
 FEW_LANES = 4
-"""A row: with fewer rows than lanes, lanes would have no row to count for. On an H200 2.7 us instead of 2.9 (1 x 1536
-with 16 states of float32), no slower in any batch.
+"""Lanes per row up to which a group keeps all its rows: with fewer rows, lanes would stand for none. On an H200 2.7 us
+instead of 2.9 (1 x 1536 with 16 states of float32), no slower in any batch.
 """
 
 
 class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent.
 
-    Whatever has no heads has one here. Packed tokens are those of one batch entry.
+    Arrays without heads have one here. Packed tokens are those of one batch entry.
     """
 
     state: Layout
     """(slots, nheads, headdim, d_state)."""
     x: Layout
-    """(batch, tokens, nheads, headdim), and so dt, z and out."""
+    """(batch, tokens, nheads, headdim)."""
     dt: Layout
+    """The shape of x."""
     A: Layout
     """(nheads, headdim, d_state)."""
     B: Layout
-    """(batch, tokens, ngroups, d_state), and so C."""
+    """(batch, tokens, ngroups, d_state)."""
     C: Layout
+    """The shape of B."""
     D: Layout | None
-    """(nheads, headdim), and so dt_bias."""
+    """(nheads, headdim)."""
     z: Layout | None
+    """The shape of x."""
     dt_bias: Layout | None
+    """(nheads, headdim)."""
     state_batch_indices: Layout | None
-    """(batch,) or (batch, columns), and so dst_state_batch_indices."""
+    """(sequences,) or (sequences, columns)."""
     dst_state_batch_indices: Layout | None
+    """(sequences,) or (sequences, columns)."""
     intermediate_states_buffer: Layout | None
     """(rows, steps, nheads, headdim, d_state)."""
     intermediate_state_indices: Layout | None
+    """(sequences,)."""
     num_accepted_tokens: Layout | None
+    """(sequences,)."""
     cu_seqlens: Layout | None
+    """(sequences + 1,)."""
     rand_seed: Layout | None
+    """One element."""
     out: Layout
+    """The shape of x."""
     dt_softplus: bool
     disable_state_update: bool
     pad_slot_id: int
     seed: int | None
+    """Seed of the random rounding where it is no array, 64 bits."""
     philox_rounds: int
 
     @property
     def sequences(self) -> int:
-        """How many there are, empty ones too."""
+        """Sequences, empty ones included."""
         return self.x.shape[0] if self.cu_seqlens is None else self.cu_seqlens.shape[0] - 1
 
     @property
@@ -75,26 +87,25 @@ class Operands(NamedTuple):
 
     @property
     def stochastic(self) -> bool:
-        """States are rounded at random."""
+        """Whether states are rounded at random."""
         return self.seed is not None or self.rand_seed is not None
 
 
 def plan(o: Operands) -> Plan:
     """The launch that computes a call."""
-    return Plan((launch(o, _kernel(o)),)) if o.x.size else Plan()
-
-
-def launch(o: Operands, kernel: SelectiveStateUpdate) -> Launch:
-    """The launch of a kernel that can compute a call."""
+    if not o.x.size:
+        return Plan()
+    kernel = choose(o)
     _, nheads, headdim, _ = o.state.shape
     # Without any sequence there still are results to be set to zero.
     config, division = kernel.launch_config(max(1, o.sequences), nheads, headdim)
-    return Launch(kernel, config, kernel.params.pack_numbers(**_operands(o), **division))
+    return Plan((Launch(kernel, config, kernel.params.pack_numbers(**_numbers(o), **division)),))
 
 
-def _kernel(o: Operands) -> SelectiveStateUpdate:
+def choose(o: Operands) -> SelectiveStateUpdate:
+    """The kernel that computes a call."""
     d_state = o.state.shape[3]
-    vec, tied = _vector(o), _is_tied(o)
+    vec, shared_decay = _vector(o), _has_shared_decay(o)
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
     many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None or o.stochastic
     return SelectiveStateUpdate(
@@ -103,21 +114,21 @@ def _kernel(o: Operands) -> SelectiveStateUpdate:
         state_t=_dtype(o.state),
         a_t=_dtype(o.A),
         vec=vec,
-        rows=_rows(o, vec, tied, many),
-        tied=tied,
+        rows=_rows(o, vec, shared_decay, many),
+        shared_decay=shared_decay,
         masked=d_state != capacity(d_state),
         many=many,
         stream=not many and _state_bytes(o) < LARGE,
         stochastic=o.stochastic,
-        narrow=_is_narrow(o),
+        index32=_fits_index32(o),
     )
 
 
-def _rows(o: Operands, vec: int, tied: bool, many: bool) -> int:
-    """How many rows a group of lanes has: many when there is much to do, few so that there are many warps."""
+def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
+    """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
-    rows = min(most_rows(fits, vec, tied, many), 16 if _state_bytes(o) >= LARGE else 4)
+    rows = min(most_rows(fits, vec, shared_decay, many), 16 if _state_bytes(o) >= LARGE else 4)
     sharing = lanes(fits, vec)
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
     while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:
@@ -130,8 +141,8 @@ def _state_bytes(o: Operands) -> int:
     return o.sequences * math.prod(inner) * o.state.itemsize
 
 
-def _is_narrow(o: Operands) -> bool:
-    """Whether 32 bits reach everywhere in every array, and in every slot."""
+def _fits_index32(o: Operands) -> bool:
+    """Whether all offsets fit in int32, those of states from the beginning of their slot."""
     slot = o.state._replace(shape=(1, *o.state.shape[1:]))
     others = [o.x, o.dt, o.A, o.B, o.C, o.D, o.z, o.dt_bias, o.out]
     if o.intermediate_states_buffer is not None:
@@ -145,16 +156,16 @@ def _dtype(layout: Layout) -> DType:
     return layout.dtype
 
 
-def _is_tied(o: Operands) -> bool:
+def _has_shared_decay(o: Operands) -> bool:
     """Whether all rows and elements of a head have the same decay."""
     by_row = [(o.A, 1), (o.A, 2), (o.dt, 3), (o.dt_bias, 1)]
     return not any(stride for layout, axis in by_row if layout is not None for stride in layout.active(axis))
 
 
 def _vector(o: Operands) -> int:
-    """The widest vector along d_state."""
+    """Elements per access along d_state: the most that every array allows."""
     vec = _widest(o.state)
-    along_d_state = [o.B, o.C] + [o.A] * (not _is_tied(o))
+    along_d_state = [o.B, o.C] + [o.A] * (not _has_shared_decay(o))
     if o.intermediate_states_buffer is not None:
         vec = min(vec, _widest(o.intermediate_states_buffer))
     while vec > 1 and not all(_is_packed(layout, vec) for layout in along_d_state):
@@ -163,7 +174,7 @@ def _vector(o: Operands) -> int:
 
 
 def _widest(states: Layout) -> int:
-    """The widest vector along d_state of an array of states."""
+    """Elements per access along d_state that an array of states allows."""
     last = len(states.shape) - 1
     if states.shape[last] > 1 and states.strides[last] != 1:
         return 1
@@ -171,7 +182,7 @@ def _widest(states: Layout) -> int:
 
 
 def _is_packed(layout: Layout, vec: int) -> bool:
-    """Whether vectors along d_state can be read here by the widest accesses that divide them."""
+    """Whether `vec` elements along d_state can be read by the widest accesses that divide them."""
     last = len(layout.shape) - 1
     if layout.shape[last] > 1 and layout.strides[last] != 1:
         return False
@@ -179,7 +190,9 @@ def _is_packed(layout: Layout, vec: int) -> bool:
     return not any(quantity % access for quantity in (layout.first, *layout.active(*range(last))))
 
 
-def _operands(o: Operands) -> dict[str, object]:
+def _numbers(o: Operands) -> dict[str, object]:
+    """The arguments behind the pointers, but for what divides the work."""
+
     def strides(layout: Layout | None, count: int) -> list[int]:
         found = [] if layout is None else list(layout.strides)
         return found + [0] * (count - len(found))
@@ -196,7 +209,7 @@ def _operands(o: Operands) -> dict[str, object]:
         "is_read_only": o.disable_state_update,
         "intermediate_rows": buffer.shape[0] if buffer else 0,
         "intermediate_steps": buffer.shape[1] if buffer else 0,
-        # Of 64 bits, whose highest is a sign for the host only.
+        # The kernel takes 64 bits without a sign; the host packs them as a signed number.
         "seed": (o.seed or 0) - (2**64 if (o.seed or 0) >= 2**63 else 0),
         "tokens": o.x.shape[1],
         "columns": sources.shape[1] if sources and len(sources.shape) == 2 else 1,

@@ -1,4 +1,4 @@
-"""Workloads of decode steps: of the causal convolutions and of selective states."""
+"""Sample calls of the state update: their maker, and rows of sizes for tables and checks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from cuconv.runtime.dtypes import FLOAT32, INT32
-from cuconv.runtime.workload import Array, Cut, Workload, element_of, scattered, spread
+from cuconv.runtime.workload import Array, Cut, Rows, Workload, element_of, scattered, spread
 
 
 def selective_state_update(
@@ -32,20 +32,20 @@ def selective_state_update(
     else:
         rows, states, groups = (headdim,), (headdim, d_state), (d_state,)
         kept, kept_groups = spread(headdim), ()
-    tied = (len(lead) + 1,) if nheads else ()
+    by_head = (len(lead) + 1,) if nheads else ()
     per_row = (1,) if nheads else ()
     arrays = {
         "state": Array((batch, *states), stored, touched=2 * batch * prod(states)),
         "x": Array((*lead, *rows), element),
-        "dt": Array((*lead, *rows), element, tied=tied),
-        "A": Array(states, FLOAT32, tied=(1, 2) if nheads else (), low=-4.0, high=-0.5),
+        "dt": Array((*lead, *rows), element, broadcast=by_head),
+        "A": Array(states, FLOAT32, broadcast=(1, 2) if nheads else (), low=-4.0, high=-0.5),
         "B": Array((*lead, *groups), element),
         "C": Array((*lead, *groups), element),
-        "D": Array(rows, element, tied=per_row),
+        "D": Array(rows, element, broadcast=per_row),
         **({} if nheads else {"z": Array((*lead, *rows), element)}),
-        "dt_bias": Array(rows, element, tied=per_row),
+        "dt_bias": Array(rows, element, broadcast=per_row),
     }
-    cuts: dict[str, Cut] = {name: (axis, kept) for name in ("x", "dt", "z", "out0") if name in arrays or name == "out0"}
+    cuts: dict[str, Cut] = {name: (axis, kept) for name in ("x", "dt", "z", "out") if name in arrays or name == "out"}
     cuts |= {"state": (1, kept), **{name: (0, kept) for name in ("A", "D", "dt_bias")}}
     if kept_groups:
         cuts |= {name: (axis, kept_groups) for name in "BC"}
@@ -57,4 +57,33 @@ def selective_state_update(
         arrays["state_batch_indices"] = Array((batch,), INT32, values=scattered(batch))
     options: dict[str, Any] = {"dt_softplus": True}
     updated = ("state", "intermediate_states_buffer")[: 1 + (tokens > 1)]
-    return Workload("selective_state_update", sizes, arrays, (arrays["x"],), options, updated, cuts=cuts)
+    return Workload("selective_state_update", sizes, arrays, {"out": arrays["x"]}, options, updated, cuts=cuts)
+
+
+_MAMBA1: dict[str, Any] = {"nheads": 0, "d_state": 16}
+
+REPORT: Rows = {
+    "selective_state_update": (
+        {"batch": 128, "nheads": 24, "ngroups": 1, "dtype": "float32"},
+        *({"batch": batch} for batch in (1, 16, 64)),
+        {"batch": 256, "indices": True},
+        *({"batch": batch, "state_dtype": "float32", "indices": batch == 256} for batch in (16, 64, 256)),
+        *({"batch": batch, "headdim": 1536, "dtype": "float32", **_MAMBA1} for batch in (1, 128)),
+        *({"batch": batch, "headdim": 8192, **_MAMBA1} for batch in (16, 64)),
+        {"batch": 32, "tokens": 4, "indices": True},
+    ),
+}
+"""The sizes that tables and pictures show, by function."""
+
+SMALL: Rows = {
+    "selective_state_update": (
+        *(
+            {"batch": 3, "nheads": 4, "headdim": headdim, "ngroups": 2, "d_state": d_state, "indices": True}
+            for headdim, d_state in ((64, 128), (37, 64), (8, 256), (20, 100))
+        ),
+        {"batch": 3, "nheads": 4, "headdim": 64, "ngroups": 2, "state_dtype": "float32"},
+        {"batch": 3, "nheads": 4, "headdim": 64, "ngroups": 2, "tokens": 3, "indices": True},
+        {"batch": 3, "headdim": 300, **_MAMBA1},
+    ),
+}
+"""Quick sizes, odd in every way that matters, by function: what checks run."""

@@ -1,6 +1,6 @@
-// out[i] = x[i]: the least that a kernel can do with memory, and so the time that others are measured against.
+// out[i] = x[i]: the least that a kernel can do with memory, and so the time that other kernels are measured against.
 //
-// Layout: both contiguous and aligned. A thread moves one vector.
+// Layout: x and out contiguous and aligned. A thread moves one vector.
 //
 // kVec    floats an access
 #include "common/vec.cuh"
@@ -8,7 +8,7 @@
 struct CopyParams {
     const float* x;
     float* out;
-    index_t vecs;
+    index_t vecs;  // vectors of x
 };
 
 template <int kVec>

@@ -1,20 +1,21 @@
 // Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for rows whose sequence
 // is contiguous. With g[t] = dout[t] * act'(sum[t]):
 //
-//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]    dweight[w] = sum_t g[t] * x[t - (width - 1) + w]    dbias =
-//     sum_t g[t]
+//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]
+//     dweight[w] = sum_t g[t] * x[t - (width - 1) + w]
+//     dbias = sum_t g[t]
 //
 // Layout: x, dx (batch, dim, seqlen), seqlen stride 1; any strides when kVec is 1. dout the same, or any strides
 // element by element. A warp has one channel, or when rows are shorter than 32 vectors as many consecutive channels as
 // its lanes have vectors for. A group is what its lanes hold of one batch entry at a time: up to 32 consecutive vectors
 // of a row. The channel's groups, row after row, count as one list; a warp walks a part of it from its end to its
-// beginning, kSlots groups a step, all of whose loads are issued before the first is used. Inputs before a vector come
-// from the lane below by shuffle, gradients behind it from the lane above, those of the highest lane from the lowest in
-// the group before. The parameters' gradients stay in registers until the warp's last group; the block adds up those of
-// its lanes and warps in a fixed order. No atomics.
+// beginning, kStepGroups groups a step, all of whose loads are issued before the first is used. Inputs before a vector
+// come from the lane below by shuffle, gradients behind it from the lane above, those of the highest lane from the
+// lowest in the group before. The parameters' gradients stay in registers until the warp's last group; the block adds
+// up those of its lanes and warps in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kVec      elements an access       kSlots    groups a step             kSilu     silu after the sum
+// kVec      elements an access       kStepGroups groups a step           kSilu     silu after the sum
 // kSeqIdx   tokens see only their own sequence number                kPacked   rows are packed sequences
 // kStates   initial states, or gradients of states, are given or wanted
 #include "causal_conv1d/conv_bwd.cuh"
@@ -33,8 +34,8 @@ struct CausalConv1dBwdParams {
     int has_edges;           // some vectors lie inside a row only in part
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kPacked,
-          bool kStates>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kStepGroups, bool kSilu, bool kSeqIdx,
+          bool kPacked, bool kStates>
 struct CausalConv1dBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
@@ -43,7 +44,7 @@ struct CausalConv1dBwdTraits {
     static constexpr int kMinBlocks = kIsLean ? 5 : 1;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kSlots >= 1);
+    static_assert(kWidth >= 1 && kWidth <= 16 && kStepGroups >= 1);
 };
 
 // Where a lane's vector of a group lies: vector `vec` of a row, which begins with the token `token`. Vectors lie where
@@ -302,10 +303,10 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
     }
 }
 
-template <
-    int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kPacked,
-    bool kStates,
-    typename Traits = CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kPacked, kStates>>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kStepGroups, bool kSilu, bool kSeqIdx,
+          bool kPacked, bool kStates,
+          typename Traits =
+              CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kStepGroups, kSilu, kSeqIdx, kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bwd_kernel(const CausalConv1dBwdParams params) {
     using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kSilu, Traits::kRows, kStates>;
@@ -336,21 +337,21 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         gradients.begin_behind(inputs.batch, inputs.row[0], inputs.row[1], behind.token);
     }
 #pragma unroll 1
-    for (int top = end - 1; top >= begin; top -= kSlots) {
-        // Slot i has the group top - i; of the group before the lowest only what is in reach is loaded.
-        Vector x[kSlots + 1];
-        Vector dout[kSlots + 1];
+    for (int top = end - 1; top >= begin; top -= kStepGroups) {
+        // The i-th of a step is the group top - i; of the group before the lowest only what is in reach is loaded.
+        Vector x[kStepGroups + 1];
+        Vector dout[kStepGroups + 1];
         GroupWalk<const input_t, 2> edges = inputs;
         const auto is_before = [&](int i, int group) {
-            return (i == kSlots || top - i == begin - 1) && group + 1 < row_groups &&
+            return (i == kStepGroups || top - i == begin - 1) && group + 1 < row_groups &&
                    lane_id() >= kWarpSize - Traits::kHaloVecs;
         };
 #pragma unroll
-        for (int i = 0; i <= kSlots; ++i) {
+        for (int i = 0; i <= kStepGroups; ++i) {
             x[i] = dout[i] = Vector::zero();
             const Place<kVec> place(inputs.row[0], inputs.group * kWarpSize + lane_vec);
             const input_t* from = inputs.row[0] + (kVec > 1 ? place.token : place.token * p.x_stride[2]);
-            if (i < kSlots && top - i >= begin) {
+            if (i < kStepGroups && top - i >= begin) {
                 if (place.is_whole(p.seqlen)) {
                     x[i] = load<kVec>(from);
                     dout[i] = load_dout<kVec>(
@@ -365,9 +366,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         // Vectors at the ends of rows, element by element. Behind the loads, because merging elements waits for them.
         if (kVec > 1 && params.has_edges) {
 #pragma unroll
-            for (int i = 0; i <= kSlots; ++i) {
+            for (int i = 0; i <= kStepGroups; ++i) {
                 const Place<kVec> place(edges.row[0], edges.group * kWarpSize + lane_vec);
-                const bool is_own = i < kSlots && top - i >= begin;
+                const bool is_own = i < kStepGroups && top - i >= begin;
                 const bool is_edge = !place.is_whole(p.seqlen) && place.token < p.seqlen;
                 if (is_edge && (is_own || Traits::kHalo > 0 && is_before(i, edges.group))) {
                     x[i] = load_part<kVec>(edges.row[0] + place.token, place.begin(), place.end(p.seqlen));
@@ -384,7 +385,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
         }
 #pragma unroll
-        for (int i = 0; i < kSlots; ++i) {
+        for (int i = 0; i < kStepGroups; ++i) {
             if (top - i < begin) break;
             const Place<kVec> place(outputs.row[0], outputs.group * kWarpSize + lane_vec);
             gradients.add(place, outputs.batch, outputs.row[0], x[i + 1], x[i], dout[i]);

@@ -1,8 +1,9 @@
 // Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for tokens whose
 // channels are contiguous. With g[t] = dout[t] * act'(sum[t]):
 //
-//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]    dweight[w] = sum_t g[t] * x[t - (width - 1) + w]    dbias =
-//     sum_t g[t]
+//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]
+//     dweight[w] = sum_t g[t] * x[t - (width - 1) + w]
+//     dbias = sum_t g[t]
 //
 // Layout: x, dx (batch, dim, seqlen), dim stride 1; any strides when kVec is 1. dout the same, or any strides element
 // by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step, all of whose

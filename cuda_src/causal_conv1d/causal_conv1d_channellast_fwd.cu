@@ -1,9 +1,9 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for tokens whose channels are contiguous.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for x with contiguous channels.
 //
 // Layout: x, out (batch, dim, seqlen), dim stride 1; any strides when kVec is 1. A thread owns kVec channels of kTokens
-// consecutive tokens. It loads all kWidth - 1 + kTokens input vectors before it uses the first: the halo is its
-// neighbours' load too and comes from the L1 cache. A block is a few channel vectors wide, the next tokens below. No
-// shared memory, no barrier, nothing carried from one tile to the next.
+// consecutive tokens. It loads all kWidth - 1 + kTokens input vectors before it uses the first: neighbouring threads
+// load the halo as well, so it comes from the L1 cache. Threads of a block lie along channels first, then along tokens.
+// There is no shared memory and no barrier, and no tile waits for another.
 //
 // kWidth    filter taps              input_t   x, out and states         weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a thread           kSilu     silu after the sum
@@ -13,10 +13,10 @@
 
 struct CausalConv1dChannellastFwdParams {
     CausalConv1dOperands operands;
-    FastDiv block_vecs;   // channel vectors a block
+    FastDiv block_vecs;   // channel vectors per block
     FastDiv dim_blocks;   // blocks across the channels
     FastDiv time_blocks;  // blocks along the sequence
-    unsigned tiles;       // tiles of kTokens a block
+    unsigned tiles;       // tiles of kTokens per block
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
@@ -26,11 +26,11 @@ struct CausalConv1dChannellastFwdTraits {
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
     static constexpr bool kIsLean = kWidth <= 4 && !kSeqIdx && !kStates;
     static constexpr int kMinBlocks = kIsLean ? 8 : 1;
-    // One multiplication an output less. Without the bound on registers the compiler pays for it with occupancy.
+    // Scaling the taps saves one multiplication per output. Without the bound on registers it costs occupancy.
     static constexpr bool kIsScaled = kSilu && kIsLean;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kRows = kHalo + kTokens;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= 1);
+    static_assert(kIsWidth<kWidth> && kTokens >= 1);
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t token = (static_cast<index_t>(batch_time.remainder) * params.tiles + tile_vec.quotient) * kTokens;
     if (tile_vec.quotient >= params.tiles || channel >= p.dim || token > 0 && token >= p.seqlen) return;
 
-    // Row i holds token + i - kHalo; those from begin to end - 1 lie inside the sequence.
+    // Row i holds token + i - kHalo; rows begin to end - 1 lie inside the sequence.
     const int begin = token < kHalo ? kHalo - static_cast<int>(token) : 0;
     const int end = p.seqlen - token < kTokens ? kHalo + static_cast<int>(p.seqlen - token) : kRows;
     const index_t x_step = p.x_stride[2];

@@ -1,32 +1,35 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for short rows of any length that lie end to end.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for short rows of any length, end to end.
 //
 // Layout: x, out (batch, dim, seqlen), each batch entry contiguous and aligned to kVec elements, seqlen >= kVec.
-// Vectors are cut from a batch entry as if it were one row, so that all of them are aligned and whole; one may hold the
-// end of a row and the beginning of the next, whose sums are then taken too. A lane holds the same vector of kSlots
-// consecutive batch entries: the same taps serve them all. The halo comes from the lane below by shuffle, whatever row
-// it belongs to: each row replaces what comes before its first token. No shared memory and no barrier.
+// Vectors are cut from a batch entry as if it were one row, so that all of them are aligned and whole. A vector may
+// hold the end of a row and the beginning of the next; its lane then computes the sums of both. A lane holds the same
+// vector of kLaneVecs consecutive batch entries, so that one set of taps serves them all. The halo comes from the lane
+// below by shuffle, whatever row it belongs to, and each row replaces what comes before its first token. There is no
+// shared memory and no barrier.
 //
 // kWidth    filter taps              input_t   x, out and states         weight_t  weight, and bias unless float
-// kVec      elements an access       kSlots    batch entries a lane      kSilu     silu after the sum
+// kVec      elements an access       kLaneVecs vectors a lane            kSilu     silu after the sum
 // kSeqIdx   tokens see only their own sequence number                kStates   initial or final states are given
 #include "causal_conv1d/conv_row.cuh"
 #include "common/fastdiv.cuh"
 
 struct CausalConv1dOddseqFwdParams {
     CausalConv1dOperands operands;
-    FastDiv row;          // elements a row
-    FastDiv blocks;       // blocks a batch entry
-    unsigned batch_vecs;  // vectors a batch entry
+    FastDiv row;          // elements per row
+    FastDiv blocks;       // blocks per batch entry
+    unsigned batch_vecs;  // vectors per batch entry
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kLaneVecs, bool kSilu, bool kSeqIdx,
+          bool kStates>
 struct CausalConv1dOddseqFwdTraits {
     static constexpr int kThreads = 64;
     static constexpr int kMinBlocks = kRowMinBlocks<kWidth>;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kSlots >= 1);
+    static_assert(kIsWidth<kWidth> && kLaneVecs >= 1);
 };
 
-// A window as a row sees it for which it begins kWidth - 1 before `token`: what precedes its first is its past.
+// The window that begins kWidth - 1 tokens before `token` of a row, with the row's past in place of inputs that precede
+// its first token.
 template <int kWidth, typename input_t, int kVec>
 __device__ __forceinline__ ConvWindow<kWidth, input_t, kVec> seen_from(const CausalConv1dOperands& p,
                                                                        ConvWindow<kWidth, input_t, kVec> window,
@@ -47,8 +50,8 @@ __device__ __forceinline__ ConvWindow<kWidth, input_t, kVec> seen_from(const Cau
 }
 
 template <
-    int kWidth, typename input_t, typename weight_t, int kVec, int kSlots, bool kSilu, bool kSeqIdx, bool kStates,
-    typename Traits = CausalConv1dOddseqFwdTraits<kWidth, input_t, weight_t, kVec, kSlots, kSilu, kSeqIdx, kStates>>
+    int kWidth, typename input_t, typename weight_t, int kVec, int kLaneVecs, bool kSilu, bool kSeqIdx, bool kStates,
+    typename Traits = CausalConv1dOddseqFwdTraits<kWidth, input_t, weight_t, kVec, kLaneVecs, kSilu, kSeqIdx, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_oddseq_fwd_kernel(const CausalConv1dOddseqFwdParams params) {
     using Window = ConvWindow<kWidth, input_t, kVec>;
@@ -56,7 +59,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const CausalConv1dOperands p = with_states<kStates>(params.operands);
 
     const QuotientRemainder group_block = divide(blockIdx.x, params.blocks);
-    const index_t batch = static_cast<index_t>(group_block.quotient) * kSlots;
+    const index_t batch = static_cast<index_t>(group_block.quotient) * kLaneVecs;
     const unsigned place = group_block.remainder * Traits::kThreads + threadIdx.x;
     if (place - lane_id() >= params.batch_vecs) return;  // whole warps leave: the shuffles below stay complete
 
@@ -71,10 +74,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t next_token = token - p.seqlen;
     const bool has_next = next_token + kVec > 0 && channel + 1 < p.dim;
 
-    Vector x[kSlots];
-    Vector wrapped[kSlots];
+    Vector x[kLaneVecs];
+    Vector wrapped[kLaneVecs];
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
+    for (int i = 0; i < kLaneVecs; ++i) {
         x[i] = Vector::zero();
         wrapped[i] = Vector::zero();
         if (is_place && end == kVec && batch + i < p.batch) {
@@ -85,7 +88,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (lane_wraps<Window::kHaloVecs>() && place >= kWarpSize) {
         const unsigned before = (place - kWarpSize) * kVec;
 #pragma unroll
-        for (int i = 0; i < kSlots; ++i) {
+        for (int i = 0; i < kLaneVecs; ++i) {
             if (batch + i >= p.batch) break;
             wrapped[i] = load<kVec>(static_cast<const input_t*>(p.x) + (batch + i) * p.x_stride[0] + before);
         }
@@ -97,14 +100,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     load_taps<kWidth, weight_t>(p, has_next ? channel + 1 : channel, next_taps);
     const float next_bias = load_bias<weight_t>(p, has_next ? channel + 1 : channel);
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
+    for (int i = 0; i < kLaneVecs; ++i) {
         if (is_place && end < kVec && batch + i < p.batch) {
             x[i] = load_part<kVec>(static_cast<const input_t*>(p.x) + (batch + i) * p.x_stride[0] + first, 0, end);
         }
     }
 
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
+    for (int i = 0; i < kLaneVecs; ++i) {
         const Window lanes(wrapped[i], x[i], [](Vector&, int) {});
         if (!is_place || batch + i >= p.batch) continue;
         ConvSums<kSeqIdx, kVec> sums(p, batch + i, token, taps, bias,

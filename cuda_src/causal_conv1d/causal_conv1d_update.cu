@@ -1,27 +1,28 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for the next tokens of sequences whose last inputs are
-// in a pool of states, which the tokens bring up to date.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for the next tokens of sequences with their last
+// inputs in a pool of states, which the call brings up to date.
 //
 // Layout: x (batch, dim, seqlen) and the pool (slots, dim, state_len) of any strides; vectors lie along the channels.
-// A thread owns kVec channels of one sequence. It reads the kWidth - 1 inputs before the first token into registers
-// and never again. A state is a row of columns that moves left, its live columns the last ones or, when some of the
-// tokens that it has seen were not accepted, earlier ones; or it is a ring.
+// A thread owns kVec channels of one sequence, or of several when there is one token. It reads the kWidth - 1 inputs
+// before the first token into registers, once. A state is a row of columns that moves left, or a ring. The columns of a
+// row that count are its last ones, or earlier ones when some of the tokens that it has seen were not accepted.
 //
 // kWidth   filter taps           input_t  x and outputs         weight_t  weight, and bias unless float
 // state_t  the pool of states    kVec     channels a thread     kSilu     silu after the sum
-// kRanges  as Ranges (causal_conv1d/conv_ranges.cuh)
-// kSequences  sequences a thread when there is one token, no ring, nothing to reject and no intermediate window, else 0
+// kRanges  how channels fall into ranges
+// kSequences  sequences a thread where there is one token, no ring, no rejected token and no intermediate window; else
+// 0
 #include "causal_conv1d/conv_update.cuh"
 
 struct CausalConv1dUpdateParams {
     CausalConv1dUpdateOperands operands;
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
           int kSequences>
 struct CausalConv1dUpdateTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
-    static_assert(kWidth >= 1 && kWidth <= 16);
+    static_assert(kIsWidth<kWidth>);
 };
 
 template <typename state_t, int kVec>
@@ -36,14 +37,14 @@ struct StateColumns {
                 stride[1], p->states_are_packed != 0};
     }
 
-    // Moves columns to the front, in rising order: one is read before it is overwritten.
+    // Moves `count` columns from column `from` on to the front, in rising order: each is read before it is overwritten.
     __device__ __forceinline__ void move(int count, int from) const {
 #pragma unroll 1
         for (int i = 0; i < count; ++i) at(i).store_all(at(from + i).load_all());
     }
 };
 
-// Takes one token of each of kSequences sequences; all loads are on their way before the first is used.
+// Advances kSequences sequences by one token each. All loads are issued before the first result is used.
 template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, int kSequences>
 __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& p,
                                               const UpdateShare<kVec, kSequences>& share) {
@@ -92,8 +93,8 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
 // Which columns the tokens of one sequence read and write.
 template <int kHalo>
 struct StatePlace {
-    int first;    // the earliest of the kHalo inputs before the first token
-    int goes_to;  // where this one goes, the later ones behind it; before the state's begin nothing is kept
+    int first;    // column of the earliest of the kHalo inputs before the first token
+    int goes_to;  // column that this input moves to, later inputs following it; negative columns are dropped
     bool is_ring;
     bool is_valid;
 
@@ -113,13 +114,13 @@ struct StatePlace {
         }
     }
 
-    // The column of the i-th input, counted from the earliest.
+    // The column of input i, counted from the earliest.
     __device__ __forceinline__ int column(const CausalConv1dUpdateOperands& p, int i) const {
         return is_ring && first + i >= p.state_len ? (first + i) % p.state_len : first + i;
     }
 };
 
-// Writes a token's intermediate window, kHalo inputs a channel.
+// Writes the kHalo inputs of each channel that end with a token to the intermediate window.
 template <typename state_t, int kVec, int kHalo>
 __device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p, index_t row, int token,
                                              index_t channel, const float (&window)[kVec * kHalo]) {
@@ -136,6 +137,7 @@ __device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p
     }
 }
 
+// Advances one sequence by all of its tokens.
 template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges>
 __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& p, int batch,
                                               const StateColumns<state_t, kVec>& columns,
@@ -151,7 +153,7 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
     }
     const bool has_windows = p.intermediate_conv_window != nullptr && row >= 0 && row < p.intermediate_rows;
 
-    // By channel, the earliest input first. A float holds what any dtype does.
+    // The inputs of each channel, the earliest first. A float holds the values of any dtype exactly.
     float window[kHalo > 0 ? kVec * kHalo : 1];
 #pragma unroll
     for (int k = 0; k < kHalo; ++k) {
@@ -205,26 +207,25 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
 }
 
 template <
-    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
+    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
     int kSequences,
     typename Traits = CausalConv1dUpdateTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges, kSequences>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_kernel(const CausalConv1dUpdateParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
-    constexpr Ranges kTo = static_cast<Ranges>(kRanges);
     const CausalConv1dUpdateOperands& p = params.operands;
     const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
     if (share.is_empty) return;
     if constexpr (kSequences > 0) {
-        update_single<Filter, kWidth, input_t, state_t, kVec, kTo, kSequences>(p, share);
+        update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences>(p, share);
     } else {
         const StateColumns<state_t, kVec> columns{&p, load_slot(p, share.first), share.channel};
         const StatePlace<kWidth - 1> place(p, share.first);
         const Filter filter(typename Filter::Raw(p, share.channel));
         if (columns.slot >= 0 && place.is_valid) {
-            update_tokens<Filter, kWidth, input_t, state_t, kVec, kTo>(p, share.first, columns, place, filter);
+            update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges>(p, share.first, columns, place, filter);
         } else {
-            store_no_tokens<input_t, kVec, kTo>(p, share.first, share.channel);
+            store_no_tokens<input_t, kVec, kRanges>(p, share.first, share.channel);
         }
     }
 }

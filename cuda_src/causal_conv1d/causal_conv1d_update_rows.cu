@@ -1,14 +1,13 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for the next tokens of sequences whose last inputs are
-// the last kWidth - 1 columns of a pool of states; then these move left, and the new inputs follow.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for the next tokens of sequences with their last
+// inputs in the last kWidth - 1 columns of a pool of states, which then move left to make room for the new inputs.
 //
 // Layout: x (batch, dim, seqlen) of any strides, channels contiguous when kVec > 1; the columns of a state contiguous,
-// and so one channel after another. A thread owns kVec channels of kSequences sequences: it loads their states as
-// vectors along columns and channels, all before it uses the first, keeps one in registers for all tokens, and stores
-// it once.
+// one channel after another. A thread owns kVec channels of kSequences sequences. It loads their states as vectors
+// along columns and channels, all before it uses the first, keeps each in registers for all tokens, and stores it once.
 //
 // kWidth      filter taps              input_t  x and outputs         weight_t  weight, and bias unless float
-// kStateLen   columns                  state_t  the pool of states    kVec      channels a thread
-// kSilu       silu after the sum       kRanges  as Ranges (causal_conv1d/conv_ranges.cuh)
+// kStateLen   columns of a state       state_t  the pool of states    kVec      channels a thread
+// kSilu       silu after the sum       kRanges  how channels fall into ranges
 // kSequences  sequences a thread
 #include "causal_conv1d/conv_update.cuh"
 
@@ -16,22 +15,21 @@ struct CausalConv1dUpdateRowsParams {
     CausalConv1dUpdateOperands operands;
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
           int kStateLen, int kSequences>
 struct CausalConv1dUpdateRowsTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
-    static constexpr int kFirst = kStateLen - (kWidth - 1);  // live column
-    static_assert(kWidth >= 1 && kWidth <= 16 && kFirst >= 0 && kStateLen > 0);
+    static constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
+    static_assert(kIsWidth<kWidth> && kFirst >= 0 && kStateLen > 0);
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kRanges,
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
           int kStateLen, int kSequences,
           typename Traits = CausalConv1dUpdateRowsTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges,
                                                          kStateLen, kSequences>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_rows_kernel(const CausalConv1dUpdateRowsParams params) {
-    constexpr Ranges kTo = static_cast<Ranges>(kRanges);
     const CausalConv1dUpdateOperands& p = params.operands;
     const UpdateShare<kVec, kSequences> share(p);
     if (share.is_empty) return;
@@ -57,13 +55,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const int batch = share.batch(p, i);
         if (batch >= p.batch) return;
         if (slot[i] < 0) {
-            store_no_tokens<input_t, kVec, kTo>(p, batch, share.channel);
+            store_no_tokens<input_t, kVec, kRanges>(p, batch, share.channel);
             continue;
         }
         float state[kVec * kStateLen];
 #pragma unroll
         for (int j = 0; j < kVec * kStateLen; ++j) state[j] = packed[i].to_float(j);
-        auto destination = destination_of<input_t, kVec, kTo>(p, share.channel, batch, 0);
+        auto destination = destination_of<input_t, kVec, kRanges>(p, share.channel, batch, 0);
         for (int t = 0; t < p.seqlen; ++t, destination.advance()) {
             if (t > 0) x[i] = load_token<kVec, input_t>(p, batch, share.channel, t);
             destination.store_vector(

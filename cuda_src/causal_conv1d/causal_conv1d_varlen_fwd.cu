@@ -1,11 +1,11 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences whose channels are contiguous.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences with contiguous channels.
 //
-// Layout: x (dim, total), dim stride 1; any strides when kVec is 1. Results go to one range of channels each (x | B |
-// C, or q | k | v). Two kinds of blocks. Most have tiles: a thread owns kVec channels of kTokens consecutive tokens
-// and, as in causal_conv1d_channellast_fwd, loads all input vectors before it uses the first. While these are on their
-// way, the first warp finds by a search in query_start_loc whose tokens they are, and tells the others. Tiles leave out
-// the first kWidth - 1 tokens of every sequence, its head. The other blocks compute heads, a thread kVec channels of
-// one sequence's, and update its state: only they know states.
+// Layout: x (dim, total), dim stride 1; any strides when kVec is 1. Each range of channels (x | B | C, or q | k | v)
+// has an output. There are two kinds of blocks. Most have tiles: a thread owns kVec channels of kTokens consecutive
+// tokens and, as in causal_conv1d_channellast_fwd, loads all input vectors before it uses the first. While these are on
+// their way, the first warp finds the sequences of these tokens by a search in query_start_loc, and tells the others.
+// Tiles leave out the prefix of every sequence, its first kWidth - 1 tokens. The other blocks compute prefixes, where a
+// thread owns kVec channels of one sequence, and update its state: tiles do not touch states.
 //
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
@@ -14,10 +14,10 @@
 
 struct CausalConv1dVarlenFwdParams {
     CausalConv1dVarlenOperands operands;
-    FastDiv block_vecs;  // channel vectors a block
-    FastDiv dim_blocks;  // blocks across the channels: a group
+    FastDiv block_vecs;  // channel vectors per block
+    FastDiv dim_blocks;  // blocks across the channels, which make a group
     BlockGroups mix;
-    unsigned tiles;  // tiles, or heads, a block
+    unsigned tiles;  // tiles, or prefixes, per block
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
@@ -26,14 +26,15 @@ struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
     static constexpr bool kIsLean = kWidth <= 4 && !kRouted;
-    // An eighth block is worth 2 % of the time, but not spilled registers.
+    // An eighth block saves 2 % of the time, unless registers spill for it.
     static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
     static constexpr int kMinBlocks = kIsLean ? kLeanBlocks : 1;
     static constexpr Ranges kRanges = kRouted ? Ranges::kRouted : Ranges::kMany;
     static constexpr bool kIsScaled = kSilu && kIsLean;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= 1 && kTokens < 32);
+    static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
 };
 
+// Convolves one tile. All threads of the block take part in the search; idle ones do not store.
 template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu>
 __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
                                               index_t channel, bool is_idle) {
@@ -59,7 +60,7 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
         for (int c = 0; c < kVec; ++c) y[c] = inputs.template output<kSilu, Traits::kIsScaled>(i, c, taps[c], bias[c]);
         if (roles.inner >> i & 1) destination.store_vector(Vec<input_t, kVec>::from_floats(y));
     }
-    store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.nobodys);
+    store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.padding);
 }
 
 template <
@@ -78,12 +79,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int first = static_cast<int>(group.number) * tiles;
     const int row = static_cast<int>(row_vec.quotient);
     const bool is_idle = row >= tiles || channel >= p.dim;
-    if (!group.is_head) {
-        // Idle threads go along on others' memory: all of them take part in the search.
+    if (!group.is_prefix) {
+        // Idle threads read another thread's memory: all of them take part in the search.
         convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
     } else if constexpr (kWidth > 1) {
         if (is_idle || first + row >= p.sequences) return;
-        convolve_head<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges>(p, first + row, channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges>(p, first + row, channel);
     }
 }

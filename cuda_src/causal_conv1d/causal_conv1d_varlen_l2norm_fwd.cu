@@ -1,24 +1,24 @@
-// y[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences whose channels are contiguous; in
-// the first ranges of channels y / sqrt(sum of y^2 over the channels of its head + eps).
+// y[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences with contiguous channels; the first
+// ranges of channels give y / sqrt(sum of y^2 over the channels of a head + eps).
 //
-// Layout: tiles and sequences' heads as in causal_conv1d_varlen_fwd. A warp has a tile of kTokens tokens, or a
-// sequence's first kWidth - 1, in one head of channels or, where those are narrow, several: a power of two of lanes
-// each, kVec channels a lane. Heads of channels that are wider than a warp are convolved in parts, once for the norm
-// and once more for the results.
+// Layout: tiles of tokens, and prefixes of sequences, as in causal_conv1d_varlen_fwd. A warp has a tile of kTokens
+// tokens, or one prefix, in one head, or in several heads that are small. A head has a power of two of lanes, with kVec
+// channels each. A head of more channels than a warp takes is convolved in parts, once for the norm and once more for
+// the results.
 //
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
-// kSilu     silu after the sum       kWide     heads may be wider than a warp
+// kSilu     silu after the sum       kWide     heads may have more channels than a warp
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenL2normFwdParams {
     CausalConv1dVarlenOperands operands;
-    FastDiv units;  // what one warp has of a token's channels
+    FastDiv units;  // parts of a token's channels that one warp has
     BlockGroups mix;
-    int unit_end[16];    // the unit behind the last one of a range
-    int unit_width[16];  // channels of every range that are normalised together, or a warp's
-    int unit_lanes[16];  // of every range, for so many channels
-    int normalized;      // ranges
+    int unit_end[kMaxRanges];    // the unit behind the last one of each range
+    int unit_width[kMaxRanges];  // channels of each range that a group of lanes has: a head to be normalised, or a part
+    int unit_lanes[kMaxRanges];  // lanes of such a group, for each range
+    int normalized;              // number of leading ranges that are normalised
     float eps;
 };
 
@@ -28,13 +28,13 @@ struct CausalConv1dVarlenL2normFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kMinBlocks = kWidth <= 4 && !kWide ? 7 : 1;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= 1 && kTokens < 32);
+    static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
 };
 
 // The channels that a group of lanes has.
 struct LaneGroup {
     int begin;
-    int width;  // none where the range is at its end
+    int width;  // channels; 0 behind the end of the range
     int lanes;
     int lane;
     bool is_normalized;  // the same for the whole warp
@@ -54,7 +54,7 @@ struct LaneGroup {
     }
 };
 
-// The results of kVec channels. Inputs has output(), as TileInputs and SequenceHead have it.
+// The results of kVec channels. Inputs has output(), as TileInputs and SequencePrefix have it.
 template <typename weight_t, bool kSilu, int kWidth, int kVec, typename Inputs>
 struct Results {
     const Inputs& inputs;
@@ -66,7 +66,7 @@ struct Results {
         ChannelFilter<kWidth, weight_t, kVec>(p, channel).to_floats(taps, bias);
     }
 
-    // Those of one token; returns the sum of their squares.
+    // Computes the results of token i; returns the sum of their squares.
     __device__ __forceinline__ float compute(int i, float (&y)[kVec]) const {
         float squares = 0.0f;
 #pragma unroll
@@ -78,8 +78,8 @@ struct Results {
     }
 };
 
-// Convolves and normalises the tokens whose bits are set in `stored`, of up to kTokens from `token` on. `make` gives
-// the inputs of a channel vector; `finish` is called with both when their results are stored.
+// Convolves up to kTokens tokens from `token` on, normalises them, and stores those with a bit set in `stored`.
+// make(channel) gives the inputs of a channel vector; finish(inputs, channel) is called when its results are stored.
 template <typename input_t, typename weight_t, bool kSilu, bool kWide, int kWidth, int kVec, int kTokens, typename Make,
           typename Finish>
 __device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands& p, const LaneGroup& group, float eps,
@@ -101,8 +101,8 @@ __device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands&
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) scale[i] = rsqrtf(sum_over_lanes(scale[i], group.lanes) + eps);
     }
-    // Without wide heads there is one turn, and lanes without channels go along on others' memory: all take part in
-    // sums.
+    // Without wide heads there is one turn, and lanes without channels read another lane's memory: all take part in
+    // the sums.
     int at = group.lane * kVec;
     do {
         const bool is_idle = at >= group.width;
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const GroupRole group(group_unit.quotient, params.mix);
     const int number = static_cast<int>(group.number * Traits::kWarps + threadIdx.x / kWarpSize);
     const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
-    if (!group.is_head) {
+    if (!group.is_prefix) {
         const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
         const int token = number * kTokens;
         const BlockRoles<kTokens, Traits::kThreads> block_roles;
@@ -150,20 +150,20 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kTokens>(
             p, lanes, params.eps, token, roles.inner, [&](index_t channel) { return Inputs(p, token, channel); },
             [&](const Inputs&, index_t channel) {
-                store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.nobodys);
+                store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.padding);
             });
     } else if constexpr (kWidth > 1) {
-        using Head = SequenceHead<kWidth, input_t, state_t, kVec>;
+        using Prefix = SequencePrefix<kWidth, input_t, state_t, kVec>;
         if (number >= p.sequences) return;  // whole warps leave: the shuffles stay complete
-        const Head sequence(p, number);
+        const Prefix sequence(p, number);
         if (sequence.length == 0) return;
         const auto make = [&](index_t channel) {
-            Head head = sequence;
-            head.load(p, channel);
-            return head;
+            Prefix prefix = sequence;
+            prefix.load(p, channel);
+            return prefix;
         };
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kWidth - 1>(
             p, lanes, params.eps, sequence.begin, (1u << sequence.count()) - 1, make,
-            [&](const Head& head, index_t) { head.update_state(p); });
+            [&](const Prefix& prefix, index_t) { prefix.update_state(p); });
     }
 }

@@ -1,32 +1,32 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences whose tokens are contiguous.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences with contiguous tokens.
 //
-// Layout: x, out (dim, total), token stride 1; any strides when kVec is 1. Two kinds of blocks. Most take every
-// channel's tokens as one row, as causal_conv1d_fwd does: a warp has a tile of it, kSlots groups of 32 consecutive
-// vectors, halos come by shuffle, and a search in query_start_loc says whose the tile's tokens are. They leave out the
-// first kWidth - 1 tokens of every sequence, its head. The others compute heads, a thread one channel of one sequence,
-// and update its state: only they know states. The blocks of 32 channels follow each other, so that heads find x in the
-// L2 cache.
+// Layout: x, out (dim, total), token stride 1; any strides when kVec is 1. There are two kinds of
+// blocks. Most take every channel's tokens as one row, as causal_conv1d_fwd does: a warp has a tile of it, kLaneVecs
+// groups of 32 consecutive vectors, halos come by shuffle, and a search in query_start_loc finds the sequences of the
+// tile. They leave out the prefix of every sequence, its first kWidth - 1 tokens. The others compute prefixes, where a
+// thread owns one channel of one sequence, and update its state: row blocks do not touch states. All blocks of 32
+// channels follow each other, so that prefixes find x in the L2 cache.
 //
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
-// state_t   the pool of states       kVec      elements an access        kSlots    vectors a lane
+// state_t   the pool of states       kVec      elements an access        kLaneVecs vectors a lane
 // kSilu     silu after the sum
 #include "causal_conv1d/conv_row.cuh"
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenRowsFwdParams {
     CausalConv1dVarlenOperands operands;
-    FastDiv group_blocks;  // blocks of 32 channels
-    FastDiv row_tiles;     // tiles a row
-    unsigned row_blocks;   // of the blocks of 32 channels: those that have rows
+    FastDiv group_blocks;  // blocks per 32 channels
+    FastDiv row_tiles;     // tiles per row
+    unsigned row_blocks;   // blocks per 32 channels that have rows
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kSlots, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu>
 struct CausalConv1dVarlenRowsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
     static constexpr int kWarps = kThreads / kWarpSize;
-    static constexpr int kGroup = 32;  // channels whose blocks follow each other
-    static_assert(kWidth >= 1 && kWidth <= 16 && kSlots >= 1);
+    static constexpr int kGroup = 32;  // channels that have consecutive blocks
+    static_assert(kIsWidth<kWidth> && kLaneVecs >= 1);
 };
 
 // All tokens as the rows of one batch entry without a past.
@@ -39,7 +39,7 @@ __device__ __forceinline__ CausalConv1dOperands as_rows(const CausalConv1dVarlen
     return rows;
 }
 
-// Stores a vector's results but for those of heads, zeros where tokens are nobody's.
+// Stores a vector's results, and zeros for padding. Results of prefixes are left out.
 template <typename input_t, int kVec>
 __device__ __forceinline__ void store_by_role(const ConvRow<input_t, kVec>& row, int token, const Vec<input_t, kVec>& v,
                                               const TokenRoles<kVec>& roles) {
@@ -51,11 +51,12 @@ __device__ __forceinline__ void store_by_role(const ConvRow<input_t, kVec>& row,
     for (int i = 0; i < kVec; ++i) {
         input_t* const to = row.out + (token + i) * row.out_step;
         if (roles.inner >> i & 1) *to = v.element(i);
-        if (roles.nobodys >> i & 1) *to = Dtype<input_t>::from_float(0.0f);
+        if (roles.padding >> i & 1) *to = Dtype<input_t>::from_float(0.0f);
     }
 }
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kSlots, bool kSilu>
+// Convolves one tile of one row but for the prefixes of sequences. All lanes of a warp take part.
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu>
 __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperands& p, index_t channel,
                                                   index_t row_tile) {
     using Window = ConvWindow<kWidth, input_t, kVec>;
@@ -65,38 +66,38 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
     auto destination = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, 0);
     row.out = destination.to;
     row.out_step = kVec > 1 ? 1 : destination.step;
-    const index_t tile_vec = row_tile * (kSlots * kWarpSize);
+    const index_t tile_vec = row_tile * (kLaneVecs * kWarpSize);
     const index_t first_vec = tile_vec + lane_id();
 
     // The neighbouring warp's vectors come last: asked for first, they would reach memory as lone sectors.
     const bool has_wrapped = lane_wraps<Window::kHaloVecs>() && row_tile > 0;
-    Vector x[kSlots];
+    Vector x[kLaneVecs];
     Vector wrapped = Vector::zero();
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) x[i] = load_whole(rows, row, row.first_token(first_vec + i * kWarpSize));
+    for (int i = 0; i < kLaneVecs; ++i) x[i] = load_whole(rows, row, row.first_token(first_vec + i * kWarpSize));
     if (has_wrapped) wrapped = load_whole(rows, row, row.first_token(first_vec - kWarpSize));
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) add_edge<kWidth>(rows, row, row.first_token(first_vec + i * kWarpSize), x[i]);
+    for (int i = 0; i < kLaneVecs; ++i) add_edge<kWidth>(rows, row, row.first_token(first_vec + i * kWarpSize), x[i]);
     if (has_wrapped) add_edge<kWidth>(rows, row, row.first_token(first_vec - kWarpSize), wrapped);
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
     const float bias = load_bias<weight_t>(p, channel);
-    // One search for all slots.
-    constexpr int kSlotTokens = kWarpSize * kVec;
+    // One search for all groups of vectors.
+    constexpr int kGroupTokens = kWarpSize * kVec;
     const int first = static_cast<int>(row.first_token(tile_vec));
-    TokenRoles<kVec> roles[kSlots]{};
-    visit_sequences(p, max(0, first), first + kSlots * kSlotTokens, [&](int begin, int end, bool is_someones) {
+    TokenRoles<kVec> roles[kLaneVecs]{};
+    visit_sequences(p, max(0, first), first + kLaneVecs * kGroupTokens, [&](int begin, int end, bool is_sequence) {
 #pragma unroll
-        for (int i = 0; i < kSlots; ++i) {
-            const int from = first + i * kSlotTokens;
-            if (begin < from + kSlotTokens && end > from) {
-                roles[i].add(begin, end, is_someones, from + lane_id() * kVec, kWidth - 1);
+        for (int i = 0; i < kLaneVecs; ++i) {
+            const int from = first + i * kGroupTokens;
+            if (begin < from + kGroupTokens && end > from) {
+                roles[i].add(begin, end, is_sequence, from + lane_id() * kVec, kWidth - 1);
             }
         }
     });
 
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
+    for (int i = 0; i < kLaneVecs; ++i) {
         const int token = first + (i * kWarpSize + lane_id()) * kVec;
         const Window window(rows, row, token, i == 0 ? wrapped : x[i == 0 ? 0 : i - 1], x[i]);
         const ConvSums<false, kVec> sums(rows, 0, token, taps, bias, window);
@@ -104,8 +105,8 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
     }
 }
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kSlots, bool kSilu,
-          typename Traits = CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSlots, kSilu>>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
+          typename Traits = CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_rows_fwd_kernel(const CausalConv1dVarlenRowsFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -118,11 +119,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const index_t channel = first_channel + row_tile.quotient;
         // Whole warps leave: the shuffles stay complete.
         if (row_tile.quotient >= Traits::kGroup || channel >= p.dim) return;
-        convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kSlots, kSilu>(p, channel, row_tile.remainder);
+        convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu>(p, channel, row_tile.remainder);
     } else if constexpr (kWidth > 1) {
         const int number = static_cast<int>((group_block.remainder - params.row_blocks) * Traits::kWarps + warp);
         const index_t channel = first_channel + lane_id();
         if (number >= p.sequences || channel >= p.dim) return;
-        convolve_head<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany>(p, number, channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany>(p, number, channel);
     }
 }

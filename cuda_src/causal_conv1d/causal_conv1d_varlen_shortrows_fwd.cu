@@ -1,12 +1,13 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for short packed sequences whose tokens are contiguous.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for short packed sequences, tokens contiguous.
 //
-// Layout: x, out (dim, total), token stride 1. A block has a tile, 32 channels of some consecutive tokens. It brings
-// the tile and the tokens before it to shared memory by vectors along tokens, convolves it there with a lane a channel,
-// and stores it by vectors again: so the first kWidth - 1 tokens of every sequence, its head, and the state are
-// accesses of 32 neighbouring channels, and sequences begin and end alike for all lanes of a warp. At first each warp
-// walks its part of the tile as if there were one sequence. Then the warps share the sequences that begin in the tile:
-// they compute heads anew, from the states, and update these. What of a head lies behind the tile they store directly,
-// and the next tile leaves it out: only who has a sequence's first token knows its state.
+// Layout: x, out (dim, total), token stride 1. A block has a tile: 32 channels of some consecutive tokens. It brings
+// the tile and the tokens before it to shared memory by vectors along tokens, convolves it there with one lane per
+// channel, and stores it by vectors again. So accesses to a state, and to the prefix of a sequence (its first kWidth -
+// 1 tokens), are of 32 neighbouring channels, and sequences begin and end alike for all lanes of a warp. First each
+// warp convolves its part of the tile as if there were one sequence. Then the warps share the sequences that begin in
+// the tile: they compute the prefixes again, from the states, and update these. Tokens of a prefix that lie behind the
+// tile are stored directly, and the next tile leaves them out: only the tile with a sequence's first token reads its
+// state.
 //
 // Shared memory: ShortShared.
 //
@@ -16,19 +17,21 @@
 
 struct CausalConv1dVarlenShortrowsFwdParams {
     CausalConv1dVarlenOperands operands;
-    FastDiv tiles;  // along tokens
+    FastDiv tiles;  // tiles along tokens
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu>
 struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
-    static constexpr int kAhead = 2;      // states that a warp has on their way
-    // Vectors of 16 bytes along a channel that a warp convolves: with more, too few tiles are in shared memory.
+    static constexpr int kAhead = 2;      // sequences that a warp loads states of ahead of their turn
+    // Vectors of 16 bytes along a channel per warp: with more, too few tiles fit in shared memory.
     static constexpr int kPartVecs = 4;
+    static constexpr int kMinWidth = 2;  // a filter of one tap needs no states
+    static constexpr int kMaxWidth = 5;
     using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs>;
     static_assert(Tile::kThreads == kThreads);
-    static_assert(kWidth >= 2 && kWidth <= 5, "states are few enough to be on their way in registers");
+    static_assert(kWidth >= kMinWidth && kWidth <= kMaxWidth, "states that are loaded ahead fit in registers");
 };
 
 // Convolves a warp's part of the tile, from `place` on, as if there were one sequence.
@@ -62,19 +65,19 @@ __device__ __forceinline__ void walk(ShortShared<Tile>& shared, int place, const
     }
 }
 
-// What a channel needs of one of the runs of tokens in the tile, asked for before its turn.
+// What a lane's channel needs for one run of tokens, loaded ahead of its turn.
 template <typename state_t, int kHalo>
 struct ShortAhead {
     int begin;
     int end;
-    bool is_nobodys;
-    state_t* state;  // its earliest live column
+    bool is_padding;
+    state_t* state;  // the first column that the filter reads
     Vec<state_t, 1> past[kHalo];
 };
 
-// A channel's part in the sequences that begin in the tile: their heads and their states.
+// The prefixes and the states of the sequences that begin in the tile, in a lane's channel.
 template <typename Tile, typename state_t>
-struct ShortHeads {
+struct ShortPrefixes {
     using T = typename Tile::input_t;
     static constexpr int kHalo = Tile::kHalo;
     using Ahead = ShortAhead<state_t, kHalo>;
@@ -82,37 +85,37 @@ struct ShortHeads {
     const CausalConv1dVarlenOperands& p;
     ShortShared<Tile>& shared;
     index_t channel;
-    int first;        // token of the tile
-    state_t* states;  // the channel's earliest live column, in slot 0
+    int first;        // the first token of the tile
+    state_t* states;  // the channel's first column that the filter reads, in slot 0
 
-    __device__ __forceinline__ ShortHeads(const CausalConv1dVarlenOperands& p_, ShortShared<Tile>& shared_,
-                                          index_t channel_, int first_)
+    __device__ __forceinline__ ShortPrefixes(const CausalConv1dVarlenOperands& p_, ShortShared<Tile>& shared_,
+                                             index_t channel_, int first_)
         : p(p_), shared(shared_), channel(channel_), first(first_) {
         states = static_cast<state_t*>(p.conv_states) + p.first_column * p.conv_states_stride[2] +
                  channel * p.conv_states_stride[1];
     }
 
-    // Finds what the number-th run of tokens needs, and asks for the state that it goes on from.
-    __device__ __forceinline__ void ask(int number, Ahead& ahead) const {
+    // Prepares run `number`: issues the loads of the state that it goes on from.
+    __device__ __forceinline__ void load_ahead(int number, Ahead& ahead) const {
         const ShortRun run = shared.runs[number];
         ahead.begin = run.begin;
         ahead.end = shared.runs[number + 1].begin;
         const int slot = run.slot < 0 ? ~run.slot : run.slot;
-        ahead.is_nobodys = run.slot == ShortRun::kNobodys;
+        ahead.is_padding = run.slot == ShortRun::kPadding;
         ahead.state = states + slot * p.conv_states_stride[0];
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) ahead.past[i] = Vec<state_t, 1>::zero();
-        if (run.slot < 0 || ahead.is_nobodys || run.begin < 0 || channel >= p.dim) return;
+        if (run.slot < 0 || ahead.is_padding || run.begin < 0 || channel >= p.dim) return;
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             ahead.past[i] = load<1, Memory::kMutable>(ahead.state + i * p.conv_states_stride[2]);
         }
     }
 
-    // Does what a run of tokens needs beside the walk.
+    // Completes a run after the walk: zeros for padding; for a sequence its prefix and its state.
     template <bool kSilu, int kWidth>
     __device__ __forceinline__ void finish(const Ahead& run, const float (&taps)[kWidth], float bias) const {
-        if (run.is_nobodys) {
+        if (run.is_padding) {
             T* const out = shared.out[lane_id()];
             const int end = min(run.end, Tile::kTile);
             for (int i = max(0, run.begin); i < end; ++i) out[i] = Dtype<T>::from_float(0.0f);
@@ -126,7 +129,7 @@ struct ShortHeads {
     }
 
  private:
-    // kIsInside: it ends in the tile, too.
+    // kIsInside: the sequence ends in the tile, too.
     template <bool kSilu, bool kIsInside, int kWidth>
     __device__ __forceinline__ void finish_sequence(const Ahead& run, const float (&taps)[kWidth], float bias) const {
         Vec<state_t, 1> kept[kWidth];
@@ -182,7 +185,7 @@ template <int kWidth, typename input_t, typename weight_t, typename state_t, int
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_shortrows_fwd_kernel(const CausalConv1dVarlenShortrowsFwdParams params) {
     using Tile = typename Traits::Tile;
-    using Heads = ShortHeads<Tile, state_t>;
+    using Prefixes = ShortPrefixes<Tile, state_t>;
     constexpr int kAhead = Traits::kAhead, kWarps = Tile::kWarps;
     const CausalConv1dVarlenOperands& p = params.operands;
     __shared__ ShortShared<Tile> shared;
@@ -206,13 +209,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     wait_for_copies();
     __syncthreads();
 
-    // The states of a warp's first sequences are on their way while it walks, and then always those of the next.
-    const Heads heads(p, shared, channel, first);
-    typename Heads::Ahead ahead[kAhead];
+    // States are loaded ahead: those of a warp's first sequences during the walk, then those of the following ones.
+    const Prefixes prefixes(p, shared, channel, first);
+    typename Prefixes::Ahead ahead[kAhead];
     const int count = shared.count;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-        if (warp + i * kWarps < count) heads.ask(warp + i * kWarps, ahead[i]);
+        if (warp + i * kWarps < count) prefixes.load_ahead(warp + i * kWarps, ahead[i]);
     }
     const int place = warp * Tile::kPart;
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
@@ -222,8 +225,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
         for (int i = 0; i < kAhead; ++i, number += kWarps) {
             if (number >= count) break;
-            heads.template finish<kSilu>(ahead[i], taps[0], bias[0]);
-            if (number + kAhead * kWarps < count) heads.ask(number + kAhead * kWarps, ahead[i]);
+            prefixes.template finish<kSilu>(ahead[i], taps[0], bias[0]);
+            if (number + kAhead * kWarps < count) prefixes.load_ahead(number + kAhead * kWarps, ahead[i]);
         }
     }
     __syncthreads();

@@ -1,4 +1,4 @@
-// out[i] = the last tokens of sequence i, as many as out has columns, zeros before its first.
+// out[i, :, c] = x[end of sequence i - columns + c], the last tokens of each packed sequence, zeros before its first.
 //
 // Layout: x (total, dim), out (sequences, dim, columns); any strides when kVec is 1, else dim stride 1 in both. A
 // thread copies kVec channels of one column.
@@ -15,9 +15,9 @@ struct CausalConv1dVarlenStatesParams {
     index_t out_stride[3];  // sequence, dim, column
     index_t cu_seqlens_stride;
     index_t total;        // tokens
-    FastDiv dim_vecs;     // channel vectors a token
-    FastDiv columns;      // of out
-    unsigned total_vecs;  // of out
+    FastDiv dim_vecs;     // channel vectors per token
+    FastDiv columns;      // columns of out
+    unsigned total_vecs;  // vectors of out
     int cu_seqlens_is_int64;
 };
 
@@ -26,7 +26,7 @@ struct CausalConv1dVarlenStatesTraits {
     static constexpr int kThreads = 128;
 };
 
-// Where a sequence begins, brought inside the tensor: wrong numbers give wrong results, not wrong accesses.
+// The token where a sequence begins, brought inside the tensor: wrong numbers give wrong results, not wrong accesses.
 __device__ __forceinline__ index_t load_boundary(const CausalConv1dVarlenStatesParams& p, index_t number) {
     const index_t token = load_index(p.cu_seqlens, number * p.cu_seqlens_stride, p.cu_seqlens_is_int64);
     return token < 0 ? 0 : token > p.total ? p.total : token;

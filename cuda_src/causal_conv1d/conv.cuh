@@ -4,8 +4,14 @@
 #include "common/activation.cuh"
 #include "common/vec.cuh"
 
-// Strides are in elements. bias, seq_idx, initial_states and final_states may be null. bias holds float when
-// bias_is_float32, else what weight holds; the states hold what x holds.
+// The widest filter, in taps.
+inline constexpr int kMaxWidth = 16;
+
+template <int kWidth>
+inline constexpr bool kIsWidth = kWidth >= 1 && kWidth <= kMaxWidth;
+
+// Strides are in elements. bias, seq_idx, initial_states and final_states may be null. bias holds float
+// when bias_is_float32, else the type of weight; the states hold the type of x.
 struct CausalConv1dOperands {
     const void* x;
     const void* weight;
@@ -25,17 +31,18 @@ struct CausalConv1dOperands {
     int batch;
     int dim;
     int bias_is_float32;
-    int taps_are_packed;  // weight and bias are contiguous, and aligned to what a channel vector has of them
+    int taps_are_packed;  // weight and bias are contiguous, and aligned to the taps and biases of a channel vector
 };
 
-// Lets the compiler drop all that states need when there are none: they cost registers.
+// Lets the compiler drop the code for states when there are none: it costs registers.
 template <bool kStates>
 __device__ __forceinline__ CausalConv1dOperands with_states(CausalConv1dOperands p) {
     if (!kStates) p.initial_states = p.final_states = nullptr;
     return p;
 }
 
-// Operands: those of any convolution, with weight, bias, their strides, bias_is_float32 and taps_are_packed.
+// The bias of a channel, 0 without one. Operands: those of any convolution, with weight, bias, their strides,
+// bias_is_float32 and taps_are_packed.
 template <typename weight_t, typename Operands>
 __device__ __forceinline__ float load_bias(const Operands& p, index_t channel) {
     if (p.bias == nullptr) return 0.0f;
@@ -51,8 +58,8 @@ __device__ __forceinline__ void load_taps(const Operands& p, index_t channel, fl
     for (int k = 0; k < kWidth; ++k) taps[k] = load<1>(weight + k * p.weight_stride[1]).to_float(0);
 }
 
-// The sum over the kWidth inputs that end at a token, with their sequence numbers. Its order is the same in every
-// kernel, so that their results are bitwise equal.
+// bias + sum over k of taps[k] * x[k], where x holds the kWidth inputs that end at a token and seq their sequence
+// numbers. All kernels sum in this order, so that their results are bitwise equal.
 template <bool kSeqIdx, int kWidth>
 __device__ __forceinline__ float convolve(const float (&taps)[kWidth], float bias, const float* x, const int* seq) {
     float sum = bias;
@@ -63,7 +70,7 @@ __device__ __forceinline__ float convolve(const float (&taps)[kWidth], float bia
     return sum;
 }
 
-// Multiplies taps and bias, and so their sums, by what silu wants: a power of two, so exactly.
+// Multiplies taps and bias, and so their sums, by kSiluScale: a power of two, so this is exact.
 template <typename out_t, int kWidth>
 __device__ __forceinline__ void scale_for_silu(float (&taps)[kWidth], float& bias) {
     bias *= kSiluScale<out_t>;
@@ -71,14 +78,14 @@ __device__ __forceinline__ void scale_for_silu(float (&taps)[kWidth], float& bia
     for (int k = 0; k < kWidth; ++k) taps[k] *= kSiluScale<out_t>;
 }
 
-// The output of a token from its sum, which kIsScaled says is already scaled for silu, and its sequence number.
+// The output of a token from its sum and its sequence number. kIsScaled: the sum is already scaled for silu.
 template <typename out_t, bool kSilu, bool kSeqIdx, bool kIsScaled = false>
 __device__ __forceinline__ float activate(float sum, int seq) {
     if (kSilu) sum = silu<out_t>(kIsScaled ? sum : sum * kSiluScale<out_t>);
     return kSeqIdx && seq < 0 ? 0.0f : sum;
 }
 
-// The sequence number of a token. What lies before the first token continues the first token's sequence.
+// The sequence number of a token. Inputs before the first token count as part of the first token's sequence.
 __device__ __forceinline__ int load_seq_idx(const CausalConv1dOperands& p, index_t batch, index_t token) {
     const index_t at = token < 0 ? 0 : token;
     return at < p.seqlen ? __ldg(p.seq_idx + batch * p.seq_idx_stride[0] + at * p.seq_idx_stride[1]) : -1;

@@ -1,15 +1,16 @@
-// Taps and biases of the consecutive channels that one thread has.
+// Taps and biases of the consecutive channels of one thread.
 #pragma once
 
 #include "causal_conv1d/conv.cuh"
 
-// As they are in memory: to convert an element is to wait for it, and a thread has more to ask for before that.
+// The filters of kVec channels in the form that memory has. Converting an element waits for it, and a thread first
+// issues further loads.
 template <int kWidth, typename weight_t, int kVec>
 struct ChannelFilter {
     using Taps = PackedVec<weight_t, kVec * kWidth>;
 
     Taps raw_taps;
-    unsigned raw_bias[kVec];  // floats, or what weight holds
+    unsigned raw_bias[kVec];  // words of floats, or of weight_t
     bool bias_is_float;
 
     // Operands: those of any convolution, with weight, bias, their strides, bias_is_float32 and taps_are_packed.

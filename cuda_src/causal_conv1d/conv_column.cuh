@@ -9,15 +9,15 @@ __device__ __forceinline__ index_t along_channels(index_t channel, index_t strid
     return kVec > 1 ? channel : channel * stride;
 }
 
-// One column of the state of kVec consecutive channels. The kernel writes to the pool, so reads of it are ordinary
-// ones.
+// One column of the state of kVec consecutive channels. The kernel writes to the pool, so it does not read it through
+// the read-only cache.
 template <typename state_t, int kVec>
 struct StateColumn {
     state_t* at;
     index_t channel_step;
-    bool is_packed;  // the channels are contiguous, and aligned
+    bool is_packed;  // the channels are contiguous and aligned
 
-    // Another column, so many elements away.
+    // The column `distance` elements away.
     __device__ __forceinline__ StateColumn operator+(index_t distance) const {
         return {at + distance, channel_step, is_packed};
     }

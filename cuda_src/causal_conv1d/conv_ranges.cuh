@@ -1,16 +1,20 @@
-// Where results go: the channels of a convolution fall into ranges, each with an output of its own.
+// Outputs: the channels of a convolution fall into ranges, each with an output of its own.
 #pragma once
 
 #include "common/fastdiv.cuh"
 #include "common/vec.cuh"
 
-// How a launch's channels fall into ranges: not at all, into several whose borders no vector crosses, or into several
-// whose vectors may cross borders or not be vectors of an output.
+// The most ranges of a launch.
+inline constexpr int kMaxRanges = 16;
+
+// How a launch's channels fall into ranges: kOne, a single range; kMany, several, where every vector is an aligned
+// vector of one output; kRouted, several, where a vector may cross the border of a range or not be aligned in its
+// output.
 enum class Ranges { kOne, kMany, kRouted };
 
-// Where the results of kVec consecutive channels go, from a token on: to one range's memory as vectors, or, when
-// routed, element by element, each to its own range, unless they are aligned vectors of one range all the same.
-// Operands: those of a convolution with ranges.
+// Where the results of kVec consecutive channels go, from a token on: as vectors to the output of one range or, when
+// kRouted and not such a vector, element by element, each to the output of its range. Operands: those of a convolution
+// with ranges.
 template <typename out_t, int kVec, Ranges kRanges, typename Operands>
 struct Destination {
     const Operands& p;
@@ -42,7 +46,7 @@ struct Destination {
         to = static_cast<out_t*>(p.out[range]) + batch * stride[0] + token * step + channels;
     }
 
-    // Goes on to a later token: step by step takes fewer instructions than counting from the first.
+    // Moves on to the next token, in fewer instructions than a new address takes.
     __device__ __forceinline__ void advance() {
         ++token;
         to += step;
@@ -73,7 +77,7 @@ __device__ __forceinline__ Destination<out_t, kVec, kRanges, Operands> destinati
     return {p, channel, batch, token};
 }
 
-// Zeros for the tokens whose bits are set, counted from the destination's.
+// Stores zeros for each token with a bit set in `tokens`, counted from the destination's token.
 template <typename out_t, int kVec, Ranges kRanges, typename Operands>
 __device__ __forceinline__ void store_zeros(Destination<out_t, kVec, kRanges, Operands> destination, unsigned tokens) {
     for (; tokens != 0; tokens >>= 1) {

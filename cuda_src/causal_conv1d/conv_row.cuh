@@ -4,13 +4,13 @@
 #include "causal_conv1d/conv.cuh"
 #include "common/warp.cuh"
 
-// The blocks that a row kernel wants on a multiprocessor at least. Left alone (0) the compiler fits as many as it can,
-// for wide filters by spilling.
+// The least blocks per multiprocessor of a row kernel. With 0 the compiler fits as many as it can, and for wide filters
+// it spills registers to do so.
 template <int kWidth>
 inline constexpr int kRowMinBlocks = kWidth <= 4 ? 0 : 1;
 
 // One (batch, channel) row. Its vectors lie where memory is aligned, not where the row begins: vector j holds the
-// tokens from j * kVec - phase on, so that a row at any address moves by whole vectors but for its two ends.
+// tokens from j * kVec - phase on, so that a row at any address is read by whole vectors but for its two ends.
 template <typename input_t, int kVec>
 struct ConvRow {
     const input_t* x;
@@ -34,19 +34,20 @@ struct ConvRow {
 
     __device__ __forceinline__ index_t first_token(index_t vector) const { return vector * kVec - phase; }
 
-    // Which elements of the vector that begins at `token` lie inside the row.
+    // Elements begin to end - 1 of the vector that begins at `token` lie inside the row.
     __device__ __forceinline__ static int begin(index_t token) { return token < 0 ? static_cast<int>(-token) : 0; }
     __device__ __forceinline__ static int end(const CausalConv1dOperands& p, index_t token) {
         return p.seqlen - token < kVec ? static_cast<int>(p.seqlen - token) : kVec;
     }
 };
 
+// Whether all kVec tokens from `token` on lie inside the row.
 template <int kVec>
 __device__ __forceinline__ bool is_whole(const CausalConv1dOperands& p, index_t token) {
     return token >= 0 && token + kVec <= p.seqlen;
 }
 
-// The vector of tokens from `token` on if all of it lies inside the row, else zero: add_edge completes it.
+// The vector of tokens from `token` on if all of it lies inside the row, else zeros, which add_edge completes.
 template <typename input_t, int kVec>
 __device__ __forceinline__ Vec<input_t, kVec> load_whole(const CausalConv1dOperands& p,
                                                          const ConvRow<input_t, kVec>& row, index_t token) {
@@ -54,7 +55,7 @@ __device__ __forceinline__ Vec<input_t, kVec> load_whole(const CausalConv1dOpera
     return Vec<input_t, kVec>::zero();
 }
 
-// Adds what the row's past holds for the negative ones of the kVec tokens from `token` on.
+// Adds the row's past for those of the kVec tokens from `token` on that precede the row.
 template <int kWidth, typename input_t, int kVec>
 __device__ __forceinline__ void add_past(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
                                          index_t token, Vec<input_t, kVec>& v) {
@@ -65,8 +66,8 @@ __device__ __forceinline__ void add_past(const CausalConv1dOperands& p, const Co
     }
 }
 
-// Adds what lies inside the row, or in its past, of a vector that is not whole. Apart from load_whole because merging
-// elements waits for them: a lane's whole vectors are all on their way by then.
+// Adds to a vector that is not whole the elements inside the row or in its past. This is apart from load_whole because
+// merging elements waits for them: a lane first issues the loads of all its whole vectors.
 template <int kWidth, typename input_t, int kVec>
 __device__ __forceinline__ void add_edge(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
                                          index_t token, Vec<input_t, kVec>& v) {
@@ -87,7 +88,7 @@ __device__ __forceinline__ void store_tokens(const CausalConv1dOperands& p, cons
     }
 }
 
-// Whether a lane's vector of the group before is in reach of the next group's halo.
+// Whether the next group's halo reaches a lane's vector.
 template <int kHaloVecs>
 __device__ __forceinline__ bool lane_wraps() {
     return lane_id() >= kWarpSize - kHaloVecs;
@@ -102,8 +103,8 @@ struct ConvWindow {
 
     float x[kHalo + kVec];
 
-    // Lanes hold consecutive vectors: `own`, and 32 vectors before it `wrapped`, which counts in the highest
-    // kHaloVecs lanes only. `replace(v, distance)` may change the vector that comes from `distance` lanes below.
+    // Lanes hold consecutive vectors: `own`, and `wrapped` 32 vectors before it, which is read from the highest
+    // kHaloVecs lanes only. replace(v, distance) may change the vector that comes from `distance` lanes below.
     template <typename Replace>
     __device__ __forceinline__ ConvWindow(const Vector& wrapped, const Vector& own, Replace replace) {
 #pragma unroll
@@ -111,7 +112,7 @@ struct ConvWindow {
         fill_halo<1>(wrapped, own, replace);
     }
 
-    // The same when all of a lane's vectors are of one row: what comes before its first is its past.
+    // The window of a lane with vectors of one row only: the row's past precedes its first token.
     __device__ __forceinline__ ConvWindow(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
                                           index_t token, const Vector& wrapped, const Vector& own)
         : ConvWindow(wrapped, own, [&](Vector& v, int distance) {
@@ -144,7 +145,7 @@ __device__ __forceinline__ void load_window_seq_idx(const CausalConv1dOperands& 
     const int* at = p.seq_idx + batch * p.seq_idx_stride[0] + token * p.seq_idx_stride[1];
     const bool is_aligned = p.seq_idx_stride[1] == 1 && reinterpret_cast<size_t>(at) % sizeof(int4) == 0;
     if (kVec % 4 == 0 && is_aligned && token >= kAhead && is_whole<kVec>(p, token)) {
-        // One by one, a warp's loads would take four times as many passes through the L1 cache.
+        // Single loads would take four times as many passes through the L1 cache.
 #pragma unroll
         for (int i = -kAhead; i < kVec; i += 4) {
             const int4 four = load4(at + i);
@@ -179,7 +180,7 @@ struct ConvSums {
         }
     }
 
-    // Takes the tokens from the begin-th on from another row.
+    // Replaces the tokens from number `begin` on by those of another row.
     __device__ __forceinline__ void replace_from(int begin, const ConvSums& other) {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {

@@ -1,33 +1,34 @@
-// Tiles of packed tokens in shared memory, for short sequences: rows of a few channels, and the sequences they are of.
+// Tiles of packed tokens in shared memory, for short sequences: 32 channels, and the sequences of their tokens.
 #pragma once
 
 #include "causal_conv1d/conv_column.cuh"
 #include "causal_conv1d/conv_varlen.cuh"
 
-// A block's tile: kTile consecutive tokens of 32 channels. A warp convolves a part of them, with a lane a channel.
+// A block's tile: kTile consecutive tokens of 32 channels. A warp convolves a part of the tokens, one lane per channel.
 template <int kWidth, typename T, int kVec_, int kPartVecs>
 struct ShortTile {
     using input_t = T;
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kChannels = kWarpSize;
-    static constexpr int kVec = kVec_;                              // elements an access to global memory
-    static constexpr int kWide = 16 / static_cast<int>(sizeof(T));  // and to shared memory
-    static constexpr int kPart = kPartVecs * kWide;                 // tokens a warp
+    static constexpr int kVec = kVec_;                              // elements per access to global memory
+    static constexpr int kWide = 16 / static_cast<int>(sizeof(T));  // elements per access to shared memory
+    static constexpr int kPart = kPartVecs * kWide;                 // tokens per warp
     static constexpr int kTile = kWarps * kPart;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kBefore = (kHalo + kWide - 1) / kWide * kWide;  // tokens kept before the tile
-    // Rows are an odd number of vectors: those of neighbouring channels are in different banks.
+    // Rows are an odd number of vectors, so that those of neighbouring channels are in different banks.
     static constexpr int kPitchIn = ((kBefore + kTile) / kWide | 1) * kWide;
     static constexpr int kPitchOut = (kTile / kWide | 1) * kWide;
-    static constexpr int kUnits = kTile / kVec;  // accesses a row
+    static constexpr int kUnits = kTile / kVec;            // accesses per row
+    static constexpr int kRowsAtOnce = kThreads / kUnits;  // rows that a block accesses at once; 0: a part of one
 };
 
-// Where a sequence, or what is nobody's, begins in the tile, and whose slot it is: ~slot where there is no past.
+// A run of tokens that reaches into the tile: a sequence, or padding between sequences.
 struct ShortRun {
-    static constexpr int kNobodys = 0x7fffffff;
-    int begin;
-    int slot;
+    static constexpr int kPadding = 0x7fffffff;
+    int begin;  // first token, counted from the tile's
+    int slot;   // the sequence's slot, ~slot if it starts from zeros; kPadding
 };
 
 template <typename Tile>
@@ -35,10 +36,10 @@ struct ShortShared {
     using T = typename Tile::input_t;
     alignas(16) T x[Tile::kChannels][Tile::kPitchIn];
     alignas(16) T out[Tile::kChannels][Tile::kPitchOut];
-    T* to[Tile::kChannels];          // the results' place in global memory
-    ShortRun runs[Tile::kTile + 1];  // of tokens, and where the last one ends
-    int count;                       // of runs
-    int left_out;  // the first tokens of the tile that are in the head of a sequence that begins before it
+    T* to[Tile::kChannels];          // where each channel's results go in global memory
+    ShortRun runs[Tile::kTile + 1];  // and, as a begin, the end of the last one
+    int count;                       // number of runs
+    int left_out;                    // leading tokens of the tile that are in the prefix of an earlier sequence
 };
 
 // Lists the runs of tokens that reach into the tile from the token `first` on. All lanes of one warp take part.
@@ -49,14 +50,14 @@ __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const Causa
     visit_runs(p, first, first + Tile::kTile, [&](int number, int begin, int end, int slot, unsigned lanes) {
         const bool is_listed = (lanes >> lane_id() & 1) != 0;
         const int place = count + __popc(lanes & ((1u << lane_id()) - 1));
-        // Where starts are wrong there may be more of them than tokens, and what was listed last may have any end.
+        // Wrong starts may name more runs than there are tokens, and give the last one listed any end.
         if (is_listed && place < Tile::kTile) {
             const bool goes_on = slot >= 0 && has_past(p, number);
-            shared.runs[place] = {begin - first, slot < 0 ? ShortRun::kNobodys : goes_on ? slot : ~slot};
+            shared.runs[place] = {begin - first, slot < 0 ? ShortRun::kPadding : goes_on ? slot : ~slot};
             shared.runs[place + 1].begin = end - first;
         }
         const unsigned astride = lanes_where(is_listed && slot >= 0 && begin < first);
-        if (astride != 0) left_out = from_lane(min(end, begin + Tile::kHalo) - first, __ffs(astride) - 1);
+        if (astride != 0) left_out = from_lane(min(end, begin + Tile::kHalo) - first, lowest(astride));
         count = min(count + __popc(lanes), Tile::kTile);
     });
     if (lane_id() == 0) {
@@ -65,10 +66,10 @@ __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const Causa
     }
 }
 
-// Calls visit(row, place) for a thread's share of the tile's vectors, neighbours along a row.
+// Calls visit(row, place) for a thread's share of the tile's vectors; neighbouring threads are neighbours along a row.
 template <typename Tile, typename Visit>
 __device__ __forceinline__ void visit_units(Visit visit) {
-    constexpr int kRows = Tile::kThreads / Tile::kUnits;  // at a time, or none whole
+    constexpr int kRows = Tile::kRowsAtOnce;
     constexpr int kTurns = Tile::kUnits * Tile::kChannels / Tile::kThreads;
     const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll(kTurns > 16 ? 16 : kTurns)
@@ -76,19 +77,19 @@ __device__ __forceinline__ void visit_units(Visit visit) {
         if constexpr (kRows > 0) {
             visit(threadIdx.x / Tile::kUnits + i * kRows, threadIdx.x % Tile::kUnits * Tile::kVec);
         } else {
-            constexpr int kParts = Tile::kUnits / Tile::kThreads;  // of a row
+            constexpr int kParts = Tile::kUnits / Tile::kThreads;  // parts of a row, one per turn
             visit(i / kParts, (i % kParts * Tile::kThreads + thread) * Tile::kVec);
         }
     }
 }
 
-// How many of the tile's channels exist.
+// Channels of the tile that exist.
 template <typename Tile>
 __device__ __forceinline__ int channels_there(const CausalConv1dVarlenOperands& p, index_t first_channel) {
     return static_cast<int>(min(p.dim - first_channel, static_cast<index_t>(Tile::kChannels)));
 }
 
-// kVec elements to shared memory, by wait_for_copies() at the latest.
+// Copies kVec elements to shared memory, where they are after wait_for_copies() at the latest.
 template <int kVec, typename T>
 __device__ __forceinline__ void copy_unit(T* to, const T* from) {
     if constexpr (kVec * sizeof(T) == 16) {
@@ -98,7 +99,7 @@ __device__ __forceinline__ void copy_unit(T* to, const T* from) {
     }
 }
 
-// Starts to bring x to shared memory, zeros where there is none.
+// Starts to copy x to shared memory, with zeros outside it.
 template <typename Tile>
 __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const CausalConv1dVarlenOperands& p,
                                            index_t first_channel, int first) {
@@ -118,8 +119,9 @@ __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const Caus
         }
     };
     if (channels == Tile::kChannels && first + Tile::kTile <= p.total) {
-        constexpr int kRows = Tile::kThreads / Tile::kUnits;  // at a time
+        constexpr int kRows = Tile::kRowsAtOnce;
         if constexpr (kRows > 0) {
+            // As visit_units, with pointers that advance instead of a 64-bit product per vector.
             const int row = static_cast<int>(threadIdx.x) / Tile::kUnits;
             const int place = static_cast<int>(threadIdx.x) % Tile::kUnits * kVec;
             const T* from = x + row * stride + place;
@@ -142,6 +144,7 @@ __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const Caus
     }
 }
 
+// Stores the tile's results but for the tokens that are left out.
 template <typename Tile>
 __device__ __forceinline__ void store_tile(const ShortShared<Tile>& shared, const CausalConv1dVarlenOperands& p,
                                            index_t first_channel, int first) {

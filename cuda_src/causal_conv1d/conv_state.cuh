@@ -1,13 +1,13 @@
-// A sequence's state in the pool: the last kWidth - 1 inputs that its slot remembers.
+// The prefix of a packed sequence, and the sequence's state in the pool: the last kWidth - 1 inputs.
 #pragma once
 
 #include "causal_conv1d/conv_column.cuh"
 #include "causal_conv1d/conv_varlen.cuh"
 
-// The first kWidth - 1 tokens of a sequence, whose outputs need its state, in kVec channels. Whoever computes them also
-// brings the state up to date: nobody else reads or writes it.
+// The prefix of a sequence, in kVec channels: its first kWidth - 1 tokens, with outputs that need the state. The thread
+// that computes them also updates the state; no other thread reads or writes it.
 template <int kWidth, typename input_t, typename state_t, int kVec>
-struct SequenceHead {
+struct SequencePrefix {
     static constexpr int kHalo = kWidth - 1;
     using Input = Vec<input_t, kVec>;
     using State = Vec<state_t, kVec>;
@@ -16,14 +16,14 @@ struct SequenceHead {
     int begin;
     int length;
     int slot;
-    const input_t* x;                     // of the first token
-    StateColumn<state_t, kVec> earliest;  // of the live columns
+    const input_t* x;                     // at the first token
+    StateColumn<state_t, kVec> earliest;  // the first column that the filter reads
     State past[kHalo];
     Input first[kHalo];
-    Input last[kHalo];  // when these are others than the first
+    Input last[kHalo];  // loaded when the sequence is longer than its prefix
 
-    // Nothing is loaded of a sequence that is empty or whose tokens are nobody's.
-    __device__ __forceinline__ SequenceHead(const CausalConv1dVarlenOperands& p, int number_)
+    // The length is 0 for an empty sequence and for one without a slot: it has no prefix to load.
+    __device__ __forceinline__ SequencePrefix(const CausalConv1dVarlenOperands& p, int number_)
         : number(number_), begin(first_token(p, number_)), slot(load_slot(p, number_)) {
         length = slot < 0 ? 0 : max(0, first_token(p, number + 1) - begin);
     }
@@ -54,7 +54,7 @@ struct SequenceHead {
         }
     }
 
-    // How many of the tokens exist.
+    // Tokens of the prefix that exist.
     __device__ __forceinline__ int count() const { return min(length, kHalo); }
 
     template <bool kSilu>
@@ -85,8 +85,8 @@ struct SequenceHead {
                 column.store_all(v);
             }
         } else {
-            // Too many to choose from in registers. Columns are taken in rising order, so that one is read before it is
-            // overwritten.
+            // There are too many inputs to choose from in registers. Columns are written in rising order, so that each
+            // is read before it is overwritten.
 #pragma unroll 1
             for (int i = 0; i < kHalo; ++i, column = column + step) column.store_all(load_joined(p, i + length));
         }
@@ -95,7 +95,7 @@ struct SequenceHead {
  private:
     __device__ __forceinline__ static Input load_vector(const input_t* x) { return ::load<kVec>(x); }
 
-    // The i-th of the past inputs and the first ones behind them.
+    // Input i of the past inputs and the prefix behind them.
     __device__ __forceinline__ State joined(int i) const {
         return i < kHalo ? past[i < kHalo ? i : 0] : convert<state_t>(first[i < kHalo ? 0 : i - kHalo]);
     }
@@ -105,25 +105,25 @@ struct SequenceHead {
     }
 };
 
-// Convolves a sequence's head, stores its results, and brings the state up to date.
+// Convolves a sequence's prefix, stores its results, and updates the state.
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges>
-__device__ __forceinline__ void convolve_head(const CausalConv1dVarlenOperands& p, int number, index_t channel) {
-    SequenceHead<kWidth, input_t, state_t, kVec> head(p, number);
-    if (head.length == 0) return;
-    head.load(p, channel);
+__device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands& p, int number, index_t channel) {
+    SequencePrefix<kWidth, input_t, state_t, kVec> prefix(p, number);
+    if (prefix.length == 0) return;
+    prefix.load(p, channel);
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
-    // First, because the registers of the last inputs are wanted for sums.
-    head.update_state(p);
+    // The state comes first, because the sums need the registers of the last inputs.
+    prefix.update_state(p);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
-    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, 0, head.begin);
+    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, 0, prefix.begin);
 #pragma unroll
     for (int i = 0; i < kWidth - 1; ++i, destination.advance()) {
-        if (i >= head.length) break;
+        if (i >= prefix.length) break;
         float out[kVec];
 #pragma unroll
-        for (int c = 0; c < kVec; ++c) out[c] = head.template output<kSilu>(i, c, taps[c], bias[c]);
+        for (int c = 0; c < kVec; ++c) out[c] = prefix.template output<kSilu>(i, c, taps[c], bias[c]);
         destination.store_vector(Vec<input_t, kVec>::from_floats(out));
     }
 }

@@ -1,51 +1,52 @@
-// The tile of packed tokens that one thread convolves in kVec channels, and whose its tokens are.
+// The tile of packed tokens that one thread convolves in kVec channels, and the sequences of its tokens.
 #pragma once
 
 #include "causal_conv1d/conv_state.cuh"
 
-// How a launch's groups of blocks fall into those of tiles and those of heads: evenly mixed, so that a sequence's head
-// is near its tokens in time as well, and finds them in the L2 cache. Counted from behind, there are floor(n *
-// heads_of_groups / 2**32) groups of heads among n.
+// How many of a launch's groups of blocks have tiles, and how many have prefixes. The two are evenly mixed, so that a
+// prefix is computed at about the time of its sequence's tiles and finds its tokens in the L2 cache: among the last n
+// groups, floor(n * prefix_share / 2**32) have prefixes.
 struct BlockGroups {
     unsigned groups;
-    unsigned head_groups;
-    unsigned heads_of_groups;
+    unsigned prefix_groups;
+    unsigned prefix_share;  // prefix_groups / groups * 2**32, rounded up
 };
 
 struct GroupRole {
-    bool is_head;
-    unsigned number;  // among the groups of its kind
+    bool is_prefix;
+    unsigned number;  // counted among the groups of its kind
 
     __device__ __forceinline__ GroupRole(unsigned group, const BlockGroups& of) {
         const unsigned behind = of.groups - 1 - group;
-        const unsigned heads = __umulhi(behind + 1, of.heads_of_groups);
-        is_head = heads > __umulhi(behind, of.heads_of_groups);
-        number = is_head ? of.head_groups - heads : group - (of.head_groups - heads);
+        const unsigned prefixes = __umulhi(behind + 1, of.prefix_share);
+        is_prefix = prefixes > __umulhi(behind, of.prefix_share);
+        number = is_prefix ? of.prefix_groups - prefixes : group - (of.prefix_groups - prefixes);
     }
 };
 
-// Which of kTokens tokens are inside a sequence, behind its head, and which are nobody's: a bit each.
+// The roles of kTokens tokens, a bit per token: `inner` ones are in a sequence, behind its prefix; `padding` is in no
+// sequence.
 template <int kTokens>
 struct TokenRoles {
     static constexpr unsigned kAll = (1u << kTokens) - 1;
     unsigned inner;
-    unsigned nobodys;
+    unsigned padding;
 
-    // The roles of the tokens from `token` on. All lanes take part, and theirs lie between `from` and `to` - 1.
+    // The roles of the tokens from `token` on. All lanes take part; the tokens of each lie between `from` and `to` - 1.
     __device__ __forceinline__ static TokenRoles find(const CausalConv1dVarlenOperands& p, int from, int to, int token,
                                                       int halo) {
         TokenRoles roles{0, 0};
         visit_sequences(p, from, to,
-                        [&](int begin, int end, bool is_someones) { roles.add(begin, end, is_someones, token, halo); });
+                        [&](int begin, int end, bool is_sequence) { roles.add(begin, end, is_sequence, token, halo); });
         return roles;
     }
 
-    // Adds what a run of tokens means for those from `token` on.
-    __device__ __forceinline__ void add(int begin, int end, bool is_someones, int token, int halo) {
-        if (is_someones) {
+    // Adds the roles that a run, a sequence or padding, gives to the tokens from `token` on.
+    __device__ __forceinline__ void add(int begin, int end, bool is_sequence, int token, int halo) {
+        if (is_sequence) {
             inner |= bits(begin + halo - token, end - token);
         } else {
-            nobodys |= bits(begin - token, end - token);
+            padding |= bits(begin - token, end - token);
         }
     }
 
@@ -54,11 +55,11 @@ struct TokenRoles {
     __device__ __forceinline__ static unsigned below(int i) { return (1u << max(0, min(i, kTokens))) - 1; }
 };
 
-// The roles of the tokens of a block's tiles, which its first warps find for all: a search has as many instructions as
-// a fifth of a tile. Between find() and get() there is time to convolve.
+// The roles of the tokens of a block's tiles, which its first warps find for all of its threads: a search takes a fifth
+// of the instructions of a tile. Threads load between find() and get().
 template <int kTokens, int kThreads>
 struct BlockRoles {
-    TokenRoles<kTokens>* roles;  // shared, one a tile
+    TokenRoles<kTokens>* roles;  // in shared memory, one per tile
 
     __device__ __forceinline__ BlockRoles() {
         __shared__ TokenRoles<kTokens> shared[kThreads];
@@ -107,7 +108,7 @@ struct TileInputs {
         }
     }
 
-    // The output of the i-th token; kIsScaled says that taps and bias are already scaled for silu.
+    // The output of token i in channel c. kIsScaled: taps and bias are already scaled for silu.
     template <bool kSilu, bool kIsScaled = false>
     __device__ __forceinline__ float output(int i, int c, const float (&taps)[kWidth], float bias) const {
         float window[kWidth];

@@ -1,12 +1,13 @@
-// One decode step of a convolution: whose state a sequence has, what it reads there, and where its tokens go.
+// One decode step of a convolution: the slot of each sequence, its tokens, and its filter.
 #pragma once
 
 #include "causal_conv1d/conv_channels.cuh"
 #include "causal_conv1d/conv_column.cuh"
 #include "causal_conv1d/conv_ranges.cuh"
 
-// Strides are in elements. All but x, conv_state and weight may be null; without cache_seqlens states move, with it
-// they are rings. What every launch needs comes first: arguments arrive by cache lines, one miss after another.
+// Strides are in elements. All but x, conv_state and weight may be null. With cache_seqlens a state is a ring, without
+// it a row that moves. The fields that every launch reads come first: arguments arrive by cache lines, one miss after
+// another.
 struct CausalConv1dUpdateOperands {
     const void* x;
     void* conv_state;
@@ -17,13 +18,13 @@ struct CausalConv1dUpdateOperands {
     const void* num_accepted_tokens;
     void* intermediate_conv_window;
     const void* intermediate_state_indices;
-    void* out[16];
+    void* out[kMaxRanges];
     index_t x_stride[3];           // batch, dim, token
     index_t conv_state_stride[3];  // slot, dim, column
     index_t conv_state_indices_stride;
-    index_t slots;  // of conv_state
+    index_t slots;  // slots of conv_state
     index_t pad_slot_id;
-    FastDiv block_vecs;  // channel vectors a block
+    FastDiv block_vecs;  // channel vectors per block
     FastDiv dim_blocks;  // blocks across the channels
     unsigned rows;       // sequences side by side in a block
     int batch;
@@ -32,18 +33,18 @@ struct CausalConv1dUpdateOperands {
     int state_len;
     int bias_is_float32;
     int taps_are_packed;
-    int states_are_packed;   // a thread's channels are contiguous in a column, and aligned
-    int windows_are_packed;  // a thread's part of a token's intermediate window is contiguous, and aligned
-    int is_read_only;        // the states are
+    int states_are_packed;   // the channels of a thread are contiguous and aligned in a column
+    int windows_are_packed;  // the part of a token's intermediate window that a thread has is contiguous and aligned
+    int is_read_only;        // states are not written
     int conv_state_indices_is_int64;
     int cache_seqlens_is_int64;
     int num_accepted_tokens_is_int64;
     int intermediate_state_indices_is_int64;
     int ranges;
-    index_t out_stride[64];  // of every range: batch, token, head, channel of the head
-    int range_end[16];       // the channel behind the last one of a range
-    FastDiv head_dim[16];
-    int range_is_packed[16];  // channel vectors are vectors of the output, too, unless they cross the range's end
+    index_t out_stride[4 * kMaxRanges];  // batch, token, head, channel of the head, for each range
+    int range_end[kMaxRanges];           // the channel behind the last one of each range
+    FastDiv head_dim[kMaxRanges];
+    int range_is_packed[kMaxRanges];  // channel vectors are vectors of the output, unless they cross the range's end
     index_t intermediate_conv_window_stride[4];  // row, token, dim, column
     index_t weight_stride[2];                    // dim, width
     index_t bias_stride;
@@ -53,7 +54,7 @@ struct CausalConv1dUpdateOperands {
     index_t intermediate_rows;
 };
 
-// What a thread has: some channels of kSequences sequences, which lie `rows` apart.
+// The share of a thread: kVec channels of kSequences sequences, which are `rows` apart.
 template <int kVec, int kSequences>
 struct UpdateShare {
     index_t channel;
@@ -73,7 +74,7 @@ struct UpdateShare {
     }
 };
 
-// The slot of a sequence; negative when it has none, and its results are zeros.
+// The slot of a sequence; -1 for one that is pad_slot_id or not in the pool. Results are zeros then.
 __device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, int batch) {
     const index_t slot =
         p.conv_state_indices == nullptr
@@ -82,7 +83,7 @@ __device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, in
     return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
 }
 
-// A token's inputs. The call may write its outputs over them.
+// The inputs of a token. They are not constant: the call may write its outputs over them.
 template <int kVec, typename input_t>
 __device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdateOperands& p, int batch,
                                                          index_t channel, int token) {
@@ -97,7 +98,7 @@ __device__ __forceinline__ void store_no_tokens(const CausalConv1dUpdateOperands
     for (int t = 0; t < p.seqlen; ++t, destination.advance()) destination.store_vector(Vec<input_t, kVec>::zero());
 }
 
-// Taps and biases of a thread's channels.
+// Taps and biases of a thread's channels, as floats.
 template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu>
 struct UpdateFilter {
     using Raw = ChannelFilter<kWidth, weight_t, kVec>;
@@ -107,7 +108,7 @@ struct UpdateFilter {
 
     __device__ __forceinline__ explicit UpdateFilter(const Raw& raw) { raw.to_floats(taps, bias); }
 
-    // The output of a token; past(k, c) is the k-th of the kWidth - 1 inputs before it.
+    // The outputs of a token. past(k, c) gives input k of the kWidth - 1 before it, in channel c.
     template <typename Past>
     __device__ __forceinline__ Vec<input_t, kVec> output(const Vec<input_t, kVec>& x, Past past) const {
         float y[kVec];

@@ -7,9 +7,10 @@ inline constexpr float kLog2E = 1.44269504f;
 
 // log(1 + exp(v)) = max(v, 0) + log(1 + t) with t = exp(-|v|), which is at most 1, and log(1 + t) = 2 atanh(s) with s =
 // t / (2 + t), at most 1/3: s + s**3 times the polynomial of s**2 that is nearest to the series, 5e-9 off. Above 20
-// this is v. The logarithm is off by at most 9 * 2**-24 of itself; a fifth of the instructions of log1pf(expf(v)).
+// this is v. The relative error of the logarithm is at most 9 * 2**-24, at a fifth of the instructions of
+// log1pf(expf(v)).
 __device__ __forceinline__ float softplus(float v) {
-    // 1 / log(2) in two parts: one alone costs -|v| as many bits as the exponential is long.
+    // 1 / log(2) is in two parts: in one, the product would lose as many bits as its integer part has.
     const float high = -fabsf(v) * 1.44269502f;
     const float low = fmaf(-fabsf(v), 1.92596303e-8f, fmaf(-fabsf(v), 1.44269502f, -high));
     const float power = exp2_approx(high);
@@ -27,7 +28,8 @@ __device__ __forceinline__ float silu_gate(float v) {
     return v * reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
 }
 
-// What silu<T> wants its argument multiplied by: a linear sum takes the factor into its coefficients for free.
+// The factor that silu<T> expects its argument to be multiplied by. A linear sum takes it into its coefficients for
+// free.
 template <typename T>
 inline constexpr float kSiluScale = sizeof(T) == 4 ? 1.0f : 0.5f;
 

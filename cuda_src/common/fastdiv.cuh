@@ -1,4 +1,4 @@
-// Division of an index below 2**31 by a number that the host knows, as a multiplication and a shift.
+// Division of an index below 2**31 by a number known on the host, as a multiplication and a shift.
 #pragma once
 
 #include "common/platform.cuh"

@@ -3,7 +3,7 @@
 
 #include "common/dtype.cuh"
 
-// The four words at a counter. The multipliers and the steps of the key are the paper's.
+// The four random words of a counter. The multipliers and the steps of the key are the paper's.
 __device__ __forceinline__ uint4 philox(uint4 counter, uint2 key, int rounds) {
 #pragma unroll 1
     for (int i = 0; i < rounds; ++i) {
@@ -16,7 +16,7 @@ __device__ __forceinline__ uint4 philox(uint4 counter, uint2 key, int rounds) {
     return counter;
 }
 
-// A float as T, rounded up with the probability that makes the expected value right, by 16 random bits.
+// A float rounded to T stochastically by 16 random bits: up with the probability that makes the expected value exact.
 template <typename T>
 __device__ __forceinline__ T round_stochastically(float v, unsigned random);
 
@@ -32,10 +32,10 @@ __device__ __forceinline__ __half round_stochastically(float v, unsigned random)
     const float size = fabsf(v);
     unsigned bits;
     if (size >= 6.103515625e-5f) {
-        // 13 bits more than a normal number has in half: these are dropped exactly.
+        // A float has 13 bits more than a normal half: dropping them is exact.
         bits = __half_as_ushort(__float2half_rn(__uint_as_float((__float_as_uint(size) + (random >> 3)) & ~0x1fffu)));
     } else {
-        // Subnormal numbers are multiples of 2**-24, and their bits how many.
+        // The bits of a subnormal half are its multiple of 2**-24.
         bits = (static_cast<unsigned>(size * 1099511627776.0f) + random) >> 16;
     }
     return __ushort_as_half(static_cast<unsigned short>(bits | (__float_as_uint(v) >> 16 & 0x8000u)));

@@ -1,4 +1,4 @@
-// Toolkit headers, and the only #if and inline assembly of the tree: what those headers do not offer.
+// Toolkit headers, and the only #if and inline assembly of the tree, for what those headers do not offer.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,7 +23,7 @@ struct Selected<false, A, B> {
 template <bool kCondition, typename A, typename B>
 using Select = typename Selected<kCondition, A, B>::Type;
 
-// Ten times the compute capability that this is compiled for; 0 on a CPU.
+// Ten times the compute capability that the code is compiled for; 0 on a CPU.
 #if defined(__CUDA_ARCH__)
 inline constexpr int kArch = __CUDA_ARCH__ / 10;
 #else
@@ -42,7 +42,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #endif
 }
 
-// The same pointer, of which the compiler knows nothing.
+// The same pointer, without anything that the compiler has derived about it.
 template <typename T>
 __device__ __forceinline__ T* opaque(T* pointer) {
 #if defined(__CUDA_ARCH__)
@@ -51,7 +51,8 @@ __device__ __forceinline__ T* opaque(T* pointer) {
     return pointer;
 }
 
-// The same number: what is computed from it in a loop is computed there every time, and takes no registers around it.
+// The same number, without anything that the compiler has derived about it: a loop computes every time what depends on
+// it, instead of keeping it in registers around the loop.
 __device__ __forceinline__ int opaque(int number) {
 #if defined(__CUDA_ARCH__)
     asm volatile("" : "+r"(number));
@@ -59,7 +60,7 @@ __device__ __forceinline__ int opaque(int number) {
     return number;
 }
 
-// The same pointer, of which the compiler knows that it is one to global memory.
+// The same pointer, which the compiler may assume to point to global memory.
 template <typename T>
 __device__ __forceinline__ T* as_global(T* pointer) {
 #if defined(__CUDA_ARCH__)
@@ -68,16 +69,16 @@ __device__ __forceinline__ T* as_global(T* pointer) {
     return pointer;
 }
 
-// Has memory that is read soon brought into the L2 cache.
+// Brings memory that is read soon into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* pointer) {
 #if defined(__CUDA_ARCH__)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
 #endif
 }
 
-// Starts to copy 16 bytes from global to shared memory, both aligned to that; before GPUs could do so on their own, has
-// them copied when it returns. Through the L1 cache: past it blocks that
-// want the same wait for each other.
+// Starts to copy 16 bytes from global to shared memory, both aligned to 16 bytes. Before compute capability 8.0 they
+// are copied when it returns. The copy goes through the L1 cache: past it, blocks that read the same memory wait for
+// each other.
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -87,7 +88,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #endif
 }
 
-// Waits for the copies that this thread has started; others see them behind a barrier.
+// Waits for the copies that this thread has started; other threads see them after a barrier.
 __device__ __forceinline__ void wait_for_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");

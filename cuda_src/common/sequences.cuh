@@ -1,4 +1,4 @@
-// Packed sequences: where one begins, which slot of a pool has its state, and whether it goes on from there.
+// Packed sequences: where one begins, which slot of a pool holds its state, and whether it goes on from there.
 #pragma once
 
 #include "common/vec.cuh"
@@ -6,8 +6,8 @@
 // Operands have query_start_loc, cache_indices and has_initial_state, each of which may be null, with their strides in
 // elements; sequences, total, slots, pad_slot_id and has_states.
 
-// The first token of a sequence. Number -1 stands for what precedes them all, `sequences` for what follows them. What
-// lies outside the tensor is brought inside: wrong numbers give wrong results, not wrong accesses.
+// The first token of a sequence. Number -1 stands for the padding before all of them, `sequences` for that behind them.
+// A token outside the tensor is brought inside: wrong numbers give wrong results, not wrong accesses.
 template <typename Operands>
 __device__ __forceinline__ int first_token(const Operands& p, int number) {
     if (number < 0) return 0;
@@ -17,8 +17,8 @@ __device__ __forceinline__ int first_token(const Operands& p, int number) {
     return token < 0 ? 0 : token > p.total ? p.total : static_cast<int>(token);
 }
 
-// The slot of a sequence. Negative: its tokens are nobody's, and their results zeros. So are those of tokens before the
-// first sequence and behind the last, and of a sequence whose slot is not in the pool.
+// The slot of a sequence; -1 for padding, and for a sequence with a slot that is pad_slot_id or not in the pool.
+// Results are zeros then.
 template <typename Operands>
 __device__ __forceinline__ int load_slot(const Operands& p, int number) {
     if (number < 0 || number >= p.sequences) return -1;
@@ -29,7 +29,7 @@ __device__ __forceinline__ int load_slot(const Operands& p, int number) {
     return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
 }
 
-// Whether a sequence goes on from its state.
+// Whether a sequence goes on from its state; else it starts from zeros.
 template <typename Operands>
 __device__ __forceinline__ bool has_past(const Operands& p, int number) {
     return p.has_initial_state != nullptr &&

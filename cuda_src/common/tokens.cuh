@@ -1,9 +1,9 @@
-// Tokens of a row in registers, and single numbers of either of two types.
+// Tokens of a row in registers, and single numbers of one of two types.
 #pragma once
 
 #include "common/vec.cuh"
 
-// kCount tokens of a row, as they are in memory.
+// kCount tokens of a row in the type that memory has.
 template <typename T, int kCount, int kVec>
 struct Tokens {
     static constexpr int kAccess = kVec < kCount ? kVec : kCount;
@@ -21,7 +21,7 @@ struct Tokens {
         for (int i = 0; i < kCount / kAccess; ++i) parts[i] = Vec<T, kAccess>::zero();
     }
 
-    // Those from `begin` to `end` - 1 alone; the others are zero.
+    // Loads the tokens from `begin` to `end` - 1; the others are zero.
     __device__ __forceinline__ void load_edge(const T* at, index_t step, int begin, int end) {
         clear();
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ __forceinline__ void store_tokens(T* at, index_t step, const float (&
     }
 }
 
-// A number that is a float or a T, as it is in memory: to convert it is to wait for it.
+// A number that is a float or a T in memory. It is kept as it was loaded, because converting it waits for the load.
 template <typename T>
 struct RawNumber {
     unsigned word = 0;

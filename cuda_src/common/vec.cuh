@@ -43,7 +43,7 @@ struct Vec {
     }
 };
 
-// a where a condition holds, else b: by words, so that neither needs an address.
+// a where a condition holds, else b: selected word by word, so that neither is put in memory.
 template <typename T, int kVec>
 __device__ __forceinline__ Vec<T, kVec> select(bool condition, const Vec<T, kVec>& a, const Vec<T, kVec>& b) {
     Vec<T, kVec> v;
@@ -52,7 +52,7 @@ __device__ __forceinline__ Vec<T, kVec> select(bool condition, const Vec<T, kVec
     return v;
 }
 
-// An element whose number only the running kernel knows.
+// Element i, for an i that is not known when the kernel is compiled.
 template <typename T, int kVec>
 __device__ __forceinline__ float any_element(const Vec<T, kVec>& v, int i) {
     constexpr int kWords = Vec<T, kVec>::kWords;
@@ -64,7 +64,7 @@ __device__ __forceinline__ float any_element(const Vec<T, kVec>& v, int i) {
     return Dtype<T>::unpack(half == 0 ? word : word >> 16, 0);
 }
 
-// Whether a kernel may itself write what it reads.
+// Whether a kernel may itself write the memory that it reads.
 enum class Memory { kConstant, kMutable };
 
 template <Memory kMemory, typename Word>
@@ -76,7 +76,7 @@ __device__ __forceinline__ Word load_word(const void* p) {
     }
 }
 
-// One access: p is aligned to the whole vector.
+// Loads a vector by one access: p is aligned to the whole vector.
 template <int kVec, Memory kMemory = Memory::kConstant, typename T>
 __device__ __forceinline__ Vec<T, kVec> load(const T* p) {
     Vec<T, kVec> v;
@@ -98,7 +98,7 @@ __device__ __forceinline__ Vec<T, kVec> load(const T* p) {
     return v;
 }
 
-// Four integers as one access.
+// Loads four integers by one access.
 __device__ __forceinline__ int4 load4(const int* p) {
     return load_word<Memory::kConstant, int4>(p);
 }
@@ -108,8 +108,8 @@ __device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_
     return is_int64 ? __ldg(static_cast<const index_t*>(p) + at) : __ldg(static_cast<const int*>(p) + at);
 }
 
-// What a store leaves in the L2 cache: kStream marks its lines to be evicted first. kWhole is as kNormal, but never
-// split: among shuffles the compiler makes four stores of one.
+// How a store uses the L2 cache: kStream marks its lines to be evicted first. kWhole is as kNormal, but stays one
+// store: among shuffles the compiler splits an ordinary one into four.
 enum class Keep { kNormal, kStream, kWhole };
 
 template <Keep kKeep, typename Word>
@@ -136,7 +136,7 @@ __device__ __forceinline__ void store(T* p, const Vec<T, kVec>& v) {
     }
 }
 
-// The most elements of T, a power of two, that one access has and that divide kCount.
+// Elements of the widest access to T that divides kCount elements, a power of two.
 template <typename T, int kCount>
 __device__ constexpr int widest_access() {
     int elements = 16 / static_cast<int>(sizeof(T));
@@ -144,7 +144,8 @@ __device__ constexpr int widest_access() {
     return elements;
 }
 
-// kCount consecutive elements by as few accesses as there can be: aligned to the widest that divides them.
+// kCount consecutive elements by as few accesses as possible. Their address is aligned to the widest access that
+// divides them.
 template <typename T, int kCount>
 struct PackedVec {
     static constexpr int kVec = widest_access<T, kCount>();
@@ -185,7 +186,7 @@ __device__ __forceinline__ void store_packed(T* p, const float (&values)[kCount]
     }
 }
 
-// Elements begin to end - 1 of the vector at p; the rest are zero and their memory is not touched.
+// Elements begin to end - 1 of the vector at p; the others are zero, and their memory is not touched.
 template <int kVec, typename T>
 __device__ __forceinline__ Vec<T, kVec> load_part(const T* p, int begin, int end) {
     Vec<T, kVec> v = Vec<T, kVec>::zero();

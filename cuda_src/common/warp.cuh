@@ -10,8 +10,8 @@ __device__ __forceinline__ int lane_id() {
     return threadIdx.x % kWarpSize;
 }
 
-// The vector that the lane `distance` lanes below holds, from word kFirstWord on; earlier words are zero. The lowest
-// lanes wrap around: they get what the highest hold in `wrapped`, so that a warp's pairs (wrapped, v) read as one row.
+// The vector `v` of the lane `distance` lanes below, from word kFirstWord on; earlier words are zero. The lowest lanes
+// wrap around and get `wrapped` of the highest ones, so that a warp's pairs (wrapped, v) read as one row.
 template <int kFirstWord, typename T, int kVec>
 __device__ __forceinline__ Vec<T, kVec> shift_in(const Vec<T, kVec>& wrapped, const Vec<T, kVec>& v, int distance) {
     Vec<T, kVec> shifted = Vec<T, kVec>::zero();
@@ -23,13 +23,18 @@ __device__ __forceinline__ Vec<T, kVec> shift_in(const Vec<T, kVec>& wrapped, co
     return shifted;
 }
 
-// The lanes of the warp for which a condition holds, a bit each.
+// The lanes of the warp where a condition holds, as a bit per lane.
 __device__ __forceinline__ unsigned lanes_where(bool holds) {
     return __ballot_sync(kAllLanes, holds);
 }
 
-// The number that all lanes have, where the compiler knows that it is the same: what follows from it is computed once
-// for all, and control flow that depends on it is the warp's.
+// The number of the lowest bit that is set.
+__device__ __forceinline__ int lowest(unsigned bits) {
+    return __ffs(static_cast<int>(bits)) - 1;
+}
+
+// A number that is the same in all lanes, now known to the compiler to be so: it computes what follows from it once for
+// the warp, and treats branches on it as uniform.
 template <typename Int>
 __device__ __forceinline__ Int uniform(Int number) {
     if constexpr (kArch >= 80) {
@@ -39,7 +44,7 @@ __device__ __forceinline__ Int uniform(Int number) {
     }
 }
 
-// What a lane holds; behind the last lane follows the first.
+// The value of a lane; lane numbers count modulo the warp size.
 __device__ __forceinline__ int from_lane(int value, int lane) {
     return __shfl_sync(kAllLanes, value, lane & (kWarpSize - 1));
 }
@@ -48,8 +53,8 @@ __device__ __forceinline__ float from_lane(float value, int lane) {
     return __shfl_sync(kAllLanes, value, lane & (kWarpSize - 1));
 }
 
-// The sums of kRows values over each group of kLanes consecutive lanes, both powers of two: a lane gets that of the
-// value whose number is its own modulo kRows. With every step a lane has half as many values left to add.
+// The sums of kRows values over each group of kLanes consecutive lanes, both powers of two. Lane i of a group gets the
+// sum of value i modulo kRows. With every step a lane has half as many values left to add.
 template <int kRows, int kLanes>
 __device__ __forceinline__ float sum_rows_over_lanes(float (&values)[kRows]) {
     static_assert(kRows <= kLanes && kLanes <= kWarpSize, "every lane is left with one value");
@@ -69,14 +74,15 @@ __device__ __forceinline__ float sum_rows_over_lanes(float (&values)[kRows]) {
     return sum;
 }
 
-// What the lane of a number holds, of each group of kLanes consecutive lanes.
+// The value of lane `lane` of each group of kLanes consecutive lanes.
 template <int kLanes>
 __device__ __forceinline__ float from_group_lane(float value, int lane) {
     return kLanes == 1 ? value : __shfl_sync(kAllLanes, value, lane, kLanes);
 }
 
-// One step of sum_parts_over_lanes, and those of half the distance, a quarter and so on. Loops whose ends depend on an
-// outer one are not unrolled, and their arrays are in memory.
+// One step of sum_parts_over_lanes, and the steps of half the distance, a quarter and so on. This is a recursion
+// because the compiler does not unroll a loop that ends at a number of an outer loop, and then keeps its arrays in
+// memory.
 template <int kDistance, int kStep, int kHalf, int kCount>
 __device__ __forceinline__ void halve_over_lanes(float (&values)[kCount]) {
     if constexpr (kDistance > 0) {
@@ -91,9 +97,9 @@ __device__ __forceinline__ void halve_over_lanes(float (&values)[kCount]) {
     }
 }
 
-// Sums of kCount values over each group of kLanes lanes, powers of two, that are kStep lanes apart. A lane is left with
-// kCount / kLanes of them, or one, in front: the values follow each other as the lanes do, whose numbers count modulo
-// kCount.
+// Sums of kCount values over each group of kLanes lanes that are kStep lanes apart; both counts are powers of two. A
+// lane is left with kCount / kLanes sums, at least one, at the front of `values`: lane 0 of a group (counted modulo
+// kCount) has the first ones, lane 1 the next, and so on.
 template <int kLanes, int kStep = 1, int kCount>
 __device__ __forceinline__ void sum_parts_over_lanes(float (&values)[kCount]) {
     constexpr int kParts = kLanes < kCount ? kLanes : kCount;
@@ -105,8 +111,7 @@ __device__ __forceinline__ void sum_parts_over_lanes(float (&values)[kCount]) {
     }
 }
 
-// The kParts * kOwn values of which each of kParts lanes, kStep apart, has kOwn: they follow each other as the lanes
-// do.
+// Joins the kOwn values of each of kParts lanes that are kStep lanes apart, in the order of the lanes.
 template <int kParts, int kStep, int kOwn, int kCount>
 __device__ __forceinline__ void share_parts_over_lanes(const float (&own)[kOwn], float (&all)[kCount]) {
     static_assert(kParts <= 2 && kParts * kOwn == kCount);
@@ -119,7 +124,7 @@ __device__ __forceinline__ void share_parts_over_lanes(const float (&own)[kOwn],
     }
 }
 
-// The sum over each group of `lanes` consecutive lanes, a power of two, in every one of them.
+// The sum over each group of `lanes` consecutive lanes, a power of two; every lane of the group gets it.
 __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
 #pragma unroll
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
@@ -128,9 +133,9 @@ __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
     return value;
 }
 
-// Recurrences end = begin * whole + end, kCount of them, over each group of kLanes consecutive lanes, of which the
-// first begins with `before`: a lane gets what it begins with, and what it ends with in `end`, which held what it adds
-// by itself. `whole` is lost.
+// Scans kCount recurrences v -> whole * v + end over each group of kLanes consecutive lanes, from `before` in front of
+// the first lane. On entry `whole` and `end` hold a lane's factor and summand; on return `begin` and `end` hold v in
+// front of the lane and behind it, and `whole` is undefined.
 template <int kLanes, int kCount>
 __device__ __forceinline__ void scan_over_lanes(float (&whole)[kCount], const float (&before)[kCount],
                                                 float (&end)[kCount], float (&begin)[kCount]) {
@@ -139,8 +144,8 @@ __device__ __forceinline__ void scan_over_lanes(float (&whole)[kCount], const fl
     for (int i = 0; i < kCount; ++i) {
         if (is_first) {
             end[i] = fmaf(whole[i], before[i], end[i]);
-            // From then on nothing comes before it: whoever has counted the first lane in multiplies by zero, too, and
-            // so needs no condition.
+            // The first lane has counted `before` in. With a factor of zero, so have all lanes that combine with it,
+            // without a condition.
             whole[i] = 0.0f;
         }
     }

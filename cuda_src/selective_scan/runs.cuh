@@ -36,11 +36,6 @@ struct SequenceRun {
     __device__ __forceinline__ bool has_past_of(int i) const { return (past >> i & 1) != 0; }
 };
 
-// The number of the lowest bit that is set.
-__device__ __forceinline__ int lowest(unsigned bits) {
-    return __ffs(static_cast<int>(bits)) - 1;
-}
-
 // The number of a sequence from `from` on of more than `short_tokens` tokens, with `skipped` such ones before it; one
 // that there is not if there are no more. All lanes get the same.
 template <typename Operands>

@@ -6,18 +6,19 @@
 #include "common/tokens.cuh"
 #include "common/warp.cuh"
 
-inline constexpr int kNone = -1;
+// In place of the tokens per access of C: only the states are wanted.
+inline constexpr int kUnused = -1;
 
-// Registers for so many tokens as they are in memory.
+// Registers that `count` tokens take as they are in memory.
 template <typename T, int kVec>
 __device__ constexpr int token_words(int count) {
     return kVec < 1 ? 0 : kVec == 1 ? count : (count + Dtype<T>::kPerWord - 1) / Dtype<T>::kPerWord;
 }
 
-// kLanes lanes have a channel, each kStates of its states. They walk its tokens in tiles of kTokens, of which a lane
-// itself loads, prepares and finishes kOwn. kVec, kBVec and kCVec are tokens an access: of u and its kin, of B and of
-// C; 1 with any strides, 0 where B or C does not depend on the token, kNone where C is not wanted.
-template <typename T, int kLanes_, int kStates_, int kVec_, int kBVec_, int kCVec_>
+// kLanes lanes own a channel, each kStates of its states. They walk its tokens in tiles of kTokens, of which a lane
+// itself loads, prepares and finishes kOwn. kVec, kBVec and kCVec are tokens per access: of u, delta, z and out, of B
+// and of C; 1 with any strides, 0 where B or C does not depend on the token, kUnused where C is not wanted.
+template <int kThreads_, typename T, int kLanes_, int kStates_, int kVec_, int kBVec_, int kCVec_>
 struct ScanShape {
     using input_t = T;
     static constexpr int kLanes = kLanes_;
@@ -25,13 +26,13 @@ struct ScanShape {
     static constexpr int kVec = kVec_;
     static constexpr int kBVec = kBVec_;
     static constexpr int kCVec = kCVec_;
-    static constexpr int kThreads = 128;
+    static constexpr int kThreads = kThreads_;
     static constexpr int kTokens = 8;
-    static constexpr int kChannels = kThreads / kLanes;  // of a block
+    static constexpr int kChannels = kThreads / kLanes;  // per block
     static constexpr int kOwners = kLanes < kTokens ? kLanes : kTokens;
     static constexpr int kOwn = kTokens / kOwners;
-    // Registers of a lane's part of a tile: of B and C, which are loaded a tile ahead when they leave registers for
-    // that, and of what it takes of this tile and has of the next.
+    // Registers for a lane's part of a tile: for B and C, which are loaded a tile ahead where registers allow it, and
+    // for u, delta and z of this tile and the next.
     static constexpr int kMatrixWords = kStates * (token_words<T, kBVec>(kTokens) + token_words<T, kCVec>(kTokens));
     static constexpr int kWords = kMatrixWords + 2 * 3 * token_words<T, kVec>(kOwn);
     static constexpr bool kIsAhead = kMatrixWords <= 64 && kWords <= 100;

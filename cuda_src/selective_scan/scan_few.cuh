@@ -7,20 +7,20 @@
 #include "selective_scan/runs.cuh"
 #include "selective_scan/scan_varlen.cuh"
 
-// kLanes lanes have a channel, each kStates consecutive ones of its states, and so of kLanes channels: every lane of a
-// warp has one to itself, of whose tokens it loads and stores what is not B and C. kVec tokens an access: as many as
-// are aligned together, or 1 with any strides.
-template <typename T, typename State, int kLanes_, int kStates_, int kVec_>
+// kLanes lanes share kLanes channels, each lane kStates consecutive states of every one of them; and every lane of a
+// warp owns one channel, for which it loads u, delta and z and stores results. kVec tokens per access: as many as are
+// aligned together, or 1 with any strides.
+template <int kThreads_, typename T, typename State, int kLanes_, int kStates_, int kVec_>
 struct FewShape {
     using input_t = T;
     using state_t = State;
-    static constexpr int kThreads = 128;
+    static constexpr int kThreads = kThreads_;
     static constexpr int kLanes = kLanes_;
     static constexpr int kStates = kStates_;
     static constexpr int kVec = kVec_;
     static constexpr int kRows = kLanes;
     static constexpr int kGroups = kWarpSize / kLanes;
-    static constexpr int kChannels = kThreads;  // of a block
+    static constexpr int kChannels = kThreads;  // per block
     // A lane loads one element of B or C of a token for all.
     static constexpr bool kIsPossible = 2 * kLanes * kStates <= kWarpSize;
 };

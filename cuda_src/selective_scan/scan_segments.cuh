@@ -1,10 +1,10 @@
-// A selective scan whose channels are too few to fill a GPU: its rows are cut into segments that are scanned at a time.
+// Rows of a selective scan cut into segments that are scanned at the same time, where channels alone do not fill a GPU.
 #pragma once
 
 #include "selective_scan/scan.cuh"
 
-// Strides are in elements. D, z, delta_bias, initial_state, last_state and chunk_states may be null, and scratch is
-// where there is one segment. What every launch needs comes first: arguments arrive by cache lines, one miss after
+// Strides are in elements. D, z, delta_bias, initial_state, last_state and chunk_states may be null, and so may scratch
+// where rows have one segment. What every launch needs comes first: arguments arrive by cache lines, one miss after
 // another.
 struct SelectiveScanOperands {
     const void* u;
@@ -24,14 +24,14 @@ struct SelectiveScanOperands {
     index_t delta_stride[3];
     index_t z_stride[3];
     index_t out_stride[3];
-    index_t B_stride[4];  // batch, group, n, token; of a constant dim instead of group
+    index_t B_stride[4];  // batch, group, n, token; for a constant 0, dim, n, 0
     index_t C_stride[4];
     index_t A_stride[2];  // dim, n
     index_t D_stride;
     index_t delta_bias_stride;
-    FastDiv dim_blocks;  // blocks a segment
-    FastDiv segments;    // of a row
-    FastDiv group_dim;   // channels a group
+    FastDiv dim_blocks;  // blocks per segment
+    FastDiv segments;    // per row
+    FastDiv group_dim;   // channels per group
     int batch;
     int dim;
     int seqlen;
@@ -47,32 +47,34 @@ struct SelectiveScanOperands {
     index_t chunk_states_stride[4];  // batch, chunk, dim, n
 };
 
-// The tokens and the channels that a block has.
+// The segment and the channels of a block.
 template <typename Shape>
-struct ScanShare {
-    int batch;
-    int segment;
-    int first_channel;
-    int begin;
-    int end;
+struct ScanSegment {
+    static constexpr int kChunk = 256;  // tokens between the states that a backward pass starts from
 
-    __device__ __forceinline__ explicit ScanShare(const SelectiveScanOperands& p) {
+    int batch;
+    int number;  // among the segments of the row
+    int first_channel;
+    int begin;  // its first token
+    int end;    // the token behind its last
+
+    __device__ __forceinline__ explicit ScanSegment(const SelectiveScanOperands& p) {
         const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
         const QuotientRemainder batch_segment = divide(row_block.quotient, p.segments);
         batch = static_cast<int>(batch_segment.quotient);
-        segment = static_cast<int>(batch_segment.remainder);
+        number = static_cast<int>(batch_segment.remainder);
         first_channel = static_cast<int>(row_block.remainder) * Shape::kChannels;
-        begin = segment * p.segment_tokens;
+        begin = number * p.segment_tokens;
         end = is_last(p) ? p.seqlen : begin + p.segment_tokens;
     }
 
     __device__ __forceinline__ bool is_last(const SelectiveScanOperands& p) const {
-        return segment + 1 == static_cast<int>(p.segments.divisor);
+        return number + 1 == static_cast<int>(p.segments.divisor);
     }
 };
 
-// What segments leave to each other, (batch, segment, dim, d_state): at first the state behind each when it begins with
-// zeros, in the end the state before each. In front of it (batch, segment, dim), the sums of dt.
+// The states that segments pass on, (batch, segment, dim, d_state): at first the state behind each segment when that
+// begins with zeros, in the end the state before each. In front of them the sums of dt, (batch, segment, dim).
 struct ScanScratch {
     float* steps;
     float* states;

@@ -1,14 +1,17 @@
 // h = h * exp(dt * A) + dt * B * u, y = sum over n of C * h + D * u, out = y * silu(z), with dt = delta + delta_bias or
-// the softplus of that, for rows of many tokens.
+// the softplus of that, for rows of many tokens. Or, for all segments of a row but the last, only the state behind the
+// segment when it begins with zeros, and the sum of its dt: the first of three launches, of which this kernel's other
+// form is the last.
 //
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), the tokens contiguous
 // and rows aligned to 16 bytes, d_state up to 16. kLanes lanes own a channel of a segment, the tokens of a row or some
-// of its chunks, and 16 or 8 consecutive tokens each of a tile; or kParts times as many, each with a part of the
+// of its chunks, and kTokens consecutive tokens each of a tile; or kParts times as many lanes, each with a part of the
 // states. The states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B and
-// C of the tile, rates and states of the block's channels.
+// C of the tile, decay rates and states of the block's channels.
 //
-// input_t  u, delta, z, out, B and C    kLanes  that have a channel's tokens    kParts  of its states
-// kAtOnce  of which a lane has under way
+// input_t  u, delta, z, out, B and C    kLanes     lanes that share a channel's tokens    kParts  partitions of d_state
+// kAtOnce  states computed interleaved  kTokens    tokens per lane of a tile
+// kResident  blocks per multiprocessor  kStatesOnly  the states behind segments in place of results
 #include "selective_scan/scan_segments.cuh"
 #include "selective_scan/scan_tiles.cuh"
 
@@ -16,39 +19,50 @@ struct SelectiveScanTilesFwdParams {
     SelectiveScanOperands operands;
 };
 
-template <typename input_t, int kLanes, int kParts, int kAtOnce>
+template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kStatesOnly>
 struct SelectiveScanTilesFwdTraits {
-    static constexpr int kChunk = 256;  // tokens between the states that a backward pass starts from
     static constexpr int kThreads = 128;
-    using Shape = TileShape<input_t, kLanes, kParts, kAtOnce>;
-    static constexpr int kMinBlocks = Shape::kMinBlocks;
-    static_assert(kThreads == Shape::kThreads && kChunk % Shape::kTile == 0);
+    static constexpr int kMinBlocks = kResident;
+    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens>;
+    static_assert(ScanSegment<Shape>::kChunk % Shape::kTile == 0);
 };
 
-template <typename input_t, int kLanes, int kParts, int kAtOnce,
-          typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce>>
+template <
+    typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kStatesOnly,
+    typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident, kStatesOnly>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_tiles_fwd_kernel(const SelectiveScanTilesFwdParams params) {
     using Shape = typename Traits::Shape;
     const SelectiveScanOperands& p = params.operands;
     __shared__ TileShared<Shape> shared;
-    const ScanShare<Shape> share(p);
-    TileScan<Shape, SelectiveScanOperands> scan(p, shared, share.batch, share.first_channel);
-    const index_t* stride = p.initial_state_stride;
-    if (p.segments.divisor > 1) {
-        scan.load_states(ScanScratch(p).state(p, share.batch, share.segment, 0), p.d_state, 1);
-    } else if (p.initial_state != nullptr) {
-        scan.load_states(p.initial_state + share.batch * stride[0], stride[1], stride[2]);
-    }
-    scan.template walk<true>(share.begin, share.end, [&](int token) {
-        if (p.chunk_states == nullptr || token % Traits::kChunk != 0) return;
-        __syncthreads();
-        const index_t* stride = p.chunk_states_stride;
-        scan.store_states(p.chunk_states + share.batch * stride[0] + token / Traits::kChunk * stride[1], stride[2],
-                          stride[3]);
-    });
-    if (p.last_state != nullptr && share.is_last(p)) {
-        stride = p.last_state_stride;
-        scan.store_states(p.last_state + share.batch * stride[0], stride[1], stride[2]);
+    const ScanSegment<Shape> segment(p);
+    if (kStatesOnly && segment.is_last(p)) return;
+    TileScan<Shape, SelectiveScanOperands> scan(p, shared, segment.batch, segment.first_channel);
+    if constexpr (kStatesOnly) {
+        scan.template walk<false>(segment.begin, segment.end, [](int) {});
+        const ScanScratch scratch(p);
+        scan.store_states(scratch.state(p, segment.batch, segment.number, 0), p.d_state, 1);
+        const float steps = sum_over_lanes(scan.steps, kLanes);
+        if (scan.lane == 0 && scan.part == 0 && !scan.is_idle) {
+            *scratch.step(p, segment.batch, segment.number, scan.channel) = steps;
+        }
+    } else {
+        const index_t* stride = p.initial_state_stride;
+        if (p.segments.divisor > 1) {
+            scan.load_states(ScanScratch(p).state(p, segment.batch, segment.number, 0), p.d_state, 1);
+        } else if (p.initial_state != nullptr) {
+            scan.load_states(p.initial_state + segment.batch * stride[0], stride[1], stride[2]);
+        }
+        scan.template walk<true>(segment.begin, segment.end, [&](int token) {
+            if (p.chunk_states == nullptr || token % segment.kChunk != 0) return;
+            __syncthreads();
+            const index_t* stride = p.chunk_states_stride;
+            float* const states = p.chunk_states + segment.batch * stride[0] + token / segment.kChunk * stride[1];
+            scan.store_states(states, stride[2], stride[3]);
+        });
+        if (p.last_state != nullptr && segment.is_last(p)) {
+            stride = p.last_state_stride;
+            scan.store_states(p.last_state + segment.batch * stride[0], stride[1], stride[2]);
+        }
     }
 }

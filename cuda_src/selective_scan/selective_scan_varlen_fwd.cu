@@ -3,13 +3,13 @@
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the pool (slots, dim, d_state),
 // all of any strides; vectors lie along the tokens, wherever among aligned addresses a sequence begins. kLanes lanes
-// own a channel of a sequence from its first token to its last, or store zeros where tokens are nobody's: what
-// precedes the first sequence and what follows the last count as sequences, too. The first blocks have the long ones:
-// a block one of them, and then every so-many-th further. The others have runs of neighbours, and of those the short
-// ones, whose vectors lie along the states (selective_scan/scan_few.cuh).
+// own a channel of a sequence from its first token to its last, or store zeros to padding: what precedes the first
+// sequence and what follows the last count as sequences, too. The first blocks visit the long sequences `before`,
+// `before + long_at_a_time`, … The other blocks have runs of neighbouring sequences and scan the short ones, with
+// vectors along the states (selective_scan/scan_few.cuh).
 //
-// input_t  u, delta, z, out, B and C            kLanes  lanes a channel    kStates  states a lane
-// kVec     tokens an access of u and its kin    kBVec   of B               kCVec    of C
+// input_t  u, delta, z, out, B and C                  kLanes  lanes per channel    kStates  states per lane
+// kVec     tokens per access of u, delta, z and out   kBVec   of B                 kCVec    of C
 // state_t  the pool of states
 #include "selective_scan/scan.cuh"
 #include "selective_scan/scan_few.cuh"
@@ -22,13 +22,12 @@ struct SelectiveScanVarlenFwdParams {
 template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t>
 struct SelectiveScanVarlenFwdTraits {
     static constexpr int kThreads = 128;
-    using Shape = ScanShape<input_t, kLanes, kStates, kVec, kBVec, kCVec>;
+    using Shape = ScanShape<kThreads, input_t, kLanes, kStates, kVec, kBVec, kCVec>;
     static constexpr int kMinBlocks = Shape::kMinBlocks;
-    using Few = FewShape<input_t, state_t, kLanes, kStates, 1>;
-    static_assert(kThreads == Shape::kThreads && kThreads == Few::kThreads);
+    using Few = FewShape<kThreads, input_t, state_t, kLanes, kStates, 1>;
 };
 
-// A sequence, in one channel.
+// Scans one sequence in one channel.
 template <typename Shape, typename state_t>
 __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, int channel, int number) {
     const int begin = first_token(p, number), end = first_token(p, number + 1);

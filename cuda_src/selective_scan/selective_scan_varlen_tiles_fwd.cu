@@ -3,15 +3,17 @@
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
 // to 16 bytes, wherever among them a sequence begins; d_state up to 16; the pool (slots, dim, d_state) of any strides.
-// kLanes lanes own a channel of a sequence and 16 or 8 consecutive tokens each of a tile, or kParts times as many, each
-// with a part of the states. When sequences are alike a block has one of them. When they are mixed the first blocks
-// have the long ones: a block finds one of them, and then every so-many-th further. The others have runs of neighbours,
-// and of those the short ones, of which one lane owns a channel; and those of few tokens, which are walked token by
-// token (selective_scan/scan_few.cuh). What precedes the first sequence and what follows the last count as sequences,
-// whose results are zeros. Shared memory: B and C of the tile, rates and states of the block's channels.
+// kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many
+// lanes, each with a part of the states. When sequences are alike a block has one of them. When they are mixed the
+// first blocks visit the long ones `before`, `before + long_at_a_time`, … The other blocks have runs of neighbouring
+// sequences: one lane owns a channel of a short one, and those of few tokens are walked token by token
+// (selective_scan/scan_few.cuh). The padding before the first sequence and behind the last counts as sequences, too,
+// the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's channels.
 //
-// input_t  u, delta, z, out, B and C    state_t  the pool of states    kLanes, kParts, kAtOnce  of sequences that are
-// not short                             kMixed   long sequences and others
+// input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
+// kParts     partitions of d_state       kAtOnce  states computed interleaved
+// kTokens    tokens per lane of a tile, all of sequences that are not short
+// kResident  blocks per multiprocessor   kMixed   there are long sequences and others
 #include "selective_scan/scan_few.cuh"
 #include "selective_scan/scan_tiles.cuh"
 
@@ -19,14 +21,16 @@ struct SelectiveScanVarlenTilesFwdParams {
     SelectiveScanVarlenOperands operands;
 };
 
-template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, bool kMixed>
+template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
+          bool kMixed>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
-    using Long = TileShape<input_t, kLanes, kParts, kAtOnce>;
-    static constexpr int kMinBlocks = Long::kMinBlocks;
-    using Short = TileShape<input_t, 1, 1, kAtOnce>;
-    using Few = FewShape<input_t, state_t, 4, 4, Long::kVec>;
-    static_assert(kThreads == Long::kThreads && kThreads == Short::kThreads && kThreads == Few::kThreads);
+    static constexpr int kMinBlocks = kResident;
+    static constexpr int kFewLanes = 4;
+    static constexpr int kFewStates = 4;
+    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens>;
+    using Short = TileShape<kThreads, input_t, 1, 1, kAtOnce, 16>;
+    using Few = FewShape<kThreads, input_t, state_t, kFewLanes, kFewStates, Long::kVec>;
     static_assert(Few::kChannels == Short::kChannels, "a run's channels are a block's");
     union Shared {
         TileShared<Long> of_long;
@@ -34,7 +38,7 @@ struct SelectiveScanVarlenTilesFwdTraits {
     };
 };
 
-// All tokens of a sequence, of as many channels as a block has.
+// Scans one sequence in the channels of a block.
 template <typename Shape, typename state_t>
 __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands& p, TileShared<Shape>& shared,
                                               int first_channel, int number) {
@@ -53,8 +57,10 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
     if (p.has_states) scan.store_states(states, stride[1], stride[2]);
 }
 
-template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, bool kMixed,
-          typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kMixed>>
+template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
+          bool kMixed,
+          typename Traits =
+              SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens, kResident, kMixed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
     const SelectiveScanVarlenOperands& p = params.operands;

@@ -63,6 +63,6 @@ def test_arrays_on_a_gpu(function: str, dtype: Any) -> None:
             np.testing.assert_array_equal(found, host[name])
         uploaded = device.upload(host[name])
         np.testing.assert_array_equal(device.fetch(uploaded), host[name])
-    for out, array in zip(device.outs(workload), workload.outs, strict=True):
+    for out, array in zip(device.outs(workload), workload.outs.values(), strict=True):
         assert np.isnan(device.fetch(out).astype(np.float64)).all()
         assert [stride // out.itemsize for stride in out.strides] == list(array.strides)

@@ -98,7 +98,7 @@ def test_wrong_numbers_have_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.timed == [] and row.kernel_us is None and not row.is_right
     assert row.gb_per_s is None and row.fraction_of_copy is None
     assert row.error is not None and row.error > 100
-    assert row.note.startswith("WRONG: out0[0, 0, 5]: got ")
+    assert row.note.startswith("WRONG: out[0, 0, 5]: got ")
 
 
 def test_what_is_not_written_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_one_library_does_not_disturb_another() -> None:
     assert [row.library for row in rows] == [OURS, *functions]
     assert [row.is_right for row in rows] == [True, True, False, False, True]
     assert rows[2].note == "failed: OSError"
-    assert rows[3].note.startswith("WRONG: out0") and rows[3].kernel_us is None
+    assert rows[3].note.startswith("WRONG: out") and rows[3].kernel_us is None
     assert rows[4].kernel_us is not None and rows[4].kernel_us.p50 == pytest.approx(4.0)
     assert rows[4].note == "a note; by other means" and rows[4].fraction_of_copy == pytest.approx(1.5 / 4)
     assert machine.torch_timed == 2
@@ -217,7 +217,7 @@ def test_the_memory_of_a_set_is_known_before_it_is_made(workload: Any) -> None:
     def spans(array: Any) -> int:
         return array.itemsize + sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True))
 
-    outs = [array.host(0) for array in workload.outs]
+    outs = [array.host(0) for array in workload.outs.values()]
     assert measure.held_bytes(workload) == sum(map(spans, [*workload.host().values(), *outs]))
 
 

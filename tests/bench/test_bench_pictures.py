@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cuconv.bench import pictures
-from cuconv.bench.drawing import STYLE, apart
-from cuconv.bench.measured import Measured
 from cuconv.bench.results import Kernel
+from cuconv.cli.report import pictures
+from cuconv.cli.report.drawing import STYLE, apart
+from cuconv.cli.report.measured import Measured
 from tests.support.bench_machine import HEADER
 from tests.support.measurements import kernel, kernels, measured, wrong
 

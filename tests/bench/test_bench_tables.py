@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cuconv.bench import tables
 from cuconv.bench.makers import MAKERS
 from cuconv.bench.measure import TooLarge, too_large
-from cuconv.bench.measured import Measured
 from cuconv.bench.results import Host, Kernel
 from cuconv.bench.workloads import REPORT
+from cuconv.cli.report import tables
+from cuconv.cli.report.measured import Measured
 from tests.support.bench_machine import HEADER
 from tests.support.measurements import REPORTED, hosts, kernel, kernels, measured, wrong
 

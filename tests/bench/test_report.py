@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cuconv.bench import pictures, results, tables
-from cuconv.bench.measured import Measured
+from cuconv.bench import results
 from cuconv.cli import report
 from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
+from cuconv.cli.report import pictures, tables
+from cuconv.cli.report.measured import Measured
 from tests.support.bench_machine import HEADER
 from tests.support.command_line import error_of, text_of, value_of
 from tests.support.discovery import ROOT

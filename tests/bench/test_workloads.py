@@ -54,10 +54,10 @@ def test_a_part_of_the_work_gives_a_part_of_the_results(workload: Workload) -> N
     kept = {key: workload.cut(key, array) for key, array in arrays.items()}
     before = {key: arrays[key].copy() for key in workload.updated}
     whole, part = run(workload, arrays), run(workload, kept, **workload.cut_options)
-    assert [(out.shape, out.dtype) for out in whole] == [(out.shape, out.dtype.numpy) for out in workload.outs]
-    for number, (a, b) in enumerate(zip(whole, part, strict=True)):
+    assert [(out.shape, out.dtype) for out in whole] == [(out.shape, out.dtype.numpy) for out in workload.outs.values()]
+    for key, a, b in zip(workload.outs, whole, part, strict=True):
         assert 0 < b.size < a.size
-        np.testing.assert_array_equal(workload.cut(f"out{number}", a), b)
+        np.testing.assert_array_equal(workload.cut(key, a), b)
     for key in workload.updated:
         assert (arrays[key] != before[key]).any()
         np.testing.assert_array_equal(workload.cut(key, arrays[key]), kept[key])
@@ -65,7 +65,7 @@ def test_a_part_of_the_work_gives_a_part_of_the_results(workload: Workload) -> N
 
 @pytest.mark.parametrize("workload", ALL_SMALL, ids=name)
 def test_results_lie_as_out_does(workload: Workload) -> None:
-    for out, wanted in zip(run(workload, workload.host()), workload.outs, strict=True):
+    for out, wanted in zip(run(workload, workload.host()), workload.outs.values(), strict=True):
         assert [s // out.itemsize for s in out.strides] == list(wanted.strides)
 
 

@@ -1,7 +1,7 @@
 """The case tables: one module a public function, the place where tests find shapes.
 
-A family registers a case module by its name: `tests/<family>/cases.py` or `tests/<family>/cases_*.py`. It offers, for its
-own frozen `Case` with an `id`:
+A family registers a case module by its name: `tests/<family>/cases.py` or `tests/<family>/cases_*.py`. It offers, for
+its own frozen `Case` with an `id`:
 
     FUNCTION                  the public function's name; the module's own when absent
     UNIT, EDGE, BENCH, BIG    small with every feature · larger and odder · timed beside the report's workloads · too

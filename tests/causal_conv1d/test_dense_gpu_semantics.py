@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,23 +13,13 @@ import cuconv
 from tests.causal_conv1d import cases_dense as table
 from tests.causal_conv1d.cases_dense import STATES, Case
 from tests.support.compare import check_values
-from tests.support.gpu import CupyArrays, TorchTensors
-from tests.support.placement import Array, Placed
+from tests.support.gpu import CYCLES, LIBRARIES, SPIN, CupyArrays, Foreign, TorchTensors, byte_strides, to_numpy
+from tests.support.placement import Placed
 
 pytestmark = pytest.mark.gpu
 
 CASE = Case(2, 24, 65, 4, "float32", **STATES)
 LAST = Case(2, 24, 65, 4, "float32", layout="channel_last", **STATES)
-SPIN = r"""
-extern "C" __global__ void spin(long long cycles) {
-    const long long begin = clock64();
-    while (clock64() - begin < cycles) {}
-}
-"""
-CYCLES = 200_000_000
-"""About 0.1 s."""
-
-LIBRARIES = ("cupy", "torch")
 
 
 class Inputs:
@@ -58,15 +47,6 @@ class Inputs:
         results = {"out": out} if states is None else {"out": out, "final_states_out": states}
         written = {name: to_numpy(result) for name, result in results.items()}
         check_values(table, case, {name: placed.array for name, placed in self._host.items()}, written)
-
-
-def to_numpy(array: Any) -> Array:
-    got: Array = array.get() if hasattr(array, "get") else array.cpu().numpy()
-    return got
-
-
-def byte_strides(array: Any) -> tuple[int, ...]:
-    return tuple(array.strides) if hasattr(array, "strides") else tuple(4 * stride for stride in array.stride())
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -236,15 +216,6 @@ def test_a_tensor_that_requires_grad_is_refused(name: str) -> None:
     with torch.no_grad():
         inputs.check(*inputs(**{name: tracked}))
     inputs.check(*inputs(**{name: tracked.detach()}))
-
-
-class Foreign:
-    """An array of a library that cuconv has never heard of."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-        self.__dlpack__: Callable[..., Any] = array.__dlpack__
-        self.__dlpack_device__: Callable[[], Any] = array.__dlpack_device__
 
 
 def test_dlpack_arrays_are_taken() -> None:

@@ -1,6 +1,6 @@
 """What decode steps do to the caller's arrays, on NumPy and on a GPU: new ones, those in place, pools cut from others.
 
-Graphs, streams, allocations and DLPack are tests/test_varlen_semantics.py's, which has decode steps among its calls.
+Graphs, streams, allocations and DLPack are tested in tests/families/test_fixed_calls.py, also for decode steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 import cuconv
 from tests.causal_conv1d.test_dense_bad_input import KINDS, module_of
-from tests.causal_conv1d.test_dense_gpu_semantics import byte_strides
+from tests.support.gpu import byte_strides
 
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 BATCH, DIM, SEQLEN = 3, 8, 5

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuconv.causal_conv1d.form import WHOLE, Form
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from cuconv.causal_conv1d.form import WHOLE, Form
 from cuconv.causal_conv1d.kernels import (
     MAX_TOKENS,
     CausalConv1dVarlenFwd,

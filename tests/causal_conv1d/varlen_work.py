@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from cuconv.causal_conv1d.form import Form
 from hypothesis import strategies as st
 
-from cuconv.causal_conv1d.form import Form
 from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,

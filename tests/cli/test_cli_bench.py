@@ -167,7 +167,7 @@ def test_wrong_numbers_are_said_and_have_no_time(
     words = ["--op", "causal_conv1d_fn", "--shape", "dim=8,seqlen=9", "--peers", "none", "--output", str(path)]
     assert main(["bench", *words]) == WRONG
     out = capsys.readouterr().out
-    assert "dim=8 seqlen=9" in out and "WRONG: out0[" in out and "until a call" not in out
+    assert "dim=8 seqlen=9" in out and "WRONG: out[" in out and "until a call" not in out
     (row,) = results.read(path)[0].rows
     assert isinstance(row, results.Kernel) and row.kernel_us is None and not row.is_right
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuconv.bench.copy import Copy
 from cuconv.cli import doctor, kernel_probe
 from cuconv.cli.console import OK, WRONG
 from cuconv.cli.finding import Finding
@@ -87,8 +88,8 @@ def test_a_gpu_is_described_and_runs_a_kernel(here: Any) -> None:
 @pytest.mark.gpu
 def test_a_kernel_that_copies_wrongly_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch that moves only half of what it should."""
-    make = kernel_probe.Copy.launch_config
-    monkeypatch.setattr(kernel_probe.Copy, "launch_config", lambda self, nbytes: make(self, nbytes // 2))
+    make = Copy.launch_config
+    monkeypatch.setattr(Copy, "launch_config", lambda self, nbytes: make(self, nbytes // 2))
     (finding,) = probe(kernel_probe._copied(0))
     assert finding["status"] == "wrong" and "wrong" in finding["text"]
 

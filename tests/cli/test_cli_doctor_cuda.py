@@ -181,7 +181,7 @@ def test_missing_headers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_device_code_that_does_not_compile_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Source({**source.load().files, "copy.cu": "#error the dog ate it"})
+    broken = Source({**source.load().files, "bench/copy.cu": "#error the dog ate it"})
     monkeypatch.setattr(source, "load", lambda: broken)
     finding = probe(kernel_probe.copy_kernel())[0]
     assert finding["status"] == "wrong" and "the dog ate it" in finding["text"]

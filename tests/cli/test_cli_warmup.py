@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cuconv.bench import compiling, device
 from cuconv.bench.compiling import kernels_of
 from cuconv.bench.makers import MAKERS
+from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
 from cuconv.cli import options_for, warmup
 from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
@@ -24,6 +25,7 @@ from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact, Resources
 from cuconv.jit.source import Source
 from cuconv.runtime.kernel import Kernel
+from cuconv.selective_scan.kernels import SelectiveScanVarlenTilesFwd
 from tests.conftest import missing_gpu
 from tests.support.command_line import cuconv, error_of, text_of, value_of
 
@@ -116,24 +118,44 @@ def compiled_for(model: str, dtype: str) -> frozenset[Kernel]:
     return frozenset(kernels_of(warmup.calls_of(model, dtype)))
 
 
-@settings(max_examples=60)
+def layer(model: str, dtype: str, tokens: int, sequences: int, batch: int) -> set[Kernel]:
+    """The kernels of a layer's prefill, dense and packed, and of its decode step with states of either dtype."""
+    packed = f"{sequences - 1}x0+{tokens}" if sequences > 1 else str(tokens)
+    calls = list(of_model(model, dtype, tokens, (batch,), packed))
+    calls += [MAKERS[w.function](**{**w.sizes, "state_dtype": "float32"}) for w in calls if "state_dtype" in w.sizes]
+    return set(kernels_of(calls))
+
+
+@settings(max_examples=150)
 @given(
-    model=st.sampled_from(["mamba-130m", "mamba2-2.7b", "qwen3-next-80b", "lfm2-1.2b"]),
+    model=st.sampled_from(list(MODELS)),
     dtype=st.sampled_from(["bfloat16", "float32"]),
-    tokens=st.one_of(st.integers(1, 600), st.integers(1, 65536)),
-    sequences=st.integers(1, 300),
+    tokens=st.one_of(st.integers(1, 600), st.integers(1, 65536), st.integers(1, 8192).map(lambda vectors: 8 * vectors)),
+    sequences=st.one_of(st.integers(1, 400), st.integers(1, 65536)),
     batch=st.one_of(st.integers(1, 64), st.integers(1, 4096)),
 )
 def test_a_models_layers_need_no_other_kernels(model: str, dtype: str, tokens: int, sequences: int, batch: int) -> None:
     """As the help says."""
-    calls = list(of_model(model, dtype, tokens, (batch,)))
-    calls += [
-        MAKERS[w.function](**{**w.sizes, "sequences": f"{sequences}in{tokens}"})
-        for w in calls
-        if "sequences" in w.sizes
-    ]
-    calls += [MAKERS[w.function](**{**w.sizes, "state_dtype": "float32"}) for w in calls if "state_dtype" in w.sizes]
-    assert set(kernels_of(calls)) <= compiled_for(model, dtype)
+    assert layer(model, dtype, tokens, min(sequences, tokens), batch) <= compiled_for(model, dtype)
+
+
+@pytest.mark.parametrize("model", ["mamba-130m", "mamba2-130m"])
+def test_no_short_prefill_and_no_small_batch_needs_another_kernel(model: str) -> None:
+    """Every number of tokens and of sequences, as far as most thresholds are."""
+    for count in range(1, 513):
+        missing = layer(model, "bfloat16", count, 1, count) - compiled_for(model, "bfloat16")
+        assert not missing, f"{count} tokens or sequences: {missing}"
+
+
+def test_no_number_of_packed_sequences_needs_another_kernel() -> None:
+    """The quickest shape of tiles goes back and forth with the number of sequences."""
+    shapes = set()
+    for sequences in range(1, 257):
+        needed = layer("mamba-130m", "bfloat16", 256 * sequences, sequences, 1)
+        missing = needed - compiled_for("mamba-130m", "bfloat16")
+        assert not missing, f"{sequences} sequences of 256 tokens: {missing}"
+        shapes |= {(k.lanes, k.parts) for k in needed if isinstance(k, SelectiveScanVarlenTilesFwd)}
+    assert len(shapes) == len(SelectiveScanVarlenTilesFwd.TILES)
 
 
 def fake(file: str, expression: str, capability: int) -> Artifact:
@@ -178,7 +200,7 @@ def test_a_kernel_that_does_not_compile_is_told_and_the_others_go_on(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = source.load()
-    unit = "causal_conv1d_update_rows.cu"
+    unit = "causal_conv1d/causal_conv1d_update_rows.cu"
     broken = Source({**code.files, unit: f"{code.files[unit]}\n#error the dog ate it\n"})
     monkeypatch.setattr(source, "load", lambda: broken)
     words = ["warmup", "--op", "causal_conv1d_update", "--arch", "90"]

@@ -1,7 +1,8 @@
-"""Runs the kernels of cuda_src on the CPU, under sanitizers: every thread a fiber, every tensor between fences.
+"""Runs the kernels of cuda_src on the CPU, under sanitizers: every thread is a fiber, every tensor lies between fences.
 
-Blocks run one after the other, and a block's threads by turns, which change only where a thread waits. So there is no
-waiting for another block, no weak memory, and none of what bypasses threads: asynchronous copies, tensor cores.
+Blocks run one after the other. In a block one thread runs at a time, until it waits for others; which one goes on then
+is drawn from a seed. So there is no waiting for another block, no weak memory, and no work outside threads: an
+asynchronous copy is complete when it is asked for, and there are no tensor cores.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from tests.emulator.compiler import BuildError
 from tests.emulator.memory import Memory
 from tests.emulator.process import TIME_LIMIT, Crash, Process
 
-__all__ = ["BuildError", "EmulationError", "available", "last_launch", "pointer_names", "prebuild", "run"]
+__all__ = ["SEEDS", "BuildError", "EmulationError", "available", "last_launch", "pointer_names", "prebuild", "run"]
+
+SEEDS = (0, 3, 4)
+"""One seed for each way to schedule a block: all threads by turns, one warp always as far as it gets before another may
+go on, and random warps for random stretches. A missing barrier between warps may only show in the last two.
+"""
 
 
 class EmulationError(AssertionError):
@@ -49,8 +55,8 @@ def run(
 ) -> None:
     """One launch. `tensors` has an array of any strides, or None, for each pointer of the kernel's params.
 
-    Results are written into the arrays. The seed decides in which order threads and blocks run; 2k and 2k + 1 are
-    opposite orders.
+    Results are written into the arrays. The seed decides in which order blocks and threads run: 2k and 2k + 1 are
+    opposite orders, and k % 3 says how threads take turns (see SEEDS).
     """
     pointers = pointer_names(kernel)
     if tuple(tensors) != pointers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import os
@@ -192,12 +193,9 @@ def root() -> Path:
 
 @functools.cache
 def _writable(wanted: Path) -> Path:
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        if os.access(wanted, os.W_OK):
-            return wanted
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        cache.check_writable(wanted)
+        return wanted
     private = tempfile.mkdtemp(prefix="cuconv-emulator-")
     atexit.register(shutil.rmtree, private, ignore_errors=True)
     return Path(private)

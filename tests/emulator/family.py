@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,18 @@ class _Loaded:
 
 
 arrays.register(EmulatedArray, EmulatedFamily)
+
+
+@contextlib.contextmanager
+def scheduled(seed: int) -> Iterator[None]:
+    """Launches run their blocks and threads in the order of this seed, until the end of the `with`."""
+    device = arrays.family(EmulatedArray(np.empty(0, np.float32)))
+    assert isinstance(device, EmulatedFamily)
+    before, device.seed = device.seed, seed
+    try:
+        yield
+    finally:
+        device.seed = before
 
 
 def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -89,7 +89,8 @@ def test_device_code_that_is_wrong_is_shown_by_its_own_name_and_line(tmp_path: P
 
 def in_folder(folder: Path, threads: int = 64) -> Broken:
     """A kernel whose source is elsewhere."""
-    kernel: Broken = type("Elsewhere", (broken.NullPointer,), {"source_folder": folder})(threads)
+    named = {"unit": "null_pointer", "source_folder": folder, "params": broken.NullPointer.params}
+    kernel: Broken = type("Elsewhere", (broken.NullPointer,), named)(threads)
     return kernel
 
 

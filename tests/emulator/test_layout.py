@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from cuconv.causal_conv1d.kernel_fwd import CausalConv1dFwd
 
+from cuconv.causal_conv1d.kernels import CausalConv1dFwd
 from cuconv.runtime.kernel import Params
 from tests import emulator
 from tests.emulator import broken, compiler
@@ -69,7 +69,8 @@ def test_operands_in_a_struct_of_their_own_are_checked_too() -> None:
     fields = [(names.get(name, name), *rest) for name, *rest in kernel.params.dtype.descr]
     count = len(kernel_pointers := emulator.pointer_names(kernel))
     params: Any = Params(kernel_pointers, *((name, code[1:], *shape) for name, code, *shape in fields[count:]))
-    swapped = type("Swapped", (CausalConv1dFwd,), {"params": params})(**vars(kernel))
+    same: dict[str, Any] = {"unit": kernel.unit, "file": kernel.file}
+    swapped = type("Swapped", (CausalConv1dFwd,), same | {"params": params})(**vars(kernel))
     with pytest.raises(emulator.BuildError) as caught:
         emulator.prebuild([swapped])
     for name in names:

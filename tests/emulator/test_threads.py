@@ -12,6 +12,7 @@ from tests.emulator.broken import Broken, finding, frame, row, run
 pytestmark = pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
 
 OPPOSITE_SEEDS = (0, 1)
+TURNS, FIXED_PRIORITY, BURSTS = ([seed for seed in range(24) if seed // 2 % 3 == manner] for manner in range(3))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,6 +41,19 @@ def test_a_warp_that_trusts_in_lockstep_gives_wrong_numbers() -> None:
     kernel = broken.SyncwarpMissing(32)
     first, second = (run(kernel, row(32), row(32), shared_mem=128, seed=seed) for seed in OPPOSITE_SEEDS)
     assert (np.isnan(first) != np.isnan(second)).all()
+
+
+def test_warps_that_trust_in_lockstep_give_wrong_numbers() -> None:
+    """By turns all warps read the first tile before one of them writes the second, whatever the seed."""
+
+    def is_wrong(seed: int) -> bool:
+        out = run(broken.WarpsInLockstep(64), row(64), row(64) * 0, seed=seed)
+        # Thread i sums x + round of thread 63 - (i ^ 1) over both rounds.
+        return bool((out != 2 * (63 - (np.arange(64) ^ 1)) + 1).any())
+
+    assert not any(map(is_wrong, TURNS))
+    assert all(map(is_wrong, FIXED_PRIORITY))
+    assert sum(map(is_wrong, BURSTS)) >= len(BURSTS) / 2
 
 
 def test_blocks_that_trust_in_an_order_give_wrong_numbers() -> None:

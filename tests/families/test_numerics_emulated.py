@@ -14,8 +14,9 @@ import pytest
 from cuconv.bench.copy import Copy
 from cuconv.runtime import arrays
 from cuconv.runtime.kernel import Kernel
+from cuconv.selective_scan.kernels import SelectiveScanTilesFwd, SelectiveScanVarlenTilesFwd, TileShape
 from tests import cases, emulator
-from tests.emulator.family import EmulatedArray
+from tests.emulator.family import EmulatedArray, scheduled
 from tests.families.test_numerics import call, place_arguments, tables
 from tests.support.compare import check_results
 from tests.support.discovery import op_kernels
@@ -42,20 +43,29 @@ def prebuilt(request: pytest.FixtureRequest) -> None:
 @pytest.mark.usefixtures("prebuilt")
 @pytest.mark.parametrize(("module", "case"), UNIT)
 def test_emulated(module: ModuleType, case: Any) -> None:
+    """The first order of threads against the oracle, the others bit for bit against the first."""
     before = place_arguments(module, case)
-    after = {name: placed.copy() for name, placed in before.items()}
-    call(module, case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
-    check_results(module, case, before, {name: placed.buffer for name, placed in after.items()})
+    results = []
+    for seed in emulator.SEEDS:
+        after = {name: placed.copy() for name, placed in before.items()}
+        with scheduled(seed):
+            call(module, case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
+        results.append({name: placed.buffer for name, placed in after.items()})
+    first, *others = results
+    check_results(module, case, before, first)
+    for seed, result in zip(emulator.SEEDS[1:], others, strict=True):
+        differing = [name for name in first if not np.array_equal(result[name].view("u1"), first[name].view("u1"))]
+        assert not differing, f"the order of threads of seed {seed} changes {', '.join(differing)}"
 
 
 @pytest.mark.parametrize(("module", "case"), UNIT)
 def test_a_placement_is_what_a_call_sees_of_the_array(module: ModuleType, case: Any) -> None:
     for name, placed in place_arguments(module, case).items():
-        family = arrays.family(placed.array)
-        assert family is not None
-        _, (facts,) = family.inspect((name,), (placed.array,))
+        numpys = arrays.family(placed.array)
+        assert numpys is not None
+        _, (facts,) = numpys.inspect((name,), (placed.array,))
         assert facts is not None
-        assert family.layout(name, facts)._replace(device=0) == placed.placement.layout
+        assert numpys.layout(name, facts)._replace(device=0) == placed.placement.layout
 
 
 @pytest.mark.parametrize("count", [0, 4, 1020, 1024, 1028])
@@ -84,6 +94,14 @@ def test_the_small_cases_run_every_value_of_every_axis(cls: type[Kernel]) -> Non
         ]
         ran = {getattr(kernel, field.name) for kernel in runners}
         assert offered <= ran, f"no small case has {field.name} {sorted(map(str, offered - ran))}"
+
+
+@pytest.mark.parametrize("cls", [SelectiveScanTilesFwd, SelectiveScanVarlenTilesFwd])
+def test_the_small_cases_have_tiles_of_one_stage_and_of_two(cls: type[Kernel]) -> None:
+    """By the size of a tile's row of B: TileShape::kStages of common/tiles.cuh."""
+    run: Any = [launch.kernel for launch in launches() if type(launch.kernel) is cls]
+    shapes = [(TileShape(kernel.lanes, kernel.parts, kernel.at_once), kernel.input_t.itemsize) for kernel in run]
+    assert {shape.lanes * shape.tokens * itemsize <= 512 for shape, itemsize in shapes} == {True, False}
 
 
 def test_the_small_cases_cross_blocks() -> None:

@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, and that every fact has one home."""
+"""The rules of the house: who may import whom, and that a public function has all that it needs."""
 
 from __future__ import annotations
 
@@ -7,100 +7,61 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import cuconv
-from tests import cases
-from tests.support.discovery import ROOT
+from cuconv.bench.makers import MODULES
+from cuconv.bench.workloads import MAKERS, SMALL
+from tests.support.discovery import ROOT, families
 
 PACKAGE = ROOT / "cuconv"
-CODE = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
-FLOORS = {
-    "errors": 0,
-    "dtypes": 0,
-    "launch": 0,
-    "models": 0,
-    "layout": 1,
-    "arrays": 2,
-    "checks": 2,
-    "jit": 2,
-    "reference": 2,
-    "dlpack": 3,
-    "form": 3,
-    "kernel": 3,
-    "call": 4,
-    "kernels": 4,
-    "abstract": 5,
-    "ops": 5,
-    "timing": 5,
-    "workloads": 6,
-    "": 6,
-    "torch": 6,
-    "bench": 7,
-    "cli": 8,
-    "__main__": 9,
-}
-"""A module imports from lower floors only; inside a folder, `may_import_inside` decides."""
-
-
-def may_import_inside(folder: str, importer: str, imported: str) -> bool:
-    """Whether a module may import another one of its own folder."""
-    if folder == "kernels":
-        shared = [
-            "cuconv.causal_conv1d.kernels_conv",
-            "cuconv.causal_conv1d.ranges",
-            "cuconv.causal_conv1d.kernels_varlen",
-            "cuconv.causal_conv1d.kernels_update",
-        ]
-        shared.append("cuconv.selective_scan.kernels_scan")
-        return imported in shared and importer not in shared[: 1 + shared.index(imported)]
-    if folder == "ops":
-        # An op, beside what it shares with its kin: checked arguments, from them the plan of a launch, from it a call.
-        kinds = ("operands", "plan", "call")
-        rank = [
-            next((i for i, kind in enumerate(kinds) if name.endswith(f"_{kind}")), None)
-            for name in (importer, imported)
-        ]
-        return rank[1] is not None and (rank[0] is None or rank[0] > rank[1])
-    return folder in ("jit", "reference", "torch", "workloads", "bench", "cli")
-
+FAMILY = "a family"
+FLOORS = ("jit", "runtime", FAMILY, "", "torch", "bench", "cli", "__main__")
+"""The folders and files right under cuconv from the lowest floor up, "" being cuconv/__init__.py. Code imports from
+lower floors and from its own folder; families do not import each other.
+"""
 
 IMPORTERS = {
     "cupy": {
+        "cuconv.runtime.machine",
         "cuconv.runtime.arrays",
         "cuconv.runtime.dlpack",
         "cuconv.runtime.kernel",
-        "cuconv.bench.timing",
         "cuconv.bench",
         "cuconv.cli",
     },
     "cupy_backends": {"cuconv.runtime.kernel", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
-    "matplotlib": {"cuconv.bench.drawing", "cuconv.bench.pictures"},
+    "matplotlib": {"cuconv.cli.report"},
     "torch": {"cuconv.torch", "cuconv.bench", "cuconv.cli.doctor"},
 }
-"""Whoever else imports these makes them needed where they are not."""
+"""The only modules and folders that may import these libraries: whoever does makes them needed."""
+
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {module_name(path): tree for path, tree in CODE.items()}
+FILES = {module_name(path): path.relative_to(ROOT).as_posix() for path in TREES}
+MODULE_TREES = {module_name(path): tree for path, tree in TREES.items()}
 
 
 def imports(name: str) -> set[str]:
     """Every module that a module imports, at any depth of its code, by full name."""
     found: set[str] = set()
-    for node in ast.walk(MODULES[name]):
+    for node in ast.walk(MODULE_TREES[name]):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name} imports relatively"
+            assert node.level == 0, f"{FILES[name]} imports relatively: write the module's full name"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                # Of our own, a name is a module or in one; of others we cannot know, and either will do.
-                own = str(node.module).partition(".")[0] == "cuconv"
-                found |= {full if full in MODULES else str(node.module)} if own else {str(node.module), full}
+                # In cuconv it is known whether a name is a module or in one; of others either will do.
+                is_own = str(node.module).partition(".")[0] == "cuconv"
+                found |= {full if full in FILES else str(node.module)} if is_own else {str(node.module), full}
     return found
 
 
@@ -113,47 +74,59 @@ def room(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
-def test_every_module_is_on_a_floor() -> None:
-    assert {room(name) for name in MODULES} <= FLOORS.keys()
+def floor(name: str) -> int:
+    return FLOORS.index(room(name) if room(name) in FLOORS else FAMILY)
 
 
-def test_modules_import_from_lower_floors() -> None:
+def test_every_folder_is_a_floor_or_a_family() -> None:
+    rooms = {room(name) for name in FILES} - set(FLOORS)
+    wrong = rooms - set(families())
+    assert not wrong, f"cuconv/{'|'.join(wrong)}: got no kernels.py; wanted a family's files, or a floor of {__file__}"
+
+
+def test_families_have_the_same_files() -> None:
+    for family in families():
+        for file in ("kernels", "reference", "workloads"):
+            assert f"cuconv.{family}.{file}" in FILES, f"cuconv/{family}/{file}.py is missing"
+
+
+def test_imports_go_down() -> None:
     wrong = [
-        f"{name} imports {imported}"
-        for name in MODULES
+        f"{FILES[name]} imports {imported}"
+        for name in FILES
         for imported in own_imports(name)
-        if FLOORS[room(imported)] >= FLOORS[room(name)]
-        and not (room(name) == room(imported) and may_import_inside(room(name), name, imported))
+        if room(imported) != room(name) and floor(imported) >= floor(name)
     ]
-    assert not wrong
+    assert not wrong, f"imports go down only ({' ← '.join(FLOORS)}), and no family imports another"
 
 
 def test_imports_have_no_cycle() -> None:
     done: set[str] = set()
 
     def visit(name: str, above: tuple[str, ...]) -> None:
-        assert name not in above, " -> ".join([*above, name])
+        assert name not in above, f"a cycle of imports: {' → '.join([*above, name])}"
         if name not in done:
             for imported in own_imports(name):
                 visit(imported, (*above, name))
             done.add(name)
 
-    for name in MODULES:
+    for name in FILES:
         visit(name, ())
 
 
 def test_heavy_libraries_are_imported_in_few_places() -> None:
     for library, allowed in IMPORTERS.items():
-        for name in MODULES:
+        for name in FILES:
             reached = {i for i in imports(name) if i == library or i.startswith(f"{library}.")}
-            assert not reached or any(name == a or name.startswith(f"{a}.") for a in allowed), (name, reached)
+            is_allowed = any(name == each or name.startswith(f"{each}.") for each in allowed)
+            assert not reached or is_allowed, f"{FILES[name]} imports {library}; only {', '.join(sorted(allowed))} may"
 
 
 def test_heavy_libraries_are_not_imported_with_the_package() -> None:
-    """At a module's top level, but for what `python -m cuconv` and the timings run."""
+    """No module imports them at its top level."""
     top_level = {
-        (name, alias.name)
-        for name, tree in MODULES.items()
+        f"{FILES[name]} imports {alias.name} at its top level: import it in the function that needs it"
+        for name, tree in MODULE_TREES.items()
         for node in tree.body
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
@@ -162,13 +135,19 @@ def test_heavy_libraries_are_not_imported_with_the_package() -> None:
     assert not top_level
 
 
-def test_every_public_function_has_a_case_file() -> None:
-    assert {cases.function_name(module) for module in cases.modules()} == set(cuconv.__all__)
-    assert all((PACKAGE / "ops" / f"{name}.py").is_file() for name in cuconv.__all__)
+@pytest.mark.parametrize("function", cuconv.__all__)
+def test_a_public_function_has_all_that_it_needs(function: str) -> None:
+    module = getattr(cuconv, function).__module__
+    family = room(module)
+    assert family in families(), f"{FILES[module]}: public functions are in the folder of a family"
+    workloads = f"cuconv/{family}/workloads.py"
+    assert function in MAKERS, f"{workloads} has no maker {function}(), which describes a sample call by its sizes"
+    assert MODULES[function].__name__ == f"cuconv.{family}.workloads"
+    assert SMALL[function], f"{workloads}: SMALL has no rows of {function}, which checks run"
 
 
 def test_the_tests_are_not_imported_by_the_package() -> None:
-    assert not [name for name in MODULES if any(i.partition(".")[0] == "tests" for i in imports(name))]
+    assert not [FILES[name] for name in FILES if any(i.partition(".")[0] == "tests" for i in imports(name))]
 
 
 def written_files() -> Iterator[Path]:
@@ -179,17 +158,12 @@ def written_files() -> Iterator[Path]:
                 yield path
 
 
-def test_files_are_short() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in written_files()}
-    assert not {str(path): length for path, length in lengths.items() if length > 300}
-
-
 def test_there_are_no_banners_and_nothing_is_left_to_do() -> None:
     # Spelt apart, for this file is read, too.
     banner = re.compile(r"(#|//|/\*)\s*([-=*#~_/])\2{3,}")
     undone = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     wrong = [
-        f"{path}:{number}: {line.strip()}"
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in written_files()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if banner.search(line) or undone.search(line)

@@ -1,8 +1,10 @@
-"""The rules of the house for device code: one kernel is one .cu and one Python class that say the same."""
+"""The rules of the house for device code: a kernel is one .cu and one Python class that say the same.
+
+Argument structs and block sizes have no test here: the host reads both from the device code.
+"""
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import fields
 from typing import Any, get_type_hints
@@ -15,114 +17,119 @@ from cuconv.runtime.kernel import Kernel
 from tests.support.discovery import all_kernels
 
 FILES = source.read(source.folder()).files
-UNITS = {name.removesuffix(".cu"): text for name, text in FILES.items() if name.endswith(".cu")}
+UNITS = [name for name in FILES if name.endswith(".cu")]
+HEADERS = [name for name in FILES if name.endswith(".cuh")]
 CODE = {name: re.sub(r"//.*", "", text) for name, text in FILES.items()}
-"""Without comments."""
+"""Texts without comments."""
 
-NUMBERS: dict[str, tuple[str, int]] = {
-    "int": ("i4", 1),
-    "unsigned": ("u4", 1),
-    "index_t": ("i8", 1),
-    "FastDiv": ("u4", 3),
-    "BlockGroups": ("u4", 3),
-    "float": ("f4", 1),
-}
-SHARED = (
-    *("CausalConv1dOperands", "CausalConv1dVarlenOperands", "CausalConv1dUpdateOperands"),
-    *("SelectiveStateUpdateOperands", "SelectiveScanOperands", "SelectiveScanVarlenOperands"),
-)
+KERNELS = {cls.file: cls for cls in all_kernels()}
 
 
-def struct_fields(name: str) -> list[tuple[str, str, int]]:
-    """(name, type, count) of a C++ struct's fields in order; a field that is a shared struct counts as its fields."""
-    bodies = [m[1] for text in CODE.values() for m in re.finditer(rf"struct {name} {{(.*?)\n}};", text, re.DOTALL)]
-    assert len(bodies) == 1, f"{len(bodies)} structs {name}"
-    found: list[tuple[str, str, int]] = []
-    for declared in filter(None, (line.strip() for line in bodies[0].split(";"))):
-        match = re.fullmatch(r"((?:const )?\w+\s?\*?)\s*(\w+)(?:\[(\d+)\])?", declared)
-        assert match is not None, declared
-        kind, field, count = match[1].strip(), match[2], int(match[3] or 1)
-        found += struct_fields(kind) if kind in SHARED else [(field, kind, count)]
-    return found
+def python_file(cls: type[Kernel]) -> str:
+    return f"{cls.__module__.replace('.', '/')}.py"
 
 
-def python_name(cpp: str) -> str:
+def unit(file: str) -> str:
+    return file.rpartition("/")[2].removesuffix(".cu")
+
+
+def class_name(file: str) -> str:
+    return "".join(word.capitalize() for word in unit(file).split("_"))
+
+
+def python_name(parameter: str) -> str:
     """kSeqIdx as seq_idx, input_t as itself."""
-    return re.sub(r"(?<!^)([A-Z])", r"_\1", cpp.removeprefix("k")).lower() if cpp.startswith("k") else cpp
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", parameter.removeprefix("k")).lower() if parameter[0] == "k" else parameter
 
 
-def template_parameters(unit: str) -> list[tuple[str, str]]:
-    """(kind, name) of the template parameters of the unit's kernel."""
-    match = re.search(rf"template <([^>]*)>\s*__global__[^;{{]*?\b{unit}_kernel\(", CODE[f"{unit}.cu"], re.DOTALL)
-    assert match is not None, f"{unit}.cu has no template {unit}_kernel"
-    return [(words[0], words[1]) for words in (parameter.split() for parameter in match[1].split(","))]
+def template_before(code: str, declaration: str) -> list[tuple[str, str, str]]:
+    """(kind, name, default) of the parameters of the template whose declaration matches."""
+    found = re.search(rf"template <((?:[^<>]|<[^<>]*>)*)>\s*{declaration}", code)
+    assert found is not None, f"there is no template before {declaration}"
+    parameters = re.split(r",(?![^<]*>)", found[1])
+    return [
+        (*declared.split(), " ".join(default.split()))  # type: ignore[misc]
+        for declared, _, default in (parameter.partition("=") for parameter in parameters)
+    ]
 
 
-def camel(unit: str) -> str:
-    return "".join(word.capitalize() for word in unit.split("_"))
+def kernel_parameters(file: str) -> list[tuple[str, str, str]]:
+    return template_before(CODE[file], r"__global__")
 
 
-def test_every_unit_is_one_class_in_a_module_of_its_name() -> None:
-    classes = {cls.unit: cls for cls in all_kernels()}
-    assert len(classes) == len(all_kernels())
-    assert classes.keys() == UNITS.keys()
-    for unit, cls in classes.items():
-        assert cls.__module__ == f"cuconv.kernels.{unit}"
-        assert cls.__name__ == camel(unit)
+def test_every_kernel_is_one_file_and_one_class() -> None:
+    for file in UNITS:
+        wanted = f"class {class_name(file)} in cuconv/{file.partition('/')[0]}/kernels.py"
+        assert file in KERNELS, f"cuda_src/{file} has no {wanted}"
+    for file, cls in KERNELS.items():
+        assert file in UNITS, f"{python_file(cls)}: {cls.__name__} has no cuda_src/{file}"
+    assert len(KERNELS) == len(all_kernels())
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_unit_has_one_kernel_of_its_name(unit: str) -> None:
-    assert re.findall(r"(\w+)_kernel\(", CODE[f"{unit}.cu"]) == [unit]
-    assert CODE[f"{unit}.cu"].count("__global__") == 1
+@pytest.mark.parametrize("file", UNITS)
+def test_a_unit_has_one_kernel_of_its_name(file: str) -> None:
+    assert re.findall(r"(\w+)_kernel\(", CODE[file]) == [unit(file)], f"cuda_src/{file}: wanted {unit(file)}_kernel"
+    assert CODE[file].count("__global__") == 1, f"cuda_src/{file}: wanted one __global__ function"
 
 
-@pytest.mark.parametrize("cls", all_kernels())
-def test_fields_are_the_template_parameters(cls: type[Kernel]) -> None:
+@pytest.mark.parametrize("file", UNITS)
+def test_fields_are_the_template_parameters(file: str) -> None:
+    cls = KERNELS[file]
     hints: dict[str, Any] = get_type_hints(cls)
     kinds = {int: "int", bool: "bool", DType: "typename"}
-    declared = [(kinds[hints[field.name]], field.name) for field in fields(cls)]
-    assert declared == [(kind, python_name(name)) for kind, name in template_parameters(cls.unit)]
+    in_python = [(kinds[hints[field.name]], field.name) for field in fields(cls)]
+    in_cuda = [(kind, python_name(name)) for kind, name, default in kernel_parameters(file) if not default]
+    assert in_python == in_cuda, f"fields of {cls.__name__} in {python_file(cls)} beside cuda_src/{file}"
 
 
-@pytest.mark.parametrize("cls", all_kernels())
-def test_params_are_the_argument_struct(cls: type[Kernel]) -> None:
-    in_cpp = struct_fields(f"{camel(cls.unit)}Params")
-    names = cls.params.dtype.names or ()
-    pointers = [(name, count) for name, kind, count in in_cpp if kind.endswith("*")]
-    on_host = [name if count == 1 else f"{name}[{i}]" for name, count in pointers for i in range(count)]
-    assert [*on_host, *(name for name, _, _ in in_cpp[len(pointers) :])] == list(names)
-    assert cls.params.pointers.size == 8 * len(on_host)
-    for name, kind, count in in_cpp[len(pointers) :]:
-        code, length = NUMBERS[kind]
-        base, shape = cls.params.numbers[name].base, cls.params.numbers[name].shape
-        assert (base.str[1:], shape) == (code, (length * count,) if length * count > 1 else ()), name
+@pytest.mark.parametrize("file", UNITS)
+def test_a_kernel_has_traits_of_its_own_parameters(file: str) -> None:
+    *own, last = kernel_parameters(file)
+    names = ", ".join(name for _, name, _ in own)
+    traits = f"{class_name(file)}Traits"
+    wanted = ("typename", "Traits", f"{traits}<{names}>" if own else traits)
+    assert last == wanted, f"cuda_src/{file}: the last template parameter"
+    in_traits = template_before(CODE[file], rf"struct {traits} {{") if own else []
+    assert in_traits == own, f"cuda_src/{file}: parameters of {traits}"
+    bounds = re.search(r"__launch_bounds__\(\s*Traits::kThreads\s*(,\s*Traits::kMinBlocks\s*)?\)", CODE[file])
+    assert bounds, f"cuda_src/{file}: wanted __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)"
 
 
-@pytest.mark.parametrize("cls", all_kernels())
-def test_blocks_have_as_many_threads_as_the_kernel_thinks(cls: type[Kernel]) -> None:
-    text = CODE[f"{cls.unit}.cu"]
-    threads = importlib.import_module(cls.__module__).THREADS
-    assert re.findall(r"int kThreads = (\d+);", text) == [str(threads)]
-    assert re.findall(r"__launch_bounds__\(\s*(\d+)", text) == [str(threads)]
+@pytest.mark.parametrize("file", UNITS)
+def test_the_host_can_read_what_a_kernel_declares(file: str) -> None:
+    cls = KERNELS[file]
+    assert cls.params.pointer_names, f"cuda_src/{file}: struct {cls.__name__}Params holds no pointer"
+    assert cls.threads % 32 == 0 and 32 <= cls.threads <= 1024, f"cuda_src/{file}: kThreads of {cls.__name__}Traits"
 
 
-def test_only_common_is_included() -> None:
-    for name, text in CODE.items():
-        included = re.findall(r'#\s*include\s*([<"])([^>"]+)', text)
-        for bracket, header in included:
-            if bracket == '"':
-                assert header.startswith("common/") and header in FILES, (name, header)
-            else:
-                assert name == "common/platform.cuh", (name, header)
+@pytest.mark.parametrize("file", UNITS)
+def test_a_unit_says_what_it_computes(file: str) -> None:
+    """A header comment explains every template parameter."""
+    header = FILES[file].partition("#include")[0]
+    where = f"cuda_src/{file}: the comment before the first #include"
+    assert all(line.startswith("//") for line in header.splitlines() if line), where
+    assert "Layout:" in header, f"{where} does not say how arrays lie ('Layout:')"
+    for _, parameter, default in kernel_parameters(file):
+        assert default or re.search(rf"\b{parameter}\b", header), f"{where} does not explain {parameter}"
 
 
-def test_headers_hold_no_kernel_and_are_included_once() -> None:
-    for name, text in CODE.items():
-        if name.endswith(".cuh"):
-            assert name.startswith("common/")
-            assert "__global__" not in text, name
-            assert "#pragma once" in text, name
+@pytest.mark.parametrize("file", FILES)
+def test_only_common_headers_and_those_of_the_family_are_included(file: str) -> None:
+    folder = file.partition("/")[0]
+    for bracket, header in re.findall(r'#\s*include\s*([<"])([^>"]+)', CODE[file]):
+        if bracket == "<":
+            assert file == "common/platform.cuh", f"cuda_src/{file} includes <{header}>: common/platform.cuh does that"
+        else:
+            is_near = header.partition("/")[0] in ("common", folder)
+            assert is_near and header in FILES, f"cuda_src/{file} includes {header}: wanted common/ or {folder}/"
+
+
+@pytest.mark.parametrize("file", HEADERS)
+def test_headers_hold_no_kernel_and_are_included(file: str) -> None:
+    assert "__global__" not in CODE[file], f"cuda_src/{file}: kernels are in .cu files"
+    assert "#pragma once" in CODE[file], f"cuda_src/{file}: wanted #pragma once"
+    users = {other.partition("/")[0] for other, text in CODE.items() if f'#include "{file}"' in text}
+    assert users, f"cuda_src/{file} is included by nobody"
 
 
 @pytest.mark.parametrize(
@@ -134,20 +141,5 @@ def test_headers_hold_no_kernel_and_are_included_once() -> None:
     ],
 )
 def test_what_is_special_has_one_home(what: str, home: str) -> None:
-    found = {name for name, text in CODE.items() if re.search(what, text)}
-    assert found <= {home}
-
-
-def test_every_header_is_included_by_someone() -> None:
-    included = {header for text in CODE.values() for header in re.findall(r'#include "([^"]+)"', text)}
-    assert included == {name for name in FILES if name.endswith(".cuh")}
-
-
-@pytest.mark.parametrize("name", UNITS)
-def test_a_unit_says_what_it_computes(name: str) -> None:
-    """A header comment that explains every template parameter."""
-    header = FILES[f"{name}.cu"].partition("#include")[0]
-    assert all(line.startswith("//") for line in header.splitlines() if line)
-    assert "Layout:" in header
-    for _, parameter in template_parameters(name):
-        assert re.search(rf"\b{parameter}\b", header), parameter
+    found = {f"cuda_src/{name}" for name, text in CODE.items() if re.search(what, text)}
+    assert found <= {f"cuda_src/{home}"}, f"{what} is for cuda_src/{home} alone"

@@ -97,8 +97,9 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
 
 
 SPILLS = dict.fromkeys(("SelectiveScanTilesFwd", "SelectiveScanTilesChunk", "SelectiveScanVarlenTilesFwd"), 512)
-"""Kernels that may keep so many bytes in memory, which they touch once a tile and not in their loops over states: on an
-H200 a block fewer on a multiprocessor costs them more (0.47 ms instead of 0.34 for 8192 channels of 4096 tokens).
+"""Bytes per thread that kernels may keep in local memory, none where not named. These access it once a tile and not in
+their loops over states: on an H200 a block fewer on a multiprocessor costs them more (0.47 ms instead of 0.34 for 8192
+channels of 4096 tokens).
 """
 
 

@@ -84,7 +84,7 @@ def test_the_private_folder_goes_with_its_process(tmp_path: Path) -> None:
 def test_the_private_folder_outlives_a_forked_child() -> None:
     private = cache._PrivateFolder()
     with pytest.warns(RuntimeWarning):
-        path = private.folder("no folder", OSError("no"))
+        path = private.folder("no folder")
     private._remove(owner=os.getpid() + 1)
     assert path.is_dir()
     private._remove(owner=os.getpid())

@@ -145,7 +145,7 @@ def test_a_torch_tensor_on_the_cpu_is_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError) as caught:
         cuconv.causal_conv1d_fn(torch.ones(2, 6, 9), torch.ones(6, 4))
-    wanted = "x: got an array on the CPU; wanted a CUDA device (a NumPy array is convolved on the CPU)"
+    wanted = "x: got an array on the CPU; wanted a CUDA device (NumPy arrays are computed on the CPU)"
     assert str(caught.value) == wanted
 
 
@@ -237,7 +237,7 @@ def test_every_function_takes_and_gives_dlpack_arrays(function: str) -> None:
     for one, other in zip(as_tuple(got), as_tuple(wanted), strict=True):
         assert type(one) is StandardForeign
         np.testing.assert_array_equal(one.array, other)
-    outs = [Foreign(np.full(out.shape, np.nan, np.float32)) for out in workload.outs]
+    outs = [Foreign(np.full(out.shape, np.nan, np.float32)) for out in workload.outs.values()]
     foreign = {name: Foreign(array) for name, array in workload.host().items()}
     returned = as_tuple(getattr(cuconv, function)(**workload.call(foreign, outs)))
     assert all(one is other for one, other in zip(returned, outs, strict=True))

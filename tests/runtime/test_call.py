@@ -1,146 +1,395 @@
-"""What is remembered of calls, and that it is remembered right; launches from several threads."""
+"""How an operation's calls travel: what is checked and planned once, what is launched with which pointers, overlap."""
 
 from __future__ import annotations
 
-import ctypes
-import struct
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cuconv.runtime.call import MAX_APART, Call, Prepared
-from cuconv.runtime.dtypes import FLOAT32
-from cuconv.runtime.kernel import LoadedKernel, Params
+from cuconv.runtime import arrays
+from cuconv.runtime.abstract import AbstractArray, AbstractFamily
+from cuconv.runtime.call import MAX_APART, Arrays, Checked, Launch, Layouts, Operation, Plan
+from cuconv.runtime.dtypes import BYTE, FLOAT32, INT32, DType
+from cuconv.runtime.kernel import Params
 from cuconv.runtime.launch import LaunchConfig
-from cuconv.runtime.layout import Layout
+from cuconv.runtime.layout import Layout, dense
 
-X = Layout((2, 3), (3, 1), FLOAT32, 0, 0)
-
-
-class Counted(Call):
-    """A call that knows what it was prepared from."""
-
-    def __init__(self, *what: Any) -> None:
-        super().__init__(("x",), (X,), None)
-        self.what = what
+CONFIG = LaunchConfig((1, 1, 1), (32, 1, 1))
+SHAPE = (2, 3)
+BYTES = 24
+"""The size of an array of this shape in float32."""
 
 
-def prepared(made: list[Counted]) -> Prepared[Counted]:
-    def prepare(*what: Any) -> Counted:
-        made.append(Counted(*what))
-        return made[-1]
-
-    return Prepared(prepare)
+class Recorded(AbstractArray):
+    """An array whose family writes down what it is asked for."""
 
 
-def test_a_call_is_prepared_once_and_found_again_whatever_came_between() -> None:
-    made: list[Counted] = []
-    remembered = prepared(made)
+class RecordingFamily(AbstractFamily):
+    """The arrays of a GPU that only takes notes."""
+
+    name = "recorded"
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.launched: list[tuple[str, list[int], int]] = []
+        self.loaded: list[str] = []
+        self.made: list[tuple[Any, Layout, DType | None, int]] = []
+        self.kept: list[Any] = []
+
+    def layout(self, argument: str, facts: Any) -> Layout:
+        # The device stands in the address, as in the arrays of other families.
+        return Layout(*facts)._replace(device=0)
+
+    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
+        array = Recorded(layout.shape, layout.strides, dtype or like.dtype)
+        self.made.append((like, layout, dtype, array.pointer))
+        return array, array.pointer
+
+    def keep_if_captured(self, array: Any, device: int) -> None:
+        self.kept.append(array)
+
+    def checks_contents(self) -> bool:
+        return arrays.Family.checks_contents(self)
+
+    def to_host(self, array: Any) -> Any:
+        return f"contents of {array.pointer}"
+
+    def stream(self, device: int) -> int:
+        return 77
+
+    def load(self, kernel: Any, device: int) -> Any:
+        self.loaded.append(kernel.unit)
+
+        def bound(config: LaunchConfig, numbers: bytes) -> Callable[[Sequence[int], int], None]:
+            return lambda pointers, stream: self.launched.append((kernel.unit, list(pointers), stream))
+
+        return SimpleNamespace(bound=bound)
+
+
+arrays.register(Recorded, RecordingFamily)
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> RecordingFamily:
+    """The notes, which are empty when a test begins."""
+    family = arrays.family(array())
+    assert isinstance(family, RecordingFamily)
+    family.forget()
+    return family
+
+
+_addresses = count(2**40, 2**20)
+
+
+def array(address: int | None = None, *, dtype: DType = FLOAT32, strides: tuple[int, int] = (3, 1)) -> Recorded:
+    return Recorded(SHAPE, strides, dtype, address=next(_addresses) if address is None else address)
+
+
+def launch(unit: str, *pointers: str) -> Launch:
+    kernel: Any = SimpleNamespace(unit=unit, params=Params(pointers, ("count", "i8")))
+    return Launch(kernel, CONFIG, bytes(8))
+
+
+@dataclass
+class Toy:
+    """A family's functions, which count how often they are asked."""
+
+    launches: tuple[Launch, ...] = ()
+    scratch: int = 0
+    updated: tuple[str, ...] = ()
+    in_place: tuple[str, str] | None = None
+    new: dict[str, DType] = field(default_factory=dict)
+    """The dtypes of the results; every name that is here is wanted."""
+    checked: list[tuple[Layouts, Any]] = field(default_factory=list)
+    planned: list[Any] = field(default_factory=list)
+    computed: list[tuple[Any, Arrays]] = field(default_factory=list)
+    contents: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def check(self, given: Layouts, *options: Any) -> Checked[Any]:
+        if "bad" in options:
+            raise ValueError("bad")
+        self.checked.append((given, options))
+        first = next(layout for layout in given.values() if layout is not None)
+        outputs = {
+            name: given[name] or dense(SHAPE, (0, 1), first._replace(dtype=dtype)) for name, dtype in self.new.items()
+        }
+        return Checked(options, outputs, self.updated, self.in_place)
+
+    def plan(self, operands: Any) -> Plan:
+        self.planned.append(operands)
+        return Plan(self.launches, self.scratch)
+
+    def compute(self, operands: Any, given: Arrays) -> None:
+        self.computed.append((operands, given))
+        for name in self.new:
+            given[name][...] = 5
+
+    def check_contents(self, operands: Any, read: Callable[[str], Any]) -> None:
+        self.contents.append((operands, {name: read(name) for name in ("x", "bias")}))
+
+    def operation(self, inputs: tuple[str, ...], outputs: tuple[str, ...] = (), **more: Any) -> Operation[Any]:
+        return Operation(inputs, outputs, check=self.check, plan=self.plan, reference=self.compute, **more)
+
+
+def test_kernels_take_their_pointers_by_name_in_any_order(gpu: RecordingFamily) -> None:
+    toy = Toy(
+        launches=(
+            launch("first", "weight", "x", "scratch"),
+            launch("second", "final_states", "scratch", "out"),
+            launch("third", "x", "weight", "bias", "out", "final_states"),
+            launch("fourth", "bias", "x", "out[0]", "out[1]", "out[2]"),
+        ),
+        scratch=12,
+        new={"out": FLOAT32, "final_states_out": FLOAT32},
+    )
+    operation = toy.operation(("x", "weight", "bias"), ("out", "final_states_out"))
+    x, weight, out, states = (array() for _ in range(4))
+    assert operation((x, weight, None, out, states)) == [out, states]
+    ((_, layout, dtype, scratch),) = gpu.made
+    assert (layout.shape, layout.dtype, dtype) == ((12,), BYTE, BYTE)
+    assert gpu.launched == [
+        ("first", [weight.pointer, x.pointer, scratch], 77),
+        ("second", [states.pointer, scratch, out.pointer], 77),
+        # Even where these are the call's own in order, the scratch is not among them.
+        ("third", [x.pointer, weight.pointer, 0, out.pointer, states.pointer], 77),
+        # The room for further results is null: it need not be given.
+        ("fourth", [0, x.pointer, out.pointer], 77),
+    ]
+
+
+def test_results_of_a_calls_own_are_known_by_their_names(gpu: RecordingFamily) -> None:
+    names = ("out[0]", "out[1]")
+    toy = Toy(launches=(launch("split", "x", "out[0]", "out[1]", "out[2]"),), new=dict.fromkeys(names, FLOAT32))
+    x, second = array(), array()
+    first, given = toy.operation(("x",))((x, None, second), outputs=names)
+    assert given is second
+    assert gpu.launched == [("split", [x.pointer, first.pointer, second.pointer], 77)]
+
+
+def test_a_pointer_that_no_argument_has_is_an_error_before_anything_is_launched(gpu: RecordingFamily) -> None:
+    toy = Toy(launches=(launch("toy", "x", "weights", "out"),), new={"out": FLOAT32})
+    with pytest.raises(TypeError, match=r"^toy has a pointer weights, which is none of x, weight, out$"):
+        toy.operation(("x", "weight"), ("out",))((array(), array(), None))
+    assert not gpu.launched and not gpu.loaded
+
+
+def test_a_new_result_has_the_dtype_that_the_family_says(gpu: RecordingFamily) -> None:
+    toy = Toy(launches=(launch("toy", "x", "y"),), new={"same": FLOAT32, "indices": INT32, "other": BYTE})
+    x, y = array(), array(dtype=INT32)
+    results = toy.operation(("x", "y"), ("same", "indices", "other"))((x, y, None, None, None))
+    assert [result.dtype for result in results] == [FLOAT32, INT32, BYTE]
+    # Where an array of the caller has the dtype, the new one is made like it, and the dtype need not be looked up.
+    assert [(like, dtype) for like, _, dtype, _ in gpu.made] == [(x, None), (y, None), (x, BYTE)]
+
+
+def test_a_result_that_is_not_wanted_is_none(gpu: RecordingFamily) -> None:
+    toy = Toy(launches=(launch("toy", "x", "out", "extra"),), new={"out": FLOAT32})
+    x = array()
+    out, extra = toy.operation(("x",), ("out", "extra"))((x, None, None))
+    assert extra is None and gpu.launched == [("toy", [x.pointer, out.pointer, 0], 77)]
+
+
+def test_every_call_has_scratch_of_its_own_which_a_captured_graph_keeps(gpu: RecordingFamily) -> None:
+    toy = Toy(launches=(launch("toy", "x", "scratch"),), scratch=4)
+    operation, x = toy.operation(("x",)), array()
+    operation((x,))
+    operation((x,))
+    pointers = [address for _, _, _, address in gpu.made]
+    assert len(set(pointers)) == 2 and [each.pointer for each in gpu.kept] == pointers
+    assert [given for _, given, _ in gpu.launched] == [[x.pointer, pointer] for pointer in pointers]
+
+
+def test_scratch_that_a_plan_does_not_ask_for_is_null(gpu: RecordingFamily) -> None:
+    toy = Toy(launches=(launch("toy", "scratch", "x"),))
+    x = array()
+    toy.operation(("x",))((x,))
+    assert gpu.launched == [("toy", [0, x.pointer], 77)] and not gpu.made and not gpu.kept
+
+
+def test_results_are_made_where_there_is_nothing_to_launch(gpu: RecordingFamily) -> None:
+    (out,) = Toy(new={"out": FLOAT32}).operation(("x",), ("out",))((array(), None))
+    assert out.shape == SHAPE and not gpu.launched and not gpu.loaded
+
+
+def test_a_call_is_prepared_once_and_found_again_whatever_came_between(gpu: RecordingFamily) -> None:
+    toy = Toy(launches=(launch("toy", "x", "out"),), new={"out": FLOAT32})
+    operation = toy.operation(("x", "bias"), ("out",))
+    kinds: Any = ((array(), None), (array(dtype=INT32), None), (array(), array()), (array(strides=(4, 1)), None))
     for options in ((1, "a"), (1, "a"), (2, "a"), (1, "a"), (1, "b"), (2, "a")):
-        for facts in ([("x", 1), None], [("x", 2), None], [("x", 1), ("y", 1)], [("x", 1), None]):
-            assert remembered(options, list(facts)).what == (*options, *facts)
-    assert len(made) == 3 * 3 and len({call.what for call in made}) == 9
+        for x, bias in (*kinds, kinds[0]):
+            operation((x, bias, None), options)
+            unit, pointers, _ = gpu.launched[-1]
+            assert (unit, pointers[0]) == ("toy", x.pointer), "what is remembered has the addresses of each call"
+    assert len(toy.checked) == len(toy.planned) == len(gpu.loaded) == 3 * len(kinds)
+    assert {options for _, options in toy.checked} == {(1, "a"), (2, "a"), (1, "b")}
 
 
-def test_facts_and_options_are_not_mistaken_for_each_other() -> None:
-    made: list[Counted] = []
-    remembered = prepared(made)
-    assert remembered((1,), [(2,)]).what == (1, (2,))
-    assert remembered((1, (2,)), []).what == (1, (2,))
-    assert remembered((), [(1,), (2,)]).what == ((1,), (2,))
+def test_facts_options_and_names_are_not_mistaken_for_each_other() -> None:
+    toy = Toy()
+    operation = toy.operation(("x",))
+    x = array()
+    for options, outputs in (((), ()), ((("out",),), ()), ((), ("out",)), ((1,), ("out",)), ((1,), ("other",))):
+        operation((x, *[None] * len(outputs)), options, outputs)
+    assert [tuple(given) for given, _ in toy.checked] == [("x",), ("x",), ("x", "out"), ("x", "out"), ("x", "other")]
+    assert [options for _, options in toy.checked] == [(), (("out",),), (), (1,), (1,)]
 
 
 def test_an_error_is_not_remembered() -> None:
-    made: list[Counted] = []
-
-    def prepare(*what: Any) -> Counted:
-        if "bad" in what:
-            raise ValueError("bad")
-        made.append(Counted(*what))
-        return made[-1]
-
-    remembered = Prepared(prepare)
-    good = remembered(("good",), [])
+    toy = Toy()
+    operation, x = toy.operation(("x",)), array()
+    operation((x,), ("good",))
     for _ in range(2):
-        with pytest.raises(ValueError, match="bad"):
-            remembered(("bad",), [])
-    assert remembered(("good",), []) is good
+        with pytest.raises(ValueError, match=r"^bad$"):
+            operation((x,), ("bad",))
+    operation((x,), ("good",))
+    assert len(toy.checked) == 1
 
 
-def test_addresses_that_overlap_are_found_whatever_was_right_before() -> None:
-    call = Call(("x", "out"), (X, X), None, written=[1])
-    good, bad = [1000, 2000], [1000, 1020]
+WRITTEN = launch("toy", "x", "out")
+
+
+def writer(**what: Any) -> Operation[Any]:
+    return Toy(launches=(WRITTEN,), new={"out": FLOAT32}, **what).operation(("x", "z"), ("out",))
+
+
+def test_addresses_that_overlap_are_found_whatever_was_right_before(gpu: RecordingFamily) -> None:
+    operation = writer()
     for _ in range(3):
-        call.check_overlap(good)
-        with pytest.raises(ValueError, match="out"):
-            call.check_overlap(bad)
-    with pytest.raises(ValueError, match="out"):
-        call.check_overlap([1000, 1000])
-    Call(("x", "out"), (X, X), None, written=[1], in_place=(1, 0)).check_overlap([1000, 1000])
+        operation((array(1000), None, array(1000 + BYTES)))
+        for out in (1000, 1004, 1000 + BYTES - 4, 1000 - BYTES + 4):
+            with pytest.raises(ValueError, match=r"^out: got memory that overlaps x; wanted memory of its own$"):
+                operation((array(1000), None, array(out)))
+    assert len(gpu.launched) == 3
+
+
+def test_what_is_updated_may_overlap_no_other_argument() -> None:
+    operation = Toy(updated=("state", "absent")).operation(("x", "state", "absent"))
+    operation((array(1000), array(2000), None))
+    with pytest.raises(ValueError, match=r"^state: got memory that overlaps x; wanted memory of its own$"):
+        operation((array(1000), array(1008), None))
+
+
+def test_two_results_may_not_overlap() -> None:
+    operation = Toy(new={"out": FLOAT32, "other": FLOAT32}).operation(("x",), ("out", "other"))
+    operation((array(), array(1000), array(2000)))
+    with pytest.raises(ValueError, match=r"^out: got memory that overlaps other; wanted memory of its own$"):
+        operation((array(), array(1000), array(1008)))
+
+
+def test_elements_that_lie_between_anothers_are_no_overlap() -> None:
+    operation = writer()
+    operation((array(1000, strides=(6, 2)), None, array(1004, strides=(6, 2))))
+    with pytest.raises(ValueError, match="overlaps x"):
+        operation((array(1000, strides=(6, 2)), None, array(1008, strides=(6, 2))))
+
+
+def test_an_output_may_be_the_input_that_it_may_replace() -> None:
+    operation = writer(in_place=("out", "x"))
+    operation((array(1000), None, array(1000)))
+    for out, strides in ((1004, (3, 1)), (1000, (1, 2))):
+        with pytest.raises(ValueError, match="overlaps x"):
+            operation((array(1000), None, array(out, strides=strides)))
+    with pytest.raises(ValueError, match="overlaps z"):
+        operation((array(1000), array(1000), array(1000)))
 
 
 def test_what_is_only_read_may_overlap() -> None:
-    Call(("x", "z"), (X, X), None).check_overlap([1000, 1020])
+    writer()((array(1000), array(1008), array(2000)))
+
+
+def test_what_is_written_has_an_address_for_every_element() -> None:
+    with pytest.raises(
+        ValueError, match=r"^out: got strides \(0, 1\) for shape \(2, 3\); wanted an address of its own"
+    ):
+        writer()((array(), None, array(strides=(0, 1))))
+    writer()((array(strides=(0, 1)), None, array()))
 
 
 def test_only_so_many_addresses_are_remembered() -> None:
-    call = Call(("x", "out"), (X, X), None, written=[1])
+    operation = writer()
     for address in range(64, 3 * MAX_APART * 64, 64):
-        call.check_overlap([address, address + 32])
-        assert len(call._apart) <= MAX_APART
-    with pytest.raises(ValueError, match="out"):
-        call.check_overlap([64, 80])
+        operation((array(address), None, array(address + 32)))
+        assert operation._last is not None and len(operation._last[2]._apart) <= MAX_APART
+    with pytest.raises(ValueError, match="overlaps x"):
+        operation((array(64), None, array(80)))
 
 
-class Device:
-    """In the place of the driver and the runtime: what a thread launches, and on which device it is."""
-
-    def __init__(self) -> None:
-        self._thread = threading.local()
-        self.launched: list[tuple[int, int, bytes]] = []
-
-    def get(self) -> int:
-        number: int = getattr(self._thread, "number", 0)
-        return number
-
-    def set(self, number: int) -> None:
-        self._thread.number = number
-
-    def launch(self, function: int, *config: int) -> None:
-        *_, stream, arguments, _ = config
-        address = ctypes.c_void_p.from_address(arguments).value
-        assert address is not None
-        before = ctypes.string_at(address, PARAMS.dtype.itemsize)
-        time.sleep(1e-4)  # lets other threads launch
-        after = ctypes.string_at(address, PARAMS.dtype.itemsize)
-        assert before == after
-        self.launched.append((self.get(), stream, after))
+@pytest.mark.parametrize(("value", "asked"), [("", 0), ("0", 0), ("1", 1)])
+def test_contents_are_read_when_asked_for(value: str, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUCONV_CHECK", value)
+    toy = Toy()
+    x = array()
+    toy.operation(("x", "bias"), contents=toy.check_contents)((x, None), ("option",))
+    assert toy.contents == [(("option",), {"x": f"contents of {x.pointer}", "bias": None})] * asked
 
 
-PARAMS = Params(("x", "out"), ("count", "i8"))
+def test_bad_contents_are_found_before_anything_is_made_or_launched(
+    gpu: RecordingFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUCONV_CHECK", "1")
+
+    def refuse(operands: Any, read: Any) -> None:
+        raise ValueError("contents")
+
+    toy = Toy(launches=(WRITTEN,), new={"out": FLOAT32})
+    with pytest.raises(ValueError, match=r"^contents$"):
+        toy.operation(("x",), ("out",), contents=refuse)((array(), None))
+    assert not gpu.launched and not gpu.made
 
 
-def loaded(number: int, device: Device) -> LoadedKernel:
-    pytest.importorskip("cupy")
-    kernel = LoadedKernel(None, 1, number, PARAMS)
-    kernel._launch, kernel._get_device, kernel._set_device = device.launch, device.get, device.set
-    return kernel
+def test_the_leader_says_of_which_kind_all_are() -> None:
+    operation = Toy().operation(("state", "x"), leader="x")
+    operation((None, array()))
+    with pytest.raises(TypeError, match=r"^state: got a NumPy array; wanted a recorded array, as the first is$"):
+        operation((np.zeros(SHAPE, np.float32), array()))
+    with pytest.raises(TypeError, match=r"^x: got a NoneType; wanted "):
+        operation((None, None))
 
 
-def test_threads_launch_with_arguments_of_their_own() -> None:
-    device = Device()
-    config = LaunchConfig((1, 1, 1), (32, 1, 1))
-    shared = [loaded(number, device).bound(config, PARAMS.pack_numbers(count=number)) for number in range(2)]
+def numpy_toy() -> tuple[Toy, Operation[Any]]:
+    toy = Toy(launches=(WRITTEN,), new={"out": FLOAT32})
+    return toy, toy.operation(("x", "z"), ("out",))
 
-    def work(thread: int) -> None:
-        for i in range(20):
-            shared[i % 2]((thread, i), thread)
-            assert device.get() == 0, "the caller's device is left as it was"
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    wanted = [(i % 2, thread, struct.pack("=3Q", thread, i, i % 2)) for thread in range(8) for i in range(20)]
-    assert sorted(device.launched) == sorted(wanted)
+def test_numpy_arrays_are_computed_by_the_reference() -> None:
+    toy, operation = numpy_toy()
+    x, given = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
+    (out,) = operation((x, None, None), ("option",))
+    assert type(out) is np.ndarray and out.dtype == np.float32 and (out == 5).all()
+    ((operands, named),) = toy.computed
+    assert operands == ("option",) and tuple(named) == ("x", "z", "out")
+    assert named["x"] is x and named["z"] is None and named["out"] is out
+    (returned,) = operation((x, None, given), ("option",))
+    assert returned is given and (given == 5).all() and not toy.planned
+
+
+class Foreign:
+    """An array of a library that cuconv has never heard of, which takes arrays back as the array API says."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+    @staticmethod
+    def __array_namespace__() -> Any:
+        return SimpleNamespace(from_dlpack=Foreign)
+
+
+def test_dlpack_arrays_are_the_same_memory_and_results_go_back_to_their_library() -> None:
+    toy, operation = numpy_toy()
+    x, given = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
+    (out,) = operation((Foreign(x), None, None), ("option",))
+    assert type(out) is Foreign and (out.array == 5).all()
+    ((operands, named),) = toy.computed
+    assert operands == ("option",) and np.shares_memory(named["x"], x) and named["z"] is None
+    target = Foreign(given)
+    assert operation((Foreign(x), None, target))[0] is target and (given == 5).all()
+    with pytest.raises(ValueError, match="overlaps x"):
+        operation((Foreign(x), None, Foreign(x)))

@@ -1,8 +1,13 @@
-"""How a kernel comes from disk to a device, in the place of which stand files."""
+"""How a kernel comes from disk to a device, in the place of which stand files, and is launched by several threads."""
 
 from __future__ import annotations
 
+import ctypes
+import struct
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +18,8 @@ import pytest
 from cuconv.bench.copy import Copy
 from cuconv.jit.cache import Artifact
 from cuconv.runtime import kernel
+from cuconv.runtime.kernel import LoadedKernel, Params
+from cuconv.runtime.launch import LaunchConfig
 
 cupy = pytest.importorskip("cupy")
 
@@ -70,3 +77,53 @@ def test_a_kernel_that_is_always_gone_is_an_error(builds: list[Path], tmp_path: 
     with pytest.raises(FileNotFoundError):
         Copy().load(0)
     assert len(builds) == 1
+
+
+class Device:
+    """In the place of the driver and the runtime: what a thread launches, and on which device it is."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self.launched: list[tuple[int, int, bytes]] = []
+
+    def get(self) -> int:
+        number: int = getattr(self._thread, "number", 0)
+        return number
+
+    def set(self, number: int) -> None:
+        self._thread.number = number
+
+    def launch(self, function: int, *config: int) -> None:
+        *_, stream, arguments, _ = config
+        address = ctypes.c_void_p.from_address(arguments).value
+        assert address is not None
+        before = ctypes.string_at(address, PARAMS.dtype.itemsize)
+        time.sleep(1e-4)  # lets other threads launch
+        after = ctypes.string_at(address, PARAMS.dtype.itemsize)
+        assert before == after
+        self.launched.append((self.get(), stream, after))
+
+
+PARAMS = Params(("x", "out"), ("count", "i8"))
+
+
+def loaded(number: int, device: Device) -> LoadedKernel:
+    kernel = LoadedKernel(None, 1, number, PARAMS)
+    kernel._launch, kernel._get_device, kernel._set_device = device.launch, device.get, device.set
+    return kernel
+
+
+def test_threads_launch_with_arguments_of_their_own() -> None:
+    device = Device()
+    config = LaunchConfig((1, 1, 1), (32, 1, 1))
+    shared = [loaded(number, device).bound(config, PARAMS.pack_numbers(count=number)) for number in range(2)]
+
+    def work(thread: int) -> None:
+        for i in range(20):
+            shared[i % 2]((thread, i), thread)
+            assert device.get() == 0, "the caller's device is left as it was"
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    wanted = [(i % 2, thread, struct.pack("=3Q", thread, i, i % 2)) for thread in range(8) for i in range(20)]
+    assert sorted(device.launched) == sorted(wanted)

@@ -59,7 +59,7 @@ class FakeMachine:
         return workload.host(number)
 
     def outs(self, workload: Workload) -> list[Any]:
-        return [poisoned(out) for out in workload.outs]
+        return [poisoned(out) for out in workload.outs.values()]
 
     def tensors(self, arrays: Mapping[Any, Any]) -> dict[Any, Any]:
         if not self.has_torch:

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from pathlib import Path
 
+import cuconv
 from cuconv.bench.copy import Copy
-from cuconv.jit import source
 from cuconv.runtime.kernel import Kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def all_kernels() -> list[type[Kernel]]:
-    """Every Kernel class of the families that has device code, and the yardstick of the timings, by name."""
-    found: set[type[Kernel]] = {Copy}
-    for path in (ROOT / "cuconv").glob("*/kernels.py"):
-        classes = vars(importlib.import_module(f"cuconv.{path.parent.name}.kernels")).values()
-        kernels = (cls for cls in classes if isinstance(cls, type) and issubclass(cls, Kernel) and cls is not Kernel)
-        # A base of several kernels has no file.
-        found |= {cls for cls in kernels if cls.file in source.load().files}
-    return sorted(found, key=lambda cls: cls.__name__)
+def families() -> list[str]:
+    """The operator families: the folders of cuconv that have kernels."""
+    return [
+        info.name for info in pkgutil.iter_modules(cuconv.__path__) if (_folder(info.name) / "kernels.py").is_file()
+    ]
+
+
+def _folder(name: str) -> Path:
+    return ROOT / "cuconv" / name
 
 
 def op_kernels() -> list[type[Kernel]]:
-    """Those that an operation runs: all but the yardstick of the timings."""
-    return [cls for cls in all_kernels() if cls is not Copy]
+    """Every kernel class of the families, by name: those from which no other class is derived."""
+    for family in families():
+        importlib.import_module(f"cuconv.{family}.kernels")
+    found = _leaves(Kernel) - {Copy}
+    return sorted((cls for cls in found if cls.__module__.startswith("cuconv.")), key=lambda cls: cls.__name__)
+
+
+def _leaves(cls: type[Kernel]) -> set[type[Kernel]]:
+    derived = cls.__subclasses__()
+    return set().union(*map(_leaves, derived)) if derived else {cls}
+
+
+def all_kernels() -> list[type[Kernel]]:
+    """The same, and the copy that timings are compared with."""
+    return [Copy, *op_kernels()]

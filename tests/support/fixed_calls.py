@@ -11,73 +11,67 @@ import pytest
 
 import cuconv
 from tests import cases
-from tests.cases import (
-    causal_conv1d_qkv_split,
-    causal_conv1d_split,
-    causal_conv1d_update,
-    causal_conv1d_update_qkv_split,
-    causal_conv1d_update_split,
-    causal_conv1d_varlen_fn,
-    causal_conv1d_varlen_states,
-    selective_scan_fn,
-    selective_scan_varlen_fn,
-    selective_state_update,
-)
-from tests.causal_conv1d.test_dense_gpu_semantics import CYCLES, SPIN
 from tests.families.test_numerics import place_arguments
 from tests.support.compare import check_results
-from tests.support.gpu import CupyArrays, TorchTensors
+from tests.support.gpu import CYCLES, SPIN, CupyArrays, TorchTensors
 
 BATCHES = ("20+3+0+40+off2", "1+30+33+0+off1", "0+0+0+0+off65", "65+0+0+0")
 """As many sequences of as many tokens in all."""
 
 
-def of_batches(module: ModuleType, *fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
-    """A function's cases that differ only in what their arrays hold."""
+Similar = tuple[ModuleType, list[Any]]
+"""A case module, and cases that differ only in what their arrays hold."""
+
+
+def of_batches(function: str, *fixed: Any, **options: Any) -> Similar:
+    """Packed sequences: other ones."""
+    module = cases.table(function)
     return module, [module.Case(fixed[0], batch, *fixed[1:], **options) for batch in BATCHES]
 
 
-def of_steps(module: ModuleType, *fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
-    """The same of decode steps, which have other numbers and values when they are called otherwise."""
-    case = module.Case(*fixed, **options)
+def varied(function: str, *fixed: Any, changes: list[dict[str, Any]], **options: Any) -> Similar:
+    """Others: other numbers and values, as these changes of the case make them."""
+    module = cases.table(function)
+    return module, [replace(module.Case(*fixed, **options), **change) for change in changes]
+
+
+def of_steps(function: str, *fixed: Any, **options: Any) -> Similar:
+    """Decode steps of convolutions."""
     changes: Any = [{"slots": slots, "scale": scale} for scale in (1.0, 2.0) for slots in ("odd", "permuted")]
-    return module, [replace(case, **change) for change in changes]
+    return varied(function, *fixed, changes=changes, **options)
 
 
-def of_updates(*fixed: Any, **options: Any) -> tuple[ModuleType, list[Any]]:
-    """The same of state space models."""
-    case = selective_state_update.Case(*fixed, dtype="float32", **options)
+def of_updates(*fixed: Any, **options: Any) -> Similar:
+    """Updates of state spaces."""
     changes: Any = [{"odd": odd, "loud": loud} for loud in (1.0, 2.0) for odd in (True, False)]
-    return selective_state_update, [replace(case, **change) for change in changes]
+    return varied("selective_state_update", *fixed, changes=changes, dtype="float32", **options)
 
 
 ODD: Any = {"slots": "odd", "index": "int64"}
 WINDOWS: Any = {"window": "channels", "rows": True}
-ROWS = selective_scan_fn.Case(2, 24, 65, dtype="float32", without="chunk_states_out")
-CALLS = {
-    "channels": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", **ODD),
-    "tokens": of_batches(causal_conv1d_varlen_fn, 24, 4, "float32", layout="tokens", initial="all"),
-    "split": of_batches(causal_conv1d_split, (16, 5, 3), 4, "float32", **ODD),
-    "qkv": of_batches(causal_conv1d_qkv_split, (1, 1, 2, 8, 8, 4), 4, "float32", **ODD),
-    "normalised": of_batches(causal_conv1d_qkv_split, (1, 1, 2, 8, 8, 4), 4, "float32", l2norm=True),
-    "states": of_batches(causal_conv1d_varlen_states, 24, 4, "float32"),
-    "step": of_steps(causal_conv1d_update, 24, 5, None, 4, "float32", pool="columns_and_one"),
-    "ring": of_steps(causal_conv1d_update, 24, 5, 3, 4, "float32", mode="circular", index="int64", **WINDOWS),
-    "accepted": of_steps(causal_conv1d_update, 24, 5, 3, 4, "float32", mode="accepted", index="mixed"),
-    "step_split": of_steps(causal_conv1d_update_split, (16, 5, 3), 5, None, 4, "float32", mode="circular"),
-    "step_qkv": of_steps(causal_conv1d_update_qkv_split, (1, 1, 2, 8, 8, 4), 5, 3, 4, "float32"),
-    "scan": (selective_scan_fn, [replace(ROWS, loud=loud) for loud in (1.0, 2.0, 4.0, 8.0)]),
-    "scan_packed": of_batches(selective_scan_varlen_fn, 24, 16, None, "float32", **ODD),
+ROWS: Any = {"dtype": "float32", "without": "chunk_states_out"}
+LOUD: Any = [{"loud": loud} for loud in (1.0, 2.0, 4.0, 8.0)]
+PACKED_STEPS: Any = [{"batch": batch} for batch in ("3+1+0+2+off2", "1+4+2+0+off1", "0+0+0+0+off8", "8+0+0+0")]
+CALLS: dict[str, Similar] = {
+    "channels": of_batches("causal_conv1d_varlen_fn", 24, 4, "float32", **ODD),
+    "tokens": of_batches("causal_conv1d_varlen_fn", 24, 4, "float32", layout="tokens", initial="all"),
+    "split": of_batches("causal_conv1d_split", (16, 5, 3), 4, "float32", **ODD),
+    "qkv": of_batches("causal_conv1d_qkv_split", (1, 1, 2, 8, 8, 4), 4, "float32", **ODD),
+    "normalised": of_batches("causal_conv1d_qkv_split", (1, 1, 2, 8, 8, 4), 4, "float32", l2norm=True),
+    "states": of_batches("causal_conv1d_varlen_states", 24, 4, "float32"),
+    "step": of_steps("causal_conv1d_update", 24, 5, None, 4, "float32", pool="columns_and_one"),
+    "ring": of_steps("causal_conv1d_update", 24, 5, 3, 4, "float32", mode="circular", index="int64", **WINDOWS),
+    "accepted": of_steps("causal_conv1d_update", 24, 5, 3, 4, "float32", mode="accepted", index="mixed"),
+    "step_split": of_steps("causal_conv1d_update_split", (16, 5, 3), 5, None, 4, "float32", mode="circular"),
+    "step_qkv": of_steps("causal_conv1d_update_qkv_split", (1, 1, 2, 8, 8, 4), 5, 3, 4, "float32"),
+    "scan": varied("selective_scan_fn", 2, 24, 65, changes=LOUD, **ROWS),
+    "scan_packed": of_batches("selective_scan_varlen_fn", 24, 16, None, "float32", **ODD),
     "ssm": of_updates(7, 0, 24, 16, index="int64"),
     "ssm_tokens": of_updates(7, 4, 6, 16, 2, tokens=3, tied="all", targets="one", steps="row"),
     "ssm_accepted": of_updates(7, 4, 6, 16, 2, tokens=2, accepted=True, columns=3, index="mixed"),
     "ssm_rounded": of_updates(7, 4, 6, 16, 2, tied="all", state_dtype="float16", seed="array"),
-    "ssm_packed": (
-        selective_state_update,
-        [
-            selective_state_update.Case(batch, 4, 6, 16, 2, dtype="float32", targets="each", columns=3)
-            for batch in ("3+1+0+2+off2", "1+4+2+0+off1", "0+0+0+0+off8", "8+0+0+0")
-        ],
+    "ssm_packed": varied(
+        *("selective_state_update", "1", 4, 6, 16, 2), changes=PACKED_STEPS, dtype="float32", targets="each", columns=3
     ),
 }
 

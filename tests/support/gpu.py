@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from tests.support.placement import Array, Placed, Placement
+
+SPIN = r"""
+extern "C" __global__ void spin(long long cycles) {
+    const long long begin = clock64();
+    while (clock64() - begin < cycles) {}
+}
+"""
+CYCLES = 200_000_000
+"""Clock cycles that take about 0.1 s."""
+
+LIBRARIES = ("cupy", "torch")
 
 
 class CupyArrays:
@@ -69,3 +81,21 @@ class TorchTensors:
         dtype = np.dtype(ml_dtypes.bfloat16) if buffer.dtype is torch.bfloat16 else None
         array: Array = buffer.view(torch.uint8).cpu().numpy()
         return array.view(dtype or np.dtype(str(buffer.dtype).removeprefix("torch.")))
+
+
+class Foreign:
+    """An array of a library that cuconv has never heard of."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.__dlpack__: Callable[..., Any] = array.__dlpack__
+        self.__dlpack_device__: Callable[[], Any] = array.__dlpack_device__
+
+
+def to_numpy(array: Any) -> Array:
+    got: Array = array.get() if hasattr(array, "get") else array.cpu().numpy()
+    return got
+
+
+def byte_strides(array: Any) -> tuple[int, ...]:
+    return tuple(array.strides) if hasattr(array, "strides") else tuple(4 * stride for stride in array.stride())

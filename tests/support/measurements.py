@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from cuconv.bench.makers import MAKERS
-from cuconv.bench.measured import Measured
 from cuconv.bench.results import OURS, Header, Host, Kernel, Row
 from cuconv.bench.timing import Percentiles
 from cuconv.bench.workloads import REPORT
+from cuconv.cli.report.measured import Measured
 from tests.support.bench_machine import HEADER
 
 REPORTED = [(function, sizes) for function in REPORT for sizes in REPORT[function]]

@@ -11,7 +11,6 @@ from tests.support.placement import Array
 
 
 def numpy_path(workload: Workload, arrays: Mapping[str, Array], **options: Any) -> dict[str, Array]:
-    """The arguments, some of them updated in place, and the results under out0, out1 and so on."""
+    """The arguments, some of them updated in place, and the results by their names."""
     results = getattr(cuconv, workload.function)(**{**workload.call(arrays), **options})
-    outs = results if isinstance(results, tuple) else (results,)
-    return {**arrays, **{f"out{i}": out for i, out in enumerate(outs)}}
+    return {**arrays, **workload.named(results)}

@@ -36,7 +36,7 @@ def varlen(function: Function, workload: Workload, tensors: Tensors, outs: Seque
 
     def read(result: Any) -> Tensors:
         pool[slots] = result[1][:, :, 1:]
-        return {"out0": result[0][0].swapaxes(0, 1), "conv_states": pool}
+        return {"out": result[0][0].swapaxes(0, 1), "conv_states": pool}
 
     return Ready(lambda: function(x, **given), read, GATHERED)
 
@@ -47,7 +47,7 @@ def update(function: Function, workload: Workload, tensors: Tensors, outs: Seque
         return None
     filters = {"weight": tensors["weight"], "bias": tensors.get("bias"), **workload.options}
     x, states = tensors["x"], tensors["conv_state"]
-    return Ready(lambda: function(x, states, **filters), lambda result: {"out0": result[0], "conv_state": result[1]})
+    return Ready(lambda: function(x, states, **filters), lambda result: {"out": result[0], "conv_state": result[1]})
 
 
 PEERS = (

@@ -20,7 +20,7 @@ class Ready:
     call: Callable[[], Any]
     """What is timed."""
     read: Callable[[Any], Tensors]
-    """From what it returned, results by a workload's names: out0, out1 and so on, and arguments that it updated."""
+    """The results and updated arguments by their names (Workload.results), from what the call returned."""
     note: str = ""
     """What whoever reads the time should know."""
 
@@ -64,7 +64,7 @@ def ready(
 ) -> Ready:
     """A call whose one result is `out` of what it returns and that updates tensors in place, where ours does."""
     updated = {name: tensors[name] for name in workload.updated}
-    return Ready(call, lambda result: {"out0": out(result), **updated}, note)
+    return Ready(call, lambda result: {"out": out(result), **updated}, note)
 
 
 def same(function: Function, workload: Workload, tensors: Tensors, note: str = "", **more: Any) -> Ready:

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cuconv.runtime.kernel import Kernel, Params
+from cuconv.jit import source
+from cuconv.jit.structs import argument_struct
+from cuconv.runtime.kernel import Kernel, Params, PerClass
 from cuconv.runtime.launch import LaunchConfig
 from tests import emulator
 
@@ -18,87 +20,90 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Broken(Kernel):
-    """A kernel of tests/emulator/broken."""
+    """A kernel of tests/emulator/broken. Its block has as many threads as its template parameter says."""
 
     source_folder: ClassVar[Path] = Path(__file__).parent
-    params: ClassVar[Params] = Params(("x", "out"), ("length", "i4"), ("step", "i4"))
+    file = PerClass(lambda cls: f"{cls.unit}.cu")
+    params = PerClass(lambda cls: Params.declared(argument_struct(source.read(cls.source_folder), cls.file, "Row")))
 
-    threads: int
+    block: int
 
 
 class BarrierMissing(Broken):
-    unit = "barrier_missing"
+    pass
 
 
 class BlockOrder(Broken):
-    unit = "block_order"
+    pass
 
 
 class DivergentBarrier(Broken):
-    unit = "divergent_barrier"
+    pass
 
 
 @dataclass(frozen=True)
 class Endless(Broken):
-    unit = "endless"
-
     is_atomic: bool = False
 
 
 class LeftBeforeBarrier(Broken):
-    unit = "left_before_barrier"
+    pass
 
 
 class LeftBeforeShuffle(Broken):
-    unit = "left_before_shuffle"
+    pass
 
 
 class LocalUnwritten(Broken):
-    unit = "local_unwritten"
+    pass
 
 
 class MisalignedVector(Broken):
-    unit = "misaligned_vector"
+    pass
 
 
 class NullPointer(Broken):
-    unit = "null_pointer"
+    pass
 
 
 class PastLocal(Broken):
-    unit = "past_local"
+    pass
 
 
 class PastShared(Broken):
-    unit = "past_shared"
+    pass
 
 
 class PastTheRow(Broken):
-    unit = "past_the_row"
+    pass
 
 
 class SecondBarrierMissing(Broken):
-    unit = "second_barrier_missing"
+    pass
 
 
 class SharedUnwritten(Broken):
-    unit = "shared_unwritten"
+    pass
 
 
 class ShortOffset(Broken):
-    unit = "short_offset"
+    pass
 
 
 class StrayStore(Broken):
-    unit = "stray_store"
+    pass
 
 
 class SyncwarpMissing(Broken):
-    unit = "syncwarp_missing"
+    pass
+
+
+class WarpsInLockstep(Broken):
+    pass
 
 
 class WrongMask(Broken):
-    unit = "wrong_mask"
+    pass
 
 
 KERNELS = {cls(32 if cls is SyncwarpMissing else 64) for cls in Broken.__subclasses__()}
@@ -121,7 +126,7 @@ def run(
     **how: Any,
 ) -> Array:
     """What a launch leaves in `out`."""
-    config = LaunchConfig((blocks, 1, 1), (kernel.threads, 1, 1), shared_mem)
+    config = LaunchConfig((blocks, 1, 1), (kernel.block, 1, 1), shared_mem)
     numbers = kernel.params.pack_numbers(length=length, step=step)
     emulator.run(kernel, config, numbers, {"x": x, "out": out}, **how)
     return out

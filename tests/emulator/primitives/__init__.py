@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cuconv.runtime.dtypes import DType
-from cuconv.runtime.kernel import Kernel, Params
+from cuconv.runtime.kernel import Kernel, Params, PerClass
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,11 @@ class Primitive(Kernel):
     """A kernel of tests/emulator/primitives."""
 
     source_folder: ClassVar[Path] = Path(__file__).parent
+    file = PerClass(lambda cls: f"{cls.unit}.cu")
 
 
 @dataclass(frozen=True)
 class Shuffles(Primitive):
-    unit: ClassVar[str] = "shuffles"
     params: ClassVar[Params] = Params(("x", "out"), ("distance", "i4"), ("padding", "i4"))
 
     dtype: DType
@@ -28,7 +28,6 @@ class Shuffles(Primitive):
 
 @dataclass(frozen=True)
 class Masks(Primitive):
-    unit: ClassVar[str] = "masks"
     params: ClassVar[Params] = Params(("x", "out"), ("threshold", "u4"), ("padding", "u4"))
 
     odd_first: bool
@@ -36,15 +35,13 @@ class Masks(Primitive):
 
 @dataclass(frozen=True)
 class Atomics(Primitive):
-    unit: ClassVar[str] = "atomics"
     params: ClassVar[Params] = Params(("x", "cells", "sums"))
 
-    threads: int
+    block: int
 
 
 @dataclass(frozen=True)
 class Conversions(Primitive):
-    unit: ClassVar[str] = "conversions"
     params: ClassVar[Params] = Params(
         ("patterns", "floats", "widened", "narrowed", "paired"), ("count", "i4"), ("padding", "i4")
     )
@@ -54,7 +51,6 @@ class Conversions(Primitive):
 
 @dataclass(frozen=True)
 class SharedMemory(Primitive):
-    unit: ClassVar[str] = "shared_memory"
     params: ClassVar[Params] = Params(("x", "out"))
 
     x: int
@@ -63,15 +59,13 @@ class SharedMemory(Primitive):
 
 @dataclass(frozen=True)
 class Printed(Primitive):
-    unit: ClassVar[str] = "printed"
     params: ClassVar[Params] = Params(("x",))
 
-    threads: int
+    block: int
 
 
 @dataclass(frozen=True)
 class Arithmetic(Primitive):
-    unit: ClassVar[str] = "arithmetic"
     params: ClassVar[Params] = Params(("a", "b", "u", "v", "integers", "floats"))
 
-    threads: int
+    block: int

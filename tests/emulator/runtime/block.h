@@ -11,7 +11,7 @@
 
 namespace emulator {
 
-enum class State { kReady, kWaiting, kReturned };
+enum class State { kReady, kYielded, kWaiting, kReturned };
 
 struct Wait {
     const char* what;

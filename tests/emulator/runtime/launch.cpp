@@ -1,4 +1,5 @@
-// Runs the blocks of a launch one after the other, and the threads of a block by turns.
+// Runs the blocks of a launch one after the other, and the threads of a block in an order that a seed decides.
+#include <algorithm>
 #include <numeric>
 
 #include "block.h"
@@ -19,11 +20,26 @@ constexpr unsigned kMaxThreads = 1024;
 void (*kernel)(const void*);
 const void* kernel_params;
 
-// Orders that a seed decides. Seeds 2k and 2k + 1 begin in opposite ways: of two threads that should have waited for
-// each other, each goes first under one of them.
+// How threads that could go on take turns. A thread, once resumed, always runs until it waits.
+enum class Manner {
+    // All threads in a random order, each up to where it waits, and then again: warps stay close together.
+    kTurns,
+    // The same warp first whenever it can go on, and in it the same lane; the last warp only when no other can go on.
+    kFixedPriority,
+    // A random warp at a time, for a random number of rounds over its lanes: warps drift far apart.
+    kBursts,
+};
+
+constexpr std::uint64_t kManners = 3;
+
+// Orders that a seed decides. Seeds 2k and 2k + 1 are of one manner and opposite: of two threads that should have
+// waited for each other, each goes first under one of them. The manner changes with every second seed.
 class Orders {
  public:
-    explicit Orders(std::uint64_t seed) : state_(seed / 2), is_reverse_(seed % 2 == 1) {}
+    explicit Orders(std::uint64_t seed)
+        : manner(static_cast<Manner>(seed / 2 % kManners)), state_(seed / 2), is_reverse_(seed % 2 == 1) {}
+
+    const Manner manner;
 
     // The numbers from 0 to count - 1.
     std::vector<unsigned> draw(std::size_t count) {
@@ -33,6 +49,9 @@ class Orders {
         if (is_reverse_) std::vector<unsigned>(order.rbegin(), order.rend()).swap(order);
         return order;
     }
+
+    // 1 to 128, short and long ones equally often.
+    unsigned burst() { return 1u << random() % 8; }
 
  private:
     // splitmix64
@@ -65,23 +84,86 @@ void make_threads(dim3 shape) {
     }
 }
 
+unsigned count_warps() {
+    return static_cast<unsigned>((block.threads.size() + kWarp - 1) / kWarp);
+}
+
+// Runs a thread until it waits, if it can go on; whether it could.
+bool run(unsigned number) {
+    Thread& thread = block.threads[number];
+    if (thread.state != State::kReady) return false;
+    block.running = number;
+    threadIdx = thread.index;
+    thread.fiber->resume();
+    block.running = Block::kNobody;
+    return true;
+}
+
+// Threads that let others go first come back; whether there are any.
+bool wake_yielded() {
+    bool is_any = false;
+    for (Thread& thread : block.threads) {
+        if (thread.state != State::kYielded) continue;
+        thread.state = State::kReady;
+        is_any = true;
+    }
+    return is_any;
+}
+
+bool has_returned() {
+    return std::all_of(block.threads.begin(), block.threads.end(),
+                       [](const Thread& thread) { return thread.state == State::kReturned; });
+}
+
+// Runs each lane of a warp once that can go on; whether there was one.
+bool run_warp(unsigned warp, const std::vector<unsigned>& lanes) {
+    bool anyone_ran = false;
+    for (const unsigned lane : lanes) {
+        const unsigned number = warp * kWarp + lane;
+        if (number < block.threads.size() && run(number)) anyone_ran = true;
+    }
+    return anyone_ran;
+}
+
+// One step of each manner; whether any thread could go on.
+bool run_turns(Orders& orders) {
+    bool anyone_ran = false;
+    for (const unsigned i : orders.draw(block.threads.size())) anyone_ran |= run(i);
+    return anyone_ran;
+}
+
+bool run_first(const std::vector<unsigned>& warps, const std::vector<unsigned>& lanes) {
+    for (const unsigned warp : warps) {
+        for (const unsigned lane : lanes) {
+            const unsigned number = warp * kWarp + lane;
+            if (number < block.threads.size() && run(number)) return true;
+        }
+    }
+    return false;
+}
+
+bool run_burst(Orders& orders) {
+    const unsigned rounds = orders.burst();
+    for (const unsigned warp : orders.draw(count_warps())) {
+        if (!run_warp(warp, orders.draw(kWarp))) continue;
+        for (unsigned i = 1; i < rounds && run_warp(warp, orders.draw(kWarp));) ++i;
+        return true;
+    }
+    return false;
+}
+
 void run_block(Orders& orders) {
     forget_shared_contents();
     block.at_barrier = 0;
     for (Thread& thread : block.threads) thread.state = State::kReady;
-    for (std::size_t left = block.threads.size(); left > 0;) {
-        bool anyone_ran = false;
-        for (const unsigned i : orders.draw(block.threads.size())) {
-            Thread& thread = block.threads[i];
-            if (thread.state != State::kReady) continue;
-            block.running = i;
-            threadIdx = thread.index;
-            thread.fiber->resume();
-            block.running = Block::kNobody;
-            anyone_ran = true;
-            if (thread.state == State::kReturned) --left;
-        }
-        if (!anyone_ran) report_deadlock();
+    const std::vector<unsigned> warps = orders.draw(count_warps()), lanes = orders.draw(kWarp);
+    for (;;) {
+        const bool anyone_ran = orders.manner == Manner::kTurns           ? run_turns(orders)
+                                : orders.manner == Manner::kFixedPriority ? run_first(warps, lanes)
+                                                                          : run_burst(orders);
+        if (anyone_ran || wake_yielded()) continue;
+        if (has_returned()) return;
+        report_deadlock();
     }
 }
 

@@ -20,6 +20,7 @@ bool waits_for_lanes(const Thread& thread) {
 }  // namespace
 
 void yield() {
+    block.self().state = State::kYielded;
     Fiber::suspend();
     if (is_late) fail(__builtin_return_address(0), "the launch does not end");
 }
@@ -43,7 +44,9 @@ int barrier(const char* what, bool predicate) {
         thread.value = predicates;
         thread.state = State::kReady;
     }
-    return static_cast<int>(predicates);
+    // Which thread goes on first is the schedule's choice, not that of the thread that came last.
+    Fiber::suspend();
+    return static_cast<int>(block.self().value);
 }
 
 void refuse_width(const char* what, int width) {
@@ -101,6 +104,8 @@ const Lanes& exchange(const char* what, unsigned mask, std::uint64_t value) {
         warp[i].lanes = lanes;
         warp[i].state = State::kReady;
     }
+    // Which thread goes on first is the schedule's choice, not that of the thread that came last.
+    Fiber::suspend();
     return self.lanes;
 }
 

@@ -7,21 +7,22 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from cuconv.bench import pictures, tables
-from cuconv.bench.measured import Measured
 from cuconv.bench.results import latest
+from cuconv.cli.arguments import path
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
+from cuconv.cli.report import pictures, tables
+from cuconv.cli.report.measured import Measured
 from cuconv.runtime.errors import message
 
-RESULTS = Path(__file__).resolve().parents[2] / "tests" / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "tests" / "benchmarks" / "results"
 """In a source tree; an installed package has none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", metavar="DIR", type=Path, help="a folder of .jsonl files (the source tree's own)")
-    parser.add_argument("--readme", metavar="FILE", type=Path, help="write the tables between the markers of a text")
+    parser.add_argument("--results", metavar="DIR", type=path, help="a folder of .jsonl files (the source tree's own)")
+    parser.add_argument("--readme", metavar="FILE", type=path, help="write the tables between the markers of a text")
     parser.add_argument("--check", action="store_true", help="leave the text alone and say where it disagrees")
-    parser.add_argument("--pictures", metavar="DIR", type=Path, help="draw PNG files into this folder")
+    parser.add_argument("--pictures", metavar="DIR", type=path, help="draw PNG files into this folder")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -69,11 +70,11 @@ def _readme(path: Path, measured: Measured, is_check: bool, console: Console) ->
 def _pictures(folder: Path, measured: Measured, console: Console) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        drawn = [str(path) for path in pictures.draw(folder, measured)]
+        drawn = [str(picture) for picture in pictures.draw(folder, measured)]
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
         raise CannotRun("pictures need matplotlib: pip install 'cuconv[plot]'") from None
-    for path in drawn:
-        console.line(f"{path}: drawn")
+    for name in drawn:
+        console.line(f"{name}: drawn")
     return drawn

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuconv.bench import tables
-from cuconv.bench.drawing import (
+from cuconv.bench.results import OURS, Kernel
+from cuconv.cli.report import tables
+from cuconv.cli.report.drawing import (
     BLUE,
     DPI,
     GREEN,
@@ -28,8 +29,7 @@ from cuconv.bench.drawing import (
     say,
     up_to_copy,
 )
-from cuconv.bench.measured import Measured, batch_text, microseconds
-from cuconv.bench.results import OURS, Kernel
+from cuconv.cli.report.measured import Measured, batch_text, microseconds
 from cuconv.runtime.workload import CHANNELS, TOKENS
 
 _PREFILL, _STEP = ("packed prefill", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))

@@ -1,4 +1,4 @@
-"""How prefills and decode steps behave on a GPU: graphs, streams, allocations, new arrays, autograd, DLPack."""
+"""How calls of all families behave on a GPU: graphs, streams, allocations, new arrays, autograd, DLPack."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 import cuconv
 from tests import cases
-from tests.causal_conv1d.test_dense_gpu_semantics import CYCLES, LIBRARIES, Foreign, byte_strides
 from tests.support.fixed_calls import CALLS, Fixed, assert_on_the_callers_cupy_stream
+from tests.support.gpu import CYCLES, LIBRARIES, Foreign, byte_strides, to_numpy
 
 pytestmark = pytest.mark.gpu
 
@@ -115,12 +115,7 @@ def test_results_are_new_arrays_of_the_callers_kind(library: str, module: Module
     for result, wanted in zip(returned, given, strict=True):
         assert type(result) is type(x) and result.dtype == x.dtype and result.device == x.device
         assert tuple(result.shape) == tuple(wanted.shape) and bool((result == wanted).all())
-    assert all(to_bytes(again.arrays[name]) == to_bytes(array) for name, array in updated.items())
-
-
-def to_bytes(array: Any) -> bytes:
-    host = array.get() if hasattr(array, "get") else array.cpu().numpy()
-    return bytes(host.tobytes())
+    assert all(to_numpy(again.arrays[name]).tobytes() == to_numpy(array).tobytes() for name, array in updated.items())
 
 
 @EACH_LIBRARY

@@ -1,41 +1,41 @@
-// Rows of a state space model's states: a group of lanes owns one, and every lane counts for one of the warp's.
+// Rows of the state: a group of lanes shares a row, and every lane stands for one of the rows of its warp.
 #pragma once
 
-#include "selective_state_update/ssm.cuh"
+#include "selective_state_update/update.cuh"
 
 // Traits: how a kernel divides rows among lanes (selective_state_update.cu).
 
-// Where a token's inputs and result are: those of the lane's own row, and the lane's part of B and C.
+// Offsets of a token's inputs and result: x, z, dt and out of the lane's own row, and the lane's part of B and C.
 template <typename Traits>
-struct SsmCursor {
+struct TokenCursor {
     using input_t = typename Traits::Input;
     using Offset = typename Traits::Offset;
 
-    bool is_row;  // there is such a row
+    bool is_row;  // the lane has a row of its own
     Offset x;
     Offset z;
     Offset dt;
     Offset out;
-    Offset B;  // of the lane's first element of d_state
+    Offset B;  // at the lane's first element of d_state
     Offset C;
 
-    __device__ __forceinline__ SsmCursor(const SelectiveStateUpdateOperands& p, const SsmShare& share, int entry,
-                                         int token) {
-        is_row = share.is_row(p, Traits::kTile);
-        const int row = share.own_row(p);
+    __device__ __forceinline__ TokenCursor(const SelectiveStateUpdateOperands& p, const WarpRows& warp, int entry,
+                                           int token) {
+        is_row = warp.is_row(p, Traits::kTile);
+        const int row = warp.own_row(p);
         const auto place = [&](const index_t* stride) {
-            return entry * narrow(stride[0]) + token * narrow(stride[1]) + share.head * narrow(stride[2]) +
-                   row * narrow(stride[3]);
+            return entry * to_offset(stride[0]) + token * to_offset(stride[1]) + warp.head * to_offset(stride[2]) +
+                   row * to_offset(stride[3]);
         };
         x = place(p.x_stride);
         z = p.z == nullptr ? 0 : place(p.z_stride);
         dt = place(p.dt_stride);
         out = place(p.out_stride);
-        const int group = static_cast<int>(p.group_heads.quotient(share.head));
+        const int group = static_cast<int>(p.group_heads.quotient(warp.head));
         const auto element = [&](const index_t* stride) {
             const int n = Traits::element(0);
-            return entry * narrow(stride[0]) + token * narrow(stride[1]) + group * narrow(stride[2]) +
-                   n * (Traits::kVecs > 1 ? 1 : narrow(stride[3]));
+            return entry * to_offset(stride[0]) + token * to_offset(stride[1]) + group * to_offset(stride[2]) +
+                   n * (Traits::kVecs > 1 ? 1 : to_offset(stride[3]));
         };
         B = element(p.B_stride);
         C = element(p.C_stride);
@@ -43,12 +43,12 @@ struct SsmCursor {
 
     // Goes on to the next token.
     __device__ __forceinline__ void advance(const SelectiveStateUpdateOperands& p) {
-        x += narrow(p.x_stride[1]);
-        z += narrow(p.z_stride[1]);
-        dt += narrow(p.dt_stride[1]);
-        out += narrow(p.out_stride[1]);
-        B += narrow(p.B_stride[1]);
-        C += narrow(p.C_stride[1]);
+        x += to_offset(p.x_stride[1]);
+        z += to_offset(p.z_stride[1]);
+        dt += to_offset(p.dt_stride[1]);
+        out += to_offset(p.out_stride[1]);
+        B += to_offset(p.B_stride[1]);
+        C += to_offset(p.C_stride[1]);
     }
 
     __device__ __forceinline__ void store(const SelectiveStateUpdateOperands& p, float y) const {
@@ -56,19 +56,19 @@ struct SsmCursor {
     }
 
  private:
-    __device__ __forceinline__ static Offset narrow(index_t stride) { return static_cast<Offset>(stride); }
+    __device__ __forceinline__ static Offset to_offset(index_t stride) { return static_cast<Offset>(stride); }
 };
 
-// What a token brings to the lane's own row, as it is in memory.
+// A token's x, z and dt in the lane's own row, as they are in memory.
 template <typename Traits>
-struct SsmInputs {
+struct TokenInputs {
     using input_t = typename Traits::Input;
 
     Vec<input_t, 1> x = Vec<input_t, 1>::zero();
     Vec<input_t, 1> z = Vec<input_t, 1>::zero();
     RawNumber<input_t> dt;
 
-    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const SsmCursor<Traits>& at) {
+    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const TokenCursor<Traits>& at) {
         // The call may write its outputs over x.
         x = ::load<1, Memory::kMutable>(static_cast<const input_t*>(p.x) + at.x);
         dt.load(p.dt, at.dt, p.dt_is_float32);
@@ -78,13 +78,13 @@ struct SsmInputs {
 
 // The lane's part of a token's B and C, as it is in memory.
 template <typename Traits>
-struct SsmMaps {
+struct TokenMatrices {
     using Vector = PackedVec<typename Traits::Input, Traits::kVecs>;
 
     Vector B[Traits::kChunks];
     Vector C[Traits::kChunks];
 
-    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const SsmCursor<Traits>& at) {
+    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const TokenCursor<Traits>& at) {
         load(p, p.B, at.B, p.B_stride[3], B);
         load(p, p.C, at.C, p.C_stride[3], C);
     }
@@ -105,34 +105,33 @@ struct SsmMaps {
     }
 };
 
-// What rows have besides tokens, as it is in memory: A, and D and dt_bias of the lane's own row.
+// The parameters of rows as they are in memory: A, and D and dt_bias of the lane's own row.
 template <typename Traits>
-struct SsmParameters {
+struct RowParameters {
     using input_t = typename Traits::Input;
     using Vector = PackedVec<typename Traits::A, Traits::kVecs>;
 
-    Vector A[Traits::kIsTied ? 1 : Traits::kRowsOfGroup][Traits::kChunks];
+    Vector A[Traits::kHasSharedDecay ? 1 : Traits::kRowsOfGroup][Traits::kChunks];
     RawNumber<input_t> D;
     RawNumber<input_t> dt_bias;
 
-    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const SsmShare& share) {
+    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const WarpRows& warp) {
         using Offset = typename Traits::Offset;
-        const int own = share.own_row(p);
+        const int own = warp.own_row(p);
         const auto of_own = [&](const index_t* stride) {
-            return share.head * static_cast<Offset>(stride[0]) + own * static_cast<Offset>(stride[1]);
+            return warp.head * static_cast<Offset>(stride[0]) + own * static_cast<Offset>(stride[1]);
         };
         if (p.dt_bias != nullptr) dt_bias.load(p.dt_bias, of_own(p.dt_bias_stride), p.dt_bias_is_float32);
         if (p.D != nullptr) D.load(p.D, of_own(p.D_stride), p.D_is_float32);
-        const auto* head =
-            static_cast<const typename Traits::A*>(p.A) + share.head * static_cast<Offset>(p.A_stride[0]);
-        if constexpr (Traits::kIsTied) {
+        const auto* head = static_cast<const typename Traits::A*>(p.A) + warp.head * static_cast<Offset>(p.A_stride[0]);
+        if constexpr (Traits::kHasSharedDecay) {
             A[0][0] = Vector::zero();
             A[0][0].put(0, *head);
         } else {
             const Offset step = static_cast<Offset>(p.A_stride[2]);
 #pragma unroll
             for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-                const int row = min(Traits::row(share, r), p.headdim - 1);
+                const int row = min(Traits::row(warp, r), p.headdim - 1);
                 const auto* at = head + row * static_cast<Offset>(p.A_stride[1]);
 #pragma unroll
                 for (int i = 0; i < Traits::kChunks; ++i) {
@@ -147,49 +146,47 @@ struct SsmParameters {
     }
 };
 
-// How far a token goes in the lane's own row: dt', and what the state is multiplied by when that is the same in all.
+// dt' of the lane's own row, and exp(dt' * A) when the rows of a head share it.
 template <typename Traits>
-struct SsmPace {
-    static constexpr float kLog2e = 1.4426950408889634f;
+struct TokenStep {
+    float step;   // dt'
+    float decay;  // exp(dt' * A), if shared
 
-    float step;
-    float decay;
-
-    __device__ __forceinline__ SsmPace(const SelectiveStateUpdateOperands& p, const SsmParameters<Traits>& parameters,
-                                       const SsmInputs<Traits>& inputs) {
+    __device__ __forceinline__ TokenStep(const SelectiveStateUpdateOperands& p, const RowParameters<Traits>& parameters,
+                                         const TokenInputs<Traits>& inputs) {
         step = inputs.dt.to_float(p.dt_is_float32);
         if (p.dt_bias != nullptr) step += parameters.dt_bias.to_float(p.dt_bias_is_float32);
         if (p.dt_softplus) step = softplus(step);
-        if constexpr (Traits::kIsTied) { decay = exp2_approx(step * kLog2e * parameters.A[0][0].to_float(0)); }
+        if constexpr (Traits::kHasSharedDecay) { decay = exp2_approx(step * kLog2E * parameters.A[0][0].to_float(0)); }
     }
 };
 
-// Takes the group's r-th row by one token, of which the lane's own row gets `input` times B; gives the lane's part of
-// its sum.
+// Advances row r of the group by one token and returns this lane's partial sum of C * S. `input` is dt' * x of the
+// lane's own row.
 template <typename Traits>
-__device__ __forceinline__ float advance_row(const SsmParameters<Traits>& parameters, const SsmMaps<Traits>& maps,
-                                             const SsmPace<Traits>& pace, float input, int r,
+__device__ __forceinline__ float advance_row(const RowParameters<Traits>& parameters, const TokenMatrices<Traits>& maps,
+                                             const TokenStep<Traits>& pace, float input, int r,
                                              float (&state)[Traits::kElements]) {
     const float row_input = Traits::of_row(input, r);
     float scaled_step = 0.0f;
-    if constexpr (!Traits::kIsTied) scaled_step = Traits::of_row(pace.step, r) * SsmPace<Traits>::kLog2e;
+    if constexpr (!Traits::kHasSharedDecay) scaled_step = Traits::of_row(pace.step, r) * kLog2E;
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < Traits::kElements; ++i) {
         const int chunk = i / Traits::kVecs, at = i % Traits::kVecs;
         float decay = pace.decay;
-        if constexpr (!Traits::kIsTied) decay = exp2_approx(scaled_step * parameters.A[r][chunk].to_float(at));
+        if constexpr (!Traits::kHasSharedDecay) decay = exp2_approx(scaled_step * parameters.A[r][chunk].to_float(at));
         state[i] = fmaf(state[i], decay, row_input * maps.B[chunk].to_float(at));
         sum = fmaf(state[i], maps.C[chunk].to_float(at), sum);
     }
     return sum;
 }
 
-// The result of the lane's own row, from the parts of all rows' sums.
+// The result of the lane's own row, from the partial sums of all rows of the group.
 template <typename Traits>
 __device__ __forceinline__ float gather_result(const SelectiveStateUpdateOperands& p,
-                                               const SsmParameters<Traits>& parameters, const SsmInputs<Traits>& inputs,
-                                               float (&sums)[Traits::kRowsOfGroup]) {
+                                               const RowParameters<Traits>& parameters,
+                                               const TokenInputs<Traits>& inputs, float (&sums)[Traits::kRowsOfGroup]) {
     const float sum = sum_rows_over_lanes<Traits::kRowsOfGroup, Traits::kLanes>(sums);
     constexpr int kGroups = Traits::kGroups;
     float y = from_lane(sum, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);

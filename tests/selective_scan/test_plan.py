@@ -22,12 +22,12 @@ from cuconv.selective_scan.kernels_scan import (
     lanes_for,
     own_tokens,
 )
+from cuconv.selective_scan.operands import Operands, Packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, ceil_div
-from cuconv.selective_scan.operands import Operands, Packed
 from cuconv.selective_scan.plan_dense import Launch, plan, scratch_size, segments
 from cuconv.selective_scan.plan_varlen import plan_varlen
 from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, some, variants

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cuconv.bench.measured import Measured, Sizes, batch_text, microseconds, report
 from cuconv.bench.results import Kernel
 from cuconv.bench.workloads import REPORT
+from cuconv.cli.report.measured import Measured, Sizes, batch_text, microseconds, report
 from cuconv.runtime.batches import lengths
 from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.workload import CHANNELS, TOKENS

@@ -1,11 +1,11 @@
-// States of a state space model in memory: their rows, read and rounded and written.
+// Rows of states in memory: read, rounded and written.
 #pragma once
 
-#include "selective_state_update/ssm.cuh"
+#include "selective_state_update/update.cuh"
 
 // Traits: how a kernel divides rows among lanes (selective_state_update.cu).
 
-// Where the lane's elements of its group's rows lie in an array of states.
+// Addresses of the lane's elements of its group's rows in an array of states.
 template <typename Traits>
 struct StateRows {
     using Offset = typename Traits::Offset;
@@ -14,15 +14,15 @@ struct StateRows {
     Offset row_step;
     Offset element_step;
 
-    // Of slot 0; stride: head, row, element.
-    __device__ __forceinline__ StateRows(void* states, const index_t* stride, const SsmShare& share)
+    // The rows in slot 0; stride: head, row, element.
+    __device__ __forceinline__ StateRows(void* states, const index_t* stride, const WarpRows& warp)
         : row_step(Traits::kGroups * static_cast<Offset>(stride[1])),
           element_step(Traits::kVecs > 1 ? 1 : static_cast<Offset>(stride[2])) {
-        first = static_cast<typename Traits::State*>(states) + share.head * static_cast<Offset>(stride[0]) +
-                Traits::row(share, 0) * static_cast<Offset>(stride[1]) + Traits::element(0) * element_step;
+        first = static_cast<typename Traits::State*>(states) + warp.head * static_cast<Offset>(stride[0]) +
+                Traits::row(warp, 0) * static_cast<Offset>(stride[1]) + Traits::element(0) * element_step;
     }
 
-    // The same rows so many elements away: in another slot.
+    // The same rows `distance` elements away: in another slot.
     __device__ __forceinline__ StateRows operator+(index_t distance) const {
         StateRows moved = *this;
         moved.first += distance;
@@ -35,13 +35,13 @@ struct StateRows {
 };
 
 template <typename Traits>
-__device__ __forceinline__ void load_row(const SelectiveStateUpdateOperands& p, const SsmShare& share,
+__device__ __forceinline__ void load_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
                                          const StateRows<Traits>& rows, int r,
                                          typename Traits::StateVec (&row)[Traits::kChunks]) {
 #pragma unroll
     for (int i = 0; i < Traits::kChunks; ++i) {
         row[i] = Traits::StateVec::zero();
-        if (Traits::row(share, r) < p.headdim && Traits::element(i) < Traits::d_state(p)) {
+        if (Traits::row(warp, r) < p.headdim && Traits::element(i) < Traits::d_state(p)) {
             row[i] = load<Traits::kVecs, Memory::kMutable>(rows.at(r, i));
         }
     }
@@ -54,19 +54,19 @@ __device__ __forceinline__ void to_floats(const typename Traits::StateVec (&row)
     for (int i = 0; i < Traits::kElements; ++i) state[i] = row[i / Traits::kVecs].to_float(i % Traits::kVecs);
 }
 
-// Rounds a vector of a state; its element `element` of row `row` is the first.
+// Rounds a vector of a state that begins at element `element` of row `row`.
 template <typename Traits>
 __device__ __forceinline__ typename Traits::StateVec round_states(const SelectiveStateUpdateOperands& p,
-                                                                  const SsmShare& share, int row, int element,
-                                                                  int token, const float (&values)[Traits::kVecs]) {
+                                                                  const WarpRows& warp, int row, int element, int token,
+                                                                  const float (&values)[Traits::kVecs]) {
     if constexpr (!Traits::kIsStochastic) {
         return Traits::StateVec::from_floats(values);
     } else {
-        const index_t head = static_cast<index_t>(share.head) * p.headdim;
+        const index_t head = static_cast<index_t>(warp.head) * p.headdim;
         const unsigned long long number = (head + row) * Traits::d_state(p) + element;
         const unsigned long long seed = p.rand_seed == nullptr ? p.seed : load_index(p.rand_seed, 0, true);
         const uint4 counter =
-            make_uint4(static_cast<unsigned>(number / 8), static_cast<unsigned>(number / 8 >> 32), share.batch, token);
+            make_uint4(static_cast<unsigned>(number / 8), static_cast<unsigned>(number / 8 >> 32), warp.batch, token);
         const uint2 key = make_uint2(static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
         const uint4 drawn = philox(counter, key, p.philox_rounds);
         typename Traits::StateVec v = Traits::StateVec::zero();
@@ -82,17 +82,17 @@ __device__ __forceinline__ typename Traits::StateVec round_states(const Selectiv
 }
 
 template <typename Traits>
-__device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p, const SsmShare& share,
+__device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
                                           const StateRows<Traits>& rows, int r, int token,
                                           const float (&state)[Traits::kElements]) {
-    const int row = Traits::row(share, r);
+    const int row = Traits::row(warp, r);
 #pragma unroll
     for (int i = 0; i < Traits::kChunks; ++i) {
         const int element = Traits::element(i);
         float values[Traits::kVecs];
 #pragma unroll
         for (int j = 0; j < Traits::kVecs; ++j) values[j] = state[i * Traits::kVecs + j];
-        const typename Traits::StateVec v = round_states<Traits>(p, share, row, element, token, values);
+        const typename Traits::StateVec v = round_states<Traits>(p, warp, row, element, token, values);
         if (row < p.headdim && element < Traits::d_state(p)) store<Traits::kKeep>(rows.at(r, i), v);
     }
 }

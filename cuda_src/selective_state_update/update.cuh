@@ -1,4 +1,4 @@
-// One decode step of a selective state space model: whose state a sequence has, and what its tokens bring.
+// A selective state update: its arguments, the slots of sequences, and the rows of a warp.
 #pragma once
 
 #include "common/activation.cuh"
@@ -7,8 +7,9 @@
 #include "common/tokens.cuh"
 #include "common/warp.cuh"
 
-// Strides are in elements. Whatever has no heads has one. The tokens of packed sequences, with cu_seqlens, count as one
-// batch entry's. What every launch needs comes first: arguments arrive by cache lines, one miss after another.
+// Strides are in elements. Arrays without heads have one. The tokens of packed sequences, with cu_seqlens, count as
+// those of one batch entry. What every launch needs comes first: arguments arrive by cache lines, one miss after
+// another.
 struct SelectiveStateUpdateOperands {
     void* state;
     const void* x;
@@ -39,9 +40,9 @@ struct SelectiveStateUpdateOperands {
     index_t state_batch_indices_stride[2];  // batch, column
     index_t slots;
     index_t pad_slot_id;
-    FastDiv row_tiles;  // warps a head
+    FastDiv row_tiles;  // warps per head
     FastDiv nheads;
-    FastDiv group_heads;  // heads a group
+    FastDiv group_heads;  // heads per group
     int batch;
     int headdim;
     int d_state;
@@ -51,7 +52,7 @@ struct SelectiveStateUpdateOperands {
     int dt_bias_is_float32;
     int state_batch_indices_is_int64;
     int dst_state_batch_indices_is_int64;
-    int is_read_only;  // the states of the pool are
+    int is_read_only;  // the pool of states is not written
     index_t z_stride[4];
     index_t dst_state_batch_indices_stride[2];     // batch, column
     index_t intermediate_states_buffer_stride[5];  // row, token, head, row of the state, n
@@ -60,7 +61,7 @@ struct SelectiveStateUpdateOperands {
     index_t cu_seqlens_stride;
     index_t intermediate_rows;
     index_t seed;     // unless rand_seed is given
-    int tokens;       // of a sequence, or of all packed ones
+    int tokens;       // per sequence, or in all when packed
     int columns;      // of state_batch_indices
     int dst_columns;  // 0: the state after the last token is stored, else one after each
     int intermediate_steps;
@@ -70,19 +71,19 @@ struct SelectiveStateUpdateOperands {
     int cu_seqlens_is_int64;
 };
 
-// The first of a packed sequence's tokens; what lies outside the tensor is brought inside.
+// The first token of a packed sequence, clamped to the tensor.
 __device__ __forceinline__ int first_token(const SelectiveStateUpdateOperands& p, int number) {
     if (number > p.batch) return p.tokens;
     const index_t token = load_index(p.cu_seqlens, number * p.cu_seqlens_stride, p.cu_seqlens_is_int64);
     return token < 0 ? 0 : token > p.tokens ? p.tokens : static_cast<int>(token);
 }
 
-// A slot that a sequence may have; negative: it has none.
+// A slot of the pool; -1 for padding and for what lies outside the pool.
 __device__ __forceinline__ int checked_slot(const SelectiveStateUpdateOperands& p, index_t slot) {
     return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
 }
 
-// The slot that the state of a sequence is read from.
+// The slot that the state of a sequence is read from; negative when it has none.
 __device__ __forceinline__ int load_slot(const SelectiveStateUpdateOperands& p, int batch) {
     if (p.state_batch_indices == nullptr) return checked_slot(p, batch);
     index_t column = 0;
@@ -97,7 +98,7 @@ __device__ __forceinline__ int load_slot(const SelectiveStateUpdateOperands& p, 
         p, load_index(p.state_batch_indices, batch * stride[0] + column * stride[1], p.state_batch_indices_is_int64));
 }
 
-// The slot that the state after a token is stored to.
+// The slot that the state after a token is stored to; negative when it is not stored.
 __device__ __forceinline__ int load_destination(const SelectiveStateUpdateOperands& p, int batch, int token, int own) {
     const index_t column = p.dst_columns > 0 ? token : 0;
     if (p.dst_state_batch_indices != nullptr) {
@@ -111,15 +112,15 @@ __device__ __forceinline__ int load_destination(const SelectiveStateUpdateOperan
         p, load_index(p.state_batch_indices, batch * stride[0] + column * stride[1], p.state_batch_indices_is_int64));
 }
 
-// What a warp has: some rows of one head of one sequence. Every lane counts for one row; those without go along on the
-// last one.
-struct SsmShare {
+// The rows of a warp, all of one head of one sequence. Every lane stands for one row; lanes beyond the last row repeat
+// that.
+struct WarpRows {
     int batch;
     int head;
     int first_row;
 
-    __device__ __forceinline__ SsmShare(const SelectiveStateUpdateOperands& p, unsigned warp, int rows) {
-        const QuotientRemainder head_tile = divide(warp, p.row_tiles);
+    __device__ __forceinline__ WarpRows(const SelectiveStateUpdateOperands& p, unsigned number, int rows) {
+        const QuotientRemainder head_tile = divide(number, p.row_tiles);
         const QuotientRemainder batch_head = divide(head_tile.quotient, p.nheads);
         batch = static_cast<int>(batch_head.quotient);
         head = static_cast<int>(batch_head.remainder);

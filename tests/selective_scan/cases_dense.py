@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 from cuconv.selective_scan.kernels_scan import CHUNK, SEGMENT_POINTERS
+from cuconv.selective_scan.operands import Operands
 
 from cuconv import reference
 from cuconv.runtime import arrays as package_arrays
 from cuconv.runtime.call import Launch
 from cuconv.selective_scan.dense import INPUTS
-from cuconv.selective_scan.operands import Operands
 from cuconv.selective_scan.plan_dense import plan, scratch_size, segments
 from cuconv.selective_scan.reference import Scan
 from tests.selective_scan import scan
@@ -205,6 +205,8 @@ UNIT = (
     Case(3, 20, 200, 6),
     Case(3, 20, 200),
     Case(2, 3, 513, without=NO_STATES),
+    # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
+    Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),
     Case(2, 35, 40, without="D z delta_bias", softplus=False),

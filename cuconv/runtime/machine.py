@@ -1,0 +1,42 @@
+"""How many multiprocessors a GPU has: asked of the device, or assumed where a call is only planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+
+NO_DEVICE = -2
+"""The device number of arrays that are shapes alone; the CPU's is -1."""
+
+MULTIPROCESSORS: Mapping[str, int] = {"H200": 132, "H100": 132, "A100": 108, "B200": 148, "L40S": 142, "RTX4090": 128}
+"""Multiprocessors by GPU, from their data sheets."""
+
+REFERENCE = "H200"
+"""The GPU that plans were measured on, assumed for arrays on no device."""
+
+_assumed = ContextVar("multiprocessors", default=MULTIPROCESSORS[REFERENCE])
+
+
+def multiprocessors(device: int) -> int:
+    """The multiprocessors of a CUDA device, or of the GPU assumed for NO_DEVICE."""
+    return _assumed.get() if device == NO_DEVICE else _asked(device)
+
+
+@contextmanager
+def assuming(count: int) -> Iterator[None]:
+    """Plan calls on arrays of no device for a GPU with this many multiprocessors."""
+    token = _assumed.set(count)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
+@cache
+def _asked(device: int) -> int:
+    import cupy
+
+    count: int = cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+    return count

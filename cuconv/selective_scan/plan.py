@@ -1,0 +1,85 @@
+"""What the plans of both selective scans share: the widest accesses, and the numbers that all kernels take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuconv.runtime.dtypes import FLOAT32, DType
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, fast_div, widest_vector
+from cuconv.runtime.layout import Layout
+from cuconv.selective_scan.check import Inputs, is_variable
+from cuconv.selective_scan.kernels import CONSTANT, matrix_accesses, max_tile_states, own_tokens, tile_tokens
+
+
+def input_dtype(inputs: Inputs) -> DType:
+    """The dtype of u, delta, z, out, and of B and C that depend on the token."""
+    assert isinstance(inputs.u.dtype, DType)
+    return inputs.u.dtype
+
+
+def vector(inputs: Inputs, lanes: int) -> int:
+    """Tokens per access of u, delta, z and out: at most those of a tile that one lane owns."""
+    rows = [row for row in (inputs.u, inputs.delta, inputs.z, inputs.out) if row is not None]
+    return min(_row_vector(row, own_tokens(lanes)) for row in rows)
+
+
+def matrix_vector(matrix: Layout) -> int:
+    """Tokens per access of B or C; CONSTANT where it does not depend on the token."""
+    if not is_variable(matrix):
+        return CONSTANT
+    assert isinstance(matrix.dtype, DType)
+    vec = _row_vector(matrix, tile_tokens())
+    return vec if vec in matrix_accesses(matrix.dtype, constants=False) else 1
+
+
+def _row_vector(row: Layout, most: int) -> int:
+    """Tokens per access of an array whose last axis is that of the tokens, at most `most`."""
+    # Of rows of fewer tokens than a tile no vector is ever loaded.
+    if row.shape[-1] < tile_tokens() or row.strides[-1] != 1:
+        return 1
+    outer = row.active(*range(len(row.shape) - 1))
+    return widest_vector(row.itemsize, row.first, *outer, limit=min(most * row.itemsize, MAX_VECTOR_BYTES))
+
+
+def has_tiles(inputs: Inputs, channels: int) -> bool:
+    """Whether lanes can share the tokens of a tile, in blocks of this many channels."""
+    if inputs.d_state > max_tile_states() or not is_variable(inputs.B) or not is_variable(inputs.C):
+        return False
+    whole = MAX_VECTOR_BYTES // inputs.u.itemsize
+    arrays = (inputs.u, inputs.delta, inputs.z, inputs.out, inputs.B, inputs.C)
+    if any(_row_vector(each, whole) < whole for each in arrays if each is not None):
+        return False
+    # The channels of a block are of one group.
+    return inputs.groups == 1 or inputs.u.shape[1] // inputs.groups % channels == 0
+
+
+def numbers(inputs: Inputs) -> dict[str, Any]:
+    """The arguments behind the pointers that all kernels of a scan take."""
+    _, dim, _ = inputs.u.shape
+
+    def matrix_strides(matrix: Layout) -> tuple[int, ...]:
+        # A constant has neither batch nor tokens.
+        return matrix.strides if is_variable(matrix) else (0, *matrix.strides, 0)
+
+    return {
+        "u_stride": inputs.u.strides,
+        "delta_stride": inputs.delta.strides,
+        "z_stride": inputs.z.strides if inputs.z else (0, 0, 0),
+        "out_stride": inputs.out.strides,
+        "B_stride": matrix_strides(inputs.B),
+        "C_stride": matrix_strides(inputs.C),
+        "A_stride": inputs.A.strides,
+        "D_stride": inputs.D.strides[0] if inputs.D else 0,
+        "delta_bias_stride": inputs.delta_bias.strides[0] if inputs.delta_bias else 0,
+        "group_dim": fast_div(dim // inputs.groups),
+        "dim": dim,
+        "d_state": inputs.d_state,
+        "delta_softplus": inputs.delta_softplus,
+        "D_is_float32": is_float32(inputs.D),
+        "delta_bias_is_float32": is_float32(inputs.delta_bias),
+    }
+
+
+def is_float32(layout: Layout | None) -> bool:
+    """Whether an optional array is given in float32."""
+    return layout is not None and layout.dtype is FLOAT32
