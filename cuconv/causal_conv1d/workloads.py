@@ -101,13 +101,18 @@ def causal_conv1d_bwd(
         arrays |= {"initial_states": state, "dfinal_states": state}
         outs["dinitial_states"] = state
         cuts |= dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), (1, spread(dim)))
-    return Workload("causal_conv1d_bwd", sizes, arrays, outs, activation(silu), cuts=cuts)
+    return Workload("causal_conv1d_bwd", sizes, arrays, outs, _backward_options(bias, silu), cuts=cuts)
 
 
 def _parameter_gradients(x: Array, dim: int, width: int, element: DType, bias: bool) -> dict[str, Array]:
     """The results of a backward convolution but those of states."""
     filters = filter_arrays(dim, width, element, bias)
     return {"dx": x, **{f"d{name}": array for name, array in filters.items()}}
+
+
+def _backward_options(bias: bool, silu: bool) -> dict[str, Any]:
+    """Without a bias its absence is said, for it stands before dout."""
+    return activation(silu) | ({} if bias else {"bias": None})
 
 
 def _parameter_cuts(dim: int) -> dict[str, Cut]:
@@ -167,7 +172,7 @@ def causal_conv1d_varlen_bwd(
     outs["dinitial_states"] = Array((n, dim, width - 1), element, pool.order)
     cuts |= {"dout": cuts["x"], "dx": cuts["x"], **_parameter_cuts(dim)}
     cuts |= dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), kept)
-    return Workload("causal_conv1d_varlen_bwd", sizes, arrays, outs, activation(silu), cuts=cuts)
+    return Workload("causal_conv1d_varlen_bwd", sizes, arrays, outs, _backward_options(bias, silu), cuts=cuts)
 
 
 def causal_conv1d_split(

@@ -10,7 +10,6 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference_backward
 from cuconv.runtime.dtypes import BOOL, BY_NAME, FLOAT32, DType
-from tests.causal_conv1d.varlen import INDEX_DTYPES
 from tests.support.batches import batch
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import OTHERS, PACKED, POOLS
@@ -19,6 +18,9 @@ from tests.support.placement import Array, Placed, Placement, place
 FUNCTION = "causal_conv1d_varlen_bwd"
 OUTPUTS = ("dx", "dweight", "dbias", "dinitial_states")
 UPDATED = ()
+
+INDEX_DTYPES = {"int32": ("int32", "int32"), "int64": ("int64", "int64"), "mixed": ("int64", "int32")}
+"""The dtypes of starts and slots."""
 
 EXPANDED: dict[str, Any] = {"expanded": {"repeated": (0, 1)}, "expanded_tokens": {"repeated": (1,)}}
 """How the gradients of sums and means lie."""
