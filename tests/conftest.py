@@ -60,15 +60,15 @@ def run(request: pytest.FixtureRequest) -> Runner:
 
 
 def pytest_configure() -> None:
-    """Under compute-sanitizer every array is an allocation of its own, whose bounds the tool knows."""
+    """Give every array an allocation of its own under compute-sanitizer, so that the tool knows its bounds."""
     if os.environ.get("CUCONV_SANITIZE") and missing_gpu() is None:
         import cupy
 
         cupy.cuda.set_allocator(None)
 
 
-# Every run draws new examples, also where CI is set in the environment: there Hypothesis by itself would always draw the
-# same. A failure prints the decorator that reproduces it.
+# Every run draws new examples, also where CI is set in the environment: there Hypothesis by itself would always draw
+# the same. A failure prints the decorator that reproduces it.
 settings.register_profile(
     "cuconv",
     deadline=None,

@@ -67,3 +67,13 @@ def _value(name: str, text: str, default: Any) -> Any:
             raise ValueError(message(name, repr(text), f"a whole number of at least {least}"))
         return int(text)
     return text
+
+
+def label(workload: Workload, separator: str = " ") -> str:
+    """The sizes of a workload that its maker would have chosen otherwise, as name=value; empty if there are none.
+
+    With commas between them they are what `--shape` takes.
+    """
+    known = inspect.signature(MAKERS[workload.function]).parameters
+    chosen = {name: value for name, value in workload.sizes.items() if value != known[name].default}
+    return separator.join(f"{name}={value}" for name, value in chosen.items())

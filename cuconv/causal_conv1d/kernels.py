@@ -1,4 +1,4 @@
-"""The kernels of the causal convolutions: frozen dataclasses whose fields are the template parameters."""
+"""The kernels of the causal convolutions: frozen dataclasses with the template parameters as fields."""
 
 from __future__ import annotations
 
@@ -96,16 +96,34 @@ def _dense_axes() -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class RowKernel(Kernel):
+class FilterKernel(Kernel):
+    """Base of the kernels with a filter."""
+
+    width: int
+    """Taps of the filter."""
+    input_t: DType
+    """The dtype of x and the results, and of initial and final states."""
+    weight_t: DType
+    """The dtype of the filter, and of the bias unless it is float32."""
+
+
+@dataclass(frozen=True)
+class PoolKernel(FilterKernel):
+    """Base of the kernels with states in a pool."""
+
+    state_t: DType
+    """The dtype of the pool of states."""
+    vec: int
+    """Elements per access to x."""
+
+
+@dataclass(frozen=True)
+class RowKernel(FilterKernel):
     """Base of the kernels of whole sequences with vectors along the sequence."""
 
     LANE_VECS: ClassVar[tuple[int, ...]]
     """The values of `lane_vecs`."""
 
-    width: int
-    """Taps of the filter."""
-    input_t: DType
-    weight_t: DType
     vec: int
     """Elements per access along tokens."""
     lane_vecs: int
@@ -179,17 +197,19 @@ class CausalConv1dOddseqFwd(RowKernel):
 
 
 @dataclass(frozen=True)
-class CausalConv1dChannellastFwd(Kernel):
+class CausalConv1dChannellastFwd(FilterKernel):
     """Contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens."""
 
-    width: int
-    input_t: DType
-    weight_t: DType
     vec: int
+    """Channels per thread."""
     tokens: int
+    """Tokens per thread."""
     silu: bool
+    """Whether SiLU follows the sum."""
     seq_idx: bool
+    """Whether tokens have sequence numbers and see only inputs with their own."""
     states: bool
+    """Whether initial or final states are given."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dChannellastFwd]:
@@ -426,17 +446,15 @@ def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class CausalConv1dVarlenFwd(Kernel):
+class CausalConv1dVarlenFwd(PoolKernel):
     """Contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens, or of a sequence's prefix."""
 
-    width: int
-    input_t: DType
-    weight_t: DType
-    state_t: DType
-    vec: int
     tokens: int
+    """Tokens per thread."""
     silu: bool
+    """Whether SiLU follows the sum."""
     routed: bool
+    """Whether vectors may cross the borders of ranges, or not be aligned in a result."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
@@ -459,19 +477,17 @@ class CausalConv1dVarlenFwd(Kernel):
 
 
 @dataclass(frozen=True)
-class CausalConv1dVarlenL2normFwd(Kernel):
+class CausalConv1dVarlenL2normFwd(PoolKernel):
     """Contiguous channels, heads L2-normalised: a warp owns `tokens` consecutive tokens, or the prefix of a sequence,
     in one head or several.
     """
 
-    width: int
-    input_t: DType
-    weight_t: DType
-    state_t: DType
-    vec: int
     tokens: int
+    """Tokens per warp."""
     silu: bool
+    """Whether SiLU follows the sum."""
     wide: bool
+    """Whether heads may have more channels than a warp takes at once."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
@@ -505,18 +521,15 @@ class CausalConv1dVarlenL2normFwd(Kernel):
 
 
 @dataclass(frozen=True)
-class CausalConv1dVarlenRowsFwd(Kernel):
+class CausalConv1dVarlenRowsFwd(PoolKernel):
     """Contiguous tokens: a warp owns a tile of one channel's tokens, with `lane_vecs` vectors per lane, or a sequence's
     prefix in 32 channels.
     """
 
-    width: int
-    input_t: DType
-    weight_t: DType
-    state_t: DType
-    vec: int
     lane_vecs: int
+    """Vectors per lane."""
     silu: bool
+    """Whether SiLU follows the sum."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
@@ -542,7 +555,7 @@ def _widths(cls: type[Kernel]) -> range:
 
 
 @dataclass(frozen=True)
-class CausalConv1dVarlenShortrowsFwd(Kernel):
+class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     """Contiguous tokens, short sequences: a block owns 32 channels of a tile of tokens, and the states of the sequences
     that begin in it.
     """
@@ -550,12 +563,8 @@ class CausalConv1dVarlenShortrowsFwd(Kernel):
     WIDTHS = PerClass(_widths)
     """Filter widths, in taps: those of `struct CausalConv1dVarlenShortrowsFwdTraits`."""
 
-    width: int
-    input_t: DType
-    weight_t: DType
-    state_t: DType
-    vec: int
     silu: bool
+    """Whether SiLU follows the sum."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
@@ -579,7 +588,9 @@ class CausalConv1dVarlenStates(Kernel):
     """The last tokens of packed sequences: a thread copies `vec` channels of one column of `out`."""
 
     input_t: DType
+    """The dtype of x and out."""
     vec: int
+    """Channels per thread."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenStates]:
@@ -626,16 +637,13 @@ def _update_axes() -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class UpdateKernel(Kernel):
+class UpdateKernel(PoolKernel):
     """Base of the kernels of a decode step."""
 
-    width: int
-    input_t: DType
-    weight_t: DType
-    state_t: DType
-    vec: int
     silu: bool
+    """Whether SiLU follows the sum."""
     ranges: Ranges
+    """How the channels fall into ranges with a result each."""
 
     def launch_config(self, dim: int, batch: int, sequences: int) -> tuple[LaunchConfig, Division]:
         """The launch for x of (batch, dim), where a thread owns `vec` channels of `sequences` sequences."""

@@ -27,13 +27,21 @@ class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent."""
 
     x: Layout
+    """(batch, dim, seqlen)."""
     weight: Layout
+    """(dim, width)."""
     bias: Layout | None
+    """(dim,)."""
     seq_idx: Layout | None
+    """(batch, seqlen)."""
     initial_states: Layout | None
+    """(batch, dim, width - 1)."""
     out: Layout
+    """(batch, dim, seqlen)."""
     final_states: Layout | None
+    """(batch, dim, width - 1)."""
     silu: bool
+    """Whether SiLU follows the sum."""
 
 
 def plan(o: Operands) -> Plan:

@@ -40,19 +40,31 @@ class Operands(NamedTuple):
     x: Layout
     """(batch, dim, seqlen)."""
     conv_state: Layout
+    """(slots, dim, state_len)."""
     weight: Layout
+    """(dim, width)."""
     bias: Layout | None
+    """(dim,)."""
     cache_seqlens: Layout | None
+    """(batch,)."""
     conv_state_indices: Layout | None
+    """(batch,)."""
     num_accepted_tokens: Layout | None
+    """(batch,)."""
     intermediate_conv_window: Layout | None
+    """(rows, steps, dim, width - 1)."""
     intermediate_state_indices: Layout | None
+    """(batch,)."""
     outs: tuple[Layout, ...]
     """The result of each range of channels, (batch, seqlen, heads, head_dim)."""
     split: Split
+    """The ranges of channels."""
     silu: bool
+    """Whether SiLU follows the sum."""
     pad_slot_id: int
+    """The slot number of sequences that only fill a batch."""
     disable_state_update: bool
+    """Whether conv_state stays as it is."""
 
 
 def plan(o: Operands) -> Plan:

@@ -30,17 +30,27 @@ class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent."""
 
     x: Layout
+    """(dim, total)."""
     weight: Layout
+    """(dim, width)."""
     bias: Layout | None
+    """(dim,)."""
     conv_states: Layout | None
+    """(slots, dim, state_len)."""
     query_start_loc: Layout | None
+    """(sequences + 1,)."""
     cache_indices: Layout | None
+    """(sequences,)."""
     has_initial_state: Layout | None
+    """(sequences,)."""
     outs: tuple[Layout, ...]
     """The result of each range of channels, (total, heads, head_dim)."""
     split: Split
+    """The ranges of channels."""
     silu: bool
+    """Whether SiLU follows the sum."""
     pad_slot_id: int
+    """The slot number of sequences that only fill a batch."""
 
     @property
     def sequences(self) -> int:

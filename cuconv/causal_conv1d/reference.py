@@ -65,7 +65,7 @@ def causal_conv1d_varlen_fn(
 
     Sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, follows the last width - 1 columns of
     slot cache_indices[i] where has_initial_state[i] is true, else zeros, and leaves the last width - 1 of all these
-    inputs there. A sequence whose slot is pad_slot_id or none of the pool, and a token of no sequence, give 0.
+    inputs there. A sequence with slot pad_slot_id or a slot outside the pool gives 0, and so does padding.
     """
     dim, total = x.shape
     width = weight.shape[1]
@@ -172,6 +172,9 @@ def causal_conv1d_update(
 HALF_ULP = 2.0**-24
 """The largest relative error of rounding to float32, in which kernels compute."""
 
+UNDERFLOW = 2.0**-150
+"""The largest absolute error of rounding to float32, next to 0."""
+
 SILU_SLOPE = 1.1
 """The largest slope of silu."""
 
@@ -196,13 +199,11 @@ def _error(convolve: Callable[..., tuple[Any, ...]], activation: str | None, arg
     """
     sizes = {name: np.abs(each) if name in FACTORS and each is not None else each for name, each in arguments.items()}
     terms: Array = convolve(**sizes, activation=None)[0]
-    error: Array = 1.01 * arguments["weight"].shape[1] * HALF_ULP * terms
-    if activation is None:
-        return error
-    if arguments["x"].dtype == np.float32:
+    error = 1.01 * arguments["weight"].shape[1] * (HALF_ULP * terms + UNDERFLOW)
+    if activation is not None and arguments["x"].dtype == np.float32:
         out = convolve(**arguments, activation=activation)[0]
         error = SILU_SLOPE * error + 5.0 * HALF_ULP * np.abs(out) + 2.0 * HALF_ULP
-    else:
+    elif activation is not None:
         error = SILU_SLOPE * error + 1.01 * TANH_SILU_ERROR
     return np.where(terms > 0.0, error, 0.0)
 

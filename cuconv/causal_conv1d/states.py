@@ -47,6 +47,7 @@ class Operands(NamedTuple):
     x: Layout
     """(total, dim)."""
     cu_seqlens: Layout
+    """(sequences + 1,)."""
     out: Layout
     """(sequences, dim, state_len)."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cuconv.bench import device, measure, results
 from cuconv.bench.machine import Machine
-from cuconv.bench.makers import MAKERS, parse
+from cuconv.bench.makers import MAKERS, label, parse
 from cuconv.bench.models import MODELS
 from cuconv.bench.peers.found import LIBRARIES, Loaded, find, libraries, versions
 from cuconv.bench.results import OURS, Header, Host, Kernel, Row
@@ -176,19 +176,12 @@ def title(function: str) -> Iterator[str]:
     yield from textwrap.wrap(f"{function}, unless a line says otherwise: {sizes}", COLUMNS, subsequent_indent="    ")
 
 
-def label(workload: Workload) -> str:
-    """The sizes that are not the maker's own."""
-    known = inspect.signature(MAKERS[workload.function]).parameters
-    other = {name: value for name, value in workload.sizes.items() if value != known[name].default}
-    return " ".join(f"{name}={value}" for name, value in other.items()) or "as above"
-
-
 def lines(workload: Workload, rows: Sequence[Kernel]) -> Iterator[str]:
     """One workload's: ours with the speed-up over the best of the others, beneath it the others with ours over them."""
     ours = rows[0].kernel_us
     for row in rows:
         is_ours = row.library == OURS
-        name = f"  {label(workload)}" if is_ours else f"    {row.library}"
+        name = f"  {label(workload) or 'as above'}" if is_ours else f"    {row.library}"
         if len(name) > LABEL:
             yield clip(name)
             name = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Container, Iterator
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from cuconv.bench.compiling import MOST_JOBS, compile_each, default_jobs, kernel
 from cuconv.bench.makers import MAKERS, parse
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
+from cuconv.cli.arguments import capability, whole
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
 from cuconv.jit import cache
 from cuconv.jit.cache import Artifact
@@ -63,13 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--op", action="append", choices=list(MAKERS), metavar="NAME", help="only this function; repeatable")
     add("--model", action="append", choices=list(MODELS), metavar="NAME", help=f"repeatable: {', '.join(MODELS)}")
     add("--dtype", action="append", choices=list(map(str, FLOATS)), help="repeatable; bfloat16 unless said otherwise")
-    add("--width", action="append", type=int, help="of the filters, instead of the tables' own; repeatable")
+    add("--width", action="append", type=whole(1), help="of the filters, instead of the tables' own; repeatable")
     add("--shape", action="append", metavar="NAME=VALUE,...", help="with one --op: these sizes only; repeatable")
     add(
-        "--arch", action="append", type=_capability, metavar="SM",
+        "--arch", action="append", type=capability, metavar="SM",
         help="90 or sm_90; repeatable; those of this machine's GPUs unless said otherwise",
     )  # fmt: skip
-    add("--jobs", type=_positive, help=f"kernels at a time; a processor each, but {MOST_JOBS}, unless said otherwise")
+    add("--jobs", type=whole(1), help=f"kernels at a time; a processor each, but {MOST_JOBS}, unless said otherwise")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -88,7 +88,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     root = cache.folder()
     for arch in targets:
         try:
-            cache.check_writable(root / arch)
+            for folder in (root, root / arch):
+                cache.check_writable(folder)
+        except cache.Untrusted as error:
+            raise CannotRun(
+                f"the kernel cache {root} is not used where other users could change it: "
+                f"{error.filename}: {error.strerror}. {cache.remedy(error)}"
+            ) from None
         except OSError as error:
             raise CannotRun(
                 f"the kernel cache {root} cannot be written ({error}): set CUCONV_CACHE_DIR to a folder that can be"
@@ -102,18 +108,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
     seconds = time.perf_counter() - start
     rows = [_row(kernel, archs[capability], each, root) for (kernel, capability), each in found]
     return _tell(sorted(rows, key=lambda row: (row["arch"], row["file"], row["kernel"])), seconds, root, console)
-
-
-def _capability(text: str) -> int:
-    if not (match := re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)", text)):
-        raise argparse.ArgumentTypeError(f"got {text!r}; wanted a compute capability such as 90 or sm_90")
-    return int(match[1] + match[2])
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; wanted a whole number of at least 1")
-    return int(text)
 
 
 def _present() -> list[int]:
@@ -151,9 +145,8 @@ def _shaped(options: argparse.Namespace, dtype: str) -> Iterator[Workload]:
     (function,) = options.op
     for shape in options.shape:
         for sizes in _widths(options, function):
-            # What the shape itself says comes last, and counts.
-            given = {"dtype": dtype, **sizes}
-            yield parse(function, ",".join([*(f"{name}={value}" for name, value in given.items()), shape]))
+            # A dtype or width in the shape itself takes the place of the option's.
+            yield parse(function, shape, dtype=dtype, **sizes)
 
 
 def _widths(options: argparse.Namespace, function: str) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""What the device code declares and the host must know: argument structs and the integer constants of Traits.
+"""What the device code declares and the host must know: argument structs, the integer constants of Traits, and limits.
 
-The host reads both from the source that NVRTC compiles, so that neither is written down twice.
+The host reads them from the source that NVRTC compiles, so that none is written down twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ SCALARS = {"int": "i4", "unsigned": "u4", "index_t": "i8", "float": "f4"}
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 _DATA_MEMBER = re.compile(r"(?P<type>(?:const )?\w+(?P<pointer>\s*\*)?)\s*\b(?P<name>\w+)(?:\[(?P<count>[\w* ]+)\])?")
-_CONSTANT = re.compile(r"(?:static|inline) constexpr int (\w+) = (\d+);")
+_MEMBER_CONSTANT = re.compile(r"static constexpr int (\w+) = (\d+);")
+_GLOBAL_CONSTANT = re.compile(r"inline constexpr int (\w+) = (\d+);")
 
 
 class Field(NamedTuple):
@@ -48,12 +49,12 @@ def argument_struct(source: Source, unit: str, name: str) -> tuple[Field, ...]:
 
 def constants(source: Source, unit: str, name: str) -> Mapping[str, int]:
     """The literal `static constexpr int` members of a struct that `unit` itself declares."""
-    return {constant: int(value) for constant, value in _CONSTANT.findall(_body(_code(source, unit), name))}
+    return {constant: int(value) for constant, value in _MEMBER_CONSTANT.findall(_body(_code(source, unit), name))}
 
 
 def constant(source: Source, file: str, name: str) -> int:
     """The value of a literal `inline constexpr int` of a header."""
-    return int(dict(_CONSTANT.findall(_code(source, file)))[name])
+    return int(dict(_GLOBAL_CONSTANT.findall(_code(source, file)))[name])
 
 
 def _code(source: Source, file: str) -> str:
@@ -86,15 +87,21 @@ def _data_members(code: str, name: str) -> Iterator[re.Match[str]]:
         yield match
 
 
-def _length(code: str, product: str) -> int:
-    """The value of a product of literal numbers and of constants that the code declares, as in `4 * kMaxRanges`."""
-    constants = dict(_CONSTANT.findall(code))
-    return prod(int(constants.get(factor, factor)) for factor in map(str.strip, product.split("*")))
+def _length(code: str, product: str) -> int | None:
+    """The value of a product of literal numbers and of constants that the code declares, as in `4 * kMaxRanges`.
+
+    None where a factor is neither.
+    """
+    constants = dict(_GLOBAL_CONSTANT.findall(code))
+    factors = [constants.get(factor, factor) for factor in map(str.strip, product.split("*"))]
+    return prod(map(int, factors)) if all(map(str.isdecimal, factors)) else None
 
 
 def _fields(code: str, name: str) -> Iterator[Field]:
     for match in _data_members(code, name):
         kind, count = match["type"].strip(), _length(code, match["count"] or "1")
+        if count is None:
+            raise DeclarationError(f"struct {name}: the host cannot read the member {match[0]!r}")
         if match["pointer"]:
             yield Field(match["name"], "", count)
         elif kind in SCALARS:

@@ -1,4 +1,4 @@
-"""Arrays that are shapes and nothing else: what a call would launch, found out without a GPU and without memory."""
+"""Arrays without memory: they tell what a call would launch, without a GPU."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _made = itertools.count()
 
 
 def _address() -> int:
-    """Further from the last ones than any array is long, so that no two of a call are taken to overlap."""
+    """An address further from the last ones than any array is long, so that no two arrays of a call overlap."""
     return 2**60 + next(_made) % 2**18 * 2**44
 
 
 @dataclass(frozen=True, eq=False)
 class AbstractArray:
-    """An array on a GPU as far as its shape, strides (in elements) and dtype go; it begins `offset` elements from an
-    aligned address.
+    """The shape, strides (in elements) and dtype of an array on a GPU that begins `offset` elements behind an aligned
+    address.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class AbstractArray:
 
     @property
     def pointer(self) -> int:
-        """Where it would begin."""
+        """The address of the first element."""
         return self.address + self.offset * self.dtype.itemsize
 
 
@@ -72,7 +72,7 @@ class AbstractFamily(PlainFamily):
 
 
 class _Recorder:
-    """In the place of a loaded kernel: notes what would be launched."""
+    """A stand-in for a loaded kernel that records launches."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -87,9 +87,9 @@ arrays.register(AbstractArray, AbstractFamily)
 
 
 def launches_of(function: Callable[..., Any], **arguments: Any) -> tuple[Launch, ...]:
-    """What a call with these arguments, its arrays AbstractArrays, would launch, in order.
+    """The launches of a call with these arguments, in order, where its arrays are AbstractArrays.
 
-    The checks of the call are made, so it raises what the call would.
+    The call is checked, so this raises what the call would.
     """
     launched: list[Launch] = []
     token = _launched.set(launched)

@@ -1,4 +1,4 @@
-"""The activations in NumPy and float64, as every reference takes them."""
+"""The activations in NumPy and float64, for the references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 SOFTPLUS_IS_LINEAR = 20.0
-"""Above this softplus(v) is v."""
+"""Argument above which softplus(v) is v."""
 
 
 def softplus(v: Array) -> Array:
@@ -19,11 +19,11 @@ def softplus(v: Array) -> Array:
 
 
 def sigmoid(v: Array) -> Array:
-    """1 / (1 + exp(-v)), for large negative v too."""
+    """1 / (1 + exp(-v)), without overflow for large negative v."""
     z = np.exp(-np.abs(v))
     return np.where(v >= 0, 1.0, z) / (1.0 + z)
 
 
 def silu(v: Array) -> Array:
-    """v / (1 + exp(-v)), for large negative v too."""
+    """v / (1 + exp(-v)), without overflow for large negative v."""
     return v * sigmoid(v)

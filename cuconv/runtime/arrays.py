@@ -1,6 +1,6 @@
 """Arrays of any library as an address and a layout, and new arrays of the caller's kind.
 
-A family is one kind of array: NumPy, CuPy or torch; what else speaks DLPack comes in through `dlpack`. CuPy is imported
+A family of arrays is one library's: NumPy, CuPy or torch; others come in by DLPack through `dlpack`. CuPy is imported
 when the first of its arrays comes, torch never: a torch tensor can only come from a program that has imported it.
 """
 
@@ -19,15 +19,16 @@ from cuconv.runtime.errors import message
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, stored
 
 Facts = tuple[Any, ...]
-"""What a family knows an array by, cheaper to get than a Layout and as good a key: shape, strides, dtype, device and
-address modulo ALIGNMENT, in the family's own terms."""
+"""Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own terms: as good a key as a
+Layout, and cheaper to get."""
 
 
 def _getenv() -> Callable[[bytes], bytes | None]:
-    """How a variable of the environment is looked up at every call.
+    """A quick look-up of an environment variable, for every call.
 
-    os.environ raises and catches two exceptions for one that is not set, 0.5 us instead of 0.1. What is set or deleted
-    there a POSIX C library knows, too, and no thread does so meanwhile: a PyDLL keeps the interpreter's lock.
+    os.environ raises and catches two exceptions for a variable that is not set, which takes 0.5 us instead of 0.1. A
+    POSIX C library sees what os.environ sets or deletes, and no thread does so meanwhile: a PyDLL keeps the
+    interpreter's lock.
     """
     if os.name != "posix":
         return lambda name: os.environ.get(name.decode(), "").encode()
@@ -40,49 +41,49 @@ _environment = _getenv()
 
 
 class Family:
-    """One kind of array."""
+    """The arrays of one library."""
 
     name = ""
     stream: Callable[[int], int]
     """The raw handle of the caller's current stream on a device."""
 
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
-        """Addresses and facts of a call's arrays, 0 and None for one that is absent.
+        """Addresses and facts of a call's arrays, 0 and None for an absent one.
 
-        TypeError for an array of another family, ValueError for one that cannot take part. All at once and not one by
-        one: this is on the path of every call.
+        TypeError for an array of another family, ValueError for one that cannot take part. One call inspects all
+        arrays, because this is on the path of every call.
         """
         raise NotImplementedError
 
     def layout(self, argument: str, facts: Facts) -> Layout:
-        """The layout that facts stand for; ValueError when elements are not aligned to their own size."""
+        """The layout for these facts; ValueError when elements are not aligned to their own size."""
         raise NotImplementedError
 
     def _reject(self, argument: str, array: Any) -> NoReturn:
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        """A new array on `like`'s device that lies as a `dense` layout says, and its address; None: `like`'s dtype."""
+        """A new array on the device of `like` with a `dense` layout, and its address; `like` has the default dtype."""
         raise NotImplementedError
 
     def keep_if_captured(self, array: Any, device: int) -> None:
-        """Keep an array that only launches know when a graph that may repeat them for ever is being captured."""
+        """Keep an array that only the launches use while a graph is captured: the graph may repeat them at any time."""
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
-        """The array's contents, which waits for the device."""
+        """A copy of the array's contents; waits for the device."""
         raise NotImplementedError
 
     def checks_contents(self) -> bool:
-        """Whether the user wants index arrays read back and checked."""
+        """Whether CUCONV_CHECK asks for index arrays to be read back and checked."""
         return _environment(b"CUCONV_CHECK") not in (None, b"", b"0")
 
     def load(self, kernel: Any, device: int) -> Any:
-        """A kernel, ready to be launched."""
+        """A kernel that is ready to be launched."""
         return kernel.load(device)
 
 
 class PlainFamily(Family):
-    """Arrays that know their shapes, strides and dtypes as attributes."""
+    """Arrays that have their shapes, strides and dtypes as attributes."""
 
     def _place(self, array: Any) -> tuple[int, int]:
         """The array's address and device."""
@@ -106,7 +107,7 @@ class PlainFamily(Family):
 
 
 class ByteStrideFamily(PlainFamily):
-    """NumPy and CuPy count strides in bytes."""
+    """Arrays with strides in bytes: those of NumPy and CuPy."""
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset = facts
@@ -163,7 +164,7 @@ class CupyFamily(ByteStrideFamily):
         return array, array.data.ptr
 
     def keep_if_captured(self, array: Any, device: int) -> None:
-        # torch has a pool for every graph, CuPy one for all that anybody takes memory from.
+        # torch has a memory pool for every graph; the one of CuPy would hand the memory out again.
         if self._current_stream(device).is_capturing():
             self._captured.append(array)
 
@@ -185,7 +186,7 @@ class TorchFamily(Family):
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
         self._torch_dtypes = {dtype: of_torch for of_torch, dtype in self._dtypes.items()}
         self._is_grad_enabled = torch.is_grad_enabled
-        # torch.cuda.current_stream builds an object, 6 us instead of 0.05.
+        # torch.cuda.current_stream builds an object and takes 6 us instead of 0.05.
         self.stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
             lambda device: torch.cuda.current_stream(device).cuda_stream
         )
@@ -248,12 +249,12 @@ def _singleton(family: type[Family]) -> Family:
 
 
 def register(kind: type, family: type[Family]) -> None:
-    """Make a type's objects arrays of a family."""
+    """Take the objects of a type as arrays of a family."""
     _family_of_type[kind] = _singleton(family)
 
 
 def family(array: Any) -> Family | None:
-    """The family of an array, None when it must come in through `dlpack.imported`."""
+    """The family of an array; None when it must come in through `dlpack.imported`."""
     kind = type(array)
     if kind not in _family_of_type:
         if isinstance(array, np.ndarray):
@@ -269,6 +270,6 @@ def family(array: Any) -> Family | None:
 
 
 def describe(array: Any) -> str:
-    """What an argument is, for an error."""
+    """An argument's kind as an error names it."""
     known = family(array)
     return f"a {type(array).__name__}" if known is None else f"a {known.name} array"

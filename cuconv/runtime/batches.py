@@ -1,4 +1,4 @@
-"""Lengths of packed sequences, by specifications that are short enough for a command line."""
+"""Lengths of packed sequences, from a specification that is short enough for a command line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 
 def lengths(spec: str) -> list[int]:
-    """The lengths that a specification names, in order.
+    """The lengths of a specification, in order.
 
-    "5+0+3x1" stands for sequences of 5, 0, 1, 1 and 1 tokens, "9in100" for nine random ones of 100 tokens in all.
+    "5+0+3x1" stands for sequences of 5, 0, 1, 1 and 1 tokens, "9in100" for nine random lengths that add up to 100.
     """
     return [length for term in spec.split("+") for length in _term(term)]
 
@@ -19,7 +19,7 @@ def _term(term: str) -> list[int]:
     try:
         if "in" in term:
             count, total = map(int, term.split("in"))
-            # Seeded by the term: the same lengths everywhere and every time.
+            # The term is the seed: a specification stands for the same lengths on every machine.
             cuts = np.random.default_rng(zlib.crc32(term.encode())).integers(0, total + 1, count - 1)
             return [int(n) for n in np.diff(np.sort(np.array([0, *cuts, total])))]
         times, _, length = term.rpartition("x")

@@ -1,7 +1,7 @@
 """The path of every call: inspect → look up, or check and plan → allocate → launch, or the reference, or DLPack.
 
-A family describes each of its public functions as an Operation: the names of its arrays, and functions that check, plan
-and compute. Nothing else in the package knows how a call travels.
+An operator family describes each of its public functions as an Operation: the names of its arrays, and functions that
+check, plan and compute. This module alone knows the path of a call.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import HOST, Layout, View
 
 MAX_APART = 512
-"""Sets of addresses that a prepared call remembers as not overlapping: a few for every layer of a model."""
+"""Most sets of addresses that a prepared call remembers as not overlapping: a few for every layer of a model."""
 
 MAX_PREPARED = 4096
-"""Prepared calls that an operation remembers."""
+"""Most prepared calls that an operation remembers."""
 
 SCRATCH = "scratch"
-"""The pointer of a kernel to memory that a plan asks for."""
+"""The name of a kernel's pointer to memory that a plan asks for."""
 
 Layouts = Mapping[str, Layout | None]
-"""The layouts of a call's arrays by argument, None for one that is absent."""
+"""The layouts of a call's arrays by argument, None for an absent array."""
 
 Arrays = Mapping[str, Any]
-"""The arrays of a call by argument, None for one that is absent."""
+"""The arrays of a call by argument, None for an absent array."""
 
 
 class Launch(NamedTuple):
@@ -51,11 +51,11 @@ class Launch(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a call launches, in order: nothing where there is nothing to compute."""
+    """The launches of a call, in order; none where there is nothing to compute."""
 
     launches: tuple[Launch, ...] = ()
     scratch: int = 0
-    """Bytes of device memory that the launches leave results to each other in."""
+    """Bytes of device memory in which the launches leave results for each other."""
 
 
 Operands = TypeVar("Operands")
@@ -63,16 +63,16 @@ Operands = TypeVar("Operands")
 
 @dataclass(frozen=True)
 class Checked(Generic[Operands]):
-    """A call that has passed its family's checks."""
+    """A call that has passed its operator's checks."""
 
     operands: Operands
-    """All that plans and references need to know."""
+    """Layouts and options as plans and references take them."""
     outputs: Layouts
-    """The layouts of the results by argument, given or to be made; None for one that is not wanted."""
+    """The layouts of the results by argument, given or to be made; None for a result that is not wanted."""
     updated: tuple[str, ...] = ()
     """Arguments that are read and written; absent ones may be named, too."""
     in_place: tuple[str, str] | None = None
-    """An output and the input that it may be: the same memory, laid out alike."""
+    """An output and an input that may be the same memory, laid out alike."""
 
 
 class New(NamedTuple):
@@ -81,14 +81,14 @@ class New(NamedTuple):
     number: int
     """The argument's place in the call."""
     like: int
-    """The place of an array of the caller's kind, of the same dtype if there is one."""
+    """The place of an array of the caller's kind, and of the result's dtype if there is one."""
     layout: Layout
     dtype: DType | None
-    """The result's dtype, None where `like` has it."""
+    """The result's dtype; None where `like` has the same."""
 
 
 class Call(Generic[Operands]):
-    """What is known of a call from its arrays' facts, and so the same for every later call with these facts."""
+    """A checked and planned call. It follows from the facts of the arrays, so later calls with equal facts reuse it."""
 
     def __init__(
         self,
@@ -129,18 +129,18 @@ class Call(Generic[Operands]):
         self._apart: set[tuple[int, ...]] = set()
 
     def check_overlap(self, pointers: Sequence[int]) -> None:
-        """ValueError when an array that is written shares memory with another argument."""
+        """Raise ValueError when an array that is written shares memory with another argument."""
         if not self._written or (key := tuple(pointers)) in self._apart:
             return
         self._check_apart(pointers)
-        # Forgotten all at once, for programs whose arrays are always elsewhere.
+        # The set is emptied as a whole, for programs that always pass arrays at new addresses.
         if len(self._apart) == MAX_APART:
             self._apart.clear()
         self._apart.add(key)
 
     def _check_apart(self, pointers: Sequence[int]) -> None:
         if len(self._written) > 1:
-            # That no two arrays meet at all is quicker seen than that each of several meets no other.
+            # It is quicker to see that no two arrays meet at all than to compare each written one with all others.
             begins = sorted(map(add, pointers, self._begins))
             if all(map(le, sorted(map(add, pointers, self._ends)), begins[1:])):
                 return
@@ -149,7 +149,7 @@ class Call(Generic[Operands]):
             begin += pointers[number]
             end += pointers[number]
             for other, (other_begin, other_end) in enumerate(self._spans):
-                # Bounds first: they rule out nearly everything at the cost of two comparisons.
+                # Bounds come first: two comparisons rule out nearly all pairs.
                 if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != number:
                     if (number, other) == self._in_place and pointers[number] == pointers[other]:
                         continue
@@ -205,7 +205,7 @@ def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> list[
 
 
 class Operation(Generic[Operands]):
-    """A public function: what its arrays are called, and how a call is checked, planned and computed."""
+    """A public function: the names of its arrays, and how a call is checked, planned and computed."""
 
     def __init__(
         self,
@@ -218,17 +218,17 @@ class Operation(Generic[Operands]):
         contents: Callable[[Operands, Callable[[str], Any]], None] | None = None,
         leader: str = "",
     ) -> None:
-        """The functions that a family gives.
+        """Take the functions of an operator family.
 
         Args:
-            inputs: all arguments that are arrays, but results, in the order in which they are given.
+            inputs: all arguments that are arrays except results, in the order in which they are given.
             outputs: the arguments for results, unless every call names its own.
-            check: of the arguments' Layouts by name and the options; raises for what does not fit.
-            plan: pure: what to launch for a checked call.
-            reference: of the operands and all NumPy Arrays by name; writes the results and what is updated.
-            contents: of the operands and a function that reads an array back by name, None for one that is absent;
+            check: takes the arguments' Layouts by name, and the options; raises for an argument that does not fit.
+            plan: takes the operands; returns the launches. A pure function.
+            reference: takes the operands and all NumPy Arrays by name; writes the results and the updated arrays.
+            contents: takes the operands and a function that reads an array back by name (None for an absent one);
                 raises for contents that cannot be right. It is called under CUCONV_CHECK=1.
-            leader: the array that says of which kind and on which device all are; the first when empty.
+            leader: the array that determines the kind and the device of all; the first when empty.
         """
         self._inputs = inputs
         self._outputs = outputs
@@ -244,11 +244,11 @@ class Operation(Generic[Operands]):
     def __call__(
         self, given: tuple[Any, ...], options: tuple[Any, ...] = (), outputs: tuple[str, ...] | None = None
     ) -> list[Any]:
-        """The results, None for one that is not wanted.
+        """Run a call; returns its results, None for each that is not wanted.
 
         Args:
             given: the arrays in the order of inputs and outputs.
-            options: all else that decides how a call is checked and computed, hashable, as `check` takes it.
+            options: the other arguments of `check`, hashable.
             outputs: the names of the results where they differ from call to call.
         """
         arguments = self._arguments if outputs is None else self._inputs + outputs
@@ -271,10 +271,10 @@ class Operation(Generic[Operands]):
         return results
 
     def _prepared(self, key: tuple[Any, ...], facts: list[Facts | None]) -> Call[Operands]:
-        """The call with these options on arrays with these facts, remembered.
+        """The prepared call with these options on arrays with these facts.
 
-        The last one stands in front of the others: to compare facts takes half as long as to hash them, and one call is
-        mostly like the one before, a model's layers being alike.
+        The last call is tried first: comparing facts takes half as long as hashing them, and the layers of a model make
+        equal calls one after another.
         """
         last = self._last
         if last is not None and last[1] == facts and last[0] == key:
@@ -286,7 +286,7 @@ class Operation(Generic[Operands]):
     def _prepare(
         self, family: Family, outputs: tuple[str, ...] | None, options: tuple[Any, ...], *facts: Facts | None
     ) -> Call[Operands]:
-        """Check the arguments and decide how to run them; raises before anything is launched or written."""
+        """Check and plan a call; raises before anything is launched or written."""
         arguments = self._arguments if outputs is None else self._inputs + outputs
         layouts = [
             None if fact is None else family.layout(argument, fact)
@@ -314,7 +314,7 @@ class Operation(Generic[Operands]):
     def _through_dlpack(
         self, arguments: tuple[str, ...], given: tuple[Any, ...], options: tuple[Any, ...], outputs: Any
     ) -> list[Any]:
-        """The same call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
+        """Run a call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
         imported = dlpack.imported(arguments, given, arguments[self._leader])
         results = self(imported, options, outputs)
         return dlpack.exported(results, given[len(self._inputs) :], like=given[self._leader])

@@ -1,4 +1,4 @@
-"""Checks of arguments, on layouts alone: nothing is launched or written before all have passed."""
+"""Checks of arguments. All have passed before anything is launched or written."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def choice(argument: str, got: object, wanted: Sequence[object]) -> None:
 
 
 def activation(got: object) -> None:
-    """A name of an activation, or None."""
+    """A value is the name of an activation, or None."""
     choice("activation", got, (None, "silu", "swish"))
 
 
 def taps(weight: Layout | None, bias: Layout | None, dim: int, widths: range) -> None:
-    """A filter of (dim, width) with one of these widths, and its bias."""
+    """weight and bias are a filter of (dim, width), with one of these widths."""
     if weight is None:
         raise TypeError(message("weight", "None", "an array (dim, width)"))
     rank("weight", weight.shape, "dim, width")
@@ -112,7 +112,7 @@ def disjoint(argument: str, written: View, other_argument: str, other: View) -> 
 
 
 class _Ghost:
-    """Offers NumPy an array at an address that is never read: only its bounds are reasoned about."""
+    """An array for NumPy at an address that is never read: NumPy only compares its bounds."""
 
     def __init__(self, interface: dict[str, Any]) -> None:
         self.__array_interface__ = interface
@@ -134,8 +134,8 @@ def _ghost(view: View) -> Any:
 
 
 def integer(argument: str, got: object) -> None:
-    """A value is an integer that a kernel can take."""
-    # The type first, for this is on the path of every call.
+    """A value is an integer of 64 bits."""
+    # The exact type is tested first, because this is on the path of every call.
     if type(got) is not int and (isinstance(got, bool) or not isinstance(got, int | np.integer)):
         raise TypeError(message(argument, repr(got), "an int"))
     if not -(2**63) <= got < 2**63:
@@ -150,7 +150,7 @@ def natural(argument: str, got: object) -> None:
 
 
 def not_negative(argument: str, got: object) -> None:
-    """A value is a number, zero or more, and finite."""
+    """A value is a finite number of at least 0."""
     if not isinstance(got, int | float | np.number) or isinstance(got, bool):
         raise TypeError(message(argument, repr(got), "a number"))
     if not 0.0 <= got < math.inf:
@@ -164,7 +164,7 @@ def sequence(argument: str, got: object) -> None:
 
 
 def total(argument: str, parts: Sequence[int], wanted: int, axis: str) -> None:
-    """Numbers add up."""
+    """Parts of an axis add up to its length."""
     if sum(parts) != wanted:
         raise ValueError(message(argument, f"{tuple(parts)}, in all {sum(parts)}", f"{wanted} in all ({axis})"))
 
@@ -187,7 +187,7 @@ def inside(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
 
 
 def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
-    """Slots are inside the pool, and nobody's twice."""
+    """Slots are inside the pool, and no two sequences share one."""
     inside(argument, got, count)
     used, times = np.unique(got, return_counts=True)
     if (twice := used[times > 1]).size:
@@ -195,7 +195,7 @@ def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
 
 
 def rows(argument: str, got: np.ndarray[Any, Any], count: int, pad_slot_id: int) -> None:
-    """Rows are inside the buffer, and nobody's twice: pad_slot_id, too, unless it is outside and so is no row."""
+    """Rows are inside the buffer, and no two sequences share one. A pad_slot_id outside the buffer is not a row."""
     slots(argument, got[(got != pad_slot_id) | (0 <= pad_slot_id < count)], count)
 
 
@@ -206,7 +206,7 @@ def not_read_by_others(
     read: np.ndarray[Any, Any],
     readers: np.ndarray[Any, Any],
 ) -> None:
-    """A slot that one sequence writes is not what another one starts from: which comes first is not defined."""
+    """No sequence starts from a slot that another one writes: the order of the two would not be defined."""
     writer = dict(zip(written.tolist(), writers.tolist(), strict=True))
     for slot, reader in zip(read.tolist(), readers.tolist(), strict=True):
         if writer.get(slot, reader) != reader:

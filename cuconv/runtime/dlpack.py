@@ -14,7 +14,10 @@ WANTED = "a NumPy array, a CuPy array, a torch CUDA tensor or an object with __d
 
 
 def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tuple[Any, ...]:
-    """CuPy or, on the CPU, NumPy arrays over the memory of another library's; None where none is, but of the needed."""
+    """CuPy arrays, NumPy ones on the CPU, over the memory of other libraries' arrays.
+
+    None stays None, except for the argument `needed`, for which it raises TypeError.
+    """
     return tuple(
         None if array is None and argument != needed else _import(argument, array)
         for argument, array in zip(arguments, given, strict=True)
@@ -33,7 +36,7 @@ def _import(argument: str, array: Any) -> Any:
 
 
 def exported(results: Sequence[Any], targets: Sequence[Any], like: Any) -> list[Any]:
-    """Results as arrays of `like`'s library, where the array API standard says how; given targets stay as they are."""
+    """Results as arrays of the library of `like` if it follows the array API standard; given targets are returned."""
     return [
         _export(result, like) if target is None else target for result, target in zip(results, targets, strict=True)
     ]

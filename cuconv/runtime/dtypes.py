@@ -1,4 +1,4 @@
-"""The dtype table: which element types kernels read and write, and what each language calls them."""
+"""The dtype table: the element types that kernels read and write, and their names in each language."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""One wording for every argument error: which argument, what came, what is wanted."""
+"""The wording of all argument errors: the argument, the value given, and the value wanted."""
 
 from collections.abc import Iterable
 

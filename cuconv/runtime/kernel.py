@@ -1,4 +1,4 @@
-"""One CUDA kernel on the host: the specialisation as a value, its parameters' layout, loading and launching."""
+"""One CUDA kernel on the host: the specialisation as a value, the layout of its arguments, loading and launching."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from cuconv.runtime.dtypes import DType
 from cuconv.runtime.launch import WARP_SIZE, LaunchConfig
 
 MAX_ARGUMENT_BYTES = 4096
-"""What a launch passes by value at most (CUDA programming guide, function parameters)."""
+"""Most bytes of a launch's arguments (CUDA programming guide, function parameters)."""
 
 
 class Params:
-    """The layout of a kernel's argument struct: pointers first, then numbers known from shapes alone.
+    """The layout of a kernel's argument struct: pointers first, then numbers that follow from layouts and options.
 
-    A number is (name, NumPy code[, count]); every one is aligned to its own size, as in C++.
+    A number is (name, NumPy code[, count]) and aligned to its own size, as in C++.
     """
 
     def __init__(self, pointers: tuple[str, ...], *numbers: tuple[str, str] | tuple[str, str, int]) -> None:
@@ -40,7 +40,7 @@ class Params:
             raise TypeError(f"the numbers of {self.dtype.names} are not aligned behind the pointers")
         formats = (f"={n}Q{8 * (len(pointers) - n)}x{self.numbers.itemsize}s" for n in range(len(pointers) + 1))
         self.packing = tuple(map(struct.Struct, formats))
-        """How pointers and the numbers' bytes are packed, by the count of pointers given; further ones are null."""
+        """The packing of pointers and the numbers' bytes, by how many pointers are given; further ones are null."""
 
     @classmethod
     def declared(cls, fields: Sequence[structs.Field]) -> Params:
@@ -56,7 +56,7 @@ class Params:
         return cls(tuple(pointers), *shapes)
 
     def pack_numbers(self, **values: Any) -> bytes:
-        """The bytes behind the pointers; every field must be given."""
+        """The bytes behind the pointers, from values for every field."""
         record = np.zeros((), self.numbers)
         for name in self.numbers.names or ():
             record[name] = values.pop(name)
@@ -106,13 +106,13 @@ def _warps(cls: type[Kernel]) -> int:
 
 
 class Declared:
-    """What a kernel class is called in the device code, and what that declares for it."""
+    """The names of a kernel class in the device code, and the facts that the device code declares for it."""
 
     # Without annotations: a dataclass would ask for their values as defaults while the class is being made.
     unit = PerClass(_unit)
-    """The kernel's name in C++ but for "_kernel": CausalConv1dFwd's is causal_conv1d_fwd."""
+    """The kernel's name in C++ without "_kernel": causal_conv1d_fwd for CausalConv1dFwd."""
     file = PerClass(_file)
-    """The kernel's file in cuda_src, in a folder of the name of the class's own package."""
+    """The kernel's file in cuda_src, in a folder with the name of the class's own package."""
     params = PerClass(_params)
     """The layout of `struct <class>Params` in that file."""
     constants = PerClass(_constants)
@@ -125,11 +125,11 @@ class Declared:
 
 @dataclass(frozen=True)
 class Kernel(Declared):
-    """Base of all kernels. A subclass's fields are the template parameters of its .cu, in order."""
+    """Base of all kernels. The fields of a subclass are the template parameters of its .cu, in order."""
 
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
-        """Every specialisation that an op may ask for."""
+        """Every specialisation that a plan may ask for."""
         raise NotImplementedError
 
     @property
@@ -143,7 +143,7 @@ class Kernel(Declared):
         return LaunchConfig((blocks, 1, 1), (self.threads, 1, 1), shared_mem)
 
     def load(self, device: int) -> LoadedKernel:
-        """This kernel on a device, compiled if need be; remembered for the life of the process."""
+        """This kernel on a device, compiled if need be, and kept for the life of the process."""
         return _load(self, device)
 
 
@@ -167,7 +167,7 @@ def _load(kernel: Kernel, device: int) -> LoadedKernel:
         except Exception:
             if artifact.path.exists():
                 raise
-        # Another process has cleared the cache in between.
+        # Another process has cleared the cache between build and load.
         return _loaded(kernel, build(kernel.file, kernel.expression, capability), device)
 
 
@@ -178,8 +178,8 @@ def _loaded(kernel: Kernel, artifact: Artifact, device: int) -> LoadedKernel:
     return LoadedKernel(module, module.get_function(artifact.symbol).kernel.ptr, device, kernel.params)
 
 
-class _Slot:
-    """Where a thread puts the argument struct of its current launch; the driver copies it before it returns."""
+class _Buffer:
+    """Memory for the argument struct of a thread's current launch; the driver copies it before it returns."""
 
     def __init__(self) -> None:
         self.bytes = bytearray(MAX_ARGUMENT_BYTES)
@@ -190,10 +190,10 @@ class _Slot:
 
 
 class _Thread(threading.local):
-    """What a thread has of its own, as one attribute: to look one up takes longer than a plain object's."""
+    """Each thread's own state, in a single attribute: looking one up takes longer than on a plain object."""
 
     def __init__(self) -> None:
-        self.slot = _Slot()
+        self.buffer = _Buffer()
 
 
 _thread = _Thread()
@@ -204,7 +204,7 @@ Enqueue = Callable[[Sequence[int], int], None]
 
 
 class LoadedKernel:
-    """A device function. Keeps its module alive, which the bare pointer would not."""
+    """A device function. It keeps its module alive, which the bare pointer would not."""
 
     def __init__(self, module: Any, pointer: int, device: int, params: Params) -> None:
         from cupy.cuda import runtime
@@ -214,26 +214,26 @@ class LoadedKernel:
         self._pointer = pointer
         self._device = device
         self._packing = params.packing
-        # The driver's own launch: CuPy's goes through a description of every argument, 8 us instead of 2.
+        # The driver's own launch takes 2 us; CuPy's goes through a description of every argument and takes 8.
         self._launch = driver.launchKernel
         self._get_device = runtime.getDevice
         self._set_device = runtime.setDevice
 
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
-        """What enqueues this function again and again, with packed numbers; pointers that are left out are null."""
-        # All that it needs is found now: this is on the path of every call.
+        """A function that enqueues launches with this configuration and packed numbers; missing pointers are null."""
+        # Attributes are looked up here once: `enqueue` is on the path of every call.
         launch = partial(self._launch, self._pointer, *config.flat)
         packing, own_device, get_device = self._packing, self._device, self._get_device
 
         def enqueue(pointers: Sequence[int], stream: int) -> None:
-            slot = _thread.slot
-            packing[len(pointers)].pack_into(slot.bytes, 0, *pointers, numbers)
+            buffer = _thread.buffer
+            packing[len(pointers)].pack_into(buffer.bytes, 0, *pointers, numbers)
             device = get_device()
             # A CUDA runtime call makes a thread's context current by itself; the driver's launch does not.
-            if device != own_device or own_device not in slot.bound_devices:
+            if device != own_device or own_device not in buffer.bound_devices:
                 self._set_device(own_device)
-                slot.bound_devices.add(own_device)
-            launch(stream, slot.pointers, 0)
+                buffer.bound_devices.add(own_device)
+            launch(stream, buffer.pointers, 0)
             if device != own_device:
                 self._set_device(device)
 

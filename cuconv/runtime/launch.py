@@ -1,4 +1,4 @@
-"""Launch configurations as values, and the arithmetic that makes them. Pure numbers: no GPU, no arrays."""
+"""Launch configurations as values, and the arithmetic behind them, without a GPU or arrays."""
 
 from dataclasses import dataclass
 
@@ -6,18 +6,18 @@ from cuconv.runtime.dtypes import DType
 
 WARP_SIZE = 32
 MAX_VECTOR_BYTES = 16
-"""The widest memory access of a thread."""
+"""Bytes of a thread's widest memory access."""
 
 MAX_GRID = 2**31 - 1
-"""Blocks along the first grid axis (CUDA programming guide, technical specifications)."""
+"""Most blocks along the first grid axis (CUDA programming guide, technical specifications)."""
 
 MAX_DIVIDEND = 2**31 - 1
-"""The largest index that the kernels' fast division takes."""
+"""The largest index that the fast division of kernels takes."""
 
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """What a launch needs besides its arguments: grid and block in threads, dynamic shared memory in bytes."""
+    """A grid in blocks, a block in threads, and dynamic shared memory in bytes."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -29,12 +29,12 @@ class LaunchConfig:
 
     @property
     def flat(self) -> tuple[int, int, int, int, int, int, int]:
-        """Grid, block and shared memory as the driver's launch takes them."""
+        """Grid, block and shared memory in the order of the driver's launch."""
         return (*self.grid, *self.block, self.shared_mem)
 
     @property
     def threads(self) -> int:
-        """Threads of the whole launch."""
+        """Number of threads of the launch."""
         gx, gy, gz = self.grid
         bx, by, bz = self.block
         return gx * gy * gz * bx * by * bz
@@ -55,14 +55,15 @@ def fast_div(divisor: int) -> tuple[int, int, int]:
 
 
 def vectors(dtype: DType) -> list[int]:
-    """The elements that an access of a dtype may have, the scalar fallback first."""
+    """The numbers of elements that an access to a dtype may have, the scalar fallback first."""
     return [vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= MAX_VECTOR_BYTES]
 
 
 def widest_vector(itemsize: int, *quantities: int, limit: int = MAX_VECTOR_BYTES) -> int:
-    """The most elements an access may have so that every quantity, in elements, is a multiple of it: a power of two.
+    """Elements of the widest access, a power of two, that every quantity is a multiple of.
 
-    A quantity is whatever must be aligned: an offset from an aligned address, a stride, a size.
+    A quantity is a number of elements that must be aligned: an offset from an aligned address, a stride, a size. The
+    access has at most `limit` bytes.
     """
     vec = limit // itemsize
     while vec > 1 and any(quantity % vec for quantity in quantities):

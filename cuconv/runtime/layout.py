@@ -83,7 +83,7 @@ def index_numbers(**arrays: Layout | None) -> dict[str, object]:
 
 
 class View(NamedTuple):
-    """An array's first address and its layout."""
+    """The address of an array's first element, and the array's layout."""
 
     pointer: int
     layout: Layout

@@ -106,8 +106,8 @@ def _check(given: Layouts, delta_softplus: bool, return_last_state: bool) -> Che
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     u, delta, A, B, C, D, z, delta_bias, initial_state, out, last_state, chunk_states = arrays.values()
-    softplus, chunk = o.inputs.delta_softplus, chunk_tokens()
-    result = reference.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, softplus, initial_state, chunk)
+    softplus = o.inputs.delta_softplus
+    result = reference.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, softplus, initial_state)
     out[...] = result.out.astype(out.dtype)
     if last_state is not None:
         last_state[...] = result.last_state

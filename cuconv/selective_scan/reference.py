@@ -1,45 +1,33 @@
-"""The selective scan of Mamba, over whole rows and over packed sequences."""
+"""The selective scans in NumPy and float64, and the errors that float32 arithmetic may make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from cuconv.runtime.activation import silu, softplus
-
-Array = np.ndarray[Any, Any]
+from cuconv.runtime.launch import ceil_div
+from cuconv.runtime.state_space import HALF_ULP, Array, TokenInputs
+from cuconv.selective_scan.kernels import MAX_TOKENS, chunk_tokens
 
 BLOCK_ELEMENTS = 2**20
-"""Of the largest arrays that a scan has at a time."""
+"""Elements of the largest arrays that a scan allocates at a time."""
 
 
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """Consecutive tokens, in float64: arrays of (tokens, batch, dim), those that every state has of (…, d_state)."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Steps(TokenInputs):
+    """Consecutive tokens: x, dt and z are (tokens, batch, dim); B and C broadcast to (tokens, batch, dim, d_state)."""
 
     begin: int
-    u: Array
-    biased_dt: Array
-    dt: Array
-    decay: Array
-    B: Array
-    C: Array
-    z: Array | None
-
-    @property
-    def added(self) -> Array:
-        """What is added to the states."""
-        products: Array = (self.dt * self.u)[..., None] * self.B
-        return products
+    """The number of the first one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """One call with its arguments as a user gives them."""
+    """One call with the arguments of the public function, but the initial state."""
 
     u: Array
     delta: Array
@@ -53,11 +41,19 @@ class Scan:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a state: (batch, dim, d_state)."""
+        """The shape of a state: (batch, dim, d_state)."""
         return (*self.u.shape[:2], self.A.shape[1])
 
+    def sequence(self, begin: int, end: int) -> Scan:
+        """A sequence of a call on packed ones, as a batch of one row."""
+        tokens = (None if array is None else array[None, ..., begin:end] for array in (self.u, self.delta, self.z))
+        u, delta, z = tokens
+        assert u is not None and delta is not None
+        B, C = (matrix[None, ..., begin:end] for matrix in (self.B, self.C))
+        return replace(self, u=u, delta=delta, B=B, C=C, z=z)
+
     def blocks(self, *borders: int) -> Iterator[Steps]:
-        """All tokens, so many at a time as fit, and none on both sides of a multiple of the borders."""
+        """All tokens, as many at a time as BLOCK_ELEMENTS allows, none on both sides of a multiple of the borders."""
         tokens = max(1, BLOCK_ELEMENTS // max(1, int(np.prod(self.shape))))
         seqlen = self.u.shape[2]
         cuts = {cut for step in (tokens, *borders) for cut in range(0, seqlen, step)} | {seqlen}
@@ -65,13 +61,19 @@ class Scan:
             yield self.steps(begin, end)
 
     def steps(self, begin: int, end: int) -> Steps:
-        """Some tokens."""
-        u, delta = _by_token(self.u, begin, end), _by_token(self.delta, begin, end)
-        biased = delta if self.delta_bias is None else delta + self.delta_bias.astype(np.float64)
-        dt = softplus(biased) if self.delta_softplus else biased
-        B, C = (self._matrix(matrix, begin, end) for matrix in (self.B, self.C))
-        z = None if self.z is None else _by_token(self.z, begin, end)
-        return Steps(begin, u, biased, dt, np.exp(dt[..., None] * self.A.astype(np.float64)), B, C, z)
+        """The tokens `begin` to `end` - 1."""
+        delta = _by_token(self.delta, begin, end)
+        return Steps(
+            begin=begin,
+            x=_by_token(self.u, begin, end),
+            biased_dt=delta if self.delta_bias is None else delta + self.delta_bias.astype(np.float64),
+            A=self.A.astype(np.float64),
+            B=self._matrix(self.B, begin, end),
+            C=self._matrix(self.C, begin, end),
+            D=None if self.D is None else self.D.astype(np.float64),
+            z=None if self.z is None else _by_token(self.z, begin, end),
+            dt_softplus=self.delta_softplus,
+        )
 
     def _matrix(self, matrix: Array, begin: int, end: int) -> Array:
         """B or C, (tokens or 1, batch or 1, dim or 1, d_state)."""
@@ -81,16 +83,9 @@ class Scan:
         rows = grouped[..., begin:end].astype(np.float64).transpose(3, 0, 1, 2)
         return rows if rows.shape[2] == 1 else np.repeat(rows, self.u.shape[1] // rows.shape[2], axis=2)
 
-    def results(self, steps: Steps, states: Array) -> Array:
-        """The outputs of some tokens from the states after them, (tokens, batch, dim)."""
-        y: Array = (states * steps.C).sum(axis=-1)
-        if self.D is not None:
-            y = y + self.D.astype(np.float64) * steps.u
-        return y if steps.z is None else y * silu(steps.z)
-
 
 def recurrence(decay: Array, added: Array, before: Array) -> Array:
-    """The states after every token, out of the state before the first."""
+    """The states after every token, from the state before the first."""
     states = np.empty(np.broadcast_shapes(decay.shape, added.shape))
     state = before
     for t in range(len(states)):
@@ -119,19 +114,19 @@ def selective_scan_fn(
     delta_bias: Array | None = None,
     delta_softplus: bool = False,
     initial_state: Array | None = None,
-    chunk: int = 256,
 ) -> Results:
-    """The results of rows, and the states before chunks of so many tokens."""
+    """The results of whole rows, and their states before every chunk and at the end."""
+    chunk = chunk_tokens()
     scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     batch, dim, d_state = scan.shape
     state = np.zeros(scan.shape) if initial_state is None else initial_state.astype(np.float64)
     out = np.empty(u.shape)
-    chunk_states = np.empty((batch, -(-u.shape[2] // chunk), dim, d_state))
+    chunk_states = np.empty((batch, ceil_div(u.shape[2], chunk), dim, d_state))
     for steps in scan.blocks(chunk):
         if steps.begin % chunk == 0:
             chunk_states[:, steps.begin // chunk] = state
         states = recurrence(steps.decay, steps.added, state)
-        out[..., steps.begin : steps.begin + len(states)] = scan.results(steps, states).transpose(1, 2, 0)
+        out[..., steps.begin : steps.begin + len(states)] = steps.out(states).transpose(1, 2, 0)
         state = states[-1]
     return Results(out, state, chunk_states)
 
@@ -142,7 +137,7 @@ class LiveSequence(NamedTuple):
     begin: int
     end: int
     slot: int | None
-    """Of the pool, where the state after it is stored."""
+    """The slot of the pool that the state after it goes to; None without a pool."""
     initial_state: Array | None
     """(1, dim, d_state), float64."""
 
@@ -155,7 +150,7 @@ def live_sequences(
     has_initial_state: Array | None,
     pad_slot_id: int,
 ) -> Iterator[LiveSequence]:
-    """Those that are not empty and whose slot, if there is a pool, is one of it."""
+    """The sequences that are not empty and, if there is a pool, have a slot of it."""
     starts = [0, total] if query_start_loc is None else [int(start) for start in query_start_loc]
     for i, (begin, end) in enumerate(pairwise(starts)):
         slot, initial = None, None
@@ -186,14 +181,13 @@ def selective_scan_varlen_fn(
     pad_slot_id: int = -1,
 ) -> tuple[Array, dict[int, Array]]:
     """The results of packed sequences, and the new states by slot, both in float64."""
+    packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     out, states = np.zeros(u.shape), {}
     indices = (query_start_loc, cache_indices, has_initial_state)
     for sequence in live_sequences(u.shape[1], ssm_states, *indices, pad_slot_id):
-        tokens = slice(sequence.begin, sequence.end)
-        cut = [None if array is None else array[None, ..., tokens] for array in (u, delta, B, C, z)]
-        rows = Scan(cut[0], cut[1], A, cut[2], cut[3], D, cut[4], delta_bias, delta_softplus)  # type: ignore[arg-type]
+        rows = packed.sequence(sequence.begin, sequence.end)
         result = selective_scan_fn(**vars(rows), initial_state=sequence.initial_state)
-        out[:, tokens] = result.out[0]
+        out[:, sequence.begin : sequence.end] = result.out[0]
         if sequence.slot is not None:
             states[sequence.slot] = result.last_state[0]
     return out, states
@@ -202,3 +196,111 @@ def selective_scan_varlen_fn(
 def _by_token(array: Array, begin: int, end: int) -> Array:
     tokens: Array = array[..., begin:end].astype(np.float64).transpose(2, 0, 1)
     return tokens
+
+
+SECOND_ORDER = 1.1
+"""Products of errors: over 2**18 tokens each decay is off by less than 2**-21 of itself, all of them together by less
+than an eighth, and so is what they carry on."""
+
+
+def _row_errors(scan: Scan, before: Array, segment_tokens: int, summed_tokens: int) -> Results:
+    """The errors of rows that begin with these states.
+
+    Rows may be cut into segments of `segment_tokens`, the state behind which takes the exponential of the sum of dt
+    over `summed_tokens`. States are bounded by their size without any cancellation: the state that a segment by itself
+    leaves, and that which the segments before it leave, are parts of that.
+    """
+    batch, dim, d_state = scan.shape
+    chunk, seqlen = chunk_tokens(), scan.u.shape[2]
+    out = np.empty(scan.u.shape)
+    chunk_states = np.zeros((batch, ceil_div(seqlen, chunk), dim, d_state))
+    size, error = np.abs(before), np.zeros(scan.shape)
+    begin_size, dt_sum = size, np.zeros(scan.shape[:2])
+    for signed in scan.blocks(segment_tokens, chunk):
+        steps, end = signed.magnitudes(), signed.begin + len(signed.x)
+        if steps.begin and steps.begin % segment_tokens == 0:
+            # The sum of dt rounds with every token, and the exponent feels that.
+            exponent = dt_sum[..., None] * scan.A
+            error = error + begin_size * np.exp(exponent) * np.abs(exponent) * (summed_tokens * HALF_ULP)
+            begin_size, dt_sum = size, np.zeros(scan.shape[:2])
+        if steps.begin % chunk == 0:
+            chunk_states[:, steps.begin // chunk] = error
+        dt_sum = dt_sum + steps.dt.sum(axis=0)
+        sizes = recurrence(steps.decay, np.abs(steps.added), size)
+        own = steps.state_error(np.concatenate([size[None], sizes[:-1]]), sizes, 0.0)
+        errors = recurrence(steps.decay, own, error)
+        out[..., steps.begin : end] = steps.out_error(sizes, errors).transpose(1, 2, 0)
+        size, error = sizes[-1], errors[-1]
+    return Results(SECOND_ORDER * out, SECOND_ORDER * error, SECOND_ORDER * chunk_states)
+
+
+def _dense_errors(
+    u: Array,
+    delta: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None = None,
+    z: Array | None = None,
+    delta_bias: Array | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    *,
+    initial_state: Array | None = None,
+    segment_tokens: int = 0,
+    **_: Array,
+) -> dict[str, Array]:
+    """The errors of a call on rows that are cut into segments of `segment_tokens`, into any segments when that is 0."""
+    scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    before = np.zeros(scan.shape) if initial_state is None else initial_state.astype(np.float64)
+    summed_tokens = segment_tokens
+    if not segment_tokens:
+        # Any segments: a border at every chunk, with sums over as many tokens as a segment of two can have.
+        segment_tokens, chunks = chunk_tokens(), ceil_div(u.shape[2], chunk_tokens())
+        summed_tokens = ceil_div(chunks, 2) * segment_tokens if u.shape[2] >= 2 * segment_tokens else 0
+    return dict(
+        zip(
+            ("out", "last_state_out", "chunk_states_out"),
+            _row_errors(scan, before, segment_tokens, summed_tokens),
+            strict=True,
+        )
+    )
+
+
+def _packed_errors(
+    u: Array,
+    ssm_states: Array | None,
+    delta: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None = None,
+    z: Array | None = None,
+    delta_bias: Array | None = None,
+    delta_softplus: bool = False,
+    query_start_loc: Array | None = None,
+    cache_indices: Array | None = None,
+    has_initial_state: Array | None = None,
+    pad_slot_id: int = -1,
+) -> dict[str, Array]:
+    """The errors of a call on packed sequences; those of padding, and of states that stay, are zero."""
+    packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    errors = {"out": np.zeros(u.shape)}
+    if ssm_states is not None:
+        errors["ssm_states"] = np.zeros(ssm_states.shape)
+    indices = (query_start_loc, cache_indices, has_initial_state)
+    for sequence in live_sequences(u.shape[1], ssm_states, *indices, pad_slot_id):
+        rows = packed.sequence(sequence.begin, sequence.end)
+        before = np.zeros(rows.shape) if sequence.initial_state is None else sequence.initial_state
+        found = _row_errors(rows, before, MAX_TOKENS, 0)
+        errors["out"][:, sequence.begin : sequence.end] = found.out[0]
+        if sequence.slot is not None:
+            errors["ssm_states"][sequence.slot] = found.last_state[0]
+    return errors
+
+
+ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
+    "selective_scan_fn": _dense_errors,
+    "selective_scan_varlen_fn": _packed_errors,
+}
+"""By public function: its arguments but outputs give the absolute errors of results in float32, by name."""

@@ -1,8 +1,8 @@
-"""Tokens of a selective state space model, one after the other."""
+"""The selective state update in NumPy and float64, and the errors that float32 arithmetic may make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -10,74 +10,34 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from cuconv.runtime.activation import silu, softplus
+from cuconv.runtime.state_space import Array, TokenInputs
 from cuconv.selective_state_update.rounding import random_numbers, round_stochastically
 
-Array = np.ndarray[Any, Any]
 
-
-@dataclass(frozen=True, eq=False)
-class Token:
-    """One token of one sequence, in float64; x, dt, z and the result are (nheads, headdim)."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Token(TokenInputs):
+    """One token of one sequence: x, dt, z and the result are (nheads, headdim), B and C (nheads, 1, d_state)."""
 
     sequence: int
     number: int
-    """Among the tokens of its sequence."""
+    """Its number among the tokens of its sequence."""
     place: tuple[int, ...]
     """Its index in x: (token,) or (batch, token)."""
     slot: int | None
-    """Of the pool, where the state after it is stored."""
+    """The slot of the pool that the state after it goes to."""
     row: int | None
-    """Of the buffer for intermediate states."""
-
+    """The row of the buffer for intermediate states that the state after it goes to."""
     before: Array
     """The state before it, (nheads, headdim, d_state)."""
-    x: Array
-    biased_dt: Array
-    """dt + dt_bias."""
-    A: Array
-    B: Array
-    """(nheads, 1, d_state), as C."""
-    C: Array
-    D: Array | None
-    z: Array | None
-    dt_softplus: bool
-
-    @cached_property
-    def dt(self) -> Array:
-        """The length of the step."""
-        return softplus(self.biased_dt) if self.dt_softplus else self.biased_dt
-
-    @cached_property
-    def decay(self) -> Array:
-        """What the state is multiplied by."""
-        exponentials: Array = np.exp(self.dt[..., None] * self.A)
-        return exponentials
-
-    @cached_property
-    def added(self) -> Array:
-        """What is added to the state."""
-        return self.dt[..., None] * self.B * self.x[..., None]
 
     @cached_property
     def after(self) -> Array:
         """The state after it."""
         return self.before * self.decay + self.added
 
-    @cached_property
-    def y(self) -> Array:
-        """The result before it is gated."""
-        read: Array = (self.after * self.C).sum(axis=-1)
-        return read if self.D is None else read + self.D * self.x
-
-    @cached_property
-    def out(self) -> Array:
-        """The result."""
-        return self.y if self.z is None else self.y * silu(self.z)
-
 
 class Results(NamedTuple):
-    """What a call leaves: out in float64, copies of the other two in their dtypes."""
+    """What a call writes: out in float64, copies of the other two in their dtypes."""
 
     out: Array
     state: Array
@@ -86,7 +46,7 @@ class Results(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SelectiveStateUpdate:
-    """One call with its arguments as a user gives them."""
+    """One call with the arguments of the public function."""
 
     state: Array
     x: Array
@@ -116,7 +76,7 @@ class SelectiveStateUpdate:
         return heads, headdim, d_state
 
     def places(self) -> Iterator[Sequence[tuple[int, ...]]]:
-        """For every sequence the indices of its tokens in x."""
+        """The indices in x of the tokens of every sequence."""
         count = self.x.shape[0]
         if self.cu_seqlens is not None:
             starts = [min(max(int(start), 0), count) for start in self.cu_seqlens]
@@ -127,7 +87,7 @@ class SelectiveStateUpdate:
             yield from ([(i,)] for i in range(count))
 
     def tokens(self) -> Iterator[Token]:
-        """Those of sequences that have a state, in order; each starts from the unrounded state before it."""
+        """The tokens of sequences that have a state, in order; each follows the unrounded state before it."""
         heads, headdim, d_state = self.inner
         rows = (heads, headdim)
         groups = self.B.shape[-2] if self.state.ndim == 4 else 1
@@ -160,8 +120,15 @@ class SelectiveStateUpdate:
                 yield token
                 state = token.after
 
+    def errors(self) -> Iterator[tuple[Token, Array]]:
+        """Every token, and the error that the state after it may have: it grows from token to token."""
+        error: Any = 0.0
+        for token in self.tokens():
+            error = token.state_error(token.before, token.after, error if token.number else 0.0)
+            yield token, error
+
     def source(self, sequence: int) -> int | None:
-        """The slot that a sequence starts from."""
+        """The slot that a sequence starts from; None when it has none."""
         if self.state_batch_indices is None:
             slot = sequence
         elif self.num_accepted_tokens is None:
@@ -174,7 +141,7 @@ class SelectiveStateUpdate:
         return self._slot(slot)
 
     def target(self, sequence: int, number: int, source: int, is_last: bool) -> int | None:
-        """The slot that the state after a token goes to."""
+        """The slot that the state after a token goes to; None when it is not stored."""
         targets = self.dst_state_batch_indices
         if targets is None and self.num_accepted_tokens is not None:
             targets = self.state_batch_indices
@@ -187,7 +154,7 @@ class SelectiveStateUpdate:
         return source if targets is None else self._slot(targets[sequence])
 
     def row(self, sequence: int, number: int, source: int) -> int | None:
-        """The row of the buffer that the state after a token goes to."""
+        """The row of the buffer that the state after a token goes to; None when it is not stored."""
         buffer, rows = self.intermediate_states_buffer, self.intermediate_state_indices
         if buffer is None or number >= buffer.shape[1]:
             return None
@@ -207,13 +174,13 @@ class SelectiveStateUpdate:
         return round_stochastically(values, random.reshape(values.shape), self.state.dtype)
 
     def results(self) -> Results:
-        """What the call leaves; what is too large is infinite, as on a GPU, and not worth a warning."""
+        """What the call writes; values that are too large are infinite, as on a GPU, without a warning."""
         out = np.zeros(self.x.shape)
         pool, buffer = self.state.copy(), self.intermediate_states_buffer
         buffer = None if buffer is None else buffer.copy()
         with np.errstate(over="ignore", invalid="ignore"):
             for token in self.tokens():
-                out[token.place] = token.out.reshape(out[token.place].shape)
+                out[token.place] = token.out(token.after).reshape(out[token.place].shape)
                 if token.slot is not None:
                     pool[token.slot] = self.rounded(token, token.after).reshape(pool.shape[1:])
                 if token.row is not None and buffer is not None:
@@ -222,8 +189,27 @@ class SelectiveStateUpdate:
 
 
 def selective_state_update(*arguments: Any, **named: Any) -> Results:
-    """What a call of the function of this name leaves."""
+    """What a call of the public function of this name writes."""
     return SelectiveStateUpdate(*arguments, **named).results()
+
+
+def _errors(**arguments: Any) -> dict[str, Array]:
+    """The errors of out, and of states before they are rounded; those of states that stay are zero."""
+    call = SelectiveStateUpdate(**arguments)
+    found = {"out": np.zeros(call.x.shape), "state": np.zeros(call.state.shape)}
+    if call.intermediate_states_buffer is not None:
+        found["intermediate_states_buffer"] = np.zeros(call.intermediate_states_buffer.shape)
+    for token, error in call.errors():
+        found["out"][token.place] = token.out_error(token.after, error).reshape(call.x.shape[len(token.place) :])
+        if token.slot is not None:
+            found["state"][token.slot] = error.reshape(call.state.shape[1:])
+        if token.row is not None:
+            found["intermediate_states_buffer"][token.row, token.number] = error.reshape(call.state.shape[1:])
+    return found
+
+
+ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {"selective_state_update": _errors}
+"""By public function: its arguments but outputs give the absolute errors of results in float32, by name."""
 
 
 @overload

@@ -171,8 +171,8 @@ def _check(
         seed=seed,
         philox_rounds=philox_rounds,
     )
-    written = ("state", "intermediate_states_buffer")[disable_state_update:]
-    return Checked(operands, {"out": out}, updated=written, in_place=("out", "x"))
+    updated = ("intermediate_states_buffer", "state")[: 2 - disable_state_update]
+    return Checked(operands, {"out": out}, updated=updated, in_place=("out", "x"))
 
 
 def _check_tokens(given: Layouts, rows: list[int]) -> list[int]:

@@ -1,18 +1,17 @@
-// Packed sequences by how many tokens they have: runs of neighbours, of which the short ones are taken, and the long
-// ones among them all.
+// Packed sequences by length: runs of neighbouring sequences, for their short ones, and the search for long ones.
 #pragma once
 
 #include "common/sequences.cuh"
 #include "common/warp.cuh"
 
 // `count` consecutive sequences from `first` on, fewer than a warp has lanes: each lane knows one of them, and all
-// warps know the same. What precedes the first sequence and what follows the last count, too.
+// warps know the same. The padding before the first sequence and behind the last counts as sequences, too.
 struct SequenceRun {
     int first;
-    int begin;  // of the lane's sequence
+    int begin;  // of the lane's sequence, as end and slot
     int end;
     int slot;
-    unsigned past;  // those that go on from their states, a bit each
+    unsigned past;  // a bit for each sequence that goes on from its state
 
     template <typename Operands>
     __device__ __forceinline__ SequenceRun(const Operands& p, int first_, int count) : first(first_) {
@@ -24,7 +23,7 @@ struct SequenceRun {
         end = lane_id() < count ? next : begin;
     }
 
-    // Those of more than `few` and at most `most` tokens, a bit each.
+    // The sequences of more than `few` and at most `most` tokens, a bit each.
     __device__ __forceinline__ unsigned between(int few, int most) const {
         const int tokens = end - begin;
         return lanes_where(tokens > few && tokens <= most);
@@ -36,8 +35,8 @@ struct SequenceRun {
     __device__ __forceinline__ bool has_past_of(int i) const { return (past >> i & 1) != 0; }
 };
 
-// The number of a sequence from `from` on of more than `short_tokens` tokens, with `skipped` such ones before it; one
-// that there is not if there are no more. All lanes get the same.
+// The number of a long sequence, of more than `short_tokens` tokens: from `from` on, behind `skipped` other long ones;
+// a number greater than `sequences` if there are no more. All lanes get the same.
 template <typename Operands>
 __device__ __forceinline__ int find_long(const Operands& p, int from, int skipped, int short_tokens) {
     constexpr int kAtOnce = 4;
@@ -62,8 +61,8 @@ __device__ __forceinline__ int find_long(const Operands& p, int from, int skippe
     return p.sequences + 1;
 }
 
-// Calls take(number) for the long sequences of a block that has the one with so many before it: for that one, and when
-// there may be more of them than blocks at a time for every so-many-th further.
+// Visits the long sequences of a block: calls take(number) for the one behind `before` other long ones and, when there
+// may be more of them than `long_at_a_time`, for those behind `before + long_at_a_time`, … others.
 template <typename Operands, typename Take>
 __device__ __forceinline__ void each_long(const Operands& p, int before, Take take) {
     int number = find_long(p, -1, before, p.short_tokens);

@@ -40,8 +40,8 @@ struct ScanShape {
     static_assert((kLanes & (kLanes - 1)) == 0 && kLanes <= kWarpSize, "a group of lanes is part of a warp");
 };
 
-// One channel of a sequence, in the lanes of a group. All lanes of a warp walk the same tokens; those behind the last
-// channel go along on its inputs and store nothing.
+// One channel of a sequence, in the lanes of a group. All lanes of a warp walk the same tokens; lanes beyond the last
+// channel repeat that one's work and store nothing.
 template <typename Shape, typename Operands>
 struct ChannelScan {
     using T = typename Shape::input_t;
@@ -60,23 +60,23 @@ struct ChannelScan {
     };
 
     const Operands& p;
-    int lane;  // of the group
-    int own;   // the first of its tokens in a tile
+    int lane;  // its number in the group
+    int own;   // the first token of a tile that this lane loads
     int channel;
     bool is_idle;
-    const T* u;  // of its tokens in the tile at token 0, as delta, z and out
+    const T* u;  // at this lane's tokens in the tile at token 0, as delta, z and out
     const T* delta;
     const T* z;
     T* out;
-    const T* B;  // of its first state, as C
+    const T* B;  // at this lane's first state, as C
     const T* C;
     float h[kStates];
     float rate[kStates];  // A / log(2)
-    float b[kStates];     // constant B
+    float b[kStates];     // B, if constant
     float c[kStates];
     float D;
     float bias;
-    float steps;  // the sum of its tokens' dt
+    float steps;  // the sum of dt over the tokens that this lane loads
     Matrix<Shape::kBVec> b_tokens[Shape::kIsAhead ? kStates : 1];
     Matrix<Shape::kCVec> c_tokens[Shape::kIsAhead ? kStates : 1];
 
@@ -128,7 +128,7 @@ struct ChannelScan {
         bias = raw_bias.to_float(p.delta_bias_is_float32);
     }
 
-    // The number of a state of this lane, and whether there is such a state.
+    // The number of state s of this lane, and whether the channel has it.
     __device__ __forceinline__ int number(int s) const { return s * Shape::kLanes + lane; }
     __device__ __forceinline__ bool is_state(int s) const { return number(s) < p.d_state; }
 
@@ -196,7 +196,7 @@ struct ChannelScan {
         to_c.clear();
     }
 
-    // Of a tile for one state. A state that there is not keeps the zeros that were there.
+    // Loads B and C of a tile for one state. A state that the channel does not have keeps its zeros.
     template <bool kIsEdge>
     __device__ __forceinline__ void load_matrices(int s, int tile, int begin, int end, Matrix<Shape::kBVec>& to_b,
                                                   Matrix<Shape::kCVec>& to_c) const {
@@ -209,7 +209,7 @@ struct ChannelScan {
         if (Shape::kCVec > 0 && kIsEdge) to_c.load_edge(C + c_at, p.C_stride[3], begin - tile, end - tile);
     }
 
-    // Takes a tile. Those of B and C, which the members hold, make room for the tile's ahead as soon as they are used.
+    // Scans a tile. B and C that were loaded ahead make room for those of tile `ahead` as soon as they are used.
     template <bool kHasOutput, bool kIsEdge>
     __device__ __forceinline__ void advance(const Inputs& inputs, int tile, int begin, int end, int ahead) {
         float dt[kTokens], dt_u[kTokens];
@@ -239,8 +239,8 @@ struct ChannelScan {
         if (kHasOutput) finish<kIsEdge>(inputs, tile, begin, end, y);
     }
 
-    // Every lane gets dt and dt * u of all tokens of the tile, and computes its own ones'. Where there is no token dt
-    // is zero, which leaves states as they are.
+    // Every lane computes dt and dt * u of its own tokens and gets those of all tokens of the tile. Outside `begin` to
+    // `end` - 1 dt is zero, which leaves states as they are.
     template <bool kIsEdge>
     __device__ __forceinline__ void share_steps(const Inputs& inputs, int begin, int end, float (&dt)[kTokens],
                                                 float (&dt_u)[kTokens]) {
@@ -260,7 +260,7 @@ struct ChannelScan {
         }
     }
 
-    // Sums up over the lanes, applies D and z, and stores.
+    // Sums results up over the lanes, applies D and z, and stores.
     template <bool kIsEdge>
     __device__ __forceinline__ void finish(const Inputs& inputs, int tile, int begin, int end, float (&y)[kTokens]) {
         sum_parts_over_lanes<Shape::kLanes>(y);

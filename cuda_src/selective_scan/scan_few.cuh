@@ -1,5 +1,5 @@
 // The recurrence of a selective scan through sequences of few tokens, one token after another: the states of a channel
-// are in consecutive lanes, as vectors, and those of the next sequence are on their way while this one's are used.
+// are in consecutive lanes, as vectors, and those of the next sequence are loaded while this one's are used.
 #pragma once
 
 #include "common/activation.cuh"
@@ -25,8 +25,8 @@ struct FewShape {
     static constexpr bool kIsPossible = 2 * kLanes * kStates <= kWarpSize;
 };
 
-// The channels of a warp, all of one group of channels. What is behind the last channel goes along on its inputs and
-// stores nothing.
+// The channels of a warp, all of one group of channels. Lanes beyond the last channel repeat that one's work and store
+// nothing.
 template <typename Shape>
 struct FewScan {
     using T = typename Shape::input_t;
@@ -38,7 +38,7 @@ struct FewScan {
     static constexpr int kVec = Shape::kVec;
     using StateVec = PackedVec<State, kStates>;
 
-    // Of as many tokens as an access has, as they are in memory.
+    // The inputs of kVec tokens, as they are in memory; `matrices` is an element of B or C.
     struct Inputs {
         Vec<T, kVec> u;
         Vec<T, kVec> delta;
@@ -47,12 +47,12 @@ struct FewScan {
     };
 
     const SelectiveScanVarlenOperands& p;
-    int n;            // the first of its states
-    int row_channel;  // of its first row; the next is kGroups further
-    int behind;       // further than all of its rows that there are
-    bool is_idle;     // its own channel is behind the last one
-    bool has_matrix;  // it has an element of B or C
-    const T* u;       // of its own channel at token 0, as delta, z and out
+    int n;            // the first state of the lane
+    int row_channel;  // the channel of its first row of states; the next row's is kGroups further
+    int behind;       // rows r with r * kGroups < behind exist
+    bool is_idle;     // the lane's own channel does not exist
+    bool has_matrix;  // the lane loads an element of B or C
+    const T* u;       // its own channel at token 0, as delta, z and out
     const T* delta;
     const T* z;
     T* out;
@@ -74,7 +74,8 @@ struct FewScan {
         delta = static_cast<const T*>(p.delta) + channel * p.delta_stride[1];
         z = static_cast<const T*>(p.z) + channel * p.z_stride[1];
         out = static_cast<T*>(p.out) + channel * p.out_stride[1];
-        // Groups of lanes have the first element of every lane's part of B, the second, ..., and so of C.
+        // The first kLanes lanes load element 0 of every lane's states of B, the next element 1, …, and then those of
+        // C.
         const int number = lane_id() / kLanes, state = n + number % kStates;
         const bool is_B = number < kStates;
         has_matrix = number < 2 * kStates && state < p.d_state;
@@ -97,7 +98,7 @@ struct FewScan {
         bias = raw_bias.to_float(p.delta_bias_is_float32);
     }
 
-    // Takes those of the run's sequences that have a bit in `todo`.
+    // Scans the sequences of the run that have a bit in `todo`.
     __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo) {
         int now = lowest(todo);
         StateVec raw[kRows];
@@ -122,7 +123,7 @@ struct FewScan {
             for (int t = begin; t < end; ++t) {
                 const int following = (t + 1 < end ? t + 1 : next_begin) / kVec * kVec;
                 Inputs ahead = inputs;
-                // Several tokens take too many registers to have the next ones, too.
+                // Several tokens take too many registers to hold the next ones, too.
                 if (kVec == 1) load(ahead, following);
                 const float result = advance(inputs, t - first, h);
                 if (!is_idle)
@@ -137,7 +138,7 @@ struct FewScan {
     }
 
  private:
-    // Elements of rows; zero where there is no such row or element.
+    // Loads elements of rows; zeros where there is no such row or element.
     template <Memory kMemory, typename Element>
     __device__ __forceinline__ void load_rows(const Element* first, const index_t* stride, int is_vectors,
                                               PackedVec<Element, kStates> (&to)[kRows]) const {
@@ -162,7 +163,7 @@ struct FewScan {
         }
     }
 
-    // Before a sequence of the run.
+    // Loads the states before sequence i of the run.
     __device__ __forceinline__ void load_states(const SequenceRun& run, int i, StateVec (&raw)[kRows]) const {
         if (run.has_past_of(i)) {
             const State* const slot = static_cast<const State*>(p.ssm_states) + run.slot_of(i) * p.ssm_states_stride[0];
@@ -194,7 +195,7 @@ struct FewScan {
         }
     }
 
-    // Unsigned: a stride times what is not negative takes half the instructions.
+    // Loads kVec tokens from t on. Unsigned, because a stride times a signed number takes twice the instructions.
     __device__ __forceinline__ void load(Inputs& to, unsigned t) const {
         const int there = p.total - static_cast<int>(t);
         load(to.u, u, t, p.u_stride[2], there);
@@ -215,7 +216,7 @@ struct FewScan {
         }
     }
 
-    // Takes a token, the number of which is that among the inputs; gives the result of the own channel.
+    // Advances all rows by token `number` of the inputs and returns the result of the lane's own channel.
     __device__ __forceinline__ float advance(const Inputs& inputs, int number, float (&h)[kRows][kStates]) const {
         const float own_u = any_element(inputs.u, number);
         const float v = any_element(inputs.delta, number) + bias;
@@ -247,7 +248,7 @@ struct FewScan {
     }
 };
 
-// The sequences of a run that have few tokens, in the channels of a block from `first_channel` on.
+// Scans the sequences of a run that have few tokens, in the channels of a block from `first_channel` on.
 template <typename Shape>
 __device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p, const SequenceRun& run,
                                          int first_channel) {

@@ -1,4 +1,4 @@
-// A selective scan whose lanes share the tokens of a tile: what precedes and follows the walk through the states.
+// A selective scan with the tokens of a tile shared among lanes: loads, the loop over tiles, and stores.
 #pragma once
 
 #include "common/activation.cuh"
@@ -6,8 +6,8 @@
 #include "common/tokens.cuh"
 #include "selective_scan/tile_states.cuh"
 
-// One channel of a sequence, in the lanes of a group. The groups of a block walk the same tokens; those behind the last
-// channel go along on its inputs and store nothing.
+// One channel of a sequence, in the lanes of a group. The groups of a block walk the same tokens; groups beyond the
+// last channel repeat that one's work and store nothing.
 template <typename Shape, typename Operands>
 struct TileScan {
     using T = typename Shape::input_t;
@@ -17,9 +17,9 @@ struct TileScan {
     static constexpr int kParts = Shape::kParts;
     static constexpr int kAtOnce = Shape::kAtOnce;
     static constexpr int kOwn = Shape::kOwn;
-    // From a tile's start on: 2 % quicker where registers allow it, else up to 10 % slower.
+    // Loads z at a tile's start and holds it: 2 % quicker where registers allow it, else up to 10 % slower.
     static constexpr bool kHoldsZ = kAtOnce > 1;
-    // The next tile's inputs while this one is walked.
+    // Loads the next tile's inputs while this one is scanned.
     static constexpr bool kIsAhead = kTokens < 16;
     using Own = Tokens<T, kOwn, kVec>;
 
@@ -31,20 +31,20 @@ struct TileScan {
     const Operands& p;
     TileShared<Shape>& shared;
     int first_channel;  // of the block
-    int lane;           // of the group's tokens
+    int lane;           // its number among the lanes of its part
     int part;
-    int local;  // its channel of the block
+    int local;  // its channel's number in the block
     int channel;
     bool is_idle;
-    const T* u;  // of the first token it has for its own in the tile at token 0, as delta, z and out
+    const T* u;  // at the first token that this lane loads in the tile at token 0, as delta, z and out
     const T* delta;
     const T* z;
     T* out;
-    MatrixCopy<Shape> B;  // of the group of channels
+    MatrixCopy<Shape> B;  // for the block's group of channels
     MatrixCopy<Shape> C;
     float D;
     float bias;
-    float steps;  // the sum of its tokens' dt
+    float steps;  // the sum of dt over the tokens of this lane
 
     __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_)
         : p(p_),
@@ -76,9 +76,9 @@ struct TileScan {
         bias = raw_bias.to_float(p.delta_bias_is_float32);
     }
 
-    // Walks the tokens `begin` to `end` - 1; calls before_tile(token) before each tile's first, which is `begin` or a
-    // whole number of tiles behind. States are those of the block's shared memory, before and after; before_tile has to
-    // wait for all threads to see them.
+    // Walks the tokens `begin` to `end` - 1; calls before_tile(token) before each tile's first token, which is `begin`
+    // or a whole number of tiles behind it. States are in the block's shared memory, before and after; before_tile has
+    // to synchronise the threads to read them.
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk(int begin, int end, BeforeTile before_tile) {
         int tile = begin / kVec * kVec, stage = 0;
@@ -94,7 +94,7 @@ struct TileScan {
             }
             if (!kIsAhead) load_inputs(inputs, tile, begin, end);
             wait_for_copies();
-            // The matrices of this tile are there, and those of the tile before have been taken by all.
+            // The matrices of this tile have arrived, and all threads have used those of the tile before.
             __syncthreads();
             if (Shape::kStages > 1 && next < end) fetch<kHasOutput>(stage ^ 1, next, begin, end);
             const Inputs now = inputs;
@@ -110,7 +110,7 @@ struct TileScan {
         __syncthreads();
     }
 
-    // The states of the block's channels from an array of them before a walk; and to one, in or after it.
+    // Copies the states of the block's channels from an array of them before a walk; and to one, in or after it.
     template <typename State>
     __device__ __forceinline__ void load_states(const State* at, index_t channel_step, index_t step) {
         each_state([&](int c, int n) {
@@ -135,7 +135,7 @@ struct TileScan {
     }
 
  private:
-    // The states of a block, neighbouring ones by neighbouring threads; always the same by the same thread.
+    // Visits the states of a block, neighbouring ones by neighbouring threads; a state always by the same thread.
     template <typename Body>
     __device__ __forceinline__ void each_state(Body body) const {
         for (int i = static_cast<int>(threadIdx.x); i < Shape::kChannels * Shape::kStates; i += Shape::kThreads) {
@@ -149,7 +149,7 @@ struct TileScan {
 
     template <typename Pointee, typename Pointer>
     __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride, int batch) const {
-        // Opaque, or else it is computed again for every tile.
+        // Opaque, or else the address is computed again for every tile.
         return opaque(static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1] + own_offset());
     }
 
@@ -167,7 +167,7 @@ struct TileScan {
         }
     }
 
-    // Whether not all tokens of a tile are among `begin` to `end` - 1.
+    // Whether some tokens of a tile are not among `begin` to `end` - 1.
     __device__ __forceinline__ static bool is_edge(int tile, int begin, int end) {
         return tile < begin || tile + Shape::kTile > end;
     }
@@ -183,7 +183,7 @@ struct TileScan {
         }
     }
 
-    // Has B and, for outputs, C of a tile brought to a stage of shared memory.
+    // Starts the copy of B and, for outputs, C of a tile to a stage of shared memory.
     template <bool kHasOutput>
     __device__ __forceinline__ void fetch(int stage, int tile, int begin, int end) const {
         if (is_edge(tile, begin, end)) {
@@ -195,7 +195,7 @@ struct TileScan {
         }
     }
 
-    // What the lane's own tokens bring becomes what all of its tokens do.
+    // Computes dt and dt * u of the tokens that this lane loads and joins them with those of the other parts.
     template <bool kIsEdge>
     __device__ __forceinline__ void prepare(const Inputs& inputs, TileTokens<Shape>& tokens) const {
         float own_dt[kOwn], own_dt_u[kOwn];
@@ -222,7 +222,7 @@ struct TileScan {
         }
     }
 
-    // One tile, of whose tokens those from `begin` to `end` - 1 count.
+    // Scans one tile; tokens outside `begin` to `end` - 1 do not count.
     template <bool kHasOutput, bool kIsEdge>
     __device__ __forceinline__ void advance(const Inputs& inputs, int stage, int tile, int begin, int end) {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();

@@ -1,4 +1,4 @@
-// What the selective scans of packed sequences take, whose states are in a pool.
+// The arguments of selective scans of packed sequences, with their states in a pool.
 #pragma once
 
 #include "common/fastdiv.cuh"
@@ -29,23 +29,23 @@ struct SelectiveScanVarlenOperands {
     index_t A_stride[2];  // dim, n
     index_t D_stride;
     index_t delta_bias_stride;
-    FastDiv dim_blocks;  // blocks a long sequence
-    FastDiv runs;        // of short sequences; blocks of the same channels follow each other
-    FastDiv group_dim;   // channels a group
+    FastDiv dim_blocks;  // blocks per long sequence
+    FastDiv runs;        // runs of short sequences; blocks of the same channels follow each other
+    FastDiv group_dim;   // channels per group
     int sequences;
     int dim;
-    int total;  // tokens
+    int total;  // tokens, padding included
     int d_state;
     int delta_softplus;
     int D_is_float32;
     int delta_bias_is_float32;
-    int has_states;         // a pool without slots has no memory
-    int few_tokens;         // sequences of so many tokens at most are walked token by token
-    int short_tokens;       // of so many in runs of them; the others are long
-    int run_sequences;      // of a run
-    int long_at_a_time;     // of so many long sequences a block has one
-    int long_goes_on;       // and then another: there may be more
-    int states_is_vectors;  // accesses of as many states as a lane has are aligned
+    int has_states;         // whether there is a pool: one without slots has no memory
+    int few_tokens;         // sequences of at most this many tokens are walked token by token
+    int short_tokens;       // others of at most this many are scanned in runs; the rest are long
+    int run_sequences;      // sequences per run
+    int long_at_a_time;     // long sequences that have blocks at a time
+    int long_goes_on;       // whether there may be more: a block goes on to another one
+    int states_is_vectors;  // whether the states of a lane can be accessed as vectors, as A_is_vectors
     int A_is_vectors;
     int query_start_loc_is_int64;
     int cache_indices_is_int64;

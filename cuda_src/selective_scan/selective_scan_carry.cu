@@ -1,9 +1,9 @@
-// The states before every segment of a selective scan out of those behind segments that begin with zeros:
+// The states before every segment of a selective scan, from those behind segments that begin with zeros:
 // before[i + 1] = before[i] * exp(A * sum of dt) + behind[i], the second of three launches.
 //
 // Layout: scratch, in place. A thread owns one state of one channel in all segments.
 //
-// kAhead  segments that are loaded before the first of them is used
+// kAhead  segments loaded before the first of them is used
 #include "selective_scan/scan_segments.cuh"
 
 struct SelectiveScanCarryParams {

@@ -1,23 +1,22 @@
 // The recurrence of a selective scan, h = h * exp(dt * A) + dt * B * u, y = sum C * h, with the tokens of a tile spread
-// over lanes: each lane first finds where its tokens take a state that begins with zero, a scan over the lanes tells
-// which state they begin with, and then they are walked again.
+// over lanes: each lane first walks its tokens from a state of zero, a scan over the lanes gives the states that they
+// begin with, and then the tokens are walked again.
 #pragma once
 
 #include "common/warp.cuh"
 #include "selective_scan/tiles.cuh"
 
-// The tokens of a tile that a lane has: what they bring to every state, and their results.
+// A lane's tokens of a tile: dt and dt * u, and their results.
 template <typename Shape>
 struct TileTokens {
     float dt[Shape::kTokens];
     float dt_u[Shape::kTokens];
     float y[Shape::kTokens];
     float sum;   // of dt
-    int first;   // at an edge the first of the lane's own tokens that counts
-    int behind;  // and the one behind the last
+    int first;   // at an edge, the first token that counts of those that this lane loads
+    int behind;  // and the token behind the last that counts
 
-    // Whether a lane that has a tile alone need not look at the i-th vector of its tokens: all lanes of the block say
-    // the same.
+    // Whether the i-th vector of tokens can be skipped, when a lane has a tile alone: all lanes of the block agree.
     template <bool kIsEdge>
     __device__ __forceinline__ bool is_empty(int i) const {
         return kIsEdge && Shape::kGroup == 1 && ((i + 1) * Shape::kVec <= first || i * Shape::kVec >= behind);
@@ -31,7 +30,7 @@ __device__ __forceinline__ Vec<typename Shape::input_t, Shape::kVec> take(
     return load<Shape::kVec, Memory::kMutable>(from[n][i][TileShared<Shape>::column(i, lane)]);
 }
 
-// Takes the states n, n + kParts and so on, kAtOnce of them, of a channel of the block through a tile.
+// Advances kAtOnce states n, n + kParts, … of a channel of the block by the tokens of a tile.
 template <bool kHasOutput, bool kIsEdge, typename Shape>
 __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int stage, int channel, int lane, int n,
                                                TileTokens<Shape>& tokens) {
@@ -69,7 +68,7 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
         scan_over_lanes<kLanes>(whole, before, h, begins);
 #pragma unroll
         for (int s = 0; s < kAtOnce; ++s) {
-            // Everyone has read the state before: what the last lane knows depends on all of them.
+            // All lanes have read the state before: the last lane's result depends on all of them.
             if (lane == kLanes - 1) shared.state[channel][n + s * kParts] = h[s];
             h[s] = begins[s];
         }

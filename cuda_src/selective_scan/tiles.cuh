@@ -55,7 +55,7 @@ struct MatrixCopy {
 
     const T* at;  // the thread's vector of its first row, in the tile at token 0
 
-    // Opaque, or else it is computed again for every tile.
+    // Opaque, or else the address is computed again for every tile.
     __device__ __forceinline__ MatrixCopy(const T* matrix, index_t stride)
         : at(opaque(matrix + first_row() * stride + number() * kVec)) {}
 
@@ -85,7 +85,7 @@ struct MatrixCopy {
         for (unsigned round = 0; round < kRounds; ++round) {
             const unsigned n = first_row() + round * kRows;
             if (n < d_state) copy(to[n][i][TileShared<Shape>::column(i, lane)], from);
-            // Or else every round's address takes a register through the whole walk.
+            // Opaque, or else every round's address takes a register through the whole walk.
             from = opaque(from + kRows * stride);
         }
     }

@@ -106,7 +106,8 @@ def test_sizes_may_be_text() -> None:
     workload = parse("causal_conv1d_split", "sequences=3+4,width=2,parts=8,4,4,bias=0,dtype=float32")
     wanted = {"sequences": "3+4", "parts": "8,4,4", "width": 2, "dtype": "float32", "bias": False}
     assert workload.sizes == {**MAKERS["causal_conv1d_split"]().sizes, **wanted}
-    assert parse("causal_conv1d_fn", "").sizes == MAKERS["causal_conv1d_fn"]().sizes
+    other = parse("causal_conv1d_fn", "dim=64", dim=32, width=2)
+    assert other.sizes == {**MAKERS["causal_conv1d_fn"]().sizes, "dim": 64, "width": 2}
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,20 @@ its own frozen `Case` with an `id`:
     tolerances(case, arrays)  relative and absolute, by output; absent where the family's ERRORS say it all
     sample(case)              a smaller case that the oracle checks quickly, and what to cut out of every array for it
     bytes_moved(case)         the least traffic with the device's memory
+    running(case)             the context for its calls that are planned or emulated; need not be there
     RANGES                    of arrays whose random numbers are not from -1 to 1; need not be there
 """
 
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 import cuconv
 from cuconv.runtime.abstract import AbstractArray, launches_of
@@ -60,4 +64,17 @@ def launches(module: ModuleType, case: Any) -> tuple[Launch, ...]:
         name: AbstractArray(lies.shape, lies.strides, lies.dtype, lies.first)
         for name, lies in module.placements(case).items()
     }
-    return launches_of(getattr(cuconv, function_name(module)), **module.arguments(case, abstract))
+    with running(module, case):
+        return launches_of(getattr(cuconv, function_name(module)), **module.arguments(case, abstract))
+
+
+def running(module: ModuleType, case: Any) -> AbstractContextManager[Any]:
+    """The context for calls of a case that do not run on a GPU."""
+    context: AbstractContextManager[Any] = getattr(module, "running", lambda case: nullcontext())(case)
+    return context
+
+
+def numbers_of(launch: Launch) -> Any:
+    """What a launch passes behind the pointers, by name."""
+    (numbers,) = np.frombuffer(launch.numbers, launch.kernel.params.numbers)
+    return numbers

@@ -8,7 +8,7 @@ from typing import Any
 from cuconv.causal_conv1d.reference import l2norm
 from tests.causal_conv1d.channels import QKV, OfHeads
 from tests.causal_conv1d.varlen import *  # noqa: F403
-from tests.causal_conv1d.varlen import Packed, without
+from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import HEADS
 from tests.support.placement import Array
@@ -41,8 +41,6 @@ class Case(OfHeads, Packed):
         return {**super().options(), "qk_l2norm": self.l2norm, "l2norm_eps": self.eps}
 
 
-ROWS: Any = {"layout": "tokens"}
-ODD: Any = {"slots": "odd"}
 NORM: Any = {"l2norm": True}
 HALF: Any = {"weight_dtype": "float16", "bias": "float32"}
 
@@ -95,9 +93,3 @@ EDGE = tuple(
         ]
     )
 )
-
-
-BENCH = ()
-
-
-BIG = ()

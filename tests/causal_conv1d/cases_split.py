@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.causal_conv1d.channels import RANGES
 from tests.causal_conv1d.varlen import *  # noqa: F403
+from tests.causal_conv1d.varlen import ODD, ROWS, without
 from tests.causal_conv1d.varlen import Packed as Case
-from tests.causal_conv1d.varlen import without
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import PACKED
 
 FUNCTION = "causal_conv1d_split"
 OUTPUTS = RANGES
 
-ROWS: Any = {"layout": "tokens"}
-ODD: Any = {"slots": "odd"}
 
 UNIT = (
     # Borders between vectors, inside them, and several inside one.
@@ -51,7 +47,3 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = ()
-
-BIG = ()

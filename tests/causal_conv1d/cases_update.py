@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.causal_conv1d.channels import WHOLE
 from tests.causal_conv1d.update import *  # noqa: F403
+from tests.causal_conv1d.update import ACCEPTED, COLUMNS, ODD, RING, ROWS
 from tests.causal_conv1d.update import Step as Case
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
@@ -13,11 +14,6 @@ from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
 FUNCTION = "causal_conv1d_update"
 OUTPUTS = WHOLE
 
-COLUMNS: Any = {"pool": "columns"}
-ROWS: Any = {"pool": "columns_and_one"}
-ODD: Any = {"slots": "odd"}
-RING: Any = {"mode": "circular"}
-ACCEPTED: Any = {"mode": "accepted"}
 FROZEN: Any = {"frozen": True}
 
 UNIT = (

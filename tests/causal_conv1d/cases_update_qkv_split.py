@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tests.causal_conv1d.channels import QKV, OfHeads
 from tests.causal_conv1d.update import *  # noqa: F403
-from tests.causal_conv1d.update import Step
+from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS, Step
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import HEADS
 
@@ -21,11 +20,6 @@ class Case(OfHeads, Step):
 
     out: str = "dense"
 
-
-ROWS: Any = {"pool": "columns_and_one"}
-ODD: Any = {"slots": "odd"}
-RING: Any = {"mode": "circular"}
-ACCEPTED: Any = {"mode": "accepted"}
 
 UNIT = (
     # Head dims of vectors and not, borders of q, k and v inside vectors.
@@ -62,7 +56,3 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = ()
-
-BIG = ()

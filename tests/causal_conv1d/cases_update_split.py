@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.causal_conv1d.channels import RANGES
 from tests.causal_conv1d.update import *  # noqa: F403
+from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS
 from tests.causal_conv1d.update import Step as Case
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import LAYOUTS
@@ -13,10 +12,6 @@ from tests.support.layouts import LAYOUTS
 FUNCTION = "causal_conv1d_update_split"
 OUTPUTS = RANGES
 
-ROWS: Any = {"pool": "columns_and_one"}
-ODD: Any = {"slots": "odd"}
-RING: Any = {"mode": "circular"}
-ACCEPTED: Any = {"mode": "accepted"}
 
 UNIT = (
     # Borders between vectors, inside them, and several inside one.
@@ -54,7 +49,3 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = ()
-
-BIG = ()

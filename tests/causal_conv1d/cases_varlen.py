@@ -6,16 +6,14 @@ from typing import Any
 
 from tests.causal_conv1d.channels import WHOLE
 from tests.causal_conv1d.varlen import *  # noqa: F403
+from tests.causal_conv1d.varlen import ODD, ROWS, without
 from tests.causal_conv1d.varlen import Packed as Case
-from tests.causal_conv1d.varlen import without
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import OTHERS, PACKED, POOLS
 
 FUNCTION = "causal_conv1d_varlen_fn"
 OUTPUTS = WHOLE
 
-ROWS: Any = {"layout": "tokens"}
-ODD: Any = {"slots": "odd"}
 
 UNIT = (
     # Channels contiguous: more than a block's, fewer than a warp's, every access width.
@@ -114,8 +112,6 @@ EDGE = tuple(
 )
 
 _SERVED: Any = {"spare": 0, "initial": "all"}
-
-BENCH = ()
 
 
 BIG = tuple(Case(1024, f"{2**20}+{2**22 - 2**20 - 1}+9", layout=layout, **_SERVED) for layout in _BOTH)

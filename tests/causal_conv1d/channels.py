@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from cuconv.causal_conv1d.form import MAX_RANGES
 
+from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.runtime.dtypes import BY_NAME, DType
 from tests.support.placement import Array, Placement
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -11,49 +10,30 @@ import pytest
 
 import cuconv
 from cuconv.runtime.dlpack import WANTED
-from tests.support.placement import POISON
+from tests.causal_conv1d.good_calls import BATCH, DIM, GOOD, SEQLEN, WIDTH, dense
+from tests.support.bad_input import (
+    FLOATS,
+    KINDS,
+    OWN_ADDRESS,
+    TAPS,
+    Change,
+    Row,
+    alias,
+    broadcast,
+    module_of,
+    overlapping,
+    refuse,
+    snapshot,
+    value,
+    zeros,
+)
 
-BATCH, DIM, SEQLEN, WIDTH = 2, 6, 9, 4
-FLOATS = "one of float32, float16, bfloat16"
 STATES = "(2, 6, 3) (batch, dim of x, width - 1)"
-TAPS = "2 axes (dim, width)"
-OWN_MEMORY = "memory of its own"
-OWN_ADDRESS = "an address of its own for every element"
-
-Change = Callable[[Any, dict[str, Any]], dict[str, Any]]
-
-
-def good(xp: Any) -> dict[str, Any]:
-    """Arguments of a call with every array, the outputs poisoned."""
-    arguments = {
-        "x": xp.ones((BATCH, DIM, SEQLEN), np.float32),
-        "weight": xp.ones((DIM, WIDTH), np.float32),
-        "bias": xp.ones(DIM, np.float32),
-        "seq_idx": xp.zeros((BATCH, SEQLEN), np.int32),
-        "initial_states": xp.ones((BATCH, DIM, WIDTH - 1), np.float32),
-        "out": xp.empty((BATCH, DIM, SEQLEN), np.float32),
-        "final_states_out": xp.empty((BATCH, DIM, WIDTH - 1), np.float32),
-    }
-    for name in ("out", "final_states_out"):
-        arguments[name].view(np.uint8)[...] = POISON
-    return {**arguments, "return_final_states": True, "activation": "silu"}
-
-
-def zeros(name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Change:
-    return lambda xp, a: {name: xp.zeros(shape, dtype)}
-
-
-def value(name: str, given: Any) -> Change:
-    return lambda xp, a: {name: given}
 
 
 def strided(xp: Any, array: Any, strides: tuple[int, ...]) -> Any:
     """out's shape over the memory of another array, with strides in elements."""
     return xp.lib.stride_tricks.as_strided(array, (BATCH, DIM, SEQLEN), [4 * stride for stride in strides])
-
-
-def alias(written: str, of: str) -> Change:
-    return lambda xp, a: {written: a[of]}
 
 
 def parent_slices(x: Any, out: Any) -> Change:
@@ -81,12 +61,8 @@ def swapped_out(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def overlapping(argument: str, other: str) -> str:
-    return f"{argument}: got memory that overlaps {other}; wanted {OWN_MEMORY}"
-
-
 LOW = (slice(BATCH), slice(DIM), slice(SEQLEN))
-BAD: dict[str, tuple[Change, type[Exception], str]] = {
+BAD: dict[str, Row] = {
     "x-list": (value("x", [[[1.0]]]), TypeError, f"x: got a list; wanted {WANTED}"),
     "x-none": (value("x", None), TypeError, f"x: got a NoneType; wanted {WANTED}"),
     "x-rank-0": (zeros("x", ()), ValueError, "x: got shape (); wanted 3 axes (batch, dim, seqlen)"),
@@ -173,12 +149,12 @@ BAD: dict[str, tuple[Change, type[Exception], str]] = {
         f"out: got strides (54, 8, 1) for shape (2, 6, 9); wanted {OWN_ADDRESS}",
     ),
     "final_states_out-broadcast": (
-        lambda xp, a: {"final_states_out": xp.broadcast_to(a["final_states_out"][:1], (2, 6, 3))},
+        broadcast("final_states_out", 2, 6, 3),
         ValueError,
         f"final_states_out: got strides (0, 3, 1) for shape (2, 6, 3); wanted {OWN_ADDRESS}",
     ),
     "out-is-x": (alias("out", "x"), ValueError, overlapping("out", "x")),
-    "out-is-x-transposed": (swapped_out, ValueError, ""),
+    "out-is-x-transposed": (swapped_out, ValueError, overlapping("out", "x")),
     "out-one-token-on": (
         parent_slices(LOW, (slice(BATCH), slice(DIM), slice(1, SEQLEN + 1))), ValueError, overlapping("out", "x")
     ),
@@ -194,10 +170,10 @@ BAD: dict[str, tuple[Change, type[Exception], str]] = {
     "final_states_out-is-initial_states": (
         alias("final_states_out", "initial_states"), ValueError, overlapping("final_states_out", "initial_states")
     ),
-    "x-misaligned": (misaligned, ValueError, "the 4-byte element"),
+    "x-misaligned": (misaligned, ValueError, "…the 4-byte element"),
 }  # fmt: skip
 
-GOOD: dict[str, Change] = {
+APART: dict[str, Change] = {
     "every-second-channel": parent_slices(
         (slice(BATCH), slice(0, None, 2), slice(SEQLEN)), (slice(BATCH), slice(1, None, 2), slice(SEQLEN))
     ),
@@ -219,45 +195,21 @@ GOOD: dict[str, Change] = {
 }
 
 
-KINDS = ("NumPy", pytest.param("CuPy", marks=pytest.mark.gpu))
+EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+@EACH_KIND
+@pytest.mark.parametrize("row", BAD.values(), ids=BAD)
+def test_a_bad_argument_is_named_and_nothing_is_written(row: Row, kind: str) -> None:
+    refuse("causal_conv1d_fn", row, kind, GOOD)
 
 
-def module_of(kind: str) -> Any:
-    return np if kind == "NumPy" else pytest.importorskip("cupy")
-
-
-def snapshot(arguments: dict[str, Any]) -> dict[str, list[bytes]]:
-    """What every array holds, alone or one of several."""
-    arrays = {name: given if isinstance(given, tuple) else (given,) for name, given in arguments.items()}
-    return {name: [a.tobytes() for a in some if getattr(a, "size", 2**31) < 2**31] for name, some in arrays.items()}
-
-
-@pytest.mark.parametrize("row", BAD)
-def test_a_bad_argument_is_named_and_nothing_is_written(row: str, kind: str) -> None:
+@EACH_KIND
+@pytest.mark.parametrize("row", APART.values(), ids=APART)
+def test_slices_of_one_parent_that_share_nothing_are_taken(row: Change, kind: str) -> None:
     xp = module_of(kind)
-    change, error, wanted = BAD[row]
-    arguments = good(xp)
-    arguments |= change(xp, arguments)
-    before = snapshot(arguments)
-    with pytest.raises(error) as caught:
-        cuconv.causal_conv1d_fn(**arguments)
-    assert type(caught.value) is error
-    got, wanted = str(caught.value), wanted.format(kind=kind)
-    assert got.endswith(wanted) if row in ("out-is-x-transposed", "x-misaligned") else got == wanted
-    assert snapshot(arguments) == before
-
-
-@pytest.mark.parametrize("row", GOOD)
-def test_slices_of_one_parent_that_share_nothing_are_taken(row: str, kind: str) -> None:
-    xp = module_of(kind)
-    arguments = good(xp)
-    arguments |= GOOD[row](xp, arguments)
+    arguments = dense(xp)
+    arguments |= row(xp, arguments)
     apart = {**arguments, "x": arguments["x"].copy(), "out": None, "final_states_out": None}
     wanted_out, wanted_states = cuconv.causal_conv1d_fn(**apart)
     cuconv.causal_conv1d_fn(**arguments)
@@ -265,8 +217,9 @@ def test_slices_of_one_parent_that_share_nothing_are_taken(row: str, kind: str) 
     assert arguments["final_states_out"].tobytes() == wanted_states.tobytes()
 
 
+@EACH_KIND
 def test_the_good_call_is_good(kind: str) -> None:
-    arguments = good(module_of(kind))
+    arguments = dense(module_of(kind))
     out, states = cuconv.causal_conv1d_fn(**arguments)
     assert out is arguments["out"] and states is arguments["final_states_out"]
     assert not bool((out != out).any()) and not bool((states != states).any())
@@ -276,7 +229,7 @@ def test_the_good_call_is_good(kind: str) -> None:
 @pytest.mark.parametrize("name", ["weight", "bias", "seq_idx", "initial_states", "out", "final_states_out"])
 @pytest.mark.parametrize(("first", "second"), [("NumPy", "CuPy"), ("CuPy", "NumPy")])
 def test_arrays_of_two_kinds_are_refused(name: str, first: str, second: str) -> None:
-    arguments = {**good(module_of(first)), name: good(module_of(second))[name]}
+    arguments = {**dense(module_of(first)), name: dense(module_of(second))[name]}
     before = snapshot(arguments)
     with pytest.raises(TypeError) as caught:
         cuconv.causal_conv1d_fn(**arguments)

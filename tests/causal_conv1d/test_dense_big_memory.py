@@ -91,7 +91,7 @@ def test_tensors_of_billions_of_elements(case: Case) -> None:
 
 
 def assert_all_written(words: Any, first: int, count: int) -> None:
-    """So many words hold numbers now, and those around them the poison that they held."""
+    """`count` words from `first` on hold numbers now, and those around them the poison that they held."""
     for begin in range(first, first + count, CHUNK):
         part = words[begin : min(begin + CHUNK, first + count)]
         assert not bool((part == 0xFFFF).any()), f"elements from {begin - first} on were not written"

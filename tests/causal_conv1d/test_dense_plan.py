@@ -28,10 +28,10 @@ from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, fast_div
 from cuconv.runtime.layout import Layout
 from tests import cases
+from tests.causal_conv1d.strategies import calls
 from tests.runtime.test_launch import divide
 from tests.support.discovery import op_kernels
 from tests.support.placement import Placement, place
-from tests.support.strategies import calls
 
 SMALL = st.one_of(
     st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(0, 1100)),
@@ -107,8 +107,8 @@ def rows_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
     for tile in range(min(launch.config.grid[0] * warps, int(n["tiles"]))):
         row, row_tile = divmod(tile, int(n["row_tiles"][0]))
         batch, channel = divmod(row, int(n["dim_div"][0]))
-        for i in range(kernel.slots * WARP_SIZE):
-            vector = row_tile * kernel.slots * WARP_SIZE + i
+        for i in range(kernel.lane_vecs * WARP_SIZE):
+            vector = row_tile * kernel.lane_vecs * WARP_SIZE + i
             token = vector * kernel.vec - phase_of(o, kernel.vec, batch, channel)
             yield Tile(batch, channel, 1, token, kernel.vec, vector == n["row_vecs"] - 1)
 
@@ -121,7 +121,7 @@ def shortseq_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
         group, part = divmod(block, int(n["blocks"][0]))
         for index in range(part * threads, min((part + 1) * threads, int(n["batch_vecs"]))):
             channel, vector = divmod(index, int(n["row_vecs"][0]))
-            for batch in range(group * kernel.slots, min((group + 1) * kernel.slots, o.x.shape[0])):
+            for batch in range(group * kernel.lane_vecs, min((group + 1) * kernel.lane_vecs, o.x.shape[0])):
                 token = vector * kernel.vec - phase_of(o, kernel.vec, batch, channel)
                 yield Tile(batch, channel, 1, token, kernel.vec, vector == n["row_vecs"][0] - 1)
 
@@ -135,7 +135,7 @@ def oddseq_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
         group, part = divmod(block, int(n["blocks"][0]))
         for index in range(part * threads, min((part + 1) * threads, int(n["batch_vecs"]))):
             channel, token = divmod(index * kernel.vec, int(n["row"][0]))
-            for batch in range(group * kernel.slots, min((group + 1) * kernel.slots, batches)):
+            for batch in range(group * kernel.lane_vecs, min((group + 1) * kernel.lane_vecs, batches)):
                 yield Tile(batch, channel, 1, token, kernel.vec, token + kernel.vec >= seqlen)
                 if token + kernel.vec > seqlen and channel + 1 < dim:
                     yield Tile(batch, channel + 1, 1, token - seqlen, kernel.vec, False)
@@ -228,7 +228,7 @@ def test_accesses_are_aligned_and_indices_fit_at_any_size(placements: dict[str, 
         assert int(n["batch_vecs"]) == dims * int(n["row_vecs"][0]) <= MAX_DIVIDEND
     if isinstance(kernel, CausalConv1dFwd):
         assert int(n["tiles"]) == batches * dims * int(n["row_tiles"][0]) <= MAX_DIVIDEND
-        assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE >= n["row_vecs"]
+        assert int(n["row_tiles"][0]) * kernel.lane_vecs * WARP_SIZE >= n["row_vecs"]
     assert_rows_fit(o, launch)
 
 

@@ -17,10 +17,11 @@ from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.layout import View
 from tests.causal_conv1d import cases_dense as table
 from tests.causal_conv1d.cases_dense import Case
+from tests.causal_conv1d.strategies import calls
 from tests.support.compare import check_call, check_values
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed, Placement, bits
-from tests.support.strategies import calls, lain_out
+from tests.support.strategies import lain_out
 
 SMALL = st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 9))
 LARGER = st.tuples(st.integers(1, 5), st.integers(1, 150), st.integers(1, 300))
@@ -112,7 +113,7 @@ def test_chunks_are_the_whole(
 @pytest.mark.gpu
 @given(calls(LARGER, st.just(4), is_mixed=False), SEEDS)
 def test_gpu_follows_the_oracle(placements: dict[str, Placement], seed: int) -> None:
-    # Few specialisations, whose compilation would take all the time; the case tables have the others.
+    # Few specialisations: to compile more would take all the time, and the case tables have the others.
     activation = "silu"
     placed = fill(placements, seed)
     uploaded = {name: CupyArrays.upload(each) for name, each in placed.items()}
@@ -138,7 +139,7 @@ def neighbours(draw: st.DrawFn) -> tuple[Array, Array]:
 
 
 def addresses(array: Array) -> list[int]:
-    """Of every element, in any order."""
+    """The addresses of all elements, sorted."""
     places = np.indices(array.shape).reshape(array.ndim, array.size)
     return sorted(int(array.ctypes.data + np.dot(array.strides, place)) for place in places.T)
 

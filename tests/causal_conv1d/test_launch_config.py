@@ -11,7 +11,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dChannellastFwd,
     CausalConv1dFwd,
     CausalConv1dShortseqFwd,
-    slots_for,
+    lane_vecs_for,
 )
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32
 from cuconv.runtime.launch import MAX_DIVIDEND, LaunchConfig
@@ -21,12 +21,12 @@ def channellast_config(vec: int, *problem: int) -> tuple[LaunchConfig, dict[str,
     return CausalConv1dChannellastFwd(4, BFLOAT16, BFLOAT16, vec, 8, True, False, False).launch_config(*problem)
 
 
-def rows_config(slots: int, *problem: int) -> tuple[LaunchConfig, dict[str, Any]]:
-    return CausalConv1dFwd(4, FLOAT32, FLOAT32, 4, slots, True, False, False).launch_config(*problem)
+def rows_config(lane_vecs: int, *problem: int) -> tuple[LaunchConfig, dict[str, Any]]:
+    return CausalConv1dFwd(4, FLOAT32, FLOAT32, 4, lane_vecs, True, False, False).launch_config(*problem)
 
 
-def shortseq_config(slots: int, *problem: int) -> tuple[LaunchConfig, dict[str, Any]]:
-    return CausalConv1dShortseqFwd(4, FLOAT32, FLOAT32, 4, slots, True, False, False).launch_config(*problem)
+def shortseq_config(lane_vecs: int, *problem: int) -> tuple[LaunchConfig, dict[str, Any]]:
+    return CausalConv1dShortseqFwd(4, FLOAT32, FLOAT32, 4, lane_vecs, True, False, False).launch_config(*problem)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ WARPS = CausalConv1dFwd.warps
 
 
 @pytest.mark.parametrize(
-    ("slots", "problem", "blocks", "row_tiles"),
+    ("lane_vecs", "problem", "blocks", "row_tiles"),
     [
         (1, (1, 1, 1), 1, 1),
         (4, (1, WARPS, 128), 1, 1),
@@ -63,23 +63,23 @@ WARPS = CausalConv1dFwd.warps
         (4, (1, WARPS, 2**30), 2**23, 2**23),
     ],
 )
-def test_row_launches(slots: int, problem: tuple[int, int, int], blocks: int, row_tiles: int) -> None:
-    config, division = rows_config(slots, *problem)
+def test_row_launches(lane_vecs: int, problem: tuple[int, int, int], blocks: int, row_tiles: int) -> None:
+    config, division = rows_config(lane_vecs, *problem)
     assert config == LaunchConfig((blocks, 1, 1), (CausalConv1dFwd.threads, 1, 1))
     assert division["row_tiles"][0] == row_tiles
     assert division["tiles"] == prod(problem[:2]) * row_tiles
 
 
-@pytest.mark.parametrize(("row_vecs", "slots"), [(1, 1), (32, 1), (33, 2), (96, 3), (128, 4), (129, 3), (10**6, 4)])
-def test_rows_are_cut_into_even_tiles(row_vecs: int, slots: int) -> None:
-    assert slots_for(row_vecs) == slots
+@pytest.mark.parametrize(("row_vecs", "lane_vecs"), [(1, 1), (32, 1), (33, 2), (96, 3), (128, 4), (129, 3), (10**6, 4)])
+def test_rows_are_cut_into_even_tiles(row_vecs: int, lane_vecs: int) -> None:
+    assert lane_vecs_for(row_vecs) == lane_vecs
 
 
 PLACES = CausalConv1dShortseqFwd.threads
 
 
 @pytest.mark.parametrize(
-    ("slots", "problem", "blocks"),
+    ("lane_vecs", "problem", "blocks"),
     [
         (1, (3, 4, PLACES // 4), 3),
         (1, (3, 4, PLACES // 4 + 1), 6),
@@ -88,8 +88,8 @@ PLACES = CausalConv1dShortseqFwd.threads
         (2, (1, PLACES + 1, 1), 2),
     ],
 )
-def test_shortseq_launches(slots: int, problem: tuple[int, int, int], blocks: int) -> None:
-    config, division = shortseq_config(slots, *problem)
+def test_shortseq_launches(lane_vecs: int, problem: tuple[int, int, int], blocks: int) -> None:
+    config, division = shortseq_config(lane_vecs, *problem)
     assert config == LaunchConfig((blocks, 1, 1), (CausalConv1dShortseqFwd.threads, 1, 1))
     assert division["batch_vecs"] == problem[1] * problem[2]
 

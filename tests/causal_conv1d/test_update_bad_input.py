@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import cuconv
 from cuconv.runtime.dlpack import WANTED
-from tests.causal_conv1d.test_dense_bad_input import (
+from tests.causal_conv1d.good_calls import DIM, GOOD, SEQUENCES, TOKENS
+from tests.causal_conv1d.test_varlen_bad_input import OWN, out_at
+from tests.causal_conv1d.test_varlen_bad_input import SHARED as PACKED
+from tests.support.bad_input import (
     FLOATS,
+    INDICES,
     KINDS,
     OWN_ADDRESS,
     Change,
+    Row,
+    also,
+    broadcast,
+    ints,
     module_of,
+    of_one_memory,
     overlapping,
+    refuse,
+    rows,
     value,
     zeros,
 )
-from tests.causal_conv1d.test_varlen_bad_input import INDICES, OWN, out_at
-from tests.causal_conv1d.test_varlen_bad_input import SHARED as PACKED
-from tests.causal_conv1d.update_calls import (
-    GOOD,
-    accepting,
-    also,
-    broadcast,
-    good_whole,
-    of_one_memory,
-    sliced_x,
-)
-from tests.causal_conv1d.varlen_calls import Row, refuse
 
 X_AXES = "2 or 3 axes (batch, dim[, seqlen])"
 STATE_AXES = "(slots, dim of x, state_len)"
 WINDOW_AXES = "(rows, steps, dim of x, width - 1)"
+
+
+def accepting(*counts: int) -> Change:
+    """The mode in which some of the last call's tokens were accepted."""
+    return also(value("cache_seqlens", None), ints("num_accepted_tokens", list(counts)))
+
+
+def sliced_x(of: Any, to: Any) -> Change:
+    """x and out as two slices of a tensor with twice as many tokens."""
+
+    def change(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
+        parent = xp.ones((SEQUENCES, DIM, 2 * TOKENS), np.float32)
+        return {"x": parent[:, :, of], "out": parent[:, :, to]}
+
+    return change
 
 
 SAME = ("x-float64", "activation-relu", "weight-none", "weight-rank-3", "weight-dim", "width-17", "bias-dim",
@@ -243,12 +259,11 @@ FORMS: dict[str, dict[str, Row]] = {
     },
 }  # fmt: skip
 
-TABLES = {name: {**SHARED, **rows} for name, rows in FORMS.items()}
-BAD = [pytest.param(name, row, id=f"{name}-{key}") for name, rows in TABLES.items() for key, row in rows.items()]
+TABLES = {name: {**SHARED, **own} for name, own in FORMS.items()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "row"), BAD)
+@pytest.mark.parametrize(("name", "row"), rows(TABLES))
 def test_a_bad_argument_is_named_and_nothing_is_written(name: str, row: Row, kind: str) -> None:
     refuse(name, row, kind, GOOD)
 
@@ -273,7 +288,7 @@ APART: dict[str, Change] = {
 @pytest.mark.parametrize("row", APART.values(), ids=APART)
 def test_memory_that_nothing_else_is_written_to_is_taken(row: Change, kind: str) -> None:
     xp = module_of(kind)
-    arguments = good_whole(xp)
+    arguments = GOOD["causal_conv1d_update"](xp)
     arguments |= row(xp, arguments)
     alone = {name: given.copy() if hasattr(given, "copy") else given for name, given in arguments.items()}
     wanted = cuconv.causal_conv1d_update(**{**alone, "out": None})

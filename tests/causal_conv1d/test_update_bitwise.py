@@ -101,7 +101,7 @@ def test_a_prefill_goes_on_token_by_token(pool: str, width: int, run: Runner) ->
 
 
 ACCEPTED = np.array([[1, 4, 2], [4, 1, 3], [3, 2, 1], [2, 4, 4]])
-"""Of four drafts a call, by call and sequence."""
+"""How many of four drafts are accepted, by call and sequence."""
 
 
 def drafts(x: Array, begins: Array, call: int) -> Array:

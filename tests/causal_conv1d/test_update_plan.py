@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cuconv.causal_conv1d.form import WHOLE, Form, by_heads, by_sizes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d import update
 from cuconv.causal_conv1d.kernels import CausalConv1dUpdate, CausalConv1dUpdateRows
 from cuconv.causal_conv1d.plan_update import Operands
+from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
@@ -21,8 +21,8 @@ from cuconv.runtime.layout import Layout
 from tests import cases
 from tests.causal_conv1d import cases_update as table
 from tests.causal_conv1d.cases_update import Case
+from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, planned_by, some, variants
-from tests.causal_conv1d.update_strategies import UpdateCall, update_calls
 from tests.support.placement import Placement, place
 from tests.support.strategies import lain_out
 
@@ -33,14 +33,14 @@ ORDERS = st.sampled_from([(0, 1, 2), (0, 2, 1)])
 
 
 class Problem(NamedTuple):
-    """A call in one of its forms."""
+    """A planned call."""
 
     o: Operands
     launch: Launch
 
 
 @st.composite
-def forms(draw: st.DrawFn, dim: int) -> Form:
+def splits(draw: st.DrawFn, dim: int) -> Split:
     """All of the channels as one output, or in parts."""
     kind = draw(st.sampled_from(["whole", "sizes", "heads"] if dim >= 3 else ["whole", "sizes"]))
     if kind == "whole":
@@ -63,30 +63,32 @@ def problems(draw: st.DrawFn) -> Problem:
     call: UpdateCall = draw(update_calls(SHAPES))
     x = call.placements["x"]
     batch, dim, *tokens = x.shape
-    form = draw(forms(dim))
+    split = draw(splits(dim))
     outs = {}
-    for name, (heads, head_dim) in zip(form.names, form.heads(dim), strict=True):
-        shape = (batch, *tokens, heads, head_dim) if form.has_heads else (batch, heads * head_dim, *tokens)
-        usual = place(x.dtype, shape, order=(0, 2, 1) if tokens and not form.has_heads else ())
+    for name, (heads, head_dim) in zip(split.names, split.heads(dim), strict=True):
+        shape = (batch, *tokens, heads, head_dim) if split.has_heads else (batch, heads * head_dim, *tokens)
+        usual = place(x.dtype, shape, order=(0, 2, 1) if tokens and not split.has_heads else ())
         outs[name] = usual if draw(st.booleans()) else draw(lain_out(x.dtype, shape, is_written=True))
     inputs = {name: lies for name, lies in call.placements.items() if name != "out"}
     is_frozen = call.options.get("disable_state_update", False)
-    return planned(inputs | outs, form, call.options["pad_slot_id"], is_frozen)
+    return planned(inputs | outs, split, call.options["pad_slot_id"], is_frozen)
 
 
-def planned(given: dict[str, Placement], form: Form = WHOLE, pad_slot_id: int = -1, is_frozen: bool = False) -> Problem:
-    return Problem(*planned_by(update._step, given, form, True, is_frozen, pad_slot_id))
+def planned(
+    given: dict[str, Placement], split: Split = WHOLE, pad_slot_id: int = -1, is_frozen: bool = False
+) -> Problem:
+    return Problem(*planned_by(update._step, given, split, True, is_frozen, pad_slot_id))
 
 
 def shares(launch: Launch) -> tuple[Any, Any, Any]:
-    """First channel and sequence of every thread, and whether it has any, as conv_update.cuh shares them."""
+    """First channel and sequence of every thread, and whether it has any, as conv_update.cuh shares them out."""
     n, kernel = numbers_of(launch), launch.kernel
     block, thread = np.indices((launch.config.grid[0], launch.config.block[0])).astype(np.int64)
     block_vecs, dim_blocks, rows = int(n["block_vecs"][0]), int(n["dim_blocks"][0]), int(n["rows"])
     channel = (block % dim_blocks * block_vecs + thread % block_vecs) * kernel.vec  # type: ignore[attr-defined]
     first = block // dim_blocks * sequences_of(launch) * rows + thread // block_vecs
-    is_someones = (thread // block_vecs < rows) & (first < n["batch"]) & (channel < n["dim"])
-    return channel, first, is_someones
+    is_live = (thread // block_vecs < rows) & (first < n["batch"]) & (channel < n["dim"])
+    return channel, first, is_live
 
 
 def sequences_of(launch: Launch) -> int:
@@ -105,11 +107,11 @@ def test_every_channel_of_every_sequence_is_one_threads(p: Problem) -> None:
     batch, dim, _ = o.x.shape
     vec: int = launch.kernel.vec  # type: ignore[attr-defined]
     taken = np.zeros((batch, dim), np.int32)
-    channel, first, is_someones = shares(launch)
-    assert channel[is_someones].max() + vec <= dim
+    channel, first, is_live = shares(launch)
+    assert channel[is_live].max() + vec <= dim
     for turn in range(sequences_of(launch)):
         number = first + turn * int(numbers_of(launch)["rows"])
-        has_more = is_someones & (number < batch)
+        has_more = is_live & (number < batch)
         for c in range(vec):
             np.add.at(taken, (number[has_more], channel[has_more] + c), 1)
     assert (taken == 1).all()
@@ -126,7 +128,7 @@ def assert_ranges_have_their_places(o: Operands, launch: Launch) -> None:
 
 
 def addresses(layout: Layout, *axes: int) -> set[int]:
-    """Of enough elements along these axes, in elements from an aligned address."""
+    """Where enough elements along these axes are, in elements from an aligned address."""
     found = {layout.first}
     for axis in axes:
         found = {at + index * layout.strides[axis] for at in found for index in some(layout.shape[axis])}

@@ -16,7 +16,7 @@ from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from tests import emulator
 from tests.causal_conv1d import cases_update as table
 from tests.causal_conv1d.cases_update import Case
-from tests.causal_conv1d.update_strategies import UpdateCall, update_calls
+from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.emulator.family import EmulatedArray
 from tests.support.compare import assert_same_bits, check_call, check_values, take_written
 from tests.support.gpu import CupyArrays
@@ -130,7 +130,7 @@ def test_numpy_follows_the_formula(call: UpdateCall, seed: int) -> None:
 @given(update_calls(SOME, st.just(4), is_mixed=False, activations=SILU, floats=(BFLOAT16,)), SEEDS)
 @settings(max_examples=150)
 def test_emulated_follows_the_formula(call: UpdateCall, seed: int) -> None:
-    # Few specialisations, whose compilation would take all the time; the case tables have the others.
+    # Few specialisations: to compile more would take all the time, and the case tables have the others.
     if (reason := emulator.available()) is not None:
         pytest.skip(reason)
     before = call.fill(seed)

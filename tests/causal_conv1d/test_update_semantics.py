@@ -1,6 +1,6 @@
 """What decode steps do to the caller's arrays, on NumPy and on a GPU: new ones, those in place, pools cut from others.
 
-Graphs, streams, allocations and DLPack are tested in tests/families/test_fixed_calls.py, also for decode steps.
+tests/families/test_fixed_calls.py has the graphs, streams, allocations and DLPack of all families' calls.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.causal_conv1d.test_dense_bad_input import KINDS, module_of
+from tests.support.bad_input import KINDS, module_of
 from tests.support.gpu import byte_strides
 
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)

@@ -8,20 +8,25 @@ import numpy as np
 import pytest
 
 from cuconv.runtime.dlpack import WANTED
-from tests.causal_conv1d.test_dense_bad_input import (
+from tests.causal_conv1d.good_calls import DIM, GOOD, SLOTS, TOTAL, WIDTH
+from tests.causal_conv1d.test_dense_bad_input import BAD as DENSE
+from tests.support.bad_input import (
     FLOATS,
+    INDICES,
     KINDS,
     OWN_ADDRESS,
-    TAPS,
     Change,
+    Row,
     alias,
+    broadcast,
+    of_one_memory,
     overlapping,
+    refuse,
+    rows,
     value,
     zeros,
 )
-from tests.causal_conv1d.varlen_calls import DIM, SLOTS, TOTAL, WIDTH, Row, refuse
 
-INDICES = "one of int32, int64"
 X_AXES = "2 axes (dim, total)"
 OUT_AXES = "(channels, total of x)"
 STATES_AXES = "(sequences, dim of x, state_len)"
@@ -38,32 +43,15 @@ def pool_over_x(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
     return {"conv_states": a["x"][None, :, -3:]}
 
 
-def broadcast_pool(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
-    return {"conv_states": xp.broadcast_to(a["conv_states"][:1], (SLOTS, DIM, WIDTH - 1))}
-
-
-def pool_with_out(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
-    """Pool and output, one behind the other but for one element."""
-    memory = xp.ones(SLOTS * DIM * 3 + DIM * TOTAL - 1, np.float32)
-    return {
-        "conv_states": memory[: SLOTS * DIM * 3].reshape(SLOTS, DIM, 3),
-        "out": memory[SLOTS * DIM * 3 - 1 :].reshape(DIM, TOTAL),
-    }
-
-
+SAME = ("weight-none", "weight-rank-3", "weight-dim", "width-17", "bias-dim", "bias-float16", "activation-relu")
 SHARED: dict[str, Row] = {
+    **{key: DENSE[key] for key in SAME},
     "x-rank-3": (zeros("x", (1, 6, 9)), ValueError, f"x: got shape (1, 6, 9); wanted {X_AXES}"),
     "x-float64": (zeros("x", (6, 9), np.float64), TypeError, f"x: got dtype float64; wanted {FLOATS}"),
     "x-total": (
         lambda xp, a: {"x": xp.broadcast_to(a["x"][:, :1], (DIM, 2**30 + 1))}, ValueError,
         "total of x: got 1073741825; wanted 0 to 1073741824",
     ),
-    "weight-none": (value("weight", None), TypeError, "weight: got None; wanted an array (dim, width)"),
-    "weight-rank-3": (zeros("weight", (6, 1, 4)), ValueError, f"weight: got shape (6, 1, 4); wanted {TAPS}"),
-    "weight-dim": (zeros("weight", (5, 4)), ValueError, "weight: got shape (5, 4); wanted (6, 4) (dim of x, width)"),
-    "width-17": (zeros("weight", (6, 17)), ValueError, "width of weight: got 17; wanted 1 to 16"),
-    "bias-dim": (zeros("bias", (5,)), ValueError, "bias: got shape (5,); wanted (6,) (dim of x)"),
-    "bias-float16": (zeros("bias", (6,), np.float16), TypeError, "bias: got dtype float16; wanted float32"),
     "pool-rank-2": (
         zeros("conv_states", (5, 18)),
         ValueError,
@@ -85,7 +73,7 @@ SHARED: dict[str, Row] = {
         "slots of conv_states: got 2; wanted at least 3, one a sequence, or cache_indices",
     ),
     "pool-broadcast": (
-        broadcast_pool, ValueError,
+        broadcast("conv_states", SLOTS, DIM, WIDTH - 1), ValueError,
         f"conv_states: got strides (0, 3, 1) for shape (5, 6, 3); wanted {OWN_ADDRESS}",
     ),
     "pool-in-x": (pool_over_x, ValueError, overlapping("conv_states", "x")),
@@ -132,9 +120,6 @@ SHARED: dict[str, Row] = {
         TypeError,
         "cache_indices: got a list; wanted a {kind} array, as the first is",
     ),
-    "activation-relu": (
-        value("activation", "relu"), ValueError, "activation: got 'relu'; wanted one of None, 'silu', 'swish'"
-    ),
     "pad-float": (value("pad_slot_id", 0.0), TypeError, "pad_slot_id: got 0.0; wanted an int"),
     "pad-none": (value("pad_slot_id", None), TypeError, "pad_slot_id: got None; wanted an int"),
     "pad-true": (value("pad_slot_id", True), TypeError, "pad_slot_id: got True; wanted an int"),
@@ -153,10 +138,9 @@ OWN: dict[str, dict[str, Row]] = {
         ),
         "out-dtype": (zeros("out", (6, 9), np.float16), TypeError, "out: got dtype float16; wanted float32"),
         "out-is-x": (alias("out", "x"), ValueError, overlapping("out", "x")),
-        "out-in-pool": (pool_with_out, ValueError, overlapping("conv_states", "out")),
+        "out-in-pool": (of_one_memory("conv_states", "out"), ValueError, overlapping("conv_states", "out")),
         "out-broadcast": (
-            lambda xp, a: {"out": xp.broadcast_to(a["out"][:1], (DIM, TOTAL))}, ValueError,
-            f"out: got strides (0, 1) for shape (6, 9); wanted {OWN_ADDRESS}",
+            broadcast("out", DIM, TOTAL), ValueError, f"out: got strides (0, 1) for shape (6, 9); wanted {OWN_ADDRESS}",
         ),
     },
     "causal_conv1d_split": {
@@ -244,16 +228,15 @@ STATES: dict[str, Row] = {
         lambda xp, a: {"out": a["x"].reshape(-1)[:54].reshape(3, 6, 3)}, ValueError, overlapping("out", "x")
     ),
     "out-broadcast": (
-        lambda xp, a: {"out": xp.broadcast_to(a["out"][:1], (3, 6, 3))}, ValueError,
+        broadcast("out", 3, 6, 3), ValueError,
         f"out: got strides (0, 3, 1) for shape (3, 6, 3); wanted {OWN_ADDRESS}",
     ),
 }  # fmt: skip
 
-ROWS = {name: {**SHARED, **rows} for name, rows in OWN.items()} | {"causal_conv1d_varlen_states": STATES}
-BAD = [pytest.param(name, row, id=f"{name}-{key}") for name, rows in ROWS.items() for key, row in rows.items()]
+TABLES = {name: {**SHARED, **own} for name, own in OWN.items()} | {"causal_conv1d_varlen_states": STATES}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "row"), BAD)
+@pytest.mark.parametrize(("name", "row"), rows(TABLES))
 def test_a_bad_argument_is_named_and_nothing_is_written(name: str, row: Row, kind: str) -> None:
-    refuse(name, row, kind)
+    refuse(name, row, kind, GOOD)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuconv.causal_conv1d.form import WHOLE, Form
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenShortrowsFwd,
 )
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
+from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
@@ -39,7 +39,7 @@ def test_every_element_and_state_is_written_once(p: Problem) -> None:
     assert_channels_have_their_places(p.o, launch)
     dim, total = p.o.x.shape
     written = np.zeros((dim, total), np.int32)
-    states = np.zeros((len(p.is_someones), dim), np.int32)
+    states = np.zeros((len(p.is_live), dim), np.int32)
     for write in WRITES[type(launch.kernel)](p, launch):
         assert write.channels.stop <= dim
         written[write.channels.start : write.channels.stop, write.tokens] += 1
@@ -47,7 +47,7 @@ def test_every_element_and_state_is_written_once(p: Problem) -> None:
             states[write.sequence, write.channels.start : write.channels.stop] += 1
     assert (written == 1).all()
     if p.o.weight.shape[1] > 1:
-        has_state = np.array(p.is_someones, bool) & (np.diff(p.starts) > 0)
+        has_state = np.array(p.is_live, bool) & (np.diff(p.starts) > 0)
         assert (states == has_state[:, None]).all()
 
 
@@ -102,14 +102,14 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
 
 
 def assert_rows_are_aligned(o: Operands, launch: Launch, vec: int) -> None:
-    """Of x and out alike, and the vectors are enough wherever among aligned addresses a row begins."""
+    """Vectors of x and out are aligned alike, and are enough wherever among aligned addresses a row begins."""
     n, total = numbers_of(launch), o.x.shape[1]
     phases = []
     for x, to in row_starts(o):
         phases.append(x % vec)
         assert to % vec == phases[-1]
     kernel: Any = launch.kernel
-    assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * vec >= total + max(phases)
+    assert int(n["row_tiles"][0]) * kernel.lane_vecs * WARP_SIZE * vec >= total + max(phases)
 
 
 def row_starts(o: Operands) -> Iterator[tuple[int, int]]:
@@ -147,7 +147,7 @@ def test_indices_fit_at_any_size(
     starts = Layout((sequences + 1,), (1,), INT32, 0, 0)
     channel, token = x.strides
     out = x._replace(shape=(shape[1], 1, shape[0]), strides=(token, 0, channel))
-    o = Operands(x, weight, None, None, starts, None, None, (out,), Form(normalized=normalized, eps=1e-6), True, -1)
+    o = Operands(x, weight, None, None, starts, None, None, (out,), Split(normalized=normalized, eps=1e-6), True, -1)
     try:
         (launch,) = plan(o).launches
     except ValueError:
@@ -159,16 +159,16 @@ def test_indices_fit_at_any_size(
     kernel: Any = launch.kernel
     # What the kernels count in 32 bits: tokens, sequences and, unsigned, threads.
     if isinstance(kernel, CausalConv1dVarlenRowsFwd):
-        assert int(n["row_tiles"][0]) * kernel.slots * WARP_SIZE * kernel.vec <= MAX_DIVIDEND
+        assert int(n["row_tiles"][0]) * kernel.lane_vecs * WARP_SIZE * kernel.vec <= MAX_DIVIDEND
         assert int(n["group_blocks"][0]) * kernel.warps <= MAX_DIVIDEND
     elif isinstance(kernel, CausalConv1dVarlenShortrowsFwd):
         assert shape[1] <= int(n["tiles"][0]) * kernel.tile <= MAX_DIVIDEND
         assert shape[0] <= launch.config.grid[0] // int(n["tiles"][0]) * WARP_SIZE
     else:
-        groups, head_groups, _ = map(int, n["mix"])
+        groups, prefix_groups, _ = map(int, n["mix"])
         rows = int(n["tiles"]) if isinstance(kernel, CausalConv1dVarlenFwd) else kernel.warps
-        assert shape[1] <= (groups - head_groups) * rows * kernel.tokens <= MAX_DIVIDEND
-        assert sequences <= head_groups * rows <= MAX_DIVIDEND
+        assert shape[1] <= (groups - prefix_groups) * rows * kernel.tokens <= MAX_DIVIDEND
+        assert sequences <= prefix_groups * rows <= MAX_DIVIDEND
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

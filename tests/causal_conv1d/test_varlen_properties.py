@@ -17,11 +17,12 @@ from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import FLOATS
 from tests.causal_conv1d import cases_varlen as table
 from tests.causal_conv1d.cases_varlen import Case
+from tests.causal_conv1d.strategies import PackedCall, packed_calls
 from tests.support.compare import assert_same_bits, check_call, take_written
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed, bits
 from tests.support.runners import Runner
-from tests.support.strategies import SEEDS, PackedCall, few_sequences, many_sequences, packed_calls
+from tests.support.strategies import SEEDS, few_sequences, many_sequences
 
 ACTIVATIONS = st.sampled_from([None, "silu", "swish"])
 
@@ -150,7 +151,7 @@ def test_unit_vectors_have_their_norms(count: int, length: int, eps: float, seed
 @given(packed_calls(many_sequences(), st.integers(1, 150), st.just(4), is_mixed=False), SEEDS)
 @settings(max_examples=150)
 def test_gpu_follows_the_oracle(call: PackedCall, seed: int) -> None:
-    # Few specialisations, whose compilation would take all the time; the case tables have the others.
+    # Few specialisations: to compile more would take all the time, and the case tables have the others.
     before = fill(call, seed)
     uploaded = {name: CupyArrays.upload(placed) for name, placed in before.items()}
     views: dict[str, Any] = {name: view for name, (_, view) in uploaded.items()}

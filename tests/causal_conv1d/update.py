@@ -15,7 +15,8 @@ from tests.support.layouts import HEADS, LAYOUTS, OTHERS, POOLS, WINDOWS
 from tests.support.placement import Array, Placed, Placement, place
 
 __all__ = [
-    *("UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs", "placements", "sample"),
+    *("BENCH", "BIG", "UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs"),
+    *("placements", "sample"),
 ]
 
 INPUTS = (
@@ -24,8 +25,17 @@ INPUTS = (
 )
 """The arrays of a call but its outputs."""
 UPDATED = ("conv_state", "intermediate_conv_window")
+BENCH: Any = ()
+BIG: Any = ()
 LOUD = 500.0
-"""Columns that are moved and not convolved are so many times larger."""
+"""The factor by which columns that are moved and not convolved are larger."""
+
+COLUMNS: Any = {"pool": "columns"}
+ROWS: Any = {"pool": "columns_and_one"}
+ODD: Any = {"slots": "odd"}
+RING: Any = {"mode": "circular"}
+ACCEPTED: Any = {"mode": "accepted"}
+"""What cases have in common."""
 
 
 @dataclass(frozen=True)
@@ -153,15 +163,15 @@ def integers(case: Step, seed: int = 0) -> dict[str, Array]:
     found = {}
 
     def take(name: str, usual: Array, strange: list[int], wide: list[int]) -> None:
-        """Of the usual numbers, some replaced by strange ones: other sequences' than those of another array."""
+        """Use the usual numbers, but strange ones for some sequences, which are not those of another array."""
         chosen = np.resize(usual, batch).astype(np.int64)
         if strange:
             every = slice({"conv_state_indices": 1, "intermediate_state_indices": 3}.get(name, 2), None, 4)
             chosen[every] = np.resize(strange + wide * is_wide[name], len(chosen[every]))
         found[name] = chosen
 
-    def beyond(count: int, nobodys: int) -> list[int]:
-        return [nobodys, count, -2, count + 7, -(2**31), 2**31 - 1] if odd else []
+    def beyond(count: int, unused: int) -> list[int]:
+        return [unused, count, -2, count + 7, -(2**31), 2**31 - 1] if odd else []
 
     if case.slots is not None:
         slots = batch + case.spare

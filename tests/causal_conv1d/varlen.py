@@ -16,12 +16,19 @@ from tests.support.layouts import HEADS, OTHERS, PACKED, POOLS
 from tests.support.placement import Array, Placed, Placement, place
 
 __all__ = [
-    *("UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs", "placements", "sample"),
+    *("BENCH", "BIG", "UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs"),
+    *("placements", "sample"),
 ]
 
 UPDATED = ("conv_states",)
+BENCH: Any = ()
+BIG: Any = ()
 ARRAYS = ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state")
 """The arrays of a call but its outputs."""
+
+ROWS: Any = {"layout": "tokens"}
+ODD: Any = {"slots": "odd"}
+"""What cases have in common."""
 
 
 @dataclass(frozen=True)

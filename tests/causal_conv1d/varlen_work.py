@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from cuconv.causal_conv1d.form import Form
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d.kernels import (
@@ -16,14 +15,16 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenShortrowsFwd,
 )
 from cuconv.causal_conv1d.plan_varlen import Operands
+from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import WARP_SIZE
 from cuconv.runtime.layout import Layout
+from tests.causal_conv1d.strategies import packed_calls
 from tests.causal_conv1d.test_dense_plan import numbers_of
 from tests.causal_conv1d.varlen import ARRAYS
 from tests.support.placement import place
-from tests.support.strategies import few_sequences, lain_out, packed_calls
+from tests.support.strategies import few_sequences, lain_out
 
 
 class Problem(NamedTuple):
@@ -31,16 +32,16 @@ class Problem(NamedTuple):
 
     o: Operands
     starts: tuple[int, ...]
-    is_someones: tuple[bool, ...]
+    is_live: tuple[bool, ...]
 
-    def head(self, number: int) -> range:
-        """The first width - 1 tokens of a sequence; none of one that has no results."""
+    def prefix(self, number: int) -> range:
+        """The first width - 1 tokens of a sequence; no tokens where the sequence has no results."""
         begin, end = self.starts[number], self.starts[number + 1]
-        return range(begin, min(begin + self.o.weight.shape[1] - 1, end) if self.is_someones[number] else begin)
+        return range(begin, min(begin + self.o.weight.shape[1] - 1, end) if self.is_live[number] else begin)
 
-    def heads(self) -> set[int]:
-        """The tokens that are in the head of a sequence."""
-        return {token for number in range(len(self.is_someones)) for token in self.head(number)}
+    def prefixes(self) -> set[int]:
+        """The tokens that are in the prefix of a sequence."""
+        return {token for number in range(len(self.is_live)) for token in self.prefix(number)}
 
 
 class Write(NamedTuple):
@@ -49,7 +50,7 @@ class Write(NamedTuple):
     channels: range
     tokens: Sequence[int]
     sequence: int = -1
-    """Whose state it updates in these channels; -1 for nobody's."""
+    """The sequence that has its state updated in these channels; -1 for none."""
 
 
 DIMS = st.sampled_from([1, 2, 3, 5, 8, 12, 32, 36, 100, 132, 264])
@@ -84,63 +85,63 @@ def problems(draw: st.DrawFn) -> Problem:
         outs = (lies._replace(shape=(x.shape[1], 1, x.shape[0]), strides=(token, 0, channel)),)
     normalized = draw(st.sampled_from([0, 0, min(2, len(outs))]))
     layouts: list[Any] = [call.placements[name].layout if name in call.placements else None for name in ARRAYS]
-    o = Operands(*layouts, outs, Form(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
+    o = Operands(*layouts, outs, Split(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
     starts = tuple(call.integers.get("query_start_loc", np.array([0, x.shape[1]])).tolist())
     slots = call.integers.get("cache_indices", np.arange(len(starts) - 1)).tolist()
     count = len(slots) if o.conv_states is None else o.conv_states.shape[0]
-    is_someones = [o.conv_states is None or (slot in range(count) and slot != call.pad_slot_id) for slot in slots]
-    return Problem(o, starts, tuple(is_someones))
+    is_live = [o.conv_states is None or (slot in range(count) and slot != call.pad_slot_id) for slot in slots]
+    return Problem(o, starts, tuple(is_live))
 
 
-def tile(p: Problem, heads: set[int], begin: int, count: int) -> list[int]:
-    """What so many tokens from `begin` on leave to write when heads are others' work."""
-    return [t for t in range(max(begin, 0), min(begin + count, p.o.x.shape[1])) if t not in heads]
+def tile(p: Problem, prefixes: set[int], begin: int, count: int) -> list[int]:
+    """The tokens of a tile of `count` tokens that are in no prefix: prefixes are other threads' work."""
+    return [t for t in range(max(begin, 0), min(begin + count, p.o.x.shape[1])) if t not in prefixes]
 
 
-def write_head(p: Problem, number: int, channels: range) -> Iterator[Write]:
-    """A sequence's head and its state, if there is such a sequence and it is someone's."""
-    if number < len(p.is_someones) and p.is_someones[number] and p.starts[number] < p.starts[number + 1]:
-        yield Write(channels, p.head(number), number)
+def write_prefix(p: Problem, number: int, channels: range) -> Iterator[Write]:
+    """A sequence's prefix and its state, if there is such a sequence and it has results."""
+    if number < len(p.is_live) and p.is_live[number] and p.starts[number] < p.starts[number + 1]:
+        yield Write(channels, p.prefix(number), number)
 
 
 def role(group: int, launch: Launch) -> tuple[bool, int]:
-    """Whether a group of blocks has heads, and its number among such: GroupRole of causal_conv1d/conv_tile.cuh."""
-    groups, head_groups, heads_of_groups = map(int, numbers_of(launch)["mix"])
+    """Whether a group of blocks has prefixes, and its number among such groups, as conv_tile.cuh shares them out."""
+    groups, prefix_groups, share = map(int, numbers_of(launch)["mix"])
     behind = groups - 1 - group
-    heads = (behind + 1) * heads_of_groups >> 32
-    is_head = heads > behind * heads_of_groups >> 32
-    return is_head, head_groups - heads if is_head else group - (head_groups - heads)
+    prefixes = (behind + 1) * share >> 32
+    has_prefixes = prefixes > behind * share >> 32
+    return has_prefixes, prefix_groups - prefixes if has_prefixes else group - (prefix_groups - prefixes)
 
 
 def channel_writes(p: Problem, launch: Launch) -> Iterator[Write]:
-    kernel, n, heads = launch.kernel, numbers_of(launch), p.heads()
+    kernel, n, prefixes = launch.kernel, numbers_of(launch), p.prefixes()
     assert isinstance(kernel, CausalConv1dVarlenFwd)
     block_vecs, tiles = int(n["block_vecs"][0]), int(n["tiles"])
     for block, thread in np.ndindex(launch.config.grid[0], launch.config.block[0]):
         group, dim_block = divmod(block, int(n["dim_blocks"][0]))
-        is_head, group = role(group, launch)
+        has_prefixes, group = role(group, launch)
         row, vector = divmod(thread, block_vecs)
         channel, number = (dim_block * block_vecs + vector) * kernel.vec, group * tiles + row
         if row >= tiles or channel >= n["dim"]:
             continue
         channels = range(channel, channel + kernel.vec)
-        if is_head:
-            yield from write_head(p, number, channels)
+        if has_prefixes:
+            yield from write_prefix(p, number, channels)
         else:
-            yield Write(channels, tile(p, heads, number * kernel.tokens, kernel.tokens))
+            yield Write(channels, tile(p, prefixes, number * kernel.tokens, kernel.tokens))
 
 
 def l2norm_writes(p: Problem, launch: Launch) -> Iterator[Write]:
-    kernel, n, heads = launch.kernel, numbers_of(launch), p.heads()
+    kernel, n, prefixes = launch.kernel, numbers_of(launch), p.prefixes()
     assert isinstance(kernel, CausalConv1dVarlenL2normFwd)
     for block, warp in np.ndindex(launch.config.grid[0], kernel.warps):
         group, unit = divmod(block, int(n["units"][0]))
-        is_head, group = role(group, launch)
+        has_prefixes, group = role(group, launch)
         number = group * kernel.warps + warp
-        tokens = tile(p, heads, number * kernel.tokens, kernel.tokens)
+        tokens = tile(p, prefixes, number * kernel.tokens, kernel.tokens)
         for channels in unit_channels(kernel, n, unit):
-            if is_head:
-                yield from write_head(p, number, channels)
+            if has_prefixes:
+                yield from write_prefix(p, number, channels)
             else:
                 yield Write(channels, tokens)
 
@@ -160,7 +161,7 @@ def unit_channels(kernel: CausalConv1dVarlenL2normFwd, n: Any, unit: int) -> Ite
 
 
 def rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
-    kernel, n, heads = launch.kernel, numbers_of(launch), p.heads()
+    kernel, n, prefixes = launch.kernel, numbers_of(launch), p.prefixes()
     assert isinstance(kernel, CausalConv1dVarlenRowsFwd)
     dim, x, most = p.o.x.shape[0], p.o.x, kernel.constants["kGroup"]
     for block, warp in np.ndindex(launch.config.grid[0], kernel.warps):
@@ -168,27 +169,27 @@ def rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
         if rest >= n["row_blocks"]:
             number = (rest - int(n["row_blocks"])) * kernel.warps + warp
             for channel in range(group * most, min((group + 1) * most, dim)):
-                yield from write_head(p, number, range(channel, channel + 1))
+                yield from write_prefix(p, number, range(channel, channel + 1))
             continue
         row, row_tile = divmod(rest * kernel.warps + warp, int(n["row_tiles"][0]))
         channel = group * most + row
         if row < most and channel < dim:
             phase = (x.first + channel * x.strides[0]) % kernel.vec
-            count = kernel.slots * WARP_SIZE * kernel.vec
-            yield Write(range(channel, channel + 1), tile(p, heads, row_tile * count - phase, count))
+            count = kernel.lane_vecs * WARP_SIZE * kernel.vec
+            yield Write(range(channel, channel + 1), tile(p, prefixes, row_tile * count - phase, count))
 
 
 def short_rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
-    kernel, tiles, heads = launch.kernel, int(numbers_of(launch)["tiles"][0]), p.heads()
+    kernel, tiles, prefixes = launch.kernel, int(numbers_of(launch)["tiles"][0]), p.prefixes()
     assert isinstance(kernel, CausalConv1dVarlenShortrowsFwd)
     for block in range(launch.config.grid[0]):
         group, number = divmod(block, tiles)
         channels = range(group * WARP_SIZE, min((group + 1) * WARP_SIZE, p.o.x.shape[0]))
         first = number * kernel.tile
-        yield Write(channels, tile(p, heads, first, kernel.tile))
+        yield Write(channels, tile(p, prefixes, first, kernel.tile))
         for sequence, begin in enumerate(p.starts):
             if begin in range(first, first + kernel.tile):
-                yield from write_head(p, sequence, channels)
+                yield from write_prefix(p, sequence, channels)
 
 
 WRITES: dict[type[Kernel], Callable[[Problem, Launch], Iterator[Write]]] = {

@@ -61,7 +61,7 @@ def test_launches_are_those_of_the_call(capsys: pytest.CaptureFixture[str], arch
         assert resources is not None and found["resources"] == vars(resources)
         room = occupancy(value["arch"], config.block[0], resources.registers, resources.shared_bytes)
         assert room is not None and found["occupancy"]["blocks"] == room.blocks
-        assert found["occupancy"]["waves"] == pytest.approx(config.grid[0] / (132 * room.blocks))
+        assert found["occupancy"]["waves"] == pytest.approx(config.grid[0] / (REFERENCE.multiprocessors * room.blocks))
     assert value["arch"] == int(arch.removeprefix("sm_"))
 
 
@@ -74,7 +74,7 @@ def test_text_has_what_json_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch["kernel"] in text and "width=4  input_t=bfloat16" in text
     assert f"grid {launch['grid'][0]} x 1 x 1" in text and f"{launch['resources']['registers']} registers" in text
     assert f"limited by {launch['occupancy']['limited_by'][0]}" in text
-    assert f"{launch['occupancy']['waves']:.2f} over 132 multiprocessors" in text
+    assert f"{launch['occupancy']['waves']:.2f} over {REFERENCE.multiprocessors} multiprocessors" in text
     assert f"{value['predicted']['seconds'] * 1e6:.1f} us, bound by memory: predicted, not measured" in text
 
 

@@ -14,6 +14,7 @@ from cuconv.runtime.dtypes import DType
 from cuconv.runtime.kernel import Enqueue, Kernel
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import NO_DEVICE
 from tests import emulator
 from tests.support.placement import Array, place, poisoned
 
@@ -50,7 +51,7 @@ class EmulatedFamily(ByteStrideFamily):
             self._by_address[pointer] = array
 
     def _place(self, array: Any) -> tuple[int, int]:
-        return array.array.ctypes.data, 0
+        return array.array.ctypes.data, NO_DEVICE
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
         assert isinstance(layout.dtype, DType)

@@ -14,7 +14,7 @@ import pytest
 from cuconv.bench.copy import Copy
 from cuconv.runtime import arrays
 from cuconv.runtime.kernel import Kernel
-from cuconv.selective_scan.kernels import SelectiveScanTilesFwd, SelectiveScanVarlenTilesFwd, TileShape
+from cuconv.selective_scan.kernels import SelectiveScanTilesFwd, SelectiveScanVarlenTilesFwd
 from tests import cases, emulator
 from tests.emulator.family import EmulatedArray, scheduled
 from tests.families.test_numerics import call, place_arguments, tables
@@ -48,7 +48,7 @@ def test_emulated(module: ModuleType, case: Any) -> None:
     results = []
     for seed in emulator.SEEDS:
         after = {name: placed.copy() for name, placed in before.items()}
-        with scheduled(seed):
+        with scheduled(seed), cases.running(module, case):
             call(module, case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
         results.append({name: placed.buffer for name, placed in after.items()})
     first, *others = results
@@ -98,10 +98,10 @@ def test_the_small_cases_run_every_value_of_every_axis(cls: type[Kernel]) -> Non
 
 @pytest.mark.parametrize("cls", [SelectiveScanTilesFwd, SelectiveScanVarlenTilesFwd])
 def test_the_small_cases_have_tiles_of_one_stage_and_of_two(cls: type[Kernel]) -> None:
-    """By the size of a tile's row of B: TileShape::kStages of common/tiles.cuh."""
+    """By the bytes of a tile's row of B: TileShape::kStages of selective_scan/tiles.cuh."""
     run: Any = [launch.kernel for launch in launches() if type(launch.kernel) is cls]
-    shapes = [(TileShape(kernel.lanes, kernel.parts, kernel.at_once), kernel.input_t.itemsize) for kernel in run]
-    assert {shape.lanes * shape.tokens * itemsize <= 512 for shape, itemsize in shapes} == {True, False}
+    row_bytes = [kernel.lanes * kernel.tokens * kernel.input_t.itemsize for kernel in run]
+    assert {count <= 512 for count in row_bytes} == {True, False}
 
 
 def test_the_small_cases_cross_blocks() -> None:

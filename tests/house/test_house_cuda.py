@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from enum import Enum
 from typing import Any, get_type_hints
 
 import pytest
@@ -77,9 +78,23 @@ def test_fields_are_the_template_parameters(file: str) -> None:
     cls = KERNELS[file]
     hints: dict[str, Any] = get_type_hints(cls)
     kinds = {int: "int", bool: "bool", DType: "typename"}
-    in_python = [(kinds[hints[field.name]], field.name) for field in fields(cls)]
+    # An enumeration has the same name in both languages.
+    in_python = [(kinds.get(hints[field.name], hints[field.name].__name__), field.name) for field in fields(cls)]
     in_cuda = [(kind, python_name(name)) for kind, name, default in kernel_parameters(file) if not default]
     assert in_python == in_cuda, f"fields of {cls.__name__} in {python_file(cls)} beside cuda_src/{file}"
+
+
+def enumerations() -> set[type[Enum]]:
+    """The enumerations among the template parameters."""
+    hints = [hint for cls in KERNELS.values() for hint in get_type_hints(cls).values()]
+    return {hint for hint in hints if isinstance(hint, type) and issubclass(hint, Enum)}
+
+
+def test_enumerations_have_the_members_of_the_device_code() -> None:
+    for each in enumerations():
+        declared = re.findall(rf"enum class {each.__name__} {{([^}}]*)}}", "\n".join(CODE.values()))
+        wanted = [re.findall(r"\w+", members) for members in declared]
+        assert wanted == [[member.value for member in each]], f"{each.__name__} in {each.__module__}"
 
 
 @pytest.mark.parametrize("file", UNITS)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from cuconv.selective_scan.kernels_scan import CHUNK, SEGMENT_POINTERS
-from cuconv.selective_scan.operands import Operands
-
-from cuconv import reference
-from cuconv.runtime import arrays as package_arrays
-from cuconv.runtime.call import Launch
-from cuconv.selective_scan.dense import INPUTS
-from cuconv.selective_scan.plan_dense import plan, scratch_size, segments
-from cuconv.selective_scan.reference import Scan
+import cuconv
+from cuconv.runtime.launch import ceil_div
+from cuconv.selective_scan import reference
+from cuconv.selective_scan.kernels import chunk_tokens
+from tests import cases
 from tests.selective_scan import scan
 from tests.selective_scan.scan import OfStates
-from tests.selective_scan.scan_bounds import scan_off
 from tests.support.bounds import ROUNDING, stored
 from tests.support.layouts import BY_TOKEN, LAYOUTS, PARAMETERS
 from tests.support.placement import Array, Placed, Placement, place
 
+FUNCTION = "selective_scan_fn"
 OUTPUTS = ("out", "last_state_out")
 UPDATED = ("chunk_states_out",)
 RANGES = scan.RANGES
@@ -37,7 +33,7 @@ class Case(OfStates):
     dim: int
     seqlen: int
     d_state: int = 16
-    groups: int | None = None  # without an axis of groups
+    groups: int | None = None  # None: without an axis of groups
     dtype: str = "bfloat16"
     params: str = "float32"  # dtype of D, delta_bias and constants; u's when empty
     constants: str = ""  # which of B and C are
@@ -45,9 +41,9 @@ class Case(OfStates):
     softplus: bool = True
     layout: str = "channel_first"
     matrices: str = "dense"  # how B and C lie
-    others: str = "dense"  # A, D, delta_bias, constants and states
-    loud: float = 1.0  # delta and z are so many times larger
-    segment: int = 0  # tokens of a segment where not this case is launched but a larger one
+    others: str = "dense"  # how A, D, delta_bias, constants and states lie
+    loud: float = 1.0  # factor on delta and z
+    segment: int = 0  # tokens per segment where a larger case is launched in place of this one
 
     @property
     def id(self) -> str:
@@ -59,7 +55,7 @@ class Case(OfStates):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of u."""
+        """The shape of u."""
         return self.batch, self.dim, self.seqlen
 
 
@@ -80,11 +76,11 @@ def placements(case: Case) -> dict[str, Placement]:
         placed["z"] = place(case.input_t, case.shape, **lies)
     placed["out"] = place(case.input_t, case.shape, **out_lies)
     one = (case.batch, case.dim, case.d_state)
-    chunked = (case.batch, -(-case.seqlen // CHUNK), *one[1:])
+    chunked = (case.batch, ceil_div(case.seqlen, chunk_tokens()), *one[1:])
     for name, shape in zip(STATES, (one, one, chunked), strict=True):
         if case.has(name):
             placed[name] = place(scan.FLOAT32, shape, **states(len(shape)))
-    return {name: placed[name] for name in (*INPUTS, "out", *STATES[1:]) if name in placed}
+    return {name: placed[name] for name in inspect.signature(cuconv.selective_scan_fn).parameters if name in placed}
 
 
 def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
@@ -108,79 +104,43 @@ def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {**arrays, "delta_softplus": case.softplus, "return_last_state": case.has("last_state_out")}
 
 
-def _scan(case: Case, arrays: Mapping[str, Array]) -> Scan:
-    return Scan(*(arrays.get(name) for name in INPUTS[:-1]), case.softplus)  # type: ignore[arg-type]
-
-
 def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """What is written, in float64."""
-    call = _scan(case, arrays)
-    result = reference.selective_scan_fn(**vars(call), initial_state=arrays.get("initial_state"), chunk=CHUNK)
-    return {
-        name: each for name, each in zip(("out", *STATES[1:]), result, strict=True) if name == "out" or case.has(name)
-    }
+    named = {name: array for name, array in arrays.items() if name not in UPDATED}
+    result = reference.selective_scan_fn(**named, delta_softplus=case.softplus)
+    results = zip(("out", *STATES[1:]), result, strict=True)
+    return {name: each for name, each in results if name == "out" or case.has(name)}
 
 
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far each may be from the oracle."""
-    call = _scan(case, arrays)
-    before = np.zeros(call.shape) if "initial_state" not in arrays else arrays["initial_state"].astype(np.float64)
-    off = scan_off(call, before, case.segment or segments(operands(case)).tokens, CHUNK)
+    """How far each may be from the oracle, with the segments that are planned."""
+    named = arguments(case, arrays)
+    errors = reference.ERRORS[FUNCTION](**named, segment_tokens=case.segment or segment_tokens(case))
     relative, subnormal = stored(case.dtype)
-    return {
-        "out": (relative, off.out + subnormal),
-        "last_state_out": (0.0, off.last_state),
-        "chunk_states_out": (0.0, off.chunk_states),
-    }
+    return {name: (0.0, error) for name, error in errors.items()} | {"out": (relative, errors["out"] + subnormal)}
+
+
+def segment_tokens(case: Case) -> int:
+    """Tokens per segment that are planned; more than there are where nothing is launched."""
+    launches = cases.launches(cases.table(FUNCTION), case)
+    return int(cases.numbers_of(launches[-1])["segment_tokens"]) if launches else case.seqlen + 1
 
 
 def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Every so many channels of a case without groups or constants."""
+    """Evenly spread channels of a case without groups or constants."""
     assert case.groups is None and not case.constants
     step = max(1, case.dim // 16)
     channels = slice(None, None, step)
     cut = (slice(None), channels)
     cuts: dict[str, Any] = dict.fromkeys(("u", "delta", "z", "out", "initial_state", "last_state_out"), cut)
     cuts |= dict.fromkeys(("A", "D", "delta_bias"), channels) | {"chunk_states_out": (slice(None), *cut)}
-    smaller = replace(case, dim=-(-case.dim // step), segment=segments(operands(case)).tokens)
+    smaller = replace(case, dim=-(-case.dim // step), segment=segment_tokens(case))
     return smaller, {name: cuts.get(name, ...) for name in placements(case)}
 
 
 def bytes_moved(case: Case) -> int:
     """Every distinct element of every array once."""
     return sum(lies.bytes for lies in placements(case).values())
-
-
-def launch(case: Case) -> tuple[Launch, ...]:
-    """What the op runs for this call on a GPU."""
-    return plan(operands(case))
-
-
-def operands(case: Case) -> Operands:
-    """What the launches are planned from."""
-    return _operands({name: lies.layout for name, lies in placements(case).items()}, case.softplus)
-
-
-def _operands(layouts: dict[str, Any], softplus: bool) -> Operands:
-    for name in "BC":
-        if len(layouts[name].shape) == 3:
-            (batch, *shape), (stride, *strides) = layouts[name].shape, layouts[name].strides
-            layouts[name] = layouts[name]._replace(shape=(batch, 1, *shape), strides=(stride, 0, *strides))
-    for name in ("last_state", "chunk_states"):
-        layouts[name] = layouts.pop(f"{name}_out", None)
-    return Operands(**{name: layouts.get(name) for name in Operands._fields} | {"delta_softplus": softplus})  # type: ignore[arg-type]
-
-
-def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The arrays by the names that the kernels know them by, and memory between the launches."""
-    known: dict[str, Array | None] = {name.removesuffix("_out"): array for name, array in arrays.items()}
-    family = package_arrays.family(arrays["u"])
-    assert family is not None
-    facts = zip(arrays, family.inspect(tuple(arrays), tuple(arrays.values()))[1], strict=True)
-    layouts = {name: family.layout(name, fact) for name, fact in facts if fact is not None}
-    size = scratch_size(_operands(layouts, True))
-    known |= {"out": arrays["out"], "scratch": np.full(size, np.nan, np.float32) if size else None}
-    return {pointer: known.get(pointer) for pointer in SEGMENT_POINTERS}
 
 
 ROWS: Any = {"layout": "channel_last"}
@@ -205,8 +165,6 @@ UNIT = (
     Case(3, 20, 200, 6),
     Case(3, 20, 200),
     Case(2, 3, 513, without=NO_STATES),
-    # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
-    Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),
     Case(2, 35, 40, without="D z delta_bias", softplus=False),

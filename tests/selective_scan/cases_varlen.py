@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from cuconv.selective_scan.kernels_scan import MAX_TOKENS, VARLEN_PARAMS
-from cuconv.selective_scan.operands import Operands, Packed
 
-from cuconv import reference
-from cuconv.runtime.call import Launch
+import cuconv
 from cuconv.runtime.dtypes import BOOL, BY_NAME
-from cuconv.selective_scan.plan_varlen import plan_varlen
-from cuconv.selective_scan.reference import LiveSequence, Scan, live_sequences
-from cuconv.selective_scan.varlen import INPUTS
-from tests.causal_conv1d.varlen import INDEX_DTYPES
+from cuconv.selective_scan import reference
+from cuconv.selective_scan.reference import LiveSequence, live_sequences
 from tests.selective_scan import scan
 from tests.selective_scan.scan import OfStates
-from tests.selective_scan.scan_bounds import scan_off
 from tests.support.batches import batch
 from tests.support.bounds import ROUNDING, stored
 from tests.support.compare import Between
 from tests.support.layouts import BY_TOKEN, PACKED, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placed, Placement, place
 
+FUNCTION = "selective_scan_varlen_fn"
 OUTPUTS = ("out",)
 UPDATED = ("ssm_states",)
 RANGES = scan.RANGES
 INDICES = ("query_start_loc", "cache_indices", "has_initial_state")
+INDEX_DTYPES = {"int32": ("int32", "int32"), "int64": ("int64", "int64"), "mixed": ("int64", "int32")}
+"""The dtypes of query_start_loc and cache_indices."""
 BY_TOKENS = ("u", "delta", "z", "B", "C")
 
 
@@ -40,7 +38,7 @@ class Case(OfStates):
     dim: int
     batch: str
     d_state: int = 16
-    groups: int | None = None  # without an axis of groups
+    groups: int | None = None  # None: without an axis of groups
     dtype: str = "bfloat16"
     state_dtype: str = "float32"
     params: str = "float32"  # dtype of D and delta_bias; u's when empty
@@ -49,14 +47,14 @@ class Case(OfStates):
     layout: str = "tokens"
     out: str = ""  # as u when empty
     matrices: str = "dense"  # how B and C lie
-    others: str = "dense"  # A, D, delta_bias and the indices
+    others: str = "dense"  # how A, D, delta_bias and the indices lie
     pool: str | None = "dense"
-    spare: int = 2  # slots that no sequence has
+    spare: int = 2  # slots of no sequence
     slots: str | None = "permuted"  # "odd": some are padded or outside the pool
     index: str = "int32"  # or "int64" or "mixed"
     initial: str | None = "mixed"  # or "all"
     pad_slot_id: int = -1
-    loud: float = 1.0  # delta and z are so many times larger
+    loud: float = 1.0  # factor on delta and z
 
     @property
     def id(self) -> str:
@@ -72,12 +70,12 @@ class Case(OfStates):
 
     @property
     def pool_slots(self) -> int:
-        """One a sequence, and spare ones."""
+        """One slot per sequence, and spare ones."""
         return batch(self.batch).count + self.spare
 
 
 def without_pool(case: Case) -> Case:
-    """The case on one sequence after another."""
+    """The case without a pool."""
     return replace(case, pool=None, slots=None, initial=None)
 
 
@@ -99,11 +97,12 @@ def placements(case: Case) -> dict[str, Placement]:
         if given:
             placed[name] = place(dtype, (count,), **others(1))
     placed["out"] = place(case.input_t, shape, **PACKED[case.out or case.layout])
-    return {name: placed[name] for name in (*INPUTS, "out") if name in placed}
+    names = inspect.signature(cuconv.selective_scan_varlen_fn).parameters
+    return {name: placed[name] for name in names if name in placed}
 
 
 def integers(case: Case, seed: int = 0) -> dict[str, Array]:
-    """Starts, slots and who has a state."""
+    """Starts, slots, and which sequences have an initial state."""
     random, b, found = scan.random_of(case, seed), batch(case.batch), {}
     if b.starts is not None:
         found["query_start_loc"] = np.array(b.starts)
@@ -121,7 +120,7 @@ def integers(case: Case, seed: int = 0) -> dict[str, Array]:
 
 
 def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
-    """The arrays that are read; NaN are states that no sequence starts from, and tokens of none that is computed."""
+    """The arrays that are read; padding, and states that no sequence starts from, are NaN."""
     read = {name: lies for name, lies in placements(case).items() if name not in OUTPUTS}
     found = scan.fill(case, read, integers(case, seed), seed)
     is_dead_token = np.ones(batch(case.batch).total, bool)
@@ -154,44 +153,28 @@ def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {"ssm_states": None, **arrays, **options}
 
 
-def _off(case: Case, arrays: Mapping[str, Array]) -> tuple[Array, dict[int, Array]]:
-    """By how much the results and the states of slots may be off before they are stored."""
-    out, states = np.zeros(arrays["u"].shape), {}
-    for sequence in _live(case, arrays):
-        tokens = slice(sequence.begin, sequence.end)
-        cut = {name: arrays[name][None, ..., tokens] for name in BY_TOKENS if name in arrays}
-        parameters = {name: arrays[name] for name in ("A", *scan.PARAMETER_NAMES) if name in arrays}
-        call = Scan(**cut, **parameters, delta_softplus=case.softplus)
-        before = np.zeros(call.shape) if sequence.initial_state is None else sequence.initial_state
-        off = scan_off(call, before, MAX_TOKENS, MAX_TOKENS)
-        out[:, tokens] = off.out[0]
-        if sequence.slot is not None:
-            states[sequence.slot] = off.last_state[0]
-    return out, states
-
-
 def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Any]:
     """The results in float64, and the bounds of the states."""
     out, states = reference.selective_scan_varlen_fn(**arguments(case, arrays))
     if "ssm_states" not in arrays:
         return {"out": out}
     bounds = Between(arrays["ssm_states"].copy(), arrays["ssm_states"].copy())
-    _, off = _off(case, arrays)
+    errors = reference.ERRORS[FUNCTION](**arguments(case, arrays))["ssm_states"]
     for slot, state in states.items():
-        bounds.low[slot] = (state - off[slot]).astype(bounds.low.dtype)
-        bounds.high[slot] = (state + off[slot]).astype(bounds.high.dtype)
+        bounds.low[slot] = (state - errors[slot]).astype(bounds.low.dtype)
+        bounds.high[slot] = (state + errors[slot]).astype(bounds.high.dtype)
     return {"out": out, "ssm_states": bounds}
 
 
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far the results may be from the oracle; tokens of nobody are exactly zero."""
+    """How far the results may be from the oracle; those of padding are exactly zero."""
     relative, subnormal = stored(case.dtype)
-    off, _ = _off(case, arrays)
-    return {"out": (relative, np.where(off > 0, off + subnormal, 0.0))}
+    errors = reference.ERRORS[FUNCTION](**arguments(case, arrays))["out"]
+    return {"out": (relative, np.where(errors > 0, errors + subnormal, 0.0))}
 
 
 def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Every so many channels of a case without groups."""
+    """Evenly spread channels of a case without groups."""
     assert case.groups is None
     step = max(1, case.dim // 16)
     channels = slice(None, None, step)
@@ -209,26 +192,6 @@ def bytes_moved(case: Case) -> int:
         pool = {"ssm_states": np.zeros((case.pool_slots, 1, 1))}
         count += sum(state * (1 + (each.initial_state is not None)) for each in _live(case, pool | integers(case)))
     return count
-
-
-def launch(case: Case) -> Launch | None:
-    """What the op runs for this call on a GPU."""
-    placed = {name: lies.layout for name, lies in placements(case).items()}
-    rows: dict[str, Any] = {name: placed.get(name) for name in ("A", "D", "delta_bias")}
-    for name in ("u", "delta", "z", "out", "B", "C"):
-        if (layout := placed.get(name)) is not None:
-            missing = (4 if name in "BC" else 3) - len(layout.shape)
-            shape, strides = (1,) * missing + layout.shape, (0,) * missing + layout.strides
-            rows[name] = layout._replace(shape=shape, strides=strides)
-    given = (placed.get(name) for name in ("ssm_states", *INDICES))
-    packed = Packed(*given, case.pad_slot_id, batch(case.batch).total)  # type: ignore[arg-type]
-    return plan_varlen(Operands(**{"z": None} | rows, delta_softplus=case.softplus), packed)
-
-
-def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The same arrays by the kernel's own names, in its order."""
-    pointers = (VARLEN_PARAMS.dtype.names or ())[: VARLEN_PARAMS.pointers.size // 8]
-    return {name: arrays.get(name) for name in pointers}
 
 
 CHANNELS: Any = {"layout": "channels"}
@@ -255,8 +218,6 @@ UNIT = (
     without_pool(Case(40, "3+2+9x1+10", 6, dtype="float32", without="z")),
     Case(70, "6x1+9+off2", **CHANNELS, state_dtype="float16", without="delta_bias", **ODD),
     Case(128, "2+9x1+13", 16, 2, "float32", params="", pool="slots_innermost", index="mixed"),
-    # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
-    Case(5, "300+3x1+289", 8, 1, "float32"),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
     Case(35, "340+16+20", 16, 1, state_dtype="bfloat16"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.causal_conv1d.varlen_calls import poisoned
+from tests.support.bad_input import poisoned
 
 BATCH, DIM, SEQLEN, N = 2, 6, 9, 5
 SLOTS = 5

@@ -9,19 +9,21 @@ import pytest
 
 import cuconv
 from cuconv.runtime.dlpack import WANTED
-from tests.causal_conv1d.test_dense_bad_input import (
+from tests.causal_conv1d.test_contents import POOL, STARTS
+from tests.selective_scan.good_calls import BATCH, DIM, GOOD, SEQLEN, SLOTS, N
+from tests.support.bad_input import (
     FLOATS,
     KINDS,
     OWN_ADDRESS,
+    Row,
     alias,
+    ints,
     module_of,
     overlapping,
+    refuse,
     value,
     zeros,
 )
-from tests.causal_conv1d.test_varlen_contents import POOL, STARTS
-from tests.causal_conv1d.varlen_calls import Row, ints, refuse
-from tests.selective_scan.scan_calls import BATCH, DIM, GOOD, SEQLEN, SLOTS, N
 
 INDICES = "one of int32, int64"
 STATE = "(2, 6, 5) (batch, dim of u, d_state of A)"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv import reference
 from cuconv.runtime.dtypes import BFLOAT16
-from tests.cases import selective_scan_fn, selective_scan_varlen_fn
+from cuconv.selective_scan import reference
 from tests.causal_conv1d.test_dense_big_memory import assert_all_written, fill, to_host
+from tests.selective_scan import cases_dense, cases_varlen
 from tests.support.batches import batch
 from tests.support.compare import assert_close
 from tests.support.placement import POISON, Array
@@ -77,7 +77,7 @@ def check(name: str, got: Any, row: tuple[Any, Any, Array, Any, Any], begin: int
 
 
 def test_rows_of_billions_of_tokens() -> None:
-    (case,) = selective_scan_fn.BIG
+    (case,) = cases_dense.BIG
     shape = batch_size, dim, seqlen = case.batch, case.dim, case.seqlen
     u, delta, (out, words) = numbers(*shape), numbers(*shape), poisoned(*shape)
     B, C = numbers(batch_size, D_STATE, seqlen), numbers(batch_size, D_STATE, seqlen)
@@ -91,7 +91,7 @@ def test_rows_of_billions_of_tokens() -> None:
 
 def test_packed_sequences_of_billions_of_tokens() -> None:
     cupy = pytest.importorskip("cupy")
-    (case,) = selective_scan_varlen_fn.BIG
+    (case,) = cases_varlen.BIG
     bounds = batch(case.batch).bounds
     shape = dim, total = case.dim, bounds[-1]
     u, delta, (out, words) = numbers(*shape), numbers(*shape), poisoned(*shape)

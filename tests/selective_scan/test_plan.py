@@ -6,47 +6,59 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from cuconv.selective_scan.kernel_carry import SelectiveScanCarry
-from cuconv.selective_scan.kernel_tiles_chunk import SelectiveScanTilesChunk
-from cuconv.selective_scan.kernel_tiles_fwd import SelectiveScanTilesFwd
-from cuconv.selective_scan.kernel_varlen_tiles_fwd import SelectiveScanVarlenTilesFwd
-from cuconv.selective_scan.kernels_scan import (
-    CHUNK,
-    MAX_STATE,
-    MAX_TOKENS,
-    SHAPES,
-    THREADS,
-    TILE_THREADS,
-    TILE_TIMES,
-    TileShape,
-    lanes_for,
-    own_tokens,
-)
-from cuconv.selective_scan.operands import Operands, Packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuconv.runtime import machine
+from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, ceil_div
-from cuconv.selective_scan.plan_dense import Launch, plan, scratch_size, segments
-from cuconv.selective_scan.plan_varlen import plan_varlen
-from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, some, variants
+from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import NO_DEVICE
+from cuconv.selective_scan.check import Inputs
+from cuconv.selective_scan.kernels import (
+    MAX_STATE,
+    MAX_TOKENS,
+    SHAPES,
+    TILE_TIMES,
+    SelectiveScanCarry,
+    SelectiveScanTilesFwd,
+    SelectiveScanVarlenTilesFwd,
+    TileShape,
+    chunk_tokens,
+    lanes_for,
+    own_tokens,
+)
+from cuconv.selective_scan.plan_dense import Operands, plan, segments, tile_shapes
+from cuconv.selective_scan.plan_varlen import Operands as PackedOperands
+from cuconv.selective_scan.plan_varlen import plan as plan_packed
+from tests.cases import numbers_of
+from tests.causal_conv1d.test_dense_plan import FEW, MANY, some, variants
 from tests.support.placement import place
 
-TILED = (SelectiveScanTilesFwd, SelectiveScanTilesChunk)
+THREADS = 128
 SIZES = st.one_of(FEW, MANY)
 LENGTHS = st.one_of(FEW, MANY.map(lambda n: min(n, MAX_TOKENS)))
 
 
-def operands(
-    shape: tuple[int, int, int], d_state: int, dtype: Any = BFLOAT16, matrix: Any = None, **lies: Any
-) -> Operands:
-    """A call with arrays like u, and a last state."""
+def layout(dtype: Any, shape: tuple[int, ...], **lies: Any) -> Layout:
+    """The layout of an array on no device, for which plans assume the reference GPU."""
+    return place(dtype, shape, **lies).layout._replace(device=NO_DEVICE)
+
+
+def inputs(shape: tuple[int, int, int], d_state: int, dtype: Any = BFLOAT16, matrix: Any = None, **lies: Any) -> Inputs:
+    """The arrays of a call, z absent and delta as u."""
     batch, dim, seqlen = shape
-    u, A = place(dtype, shape, **lies).layout, place(FLOAT32, (dim, d_state)).layout
-    B = matrix or place(dtype, (batch, 1, d_state, seqlen)).layout
-    last = place(FLOAT32, (batch, dim, d_state)).layout
-    return Operands(u, u, A, B, B, None, None, None, u, True, last_state=last)
+    u, A = layout(dtype, shape, **lies), layout(FLOAT32, (dim, d_state))
+    B = matrix or layout(dtype, (batch, 1, d_state, seqlen))
+    return Inputs(u, u, A, B, B, None, None, None, u, True)
+
+
+def operands(shape: tuple[int, int, int], d_state: int, *more: Any, **lies: Any) -> Operands:
+    """A call with arrays like u, and a last state."""
+    batch, dim, _ = shape
+    last = layout(FLOAT32, (batch, dim, d_state))
+    return Operands(inputs(shape, d_state, *more, **lies), last_state=last)
 
 
 def test_lanes_have_every_state() -> None:
@@ -61,15 +73,29 @@ def test_lanes_have_every_state() -> None:
 @settings(max_examples=400)
 def test_segments_are_all_of_a_row(shape: tuple[int, int, int], d_state: int) -> None:
     o = operands(shape, d_state)
-    cut = segments(o)
-    assert cut.tokens % CHUNK == 0
-    assert (cut.parts - 1) * cut.tokens < max(shape[2], 1) <= cut.parts * cut.tokens
-    if cut.parts > 1:
+    cut = segments(o.inputs, tile_shapes(o.inputs))
+    assert cut.tokens % chunk_tokens() == 0
+    assert (cut.per_row - 1) * cut.tokens < max(shape[2], 1) <= cut.per_row * cut.tokens
+    scratch = 0
+    if cut.per_row > 1:
         # The kernels count the states of all rows in 32 bits.
         assert shape[0] * shape[1] * d_state <= MAX_DIVIDEND
-        assert scratch_size(o) == shape[0] * cut.parts * shape[1] * (d_state + 1)
-    else:
-        assert scratch_size(o) == 0
+        scratch = shape[0] * cut.per_row * shape[1] * (d_state + 1) * FLOAT32.itemsize
+    try:
+        assert plan(o).scratch == scratch
+    except ValueError:
+        # Too large for one launch: said so, and before anything ran.
+        return
+
+
+def test_segments_follow_the_number_of_multiprocessors() -> None:
+    """Half as many multiprocessors are filled by half as many segments."""
+    found = []
+    for count in (132, 66):
+        with machine.assuming(count):
+            o = inputs((1, 128, 65536), 16)
+            found.append(segments(o, tile_shapes(o)).per_row)
+    assert found[0] == 2 * found[1] > 2
 
 
 @given(st.tuples(SIZES, SIZES, LENGTHS), st.integers(1, MAX_STATE))
@@ -78,17 +104,15 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
     batch, dim, _ = shape
     o = operands(shape, d_state)
     try:
-        launches = plan(o)
+        launches = plan(o).launches
     except ValueError:
         # Too large for one launch: said so, and before anything ran.
         return
-    cut = segments(o)
-    assert len(launches) == (3 if cut.parts > 1 else 1)
+    cut = segments(o.inputs, tile_shapes(o.inputs))
+    assert len(launches) == (3 if cut.per_row > 1 else 1)
     for launch in launches:
         assert launch.kernel in variants()[type(launch.kernel)]
         kernel: Any = launch.kernel
-        is_tiled = isinstance(kernel, TILED)
-        threads = TILE_THREADS if is_tiled else THREADS
         assert launch.config.grid[1:] == (1, 1)
         n = numbers_of(launch)
         if isinstance(launch.kernel, SelectiveScanCarry):
@@ -96,9 +120,10 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
             assert launch.config.threads >= batch * dim * d_state
             assert (n["states"][0], n["channels"][0]) == (d_state, dim)
             continue
-        assert launch.config.block == (threads, 1, 1)
+        assert launch.config.block == (THREADS, 1, 1)
+        is_tiled = isinstance(kernel, SelectiveScanTilesFwd)
         lanes = kernel.lanes * kernel.parts if is_tiled else lanes_for(d_state)[0]
-        assert n["dim_blocks"][0] == ceil_div(dim * lanes, threads)
+        assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
         assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
         assert (n["segments"][0], n["segment_tokens"]) == cut
 
@@ -109,10 +134,10 @@ def test_every_way_to_be_unaligned(dtype: Any, d_state: int) -> None:
     """All small offsets of u and B from an aligned address, and of their rows from each other."""
     accesses = set()
     for shift, gap in np.ndindex(8, 8):
-        matrix = place(dtype, (2, 1, d_state, 24), shift=int(gap), pad=(0, 0, 0, int(shift))).layout
+        matrix = layout(dtype, (2, 1, d_state, 24), shift=int(gap), pad=(0, 0, 0, int(shift)))
         o = operands((2, 3, 24), d_state, dtype, matrix, shift=int(shift), pad=(0, 0, int(gap)))
-        (launch,) = plan(o)
-        assert_aligned(o, launch)
+        (launch,) = plan(o).launches
+        assert_aligned(o.inputs, launch)
         accesses.add(accesses_of(launch)[:2])
     lanes, _ = lanes_for(d_state)
     widest = 16 // dtype.itemsize
@@ -123,7 +148,7 @@ def test_every_way_to_be_unaligned(dtype: Any, d_state: int) -> None:
 def accesses_of(launch: Launch) -> tuple[int, int, int]:
     """Elements an access of u, B and C."""
     kernel: Any = launch.kernel
-    if isinstance(kernel, TILED):
+    if isinstance(kernel, SelectiveScanTilesFwd):
         return (16 // kernel.input_t.itemsize,) * 3
     assert kernel.vec <= own_tokens(kernel.lanes)
     return kernel.vec, kernel.b_vec, kernel.c_vec
@@ -133,11 +158,12 @@ def accesses_of(launch: Launch) -> tuple[int, int, int]:
 @pytest.mark.parametrize("groups", [1, 2, 48])
 def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(seqlen: int, groups: int) -> None:
     for dim in (48, 96, 1536, 49152):
-        matrix = place(BFLOAT16, (1, groups, 16, seqlen), pad=(0, 0, 0, -seqlen % 8)).layout
-        o = operands((1, dim, seqlen), 16, matrix=matrix, pad=(0, 0, -seqlen % 8))
-        kernel = plan(o)[-1].kernel
+        matrix = layout(BFLOAT16, (1, groups, 16, seqlen), pad=(0, 0, 0, -seqlen % 8))
+        o = operands((1, dim, seqlen), 16, BFLOAT16, matrix, pad=(0, 0, -seqlen % 8))
+        kernel = plan(o).launches[-1].kernel
         if isinstance(kernel, SelectiveScanTilesFwd):
-            shape = TileShape(kernel.lanes, kernel.parts, kernel.at_once)
+            shape = TileShape(kernel.lanes, kernel.parts, kernel.at_once, kernel.tokens, kernel.resident)
+            assert shape in TILE_TIMES
             assert shape.lanes == 1 or shape.lanes * shape.tokens <= seqlen
             assert groups == 1 or dim // groups % shape.channels == 0
         else:
@@ -151,16 +177,16 @@ def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(
 )
 def test_the_shape_of_tiles_is_what_was_quickest(batch: int, dim: int, shape: tuple[int, int, int]) -> None:
     """On an H200, of all that there are; by hand, and so not by the model that chooses."""
-    kernel: Any = plan(operands((batch, dim, 4096), 16))[-1].kernel
+    kernel: Any = plan(operands((batch, dim, 4096), 16)).launches[-1].kernel
     assert isinstance(kernel, SelectiveScanTilesFwd)
     assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
 
 
 def packed(dim: int, total: int, sequences: int, d_state: int) -> Launch:
     """The launch of a call on packed sequences."""
-    o = operands((1, dim, total), d_state)._replace(last_state=None)
-    launch = plan_varlen(o, Packed(None, place(INT32, (sequences + 1,)).layout, None, None, -1, total))
-    assert launch is not None
+    o = inputs((1, dim, total), d_state)
+    starts = layout(INT32, (sequences + 1,))
+    (launch,) = plan_packed(PackedOperands(o, None, starts, None, None, -1)).launches
     return launch
 
 
@@ -200,17 +226,17 @@ def test_one_long_sequence_among_single_tokens_is_walked_as_one_alone(
     assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
 
 
-def assert_aligned(o: Operands, launch: Launch) -> None:
+def assert_aligned(o: Inputs, launch: Launch) -> None:
     """Every address that a width makes a thread access is a multiple of it."""
-    for layout, vec in zip((o.u, o.B, o.C), accesses_of(launch), strict=True):
-        assert vec == 1 or layout.strides[-1] == 1
-        assert vec * layout.itemsize <= 16
-        for row in np.ndindex(*(min(n, 3) for n in layout.shape[:-1])):
-            at = layout.first + sum(i * stride for i, stride in zip(row, layout.strides, strict=False))
-            assert all((at + token // vec * vec) % vec == 0 for token in some(layout.shape[-1]))
+    for each, vec in zip((o.u, o.B, o.C), accesses_of(launch), strict=True):
+        assert vec == 1 or each.strides[-1] == 1
+        assert vec * each.itemsize <= 16
+        for row in np.ndindex(*(min(n, 3) for n in each.shape[:-1])):
+            at = each.first + sum(i * stride for i, stride in zip(row, each.strides, strict=False))
+            assert all((at + token // vec * vec) % vec == 0 for token in some(each.shape[-1]))
 
 
 def test_nothing_is_launched_where_nothing_is_written() -> None:
-    assert plan(operands((0, 3, 5), 4)) == plan(operands((2, 0, 5), 4)) == ()
-    assert plan(operands((2, 3, 0), 4)._replace(last_state=None)) == ()
-    assert len(plan(operands((2, 3, 0), 4))) == 1
+    assert plan(operands((0, 3, 5), 4)) == plan(operands((2, 0, 5), 4)) == Plan()
+    assert plan(operands((2, 3, 0), 4)._replace(last_state=None)) == Plan()
+    assert len(plan(operands((2, 3, 0), 4)).launches) == 1

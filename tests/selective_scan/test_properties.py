@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuconv
-from cuconv.runtime.call import Prepared
-from cuconv.selective_scan import plan_varlen as selective_scan_varlen_plan
-from cuconv.selective_scan import varlen as selective_scan_varlen_fn
-from tests.cases import selective_scan_fn as rows
-from tests.cases import selective_scan_varlen_fn as packed
+from cuconv.runtime import machine
+from cuconv.selective_scan import plan_varlen, varlen
+from tests.selective_scan import cases_dense as rows
+from tests.selective_scan import cases_varlen as packed
 from tests.support.bounds import ROUNDING
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
@@ -122,12 +122,14 @@ def test_bits_do_not_depend_on_who_takes_which_sequences(
     case = packed.Case(140, "off3+40x1+0+2x3+30+1+4x60+9+7x1+off20", layout=layout, **packed.ODD)
     values = packed.inputs(case)
     found = []
-    for run_blocks, long_blocks in ((10**6, 10**6), (1, 1)):
-        monkeypatch.setattr(selective_scan_varlen_plan, "RUN_BLOCKS", run_blocks)
-        monkeypatch.setattr(selective_scan_varlen_plan, "LONG_BLOCKS", long_blocks)
-        forgetful = Prepared(selective_scan_varlen_fn._prepare._remembered.__wrapped__)
-        monkeypatch.setattr(selective_scan_varlen_fn, "_prepare", forgetful)
-        found.append(run(packed, case, values))
+    for blocks, processors in ((10**4, 132), (1, 1)):
+        monkeypatch.setattr(plan_varlen, "RUN_BLOCKS", blocks)
+        monkeypatch.setattr(plan_varlen, "LONG_BLOCKS", blocks)
+        forgetful = copy(varlen._packed_scan)
+        forgetful._remembered, forgetful._last = forgetful._prepare, None  # type: ignore[assignment]
+        monkeypatch.setattr(varlen, "_packed_scan", forgetful)
+        with machine.assuming(processors):
+            found.append(run(packed, case, values))
     for name, array in found[0].items():
         assert_same_bits(found[1][name], array, name)
 

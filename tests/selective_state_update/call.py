@@ -1,7 +1,8 @@
-"""What the cases of selective state updates are made of: where arrays lie, what indices hold, inputs and oracle."""
+"""Calls of selective state updates: where arrays lie, what indices hold, inputs, and the call of the reference."""
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-from cuconv.selective_state_update.operands import ARGUMENTS
 
+import cuconv
 from cuconv.runtime.dtypes import BY_NAME, DType
 from cuconv.selective_state_update.reference import SelectiveStateUpdate as Call
 from tests.support.batches import batch
@@ -27,11 +28,10 @@ INDICES = (
 )
 RANGES = {"A": (-1.0, 0.03), "dt": (-2.0, 2.0)}
 LINEAR_RANGES = {"A": (-1.0, 0.03), "dt": (0.0, 1.0), "dt_bias": (0.0, 0.5)}
-"""Of arguments whose sizes decide how states grow."""
-
+"""Ranges of the arguments that decide how states grow, with softplus and without."""
 
 INDEX_DTYPES = {"int32": ("int32",), "int64": ("int64",), "mixed": ("int64", "int32")}
-"""Those of the index arrays in turn."""
+"""The dtypes that index arrays take in turn."""
 
 
 @dataclass(frozen=True)
@@ -40,33 +40,33 @@ class Case:
 
     batch: int | str  # sequences, or a batch of packed ones
     heads: int  # 0: without an axis of heads
-    dim: int  # of a head
+    dim: int  # headdim
     d_state: int
     groups: int = 1
-    tokens: int | None = None  # of every sequence; None: one, without an axis of tokens
+    tokens: int | None = None  # per sequence; None: one, without an axis of tokens
     dtype: str = "bfloat16"
     state_dtype: str = ""  # x's when empty
     A_dtype: str = "float32"  # x's when empty
-    dtypes: str = ""  # those of dt, D and dt_bias where they are not x's: "float32" for all or "dt D"
-    tied: str = ""  # which of A, dt, D, dt_bias have one value a head, "A_n" one a row; "all" of these
+    dtypes: str = ""  # which of dt, D and dt_bias are float32, or "float32" for all
+    tied: str = ""  # which of A, dt, D, dt_bias have one value per head, "A_n" one per row; "all" of these
     without: str = ""  # which of D, z, dt_bias are left out; "all" of these
     softplus: bool = True
     lies: str = "dense"  # arrays by tokens and out; several are taken in turn
     pool: str = "dense"
     others: str = "dense"  # A, D, dt_bias and the indices; or "strided" or "backward"
-    spare: int = 2  # slots that no sequence has
-    slots: str | None = "permuted"  # or "shared", which sequences may start from and not leave their state in
-    targets: str | None = None  # "one" a sequence or "each" token
-    columns: int = 0  # of index arrays of two axes; 0: as many as tokens, of which packed ones may have more
+    spare: int = 2  # slots of no sequence
+    slots: str | None = "permuted"  # or "shared": two sequences start from one slot, which is not written
+    targets: str | None = None  # "one" per sequence or per "each" token
+    columns: int = 0  # of index arrays of two axes; 0: as many as the longest sequence has tokens
     accepted: bool = False
     steps: str | None = None  # intermediate states by "slot" or by "row"
-    odd: bool = False  # some of all these numbers are none of the pool
+    odd: bool = False  # some indices lie outside the pool
     index: str = "int32"
     pad_slot_id: int = -1
     frozen: bool = False
     seed: int | str | None = None  # or "array"
     rounds: int = 10
-    loud: float = 1.0  # dt and z are so many times larger
+    loud: float = 1.0  # factor on dt and z
     force: str = ""  # "rows=8 stream=0": how the kernel differs from the one planned, which is for larger calls
 
     @property
@@ -108,7 +108,7 @@ class Case:
 
     @property
     def pool_slots(self) -> int:
-        """Enough for every sequence's starts and targets, and spare ones."""
+        """Slots for the starts and targets of all sequences, and spare ones."""
         count = len(self.lengths)
         targets = {None: 0, "one": 1, "each": self.width}[self.targets]
         return self.spare + count * ((self.width if self.accepted else 1) + targets)
@@ -125,7 +125,7 @@ class Case:
 
 
 def shapes(case: Case) -> dict[str, tuple[int, ...]]:
-    """Of every array that a case may have, but for the indices."""
+    """The shapes of the arrays that a case may have, but for the indices."""
     if isinstance(case.batch, str):
         lead: tuple[int, ...] = (batch(case.batch).total,)
     else:
@@ -150,7 +150,7 @@ def repeated(case: Case, name: str, rank: int) -> tuple[int, ...]:
 
 
 def dtypes(case: Case) -> dict[str, DType]:
-    """Of the arrays that need not have x's."""
+    """The dtypes of the arrays that need not have that of x."""
     own = ["dt", "D", "dt_bias"] if case.dtypes == "float32" else case.dtypes.split()
     named = dict.fromkeys(UPDATED, case.state_dtype) | {"A": case.A_dtype} | dict.fromkeys(own, "float32")
     named |= dict(zip(INDICES, cycle(INDEX_DTYPES[case.index]), strict=False)) | {"rand_seed": "int64"}
@@ -171,7 +171,7 @@ def placements(case: Case) -> dict[str, Placement]:
     """Where every array of the call lies."""
     known, of_shape, of_dtype = integers(case), shapes(case), dtypes(case)
     placed = {}
-    for name in ARGUMENTS:
+    for name in inspect.signature(cuconv.selective_state_update).parameters:
         shape = known[name].shape if name in known else of_shape.get(name)
         is_left_out = case.steps is None if name == "intermediate_states_buffer" else not case.has(name)
         if shape is not None and not is_left_out:
@@ -206,7 +206,7 @@ def integers(case: Case, seed: int = 0) -> dict[str, Array]:
     if case.accepted:
         found["num_accepted_tokens"] = random.integers(0, case.width + 1, count)
     if case.odd:
-        found = {name: _with_strange_ones(case, name, number, found[name]) for number, name in enumerate(found)}
+        found = {name: _with_invalid(case, name, number, found[name]) for number, name in enumerate(found)}
     if isinstance(case.batch, str):
         found["cu_seqlens"] = np.array(batch(case.batch).bounds)
     if case.seed == "array":
@@ -214,8 +214,8 @@ def integers(case: Case, seed: int = 0) -> dict[str, Array]:
     return found
 
 
-def _with_strange_ones(case: Case, name: str, number: int, values: Array) -> Array:
-    """The numbers with some that are none of the pool or the buffer, others than those of the array before."""
+def _with_invalid(case: Case, name: str, number: int, values: Array) -> Array:
+    """The indices, some of them replaced by ones outside the pool or the buffer, at other places in every array."""
     end = len(case.lengths) + 1 if name == "intermediate_state_indices" else case.pool_slots
     strange = [end, -2, end + 7, -(2**31), 2**31 - 1]
     strange += [2**40, -(2**40)] * (case.index == "int64")
@@ -235,9 +235,9 @@ def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
 
 
 def fill(case: Case, placed: Mapping[str, Placement], seed: int = 0) -> dict[str, Placed]:
-    """Values from -1 to 1, but steps and decays such that states grow slowly, in arrays that lie so.
+    """Values from -1 to 1, but steps and decays such that states grow slowly.
 
-    NaN are all states that no sequence starts from, tokens of no sequence, and those of one that is not computed.
+    States that no sequence starts from, padding, and the tokens of sequences without a slot are NaN.
     """
     random, known, found = _random(case, seed), integers(case, seed), {}
     ranges = RANGES if case.softplus else LINEAR_RANGES

@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
-from cuconv.selective_state_update.operands import ARGUMENTS, Operands
-from cuconv.selective_state_update.operands import operands as checked_operands
 
-from cuconv.runtime.call import Launch
-from cuconv.selective_state_update.kernels import POINTERS
-from cuconv.selective_state_update.kernels import SelectiveStateUpdate as SelectiveStateUpdateKernel
-from cuconv.selective_state_update.plan import launch as launch_of
-from cuconv.selective_state_update.plan import plan
-from cuconv.selective_state_update.reference import SelectiveStateUpdate, Token
-from tests.selective_state_update import ssm
-from tests.selective_state_update.ssm import Case
-from tests.support import bounds
+from cuconv.runtime.call import Plan
+from cuconv.selective_state_update import plan as planner
+from cuconv.selective_state_update import update
+from cuconv.selective_state_update.reference import ERRORS
+from tests.selective_state_update import call as calls
+from tests.selective_state_update.call import Case
 from tests.support.bounds import ROUNDING, stored
 from tests.support.compare import Between
 from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
-from tests.support.placement import Array, Placement
+from tests.support.placement import Array
 
-OUTPUTS = ssm.OUTPUTS
-UPDATED = ssm.UPDATED
-RANGES = ssm.RANGES
+FUNCTION = "selective_state_update"
+OUTPUTS = calls.OUTPUTS
+UPDATED = calls.UPDATED
+RANGES = calls.RANGES
 
-placements = ssm.placements
-inputs = ssm.inputs
-place_inputs = ssm.place_inputs
-integers = ssm.integers
-arguments = ssm.arguments
-
-
-def _tokens(call: SelectiveStateUpdate) -> Iterator[tuple[Token, Array]]:
-    """Every token, and what the state after it may be off by: more from token to token."""
-    error: Any = 0.0
-    for token in call.tokens():
-        error = bounds.state_after(token, error if token.number else 0.0)
-        yield token, error
+placements = calls.placements
+inputs = calls.inputs
+place_inputs = calls.place_inputs
+integers = calls.integers
+arguments = calls.arguments
 
 
 def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Any]:
     """The result in float64; what states may be, which are rounded to their dtype with the call's random numbers."""
-    call = ssm.reference_call(case, arrays)
+    call = calls.reference_call(case, arrays)
     out = np.zeros(arrays["x"].shape)
     updated = {name: Between(arrays[name].copy(), arrays[name].copy()) for name in UPDATED if name in arrays}
-    for token, error in _tokens(call):
-        out[token.place] = token.out.reshape(out[token.place].shape)
+    for token, error in call.errors():
+        out[token.place] = token.out(token.after).reshape(out[token.place].shape)
         at = {
             "state": token.slot,
             "intermediate_states_buffer": None if token.row is None else (token.row, token.number),
@@ -64,11 +55,8 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Any]:
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Array]]:
     """How far the result may be from the oracle."""
     relative, subnormal = stored(case.dtype)
-    absolute = np.zeros(arrays["x"].shape)
-    for token, error in _tokens(ssm.reference_call(case, arrays)):
-        found = bounds.result(token, error) + subnormal
-        absolute[token.place] = found.reshape(absolute[token.place].shape)
-    return {"out": (relative, absolute)}
+    errors = ERRORS[FUNCTION](**arguments(case, arrays))["out"]
+    return {"out": (relative, np.where(errors > 0, errors + subnormal, 0.0))}
 
 
 def sample(case: Case) -> tuple[Case, dict[str, Any]]:
@@ -91,7 +79,7 @@ def bytes_moved(case: Case) -> int:
     known = integers(case)
     # Arrays of the right shapes that take no memory.
     empty = {name: np.broadcast_to(np.zeros((), lies.dtype.numpy), lies.shape) for name, lies in placed.items()}
-    call = ssm.reference_call(case, {**empty, **known})
+    call = calls.reference_call(case, {**empty, **known})
     read, written = set[int](), 0
     for sequence, places in enumerate(call.places()):
         source = call.source(sequence)
@@ -104,68 +92,57 @@ def bytes_moved(case: Case) -> int:
     return count + (len(read) + written) * int(np.prod(state.shape[1:])) * state.dtype.itemsize
 
 
-def launch(case: Case) -> Launch | None:
-    """What the op runs for this call on a GPU, or would run for a larger one."""
-    return launch_on(case, placements(case))
+def running(case: Case) -> AbstractContextManager[Any]:
+    """The context for calls of a case: in it a kernel is planned that larger calls have, if the case forces one."""
+    if not case.force:
+        return nullcontext()
+    words = (word.partition("=") for word in case.force.split())
+    changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
+    choose = planner.choose
 
+    def plan(o: planner.Operands) -> Plan:
+        with mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)):
+            return planner.plan(o)
 
-def launch_on(case: Case, placed: Mapping[str, Placement]) -> Launch | None:
-    """The same for arrays that lie so."""
-    o = operands(case, placed)
-    planned = plan(o)
-    if planned is None or not case.force:
-        return planned
-    changes = {name: int(value) for name, _, value in (word.partition("=") for word in case.force.split())}
-    typed: Any = {name: value if name == "rows" else bool(value) for name, value in changes.items()}
-    assert isinstance(planned.kernel, SelectiveStateUpdateKernel)
-    return launch_of(o, replace(planned.kernel, **typed))
-
-
-def operands(case: Case, placed: Mapping[str, Placement]) -> Operands:
-    """What a launch is planned from."""
-    layouts = [placed[name].layout if name in placed else None for name in ARGUMENTS]
-    seed = None if isinstance(case.seed, str) else case.seed
-    return checked_operands(layouts, case.softplus, case.frozen, case.pad_slot_id, seed, case.rounds)
-
-
-def tensors(arrays: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The arrays by the names that the kernel knows them by: the same."""
-    return {name: arrays.get(name) for name in POINTERS}
+    operation = copy(update._update)
+    # Without what is remembered of calls with the kernel that is planned otherwise.
+    operation._plan, operation._remembered, operation._last = plan, operation._prepare, None  # type: ignore[assignment]
+    return mock.patch.object(update, "_update", operation)
 
 
 TIED: Any = {"tied": "all"}
 SERVED: Any = {"odd": True, "index": "int64"}
 
 UNIT = (
-    # One token, without heads and nothing tied, as in Mamba.
+    # One token, without heads and a decay for every element, as in Mamba.
     Case(3, 0, 40, 16, dtype="float32"),
     Case(2, 0, 9, 16, dtype="float32", without="all", softplus=False, slots=None),
     Case(7, 0, 20, 16, state_dtype="float32", lies="fused", **SERVED),
     Case(2, 0, 6, 4, dtype="float16", A_dtype="", without="D", pool="slots_innermost", loud=30),
     Case(2, 0, 6, 8, lies="transposed", without="dt_bias", pool="transposed"),
-    # With heads and tied parameters, as in Mamba-2.
+    # With heads and one decay per head, as in Mamba-2.
     Case(3, 4, 8, 128, 2, without="z", **TIED),
     Case(7, 2, 20, 128, dtypes="float32", pool="slot_strided", **TIED, **SERVED),
     Case(2, 3, 5, 64, 3, dtype="float32", slots=None, without="z D", **TIED),
     Case(2, 2, 3, 128, tied="A", lies="fused", softplus=False, pad_slot_id=0),
     Case(3, 2, 6, 128, frozen=True, **TIED),
-    # Tied in part, and parameters of other dtypes.
+    # One value per head of some parameters, and parameters of other dtypes.
     Case(2, 2, 3, 128, tied="A dt", dtypes="dt"),
     Case(2, 2, 3, 128, tied="dt dt_bias D", dtypes="D"),
     Case(2, 2, 3, 128, tied="A_n", dtypes="dt_bias", A_dtype=""),
-    # Every way to lie.
+    # Every way for arrays to lie.
     Case(3, 2, 3, 128, lies="fused_by_1+fused+dense", pool="sliced", others="strided", **TIED),
     Case(3, 2, 6, 128, lies="offset_by_1+dense", pool="offset", **TIED),
     Case(3, 2, 6, 128, lies="offset_by_2", pool="offset_by_2", **TIED),
     Case(3, 2, 6, 128, lies="spaced+transposed+fused_by_2", pool="spaced", others="backward", **TIED),
     Case(3, 2, 6, 128, lies="backward+dense+spaced+transposed", pool="backward", others="backward"),
     Case(3, 2, 6, 128, lies="fused_by_2+backward", pool="sliced_by_2", others="strided"),
-    # As larger calls have it.
-    Case(2, 2, 37, 128, force="rows=2 narrow=0", **TIED, **SERVED),
+    # Kernels that larger calls have.
+    Case(2, 2, 37, 128, force="rows=2 index32=0", **TIED, **SERVED),
     Case(3, 2, 37, 128, force="rows=8 stream=0", lies="fused", **TIED, **SERVED),
-    Case(2, 2, 37, 128, force="rows=16 stream=0 narrow=0", **TIED),
-    Case(2, 2, 37, 16, dtype="float32", force="rows=4 stream=0 narrow=0", pool="slot_strided"),
-    Case(3, 2, 9, 128, tokens=3, targets="each", steps="row", force="rows=2 narrow=0", lies="fused", **SERVED),
+    Case(2, 2, 37, 128, force="rows=16 stream=0 index32=0", **TIED),
+    Case(2, 2, 37, 16, dtype="float32", force="rows=4 stream=0 index32=0", pool="slot_strided"),
+    Case(3, 2, 9, 128, tokens=3, targets="each", steps="row", force="rows=2 index32=0", lies="fused", **SERVED),
     # Several tokens, and where the states after them go.
     Case(3, 2, 6, 128, tokens=1, targets="one", **TIED),
     Case(5, 2, 6, 128, 2, tokens=3, targets="one", steps="slot", **TIED, **SERVED),

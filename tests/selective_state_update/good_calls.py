@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.causal_conv1d.varlen_calls import poisoned
+from tests.support.bad_input import poisoned
 
 BATCH, TOKENS, HEADS, DIM, N, GROUPS, SLOTS, ROWS = 3, 2, 4, 3, 5, 2, 9, 4
 

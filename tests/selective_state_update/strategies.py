@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from tests.selective_state_update.ssm import Case, placements
+from tests.selective_state_update.call import Case, placements
 from tests.support.bounds import ROUNDING
 from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
 from tests.support.placement import Placement
@@ -18,7 +18,7 @@ TIED = ("", "all", "all", "A", "A dt", "dt", "D dt_bias", "A_n", "A_n dt dt_bias
 WITHOUT = ("", "", "all", "D", "z", "dt_bias", "D z")
 
 
-class SsmCall(NamedTuple):
+class UpdateCall(NamedTuple):
     """A valid call and where its arrays lie."""
 
     case: Case
@@ -36,7 +36,7 @@ def packed(draw: Draw, max_length: int) -> str:
 
 @st.composite
 def indices(draw: Draw, has_tokens: bool) -> dict[str, Any]:
-    """What a call's index arrays are."""
+    """The options of a case that decide its index arrays."""
     named: dict[str, Any] = {
         "odd": draw(st.booleans()),
         "index": draw(st.sampled_from(["int32", "int64", "mixed"])),
@@ -55,13 +55,13 @@ def indices(draw: Draw, has_tokens: bool) -> dict[str, Any]:
 
 
 @st.composite
-def ssm_calls(
+def update_calls(
     draw: Draw,
     kinds: st.SearchStrategy[Mapping[str, Any]],
     sizes: st.SearchStrategy[tuple[int, int, int]],
     max_length: int = 4,
-) -> SsmCall:
-    """A call of one of these kinds, what of a case one is free to choose; of so many sequences, heads and rows."""
+) -> UpdateCall:
+    """A call of one of these kinds and sizes (sequences, heads, rows); all other options are drawn."""
     batch, heads, dim = draw(sizes)
     is_packed, has_tokens = (heads > 0 and draw(st.booleans()) for _ in range(2))
     tokens = draw(st.integers(0, max_length)) if has_tokens and not is_packed else None
@@ -86,7 +86,7 @@ def ssm_calls(
     placed = placements(case)
     if draw(st.integers(0, 2)) == 0:
         placed = {name: draw(anywhere(case, name, lies)) for name, lies in placed.items()}
-    return SsmCall(case, placed)
+    return UpdateCall(case, placed)
 
 
 @st.composite

@@ -9,11 +9,22 @@ import numpy as np
 import pytest
 
 from cuconv.runtime.dlpack import WANTED
-from tests.causal_conv1d.test_dense_bad_input import FLOATS, KINDS, OWN_ADDRESS, Change, overlapping, value, zeros
-from tests.causal_conv1d.test_varlen_bad_input import INDICES
-from tests.causal_conv1d.update_calls import also, broadcast, of_one_memory
-from tests.causal_conv1d.varlen_calls import Row, refuse
-from tests.selective_state_update.ssu_calls import BATCH, DIM, GOOD, GROUPS, HEADS, ROWS, SLOTS, TOKENS, N
+from tests.selective_state_update.good_calls import BATCH, DIM, GOOD, GROUPS, HEADS, ROWS, SLOTS, TOKENS, N
+from tests.support.bad_input import (
+    FLOATS,
+    INDICES,
+    KINDS,
+    OWN_ADDRESS,
+    Change,
+    Row,
+    also,
+    broadcast,
+    of_one_memory,
+    overlapping,
+    refuse,
+    value,
+    zeros,
+)
 
 BUFFER, ROW = "intermediate_states_buffer", "intermediate_state_indices"
 SLOT, TARGET, ACCEPTED = "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens"
@@ -173,7 +184,7 @@ OF_BATCH: dict[str, Row] = {
     # Memory that is another argument's.
     "state-with-x": (of_one_memory("state", "x"), ValueError, overlapping("state", "x")),
     "state-with-buffer": (of_one_memory("state", BUFFER), ValueError, overlapping(BUFFER, "state")),
-    "out-with-state": (of_one_memory("state", "out"), ValueError, overlapping("out", "state")),
+    "out-with-state": (of_one_memory("state", "out"), ValueError, overlapping("state", "out")),
     "out-with-read-state": (
         also(of_one_memory("state", "out"), value("disable_state_update", True)), ValueError,
         overlapping("out", "state"),

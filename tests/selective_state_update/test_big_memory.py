@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.cases import selective_state_update as table
 from tests.causal_conv1d.test_dense_big_memory import assert_all_written, fill, view
-from tests.selective_state_update import ssm
-from tests.selective_state_update.ssm import Case
+from tests.selective_state_update import call as calls
+from tests.selective_state_update import cases as table
+from tests.selective_state_update.call import Case
 from tests.support.compare import check_values
 from tests.support.gpu import CupyArrays
 from tests.support.placement import POISON, Placed
@@ -26,7 +26,7 @@ SAMPLES = 40
 def sequences(case: Case, slots: list[int]) -> list[int]:
     """Those at elements 2**31 and 2**32 of any array, the first and the last, and many more; all when they are few."""
     choose, chosen = random.Random(case.id), {0, len(slots) - 1}
-    for name, shape in ssm.shapes(case).items():
+    for name, shape in calls.shapes(case).items():
         edges = {element // int(np.prod(shape[1:])) for element in (2**31, 2**32)}
         edges |= {edge - 1 for edge in edges}
         if name == "state":
@@ -68,7 +68,7 @@ def test_billions_of_elements(case: Case) -> None:
     one = replace(case, batch=1, slots=None, spare=0)
     for i in chosen:
         inputs: Any = {name: CupyArrays.fetch(arrays[name]) for name in ("A", "D", "dt_bias") if name in arrays}
-        inputs |= {name: CupyArrays.fetch(arrays[name], slice(i, i + 1)) for name in ssm.BY_TOKENS if name in arrays}
+        inputs |= {name: CupyArrays.fetch(arrays[name], slice(i, i + 1)) for name in calls.BY_TOKENS if name in arrays}
         written = {
             "out": CupyArrays.fetch(arrays["out"], slice(i, i + 1)),
             "state": CupyArrays.fetch(arrays["state"], slice(int(slots[i]), int(slots[i]) + 1)),

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cuconv.selective_state_update.kernels import SelectiveStateUpdate
-from tests import emulator
-from tests.cases import selective_state_update as table
-from tests.selective_state_update import ssm
-from tests.selective_state_update.ssm import Case
+from tests import cases, emulator
+from tests.selective_state_update import call as calls
+from tests.selective_state_update import cases as table
+from tests.selective_state_update.call import Case
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
 from tests.support.runners import Runner, Values, emulated
@@ -26,7 +26,7 @@ TIED = pytest.mark.parametrize("tied", ["all", ""], ids=["tied", "untied"])
 
 def of_batch(values: Values, index: Any) -> Values:
     """The inputs with these tokens of what has a value by token."""
-    return {name: array[index] if name in ssm.BY_TOKENS else array for name, array in values.items()}
+    return {name: array[index] if name in calls.BY_TOKENS else array for name, array in values.items()}
 
 
 def at(t: int) -> tuple[Any, int]:
@@ -62,12 +62,13 @@ def test_packed_sequences_have_the_bits_of_a_batch(d_state: int, tied: str, run:
     case = Case(3, 4, 9, d_state, 2, tokens=4, steps="row", tied=tied)
     values = table.inputs(case)
     flat = {
-        name: array.reshape(-1, *array.shape[2:]) if name in ssm.BY_TOKENS else array for name, array in values.items()
+        name: array.reshape(-1, *array.shape[2:]) if name in calls.BY_TOKENS else array
+        for name, array in values.items()
     }
     wanted = run(table, case, values)
     got = run(table, replace(case, batch="4+4+4", tokens=None), {**flat, "cu_seqlens": np.arange(0, 16, 4)})
     assert_same_bits(got["out"], wanted["out"].reshape(got["out"].shape), "out")
-    for name in ssm.UPDATED:
+    for name in calls.UPDATED:
         assert_same_bits(got[name], wanted[name], name)
 
 
@@ -101,10 +102,11 @@ def test_larger_calls_have_the_bits_of_smaller_ones(tokens: int | None, tied: st
     others = [replace(case, force=f"rows={rows}") for rows in (2, 4, 8, 16)]
     if tokens is not None or not tied:
         del others[1:]
-    others += [replace(case, force="narrow=0")] + [replace(case, force="stream=0")] * (tokens is None)
+    others += [replace(case, force="index32=0")] + [replace(case, force="stream=0")] * (tokens is None)
     prebuild(emulated, [case, *others])
-    launches = filter(None, map(table.launch, others))
-    assert {launch.kernel for launch in launches} <= set(SelectiveStateUpdate.variants())
+    assert {launch.kernel for other in others for launch in cases.launches(table, other)} <= set(
+        SelectiveStateUpdate.variants()
+    )
     values = table.inputs(case)
     wanted = emulated(table, case, values)
     for other in others:
@@ -127,7 +129,7 @@ def test_states_have_the_same_bits_wherever_they_go(d_state: int, tied: str, run
     }
     for what, other in others.items():
         known = table.integers(other)
-        pool = np.full(ssm.shapes(other)["state"], np.nan, values["state"].dtype)
+        pool = np.full(calls.shapes(other)["state"], np.nan, values["state"].dtype)
         pool[known["state_batch_indices"]] = live(case, values, values["state"])
         buffer = {name: each for name, each in table.inputs(other).items() if name == "intermediate_states_buffer"}
         got = run(table, other, {**values, **known, **buffer, "state": pool})
@@ -180,13 +182,13 @@ def test_x_may_be_overwritten(state_dtype: str, tied: str, run: Runner) -> None:
 
 
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
-    cases = [
+    some = [
         Case(5, 2, 6, 128, 2, tokens=3, targets="one", steps="slot", odd=True, tied="all"),
         Case("1+4+0+2+1", 2, 6, 128, targets="each", columns=3, steps="row", seed=1),
         Case(3, 0, 40, 16, dtype="float32"),
     ]
-    prebuild(run, cases)
-    for case in cases:
+    prebuild(run, some)
+    for case in some:
         values = table.inputs(case)
         first = run(table, case, values)
         for _ in range(5):
@@ -194,8 +196,7 @@ def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
                 assert_same_bits(again, first[name], f"{name} of {case.id}")
 
 
-def prebuild(run: Runner, cases: list[Case]) -> None:
+def prebuild(run: Runner, chosen: list[Case]) -> None:
     """Build what these cases run at once."""
     if run is emulated:
-        launches = map(table.launch, cases)
-        emulator.prebuild({launch.kernel for launch in launches if launch is not None})
+        emulator.prebuild({launch.kernel for case in chosen for launch in cases.launches(table, case)})

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.causal_conv1d.test_dense_bad_input import KINDS, Change, module_of, value
-from tests.causal_conv1d.update_calls import also
-from tests.causal_conv1d.varlen_calls import Row, refuse
-from tests.selective_state_update.ssu_calls import BATCH, GOOD, SLOTS, TOKENS
+from tests.selective_state_update.good_calls import BATCH, GOOD, SLOTS, TOKENS
+from tests.support.bad_input import KINDS, Change, Row, also, module_of, refuse, value
 
 SLOT, TARGET, ACCEPTED = "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens"
 ROW, STARTS = "intermediate_state_indices", "cu_seqlens"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuconv.selective_state_update.operands import ARGUMENTS, Operands, operands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,12 +15,14 @@ from cuconv.runtime.dtypes import FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
 from cuconv.runtime.layout import Layout
 from cuconv.selective_state_update.kernels import CAPACITIES, SelectiveStateUpdate, lanes
-from cuconv.selective_state_update.plan import plan
-from tests.cases import selective_state_update as table
-from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, some, variants
-from tests.selective_state_update.ssm_strategies import FLOATS as DTYPES
-from tests.selective_state_update.ssm_strategies import SsmCall, ssm_calls
-from tests.support.placement import place
+from cuconv.selective_state_update.plan import Operands, plan
+from cuconv.selective_state_update.update import _check, _update
+from tests.cases import numbers_of
+from tests.causal_conv1d.test_dense_plan import FEW, MANY, some, variants
+from tests.selective_state_update.call import Case
+from tests.selective_state_update.strategies import FLOATS as DTYPES
+from tests.selective_state_update.strategies import UpdateCall, update_calls
+from tests.support.placement import Placement, place
 
 SIZES = st.tuples(st.integers(1, 5), st.integers(0, 6), st.sampled_from([1, 2, 3, 8, 37, 64, 100]))
 KINDS = st.fixed_dictionaries(
@@ -34,18 +35,27 @@ KINDS = st.fixed_dictionaries(
 )
 
 
-@given(ssm_calls(KINDS, SIZES))
+@given(update_calls(KINDS, SIZES))
 @settings(max_examples=400)
-def test_every_row_and_element_is_one_lanes(call: SsmCall) -> None:
-    o = table.operands(call.case, call.placements)
-    launch = plan(o)
-    assert (launch is None) == (0 in o.x.shape)
-    if launch is None:
+def test_every_row_and_element_is_one_lanes(call: UpdateCall) -> None:
+    o, launches = planned(call.placements, call.case)
+    assert len(launches) == (0 not in o.x.shape)
+    if not launches:
         return
+    (launch,) = launches
     assert launch.kernel in variants()[SelectiveStateUpdate]
     assert_aligned(o, launch)
     assert_covered(o, launch)
     assert_numbers(o, launch)
+
+
+def planned(placements: dict[str, Placement], case: Case | None = None) -> tuple[Operands, tuple[Launch, ...]]:
+    """A valid call as it has been checked, and what it launches."""
+    case = case or Case(1, 1, 1, 1)
+    seed = None if isinstance(case.seed, str) else case.seed
+    given = {name: placements[name].layout if name in placements else None for name in ARGUMENTS}
+    o = _check(given, case.softplus, case.frozen, case.pad_slot_id, seed, case.rounds).operands
+    return o, plan(o).launches
 
 
 def assert_aligned(o: Operands, launch: Launch) -> None:
@@ -59,7 +69,7 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
     whole = [o.state] + [o.intermediate_states_buffer] * (o.intermediate_states_buffer is not None)
     for layout in whole:
         assert_vectors(layout, vec)
-    for layout in [o.B, o.C] + [o.A] * (not kernel.tied):
+    for layout in [o.B, o.C] + [o.A] * (not kernel.shared_decay):
         # Read by as few accesses of at most 16 bytes as there can be.
         assert_vectors(layout, min(vec, 16 // layout.itemsize))
 
@@ -106,23 +116,28 @@ def assert_numbers(o: Operands, launch: Launch) -> None:
             assert tuple(n[f"{name}_stride"]) == layout.strides
     kernel: Any = launch.kernel
     by_row = [(o.A, (1, 2)), (o.dt, (3,)), (o.dt_bias, (1,))]
-    is_tied = all(not layout.active(*axes) or not any(layout.active(*axes)) for layout, axes in by_row if layout)
-    assert kernel.tied == is_tied
+    has_shared_decay = all(
+        not layout.active(*axes) or not any(layout.active(*axes)) for layout, axes in by_row if layout
+    )
+    assert kernel.shared_decay == has_shared_decay
 
 
-def large(dtype: DType, batch: int, nheads: int, headdim: int, d_state: int, sequences: int | None) -> list[Any]:
-    """The layouts of a call on dense arrays without options; of packed tokens where sequences are counted."""
+def large(
+    dtype: DType, batch: int, nheads: int, headdim: int, d_state: int, sequences: int | None = None
+) -> dict[str, Placement]:
+    """The arrays of a dense call without options; of packed tokens where sequences are counted."""
     rows, inner = (batch, nheads, headdim), (nheads, headdim, d_state)
     count = batch if sequences is None else sequences
     shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(("x", "dt", "out"), rows)}
     shapes |= dict.fromkeys("BC", (batch, 1, d_state))
     shapes |= {"state": (count, *inner), "A": inner}
-    found: dict[str, Any] = {name: place(dtype, shape).layout for name, shape in shapes.items()}
+    found = {name: place(dtype, shape) for name, shape in shapes.items()}
     if sequences is not None:
-        found["cu_seqlens"] = place(INT32, (sequences + 1,)).layout
-    return [found.get(name) for name in ARGUMENTS]
+        found["cu_seqlens"] = place(INT32, (sequences + 1,))
+    return found
 
 
+ARGUMENTS = (*_update._inputs, *_update._outputs)
 ANY = st.one_of(FEW, MANY)
 
 
@@ -132,49 +147,46 @@ def test_indices_fit_at_any_size(
     dtype: DType, batch: int, nheads: int, headdim: int, d_state: int, sequences: int | None
 ) -> None:
     try:
-        o = operands(large(dtype, batch, nheads, headdim, d_state, sequences), True, False, -1, None, 10)
-        launch = plan(o)
+        o, (launch,) = planned(large(dtype, batch, nheads, headdim, d_state, sequences))
     except ValueError:
         # Too large for one launch: said so, and before anything ran.
         return
-    assert launch is not None
     assert_aligned(o, launch)
     kernel: Any = launch.kernel
     warps = o.sequences * nheads * ceil_div(headdim, kernel.tile)
     assert warps <= launch.config.grid[0] * launch.config.block[0] // WARP_SIZE <= MAX_DIVIDEND + WARP_SIZE
     assert launch.config.grid[1:] == (1, 1)
     within_a_slot = [o.state._replace(shape=(1, *o.state.shape[1:])), o.x, o.A, o.B]
-    if kernel.narrow:
+    if kernel.index32:
         assert all(-(2**31) <= edge < 2**31 for layout in within_a_slot for edge in layout.span)
 
 
-def test_narrow_offsets_are_common_and_wide_ones_possible() -> None:
-    def is_narrow(batch: int) -> Any:
-        launch = plan(operands(large(FLOATS[0], batch, 128, 64, 4, None), True, False, -1, None, 10))
-        assert launch is not None
-        return launch.kernel.narrow  # type: ignore[attr-defined]
+def test_offsets_of_32_bits_are_common_and_others_possible() -> None:
+    def has_index32(batch: int) -> bool:
+        _, (launch,) = planned(large(FLOATS[0], batch, 128, 64, 4))
+        kernel: Any = launch.kernel
+        return bool(kernel.index32)
 
-    # x has 2**13 floats a sequence.
-    assert is_narrow(2**16 - 1) and not is_narrow(2**16 + 1)
+    # x has 2**13 floats per sequence.
+    assert has_index32(2**16 - 1) and not has_index32(2**16 + 1)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_every_way_to_be_unaligned(dtype: DType, tied: bool) -> None:
+@pytest.mark.parametrize("shared_decay", [False, True], ids=["decay_per_element", "shared_decay"])
+def test_every_way_to_be_unaligned(dtype: DType, shared_decay: bool) -> None:
     """All small offsets of the pool, B and A from an aligned address, and of their rows from each other."""
     vectors = set()
     for shift, gap in np.ndindex(8, 8):
         for other_shift, other_gap in {(0, 0), (shift, gap), (shift ^ 4, gap), (0, gap ^ 2), (shift, 0)}:
-            layouts = dict(zip(ARGUMENTS, large(dtype, 3, 2, 5, 16, None), strict=True))
-            layouts["state"] = place(dtype, (3, 2, 5, 16), shift=shift, pad=(0, 0, 0, gap)).layout
-            layouts["B"] = place(dtype, (3, 1, 16), shift=int(other_shift), pad=(0, 0, int(other_gap))).layout
+            given = large(dtype, 3, 2, 5, 16)
+            given["state"] = place(dtype, (3, 2, 5, 16), shift=shift, pad=(0, 0, 0, gap))
+            given["B"] = place(dtype, (3, 1, 16), shift=int(other_shift), pad=(0, 0, int(other_gap)))
             A = place(dtype, (2, 5, 16), shift=int(other_shift), pad=(0, 0, int(other_gap)))
-            layouts["A"] = (place(dtype, (2, 5, 16), repeated=(1, 2)) if tied else A).layout
-            if tied:
-                layouts["dt"] = place(dtype, (3, 2, 5), repeated=(2,)).layout
-            o = operands([layouts[name] for name in ARGUMENTS], True, False, -1, None, 10)
-            launch = plan(o)
-            assert launch is not None and launch.kernel.tied == tied  # type: ignore[attr-defined]
+            given["A"] = place(dtype, (2, 5, 16), repeated=(1, 2)) if shared_decay else A
+            if shared_decay:
+                given["dt"] = place(dtype, (3, 2, 5), repeated=(2,))
+            o, (launch,) = planned(given)
+            assert launch.kernel.shared_decay == shared_decay  # type: ignore[attr-defined]
             assert_aligned(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
     assert vectors == {vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= 16}

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import cuconv
 from tests import emulator
-from tests.cases import selective_state_update as table
-from tests.selective_state_update import ssm
-from tests.selective_state_update.ssm import Case
-from tests.selective_state_update.ssm_strategies import FLOATS, SsmCall, ssm_calls
+from tests.emulator.family import EmulatedArray
+from tests.selective_state_update import call as calls
+from tests.selective_state_update import cases as table
+from tests.selective_state_update.call import Case
+from tests.selective_state_update.strategies import FLOATS, UpdateCall, update_calls
 from tests.support.bounds import ROUNDING
 from tests.support.compare import Between, assert_between, assert_close, check_results
 from tests.support.gpu import CupyArrays
@@ -36,7 +37,7 @@ ANY_KIND = st.fixed_dictionaries(
     }
 )
 VECTORS = {"lies": "fused", "pool": "slot_strided", "others": "dense"}
-LARGER_WAY = {"force": "rows=2 narrow=0"}
+LARGER_WAY = {"force": "rows=2 index32=0"}
 FEW_KINDS = st.sampled_from(
     [
         {"d_state": 16, "dtype": "float32"},
@@ -77,7 +78,7 @@ def formula(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
     """The definition, one number at a time: the result, and states before they are rounded."""
     x, state = inputs["x"], inputs["state"]
     out = np.zeros(x.shape)
-    found = {name: inputs[name].astype(np.float64) for name in ssm.UPDATED if name in inputs}
+    found = {name: inputs[name].astype(np.float64) for name in calls.UPDATED if name in inputs}
     for b, tokens in enumerate(sequences_of(case, x, inputs.get("cu_seqlens"))):
         start = start_of(case, inputs, b)
         if start < 0:
@@ -131,18 +132,18 @@ def targets_of(
     return found
 
 
-def place_call(call: SsmCall, seed: int) -> dict[str, Placed]:
+def place_call(call: UpdateCall, seed: int) -> dict[str, Placed]:
     """Memory for a call's arrays."""
-    inputs = {name: lies for name, lies in call.placements.items() if name not in ssm.OUTPUTS}
-    return {**ssm.fill(call.case, inputs, seed), "out": Placed(call.placements["out"])}
+    inputs = {name: lies for name, lies in call.placements.items() if name not in calls.OUTPUTS}
+    return {**calls.fill(call.case, inputs, seed), "out": Placed(call.placements["out"])}
 
 
 def inputs_of(placed: dict[str, Placed]) -> dict[str, Array]:
-    return {name: each.array for name, each in placed.items() if name not in ssm.OUTPUTS}
+    return {name: each.array for name, each in placed.items() if name not in calls.OUTPUTS}
 
 
-@given(ssm_calls(ANY_KIND, SMALL), SEEDS)
-def test_numpy_follows_the_formula(call: SsmCall, seed: int) -> None:
+@given(update_calls(ANY_KIND, SMALL), SEEDS)
+def test_numpy_follows_the_formula(call: UpdateCall, seed: int) -> None:
     before = place_call(call, seed)
     after = {name: placed.copy() for name, placed in before.items()}
     arrays = {name: placed.array for name, placed in after.items()}
@@ -151,7 +152,7 @@ def test_numpy_follows_the_formula(call: SsmCall, seed: int) -> None:
     inputs = inputs_of(before)
     wanted = formula(call.case, inputs)
     assert_close("out", out, wanted["out"], 1.000001 * ROUNDING[call.case.dtype], 2.0**-25)
-    for name in ssm.UPDATED:
+    for name in calls.UPDATED:
         if name in wanted:
             # Sums of other orders are rounded to other sides now and then.
             numbers, dtype = wanted[name], arrays[name].dtype
@@ -162,23 +163,22 @@ def test_numpy_follows_the_formula(call: SsmCall, seed: int) -> None:
     check_results(table, call.case, before, {name: placed.buffer for name, placed in after.items()})
 
 
-@given(ssm_calls(FEW_KINDS, SOME), SEEDS)
+@given(update_calls(FEW_KINDS, SOME), SEEDS)
 @settings(max_examples=120)
-def test_emulated_kernels_follow_the_oracle(call: SsmCall, seed: int) -> None:
+def test_emulated_kernels_follow_the_oracle(call: UpdateCall, seed: int) -> None:
     if (reason := emulator.available()) is not None:
         pytest.skip(reason)
     before = place_call(call, seed)
     after = {name: placed.copy() for name, placed in before.items()}
-    launch = table.launch_on(call.case, call.placements)
-    if launch is not None:
-        tensors = table.tensors({name: placed.array for name, placed in after.items()})
-        emulator.run(launch.kernel, launch.config, launch.numbers, tensors)
+    arrays = {name: EmulatedArray(placed.array) for name, placed in after.items()}
+    with table.running(call.case):
+        cuconv.selective_state_update(**table.arguments(call.case, arrays))
     check_results(table, call.case, before, {name: placed.buffer for name, placed in after.items()})
 
 
 @pytest.mark.gpu
-@given(ssm_calls(FEW_KINDS, LARGER, 9), SEEDS)
-def test_gpu_follows_the_oracle(call: SsmCall, seed: int) -> None:
+@given(update_calls(FEW_KINDS, LARGER, 9), SEEDS)
+def test_gpu_follows_the_oracle(call: UpdateCall, seed: int) -> None:
     before = place_call(call, seed)
     uploaded = {name: CupyArrays.upload(placed) for name, placed in before.items()}
     views = {name: view for name, (_, view) in uploaded.items()}
@@ -202,7 +202,7 @@ INDEXED = (
 def test_wrong_indices_write_nowhere_else(case: Case, seed: int, run: Runner) -> None:
     """Whatever they say, memory that is not the call's stays untouched."""
     values, random = table.inputs(case), np.random.default_rng(seed)
-    for name in ssm.INDICES:
+    for name in calls.INDICES:
         if name in values:
             right = values[name]
             is_wrong = random.uniform(size=right.shape) < 0.4

@@ -10,10 +10,10 @@ import pytest
 
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT16, DType
 from cuconv.selective_state_update.rounding import philox4x32, random_numbers, round_stochastically
-from tests.cases import selective_state_update as table
 from tests.emulator.test_primitives import interesting_floats
-from tests.selective_state_update import ssm
-from tests.selective_state_update.ssm import Case
+from tests.selective_state_update import call as calls
+from tests.selective_state_update import cases as table
+from tests.selective_state_update.call import Case
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
 from tests.support.runners import Runner, Values
@@ -117,7 +117,7 @@ def exact_call(case: Case) -> tuple[Values, Array]:
     values = table.inputs(case)
     values["A"][...], values["dt"][...], values["x"][...] = 0.0, 1.0, 1.0
     tokens = values["x"].shape[1]
-    floats = np.random.default_rng(2).permutation(interesting_floats(ssm.dtypes(case)["state"]))
+    floats = np.random.default_rng(2).permutation(interesting_floats(calls.dtypes(case)["state"]))
     floats = floats[np.abs(floats) < 2.0**100]
     B = np.resize(floats, values["B"].shape)
     B[:, 1:] = 0.0  # further tokens only draw again
@@ -141,7 +141,7 @@ def test_a_kernel_rounds_bit_by_bit_as_numpy(state_dtype: str, seed: Any, run: R
     values, states = exact_call(case)
     got = run(table, case, values)
     number = seed if isinstance(seed, int) else int(values["rand_seed"][0]) % 2**64
-    dtype = ssm.dtypes(case)["state"].numpy
+    dtype = calls.dtypes(case)["state"].numpy
     for (b, t), row in zip(np.ndindex(*states.shape[:2]), states.reshape(-1, *states.shape[2:]), strict=True):
         random = random_numbers(row.size, b, t, number).reshape(row.shape)
         wanted = round_stochastically(row, random, dtype).astype(np.float64)

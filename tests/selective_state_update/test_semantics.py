@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.causal_conv1d.test_dense_bad_input import KINDS, module_of
-from tests.causal_conv1d.test_dense_gpu_semantics import byte_strides
+from tests.support.bad_input import KINDS, module_of
+from tests.support.gpu import byte_strides
 
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 BATCH, TOKENS, HEADS, DIM, N, GROUPS, SLOTS = 3, 4, 4, 6, 16, 2, 7

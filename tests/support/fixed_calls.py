@@ -1,4 +1,4 @@
-"""Calls on arrays that stay where they are on a GPU, and whose contents change."""
+"""Calls on arrays that stay where they are on a GPU while their contents change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.compare import check_results
 from tests.support.gpu import CYCLES, SPIN, CupyArrays, TorchTensors
 
 BATCHES = ("20+3+0+40+off2", "1+30+33+0+off1", "0+0+0+0+off65", "65+0+0+0")
-"""As many sequences of as many tokens in all."""
+"""Batches of equally many sequences, with equally many tokens in all."""
 
 
 Similar = tuple[ModuleType, list[Any]]

@@ -133,7 +133,7 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
 """How the other arrays lie; the dense states are channel-last beside a channel-last x."""
 
 Ways = dict[str, Callable[[int], dict[str, Any]]]
-"""For an array of so many axes, the innermost being the last one."""
+"""Arguments of `place` by the number of an array's axes."""
 
 
 def inner_pads(*pads: int) -> Callable[[int], dict[str, Any]]:

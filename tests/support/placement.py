@@ -21,7 +21,7 @@ GUARD_BYTES = 256
 """Before and behind every view: a multiple of the widest access, and more than any halo."""
 
 BUFFER_ALIGNMENT = 256
-"""As a CUDA allocator aligns, so that plans for host and device memory are the same."""
+"""Bytes: a CUDA allocator's alignment, so that plans for host and device memory are the same."""
 
 POISON = 0xFF
 """Every byte of this: a NaN in every float format, -1 in every integer one."""
@@ -102,7 +102,7 @@ class Placed:
             self.array[...] = values
 
     def copy(self) -> Placed:
-        """The same in memory of its own."""
+        """The same contents in memory of their own."""
         twin = Placed(self.placement)
         twin.buffer[...] = self.buffer
         return twin

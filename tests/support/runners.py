@@ -15,8 +15,8 @@ from tests.support.placement import Array, Placed
 
 Values = dict[str, Array]
 Runner = Callable[..., Values]
-"""Of a case module, a case, its inputs and, where wanted, by the names of outputs the inputs in whose memory these are;
-gives the outputs and what was updated, by name.
+"""Runs a case of a case module on these inputs, and gives the outputs and what was updated, by name. A fourth argument
+says, by output, in which input's memory the output lies.
 """
 APART: Mapping[str, str] = {}
 
@@ -30,7 +30,8 @@ def emulated(module: ModuleType, case: Any, values: Values, in_place: Mapping[st
     placed = place_all(module, case, values)
     placed |= {output: placed[name] for output, name in in_place.items()}
     arguments = module.arguments(case, {name: EmulatedArray(each.array) for name, each in placed.items()})
-    getattr(cuconv, cases.function_name(module))(**arguments)
+    with cases.running(module, case):
+        getattr(cuconv, cases.function_name(module))(**arguments)
     return {name: each.array.copy() for name, each in placed.items() if is_written(module, name)}
 
 

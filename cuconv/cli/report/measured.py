@@ -84,7 +84,7 @@ def microseconds(row: Kernel | None) -> float | None:
 
 def batch_text(spec: str) -> str:
     """Packed sequences in words."""
-    return ", ".join(_term_text(term) for term in spec.split("+"))
+    return ", ".join(_term_text(term) for term in filter(None, spec.split("+")))
 
 
 def _term_text(term: str) -> str:

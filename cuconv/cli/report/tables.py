@@ -145,19 +145,32 @@ def scan(measured: Measured) -> str:
     return _table(["batch × dim × seqlen", "dtype"], ["µs", "of bound", PEER], rows)
 
 
+HAVE_TABLES = {
+    *("causal_conv1d_fn", "causal_conv1d_varlen_fn", "causal_conv1d_qkv_split", "causal_conv1d_update"),
+    *("selective_state_update", "selective_scan_fn", "selective_scan_varlen_fn"),
+}
+"""Functions with a table of their own."""
+
+
 def others(measured: Measured) -> str:
-    """Of functions with a row or two each."""
+    """All other functions, also those that no row of the report is of."""
     rows = []
-    for function in (
-        *("causal_conv1d_split", "causal_conv1d_varlen_states"),
-        *("causal_conv1d_update_split", "causal_conv1d_update_qkv_split"),
-    ):
+    for function in (function for function in REPORT if function not in HAVE_TABLES):
         for sizes in report(function):
-            count = sizes["batch"] if "batch" in sizes else batch_text(sizes["sequences"])
-            channels = next(str(sizes[name]) for name in ("parts", "heads", "dim") if name in sizes)
-            channels = channels.replace(",", ", ").replace("x", " × ")
-            rows.append([f"`{function}`", str(count), channels, sizes["dtype"], *timed(measured, function, sizes)])
+            count = str(sizes["batch"]) if "batch" in sizes else batch_text(sizes.get("sequences", ""))
+            cells = [count, _channels(sizes), sizes.get("dtype", ""), *timed(measured, function, sizes)]
+            rows.append([f"`{function}`", *cells])
+        if not REPORT[function]:
+            rows.append([f"`{function}`", "", "", "", MISSING, "", ""])
     return _table(["", "sequences", "channels", "dtype"], TIMES, rows)
+
+
+def _channels(sizes: Sizes) -> str:
+    """The channels of a call, or whatever numbers its maker takes."""
+    found = next((str(sizes[name]) for name in ("parts", "heads", "dim") if name in sizes), None)
+    if found is None:
+        return ", ".join(f"{name} {value}" for name, value in sizes.items() if type(value) is int and name != "batch")
+    return found.replace(",", ", ").replace("x", " × ")
 
 
 def host(measured: Measured) -> str:

@@ -1,4 +1,4 @@
-"""What index arrays of decode steps hold, checked with CUCONV_CHECK=1 and only then; and that good calls are good."""
+"""What index arrays hold, checked with CUCONV_CHECK=1 and only then; and that good calls are good."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.causal_conv1d.test_dense_bad_input import KINDS, module_of
-from tests.causal_conv1d.update_calls import GOOD, SLOTS, STATE_LEN, WIDTH, accepting, also, good_whole
-from tests.causal_conv1d.varlen_calls import Row, assert_good, ints, refuse
+from tests.causal_conv1d.good_calls import DECODE, GOOD, PACKED, SLOTS, STATE_LEN, WIDTH
+from tests.causal_conv1d.test_update_bad_input import accepting
+from tests.support.bad_input import KINDS, Row, also, assert_good, ints, module_of, refuse, rows
 
+EACH_KIND = pytest.mark.parametrize("kind", KINDS)
+STARTS: dict[str, tuple[list[int], str]] = {
+    "late": ([1, 4, 4, 9], "{name}[0]: got 1; wanted 0"),
+    "negative": ([-1, 4, 4, 9], "{name}[0]: got -1; wanted 0"),
+    "falling": ([0, 4, 3, 9], "{name}[2]: got 3; wanted at least 4, where the sequence begins"),
+    "beyond": ([0, 4, 4, 10], "{name}[3]: got 10; wanted at most 9, the number of tokens"),
+}
+POOL: dict[str, tuple[list[int], str]] = {
+    "large": ([3, 0, 5], "cache_indices: got slot 5; wanted 0 to 4, or pad_slot_id"),
+    "negative": ([3, 0, -2], "cache_indices: got slot -2; wanted 0 to 4, or pad_slot_id"),
+    "twice": ([3, 0, 3], "cache_indices: got slot 3 for several sequences; wanted a slot of its own for each"),
+}
 MOST = STATE_LEN - (WIDTH - 1) + 1
 PAD = "or pad_slot_id"
 
@@ -22,7 +34,7 @@ def of_several(name: str, slot: int) -> str:
 
 SLOT, ROW = "conv_state_indices", "intermediate_state_indices"
 ONE_PAD = also(ints(SLOT, [3, -1, 1]), accepting(MOST + 1, MOST + 1, 1))
-ROWS: dict[str, Row] = {
+STEP: dict[str, Row] = {
     "slot-large": (ints(SLOT, [3, 0, 5]), ValueError, f"{SLOT}: got slot 5; wanted 0 to 4, {PAD}"),
     "slot-negative": (ints(SLOT, [-2, 0, 1]), ValueError, f"{SLOT}: got slot -2; wanted 0 to 4, {PAD}"),
     "slot-of-64-bits": (
@@ -43,11 +55,26 @@ ROWS: dict[str, Row] = {
         ONE_PAD, ValueError, f"num_accepted_tokens: got {MOST + 1}; wanted at most {MOST}, for what the state holds"
     ),
 }  # fmt: skip
-CONTENTS = {f"{name}-{key}": (name, row) for name in GOOD for key, row in ROWS.items()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "row"), CONTENTS.values(), ids=CONTENTS)
+def starts(name: str) -> dict[str, Row]:
+    """Rows for sequences' boundaries in the argument of this name."""
+    return {key: (ints(name, values), ValueError, wanted.format(name=name)) for key, (values, wanted) in STARTS.items()}
+
+
+CONTENTS: dict[str, dict[str, Row]] = {
+    **dict.fromkeys(
+        PACKED,
+        starts("query_start_loc")
+        | {f"slot-{key}": (ints("cache_indices", slots), ValueError, wanted) for key, (slots, wanted) in POOL.items()},
+    ),
+    "causal_conv1d_varlen_states": starts("cu_seqlens"),
+    **dict.fromkeys(DECODE, STEP),
+}
+
+
+@EACH_KIND
+@pytest.mark.parametrize(("name", "row"), rows(CONTENTS))
 def test_contents_are_checked_when_asked_for(name: str, row: Row, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUCONV_CHECK", "1")
     refuse(name, row, kind, GOOD)
@@ -55,6 +82,26 @@ def test_contents_are_checked_when_asked_for(name: str, row: Row, kind: str, mon
     xp = module_of(kind)
     arguments = GOOD[name](xp)
     getattr(cuconv, name)(**{**arguments, **row[0](xp, arguments)})
+
+
+@EACH_KIND
+@pytest.mark.parametrize(
+    ("slots", "pad_slot_id"),
+    [([-1, 2, -1], -1), ([3, 3, 1], -1), ([0, 2, 0], 0), ([9, 2, 9], 9)],
+    ids=["padded", "empty-one-twice", "pad-in-the-pool", "pad-behind-the-pool"],
+)
+def test_checked_contents_may_be_padded_and_empty(
+    slots: list[int], pad_slot_id: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUCONV_CHECK", "1")
+    xp = module_of(kind)
+    arguments = {
+        **GOOD["causal_conv1d_varlen_fn"](xp),
+        "cache_indices": xp.asarray(slots, np.int64),
+        "pad_slot_id": pad_slot_id,
+    }
+    cuconv.causal_conv1d_varlen_fn(**arguments)
+    assert bool((arguments["out"][:, 4:] == 0).all()) == (slots[2] == pad_slot_id)
 
 
 FINE: dict[str, tuple[Any, list[bool]]] = {
@@ -72,14 +119,14 @@ FINE: dict[str, tuple[Any, list[bool]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@EACH_KIND
 @pytest.mark.parametrize(("change", "is_live"), FINE.values(), ids=FINE)
-def test_checked_contents_may_be_padded(
+def test_checked_contents_of_steps_may_be_padded(
     change: Any, is_live: list[bool], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUCONV_CHECK", "1")
     xp = module_of(kind)
-    arguments = good_whole(xp)
+    arguments = GOOD["causal_conv1d_update"](xp)
     arguments |= change(xp, arguments)
     before = arguments["conv_state"].copy()
     arguments["x"][...] = 2
@@ -91,12 +138,13 @@ def test_checked_contents_may_be_padded(
     assert changed == sorted(slot for slot, each in zip(used, is_live, strict=True) if each)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@EACH_KIND
 @pytest.mark.parametrize("checked", ["", "0", "1"])
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("name", [*CONTENTS])
 def test_the_good_call_is_good(name: str, checked: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUCONV_CHECK", checked)
     arguments = GOOD[name](module_of(kind))
     assert_good(name, arguments)
-    windows = arguments["intermediate_conv_window"]
-    assert [bool((window == 1).all()) for window in windows[:, :2]] == [row in (5, 2, 0) for row in range(6)]
+    if name in DECODE:
+        windows = arguments["intermediate_conv_window"]
+        assert [bool((window == 1).all()) for window in windows[:, :2]] == [row in (5, 2, 0) for row in range(6)]

@@ -1,0 +1,136 @@
+"""Tokens of a state space model in float64, and the errors that float32 arithmetic may make of them.
+
+Scans and state updates compute the same recurrence (Gu and Dao, "Mamba", 2023, equation 2):
+
+    dt = biased_dt, or with dt_softplus log(1 + exp(biased_dt))
+    S = S * exp(dt * A) + dt * B * x
+    out = (sum over d_state of C * S + D * x) * z * sigmoid(z)
+
+Error bounds are absolute, per element, before a result is rounded to its dtype. They add up the roundings of every
+operation; those of special functions are as the CUDA programming guide has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from cuconv.runtime.activation import silu, softplus
+
+Array = np.ndarray[Any, Any]
+
+HALF_ULP = 2.0**-24
+"""The largest relative error of rounding to float32."""
+
+TINY = 2.0**-118
+"""The absolute error where special functions and quotients flush to zero."""
+
+Tokens = TypeVar("Tokens", bound="TokenInputs")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenInputs:
+    """What tokens bring to states: arrays of the shape of x, or of that with an axis of d_state behind."""
+
+    x: Array
+    biased_dt: Array
+    """dt + dt_bias, the shape of x."""
+    A: Array
+    """(…, d_state)."""
+    B: Array
+    """(…, d_state)."""
+    C: Array
+    """(…, d_state)."""
+    D: Array | None
+    z: Array | None
+    dt_softplus: bool
+
+    @cached_property
+    def dt(self) -> Array:
+        """The step length."""
+        return softplus(self.biased_dt) if self.dt_softplus else self.biased_dt
+
+    @cached_property
+    def decay(self) -> Array:
+        """The factor of the state."""
+        exponentials: Array = np.exp(self.dt[..., None] * self.A)
+        return exponentials
+
+    @cached_property
+    def added(self) -> Array:
+        """The term added to the state."""
+        products: Array = (self.dt * self.x)[..., None] * self.B
+        return products
+
+    def y(self, state: Array) -> Array:
+        """The results before the gate, from the states after the tokens."""
+        read: Array = (state * self.C).sum(axis=-1)
+        return read if self.D is None else read + self.D * self.x
+
+    def out(self, state: Array) -> Array:
+        """The results, from the states after the tokens."""
+        y = self.y(state)
+        return y if self.z is None else y * silu(self.z)
+
+    def magnitudes(self: Tokens) -> Tokens:
+        """The same tokens with x, B, C and D made positive, so that sums have no cancellation."""
+        return replace(
+            self, x=np.abs(self.x), B=np.abs(self.B), C=np.abs(self.C), D=None if self.D is None else np.abs(self.D)
+        )
+
+    @cached_property
+    def dt_error(self) -> Array:
+        """The error of dt.
+
+        The sum with the bias rounds, and softplus passes that on by its slope, the sigmoid. It is max(v, 0) +
+        log(1 + exp(-|v|)): the kernels' logarithm is off by at most 9 half ulp of itself, and the sum rounds.
+        """
+        v = self.biased_dt
+        if not self.dt_softplus:
+            return HALF_ULP * np.abs(v)
+        logarithm = self.dt - np.maximum(v, 0.0)
+        return _sigmoid(v) * HALF_ULP * np.abs(v) + 9.0 * HALF_ULP * logarithm + HALF_ULP * self.dt + TINY
+
+    def state_error(self, before: Array, after: Array, carried: Array | float) -> Array:
+        """The error of the states after the tokens, from the states before and after them.
+
+        The states before are off by `carried`. The exponent rounds and passes on the error of dt, the decay that of the
+        exponent. Both terms of the sum round, dt * B * x twice, and so does the sum.
+        """
+        dt = self.dt_error[..., None]
+        exponent = self.dt[..., None] * self.A
+        relative = np.abs(self.A) * dt + HALF_ULP * np.abs(exponent) + _exponential_error(exponent)
+        decay = self.decay * relative + TINY
+        kept = self.decay * (carried + HALF_ULP * np.abs(before)) + np.abs(before) * decay
+        added = np.abs(self.B * self.x[..., None]) * dt + 2.0 * HALF_ULP * np.abs(self.added)
+        error: Array = 1.01 * (kept + added + HALF_ULP * np.abs(after)) + TINY
+        return error
+
+    def out_error(self, state: Array, state_error: Array) -> Array:
+        """The error of the results, when the states after the tokens are off by `state_error`.
+
+        A sum over d_state, in any order, rounds no term more often than it has terms. The gate passes on the error of
+        exp(-z) by that term's part of the divisor; its sum, its division (2 ulp) and the products with z and y round.
+        """
+        terms = np.abs(state * self.C).sum(axis=-1)
+        if self.D is not None:
+            terms = terms + np.abs(self.D * self.x)
+        y: Array = (np.abs(self.C) * state_error).sum(axis=-1) + (self.C.shape[-1] + 1) * HALF_ULP * terms
+        if self.z is None:
+            return 1.01 * y + TINY
+        gate = np.abs(self.z) * _sigmoid(self.z)
+        error = gate * (_exponential_error(self.z) * _sigmoid(-self.z) + 9.0 * HALF_ULP)
+        return 1.01 * (gate * y + np.abs(self.y(state)) * (error + TINY)) + TINY
+
+
+def _exponential_error(v: Array) -> Array:
+    """The relative error of exp(v): __expf is off by 2 + 1.173 |v| ulp."""
+    return 2.0 * HALF_ULP * (2.0 + 1.173 * np.abs(v))
+
+
+def _sigmoid(v: Array) -> Array:
+    z = np.exp(-np.abs(v))
+    return np.where(v >= 0, 1.0, z) / (1.0 + z)
