@@ -1,6 +1,7 @@
 """Short convolutions and state-space operators for NVIDIA GPUs, compiled on demand."""
 
 try:
+    from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
     from cuconv.causal_conv1d.dense import causal_conv1d_fn
     from cuconv.causal_conv1d.states import causal_conv1d_varlen_states
     from cuconv.causal_conv1d.update import (
@@ -26,12 +27,14 @@ except ModuleNotFoundError as _error:
 
 
 __all__ = [
+    "causal_conv1d_bwd",
     "causal_conv1d_fn",
     "causal_conv1d_qkv_split",
     "causal_conv1d_split",
     "causal_conv1d_update",
     "causal_conv1d_update_qkv_split",
     "causal_conv1d_update_split",
+    "causal_conv1d_varlen_bwd",
     "causal_conv1d_varlen_fn",
     "causal_conv1d_varlen_states",
     "selective_scan_fn",
