@@ -156,7 +156,7 @@ def divide(o: BackwardOperands, resident: int, most: int) -> Division:
     """The division into at most so many parts that is done first, all blocks taking turns on all multiprocessors."""
     batch, dim, _ = o.u.shape
     group_channels = dim // o.groups
-    rows, at_once = batch * o.chunks * o.groups, multiprocessors() * resident
+    rows, at_once = batch * o.chunks * o.groups, multiprocessors(o.u.device) * resident
 
     def time(splits: int) -> int:
         return ceil_div(rows * splits, at_once) * (ceil_div(group_channels, splits) + BLOCK_CHANNELS)
