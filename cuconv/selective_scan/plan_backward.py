@@ -198,7 +198,7 @@ def _scratch(o: BackwardOperands, division: Division) -> Scratch:
         per_state if _needs_states(o) else 0,
         0,
         per_state,
-        chunks * dim * 2,
+        chunks * dim * SelectiveScanBwd.warps * 2,
         0 if is_variable(o.B) else per_state,
         0 if is_variable(o.C) else per_state,
         chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens() if is_variable(o.B) or is_variable(o.C) else 0,

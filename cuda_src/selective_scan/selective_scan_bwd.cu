@@ -114,23 +114,24 @@ struct BwdShared {
     static constexpr bool kKeeps = Shape::kKeeps;
     alignas(16) T B[kBlockStates][kChunk];
     alignas(16) T C[kBlockStates][kChunk];
-    alignas(16) float dt[Shape::kRow];
-    alignas(16) float dt_u[Shape::kRow];
-    alignas(16) float gy[Shape::kRow];
+    // Of this channel and, where there is room, of the next.
+    static constexpr int kTurns = kKeeps ? 2 : 1;
+    alignas(16) float dt[kTurns][Shape::kRow];
+    alignas(16) float dt_u[kTurns][Shape::kRow];
+    alignas(16) float gy[kTurns][Shape::kRow];
     // Sums over each warp's states: of e B, of e A a h[t - 1], and of C h.
     alignas(16) float sums[Shape::kWarps][3][Shape::kSumsRow];
     // A, the state before the chunk, the gradient of the state behind it, and B and C where they are constant.
     float numbers[kNumbers][kBlockStates];
-    float bias[2];  // of this channel and of the next, in turns
-    float D[2];
+    float bias[4];  // of the last channels and of the next, in turns
+    float D[4];
     float before[kBlockStates];  // the gradients of the states before the chunk
     // What one thread leaves for itself: its tokens of the next channel, and what those of this channel end with.
     alignas(16) T ahead[4][kKeeps ? kChunk : 1];
-    alignas(16) float ends[kKeeps ? 3 : 1][kKeeps ? kChunk : 1];
+    alignas(16) float ends[kTurns][3][kKeeps ? kChunk : 1];
     Place places[kKeeps ? kPlaces : 1];
     ChunkRows<const T> u, delta, z, dout;
     ChunkRows<T> du, ddelta, dz;
-    float vectors[Shape::kWarps][2];  // sums over each warp's tokens of dD and ddelta_bias
     unsigned number;
 };
 
@@ -148,6 +149,14 @@ struct OwnEnds {
     Vec<float, 2> u;
     Vec<float, 2> slope;
     Vec<float, 2> dresult;
+};
+
+// What all lanes need to know of a channel's tokens, and what the tokens' own thread does.
+struct PreparedTokens {
+    Vec<float, 2> dt;
+    Vec<float, 2> dt_u;
+    Vec<float, 2> gy;
+    OwnEnds ends;
 };
 
 __device__ __forceinline__ Vec<float, 2> pair(float first, float second) {
@@ -196,55 +205,49 @@ struct OwnRows {
         own.z = p.z != nullptr ? fetched(3) : Vec<T, 2>::zero();
     }
 
-    // Computes dt, dt u and gy of a channel.
-    __device__ __forceinline__ void prepare(const OwnTokens<T>& own, float bias) const {
-        float dt[2], dt_u[2], gy[2];
+    __device__ __forceinline__ PreparedTokens prepare(const OwnTokens<T>& own, float bias) const {
+        float dt[2], dt_u[2], gy[2], slope[2], dresult[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            const float v = own.delta.to_float(j) + bias;
-            // Computed in any case: without branches all this goes along with what precedes it.
-            const float bent = softplus(v), gate = silu_gate(own.z.to_float(j));
-            dt[j] = p.delta_softplus ? bent : v;
-            if (Shape::own_token() + j >= live) dt[j] = 0.0f;
-            dt_u[j] = dt[j] * own.u.to_float(j);
-            gy[j] = own.dout.to_float(j) * (p.z != nullptr ? gate : 1.0f);
-        }
-        const int place = Shape::place(Shape::own_token(), Shape::kGap);
-        ::store(shared.dt + place, pair(dt[0], dt[1]));
-        ::store(shared.dt_u + place, pair(dt_u[0], dt_u[1]));
-        ::store(shared.gy + place, pair(gy[0], gy[1]));
-    }
-
-    __device__ __forceinline__ OwnEnds end(const OwnTokens<T>& own, float bias) const {
-        float slope[2], dresult[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const float v = own.delta.to_float(j) + bias, z = own.z.to_float(j);
-            const float sigmoid = reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
-            slope[j] = p.delta_softplus ? sigmoid : 1.0f;
-            if (Shape::own_token() + j >= live) slope[j] = 0.0f;
+            // Computed in any case: without branches all this goes along with what is around it.
+            const float v = own.delta.to_float(j) + bias, z = own.z.to_float(j), dout = own.dout.to_float(j);
+            const float bent = softplus(v), sigmoid = reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
             const float gate = reciprocal_approx(1.0f + exp2_approx(z * -kLog2E));
-            dresult[j] = own.dout.to_float(j) * gate * fmaf(z, 1.0f - gate, 1.0f);
+            const bool is_live = Shape::own_token() + j < live;
+            dt[j] = is_live ? (p.delta_softplus ? bent : v) : 0.0f;
+            slope[j] = is_live ? (p.delta_softplus ? sigmoid : 1.0f) : 0.0f;
+            dt_u[j] = dt[j] * own.u.to_float(j);
+            gy[j] = dout * (p.z != nullptr ? z * gate : 1.0f);
+            dresult[j] = dout * gate * fmaf(z, 1.0f - gate, 1.0f);
         }
-        return {pair(own.u.to_float(0), own.u.to_float(1)), pair(slope[0], slope[1]), pair(dresult[0], dresult[1])};
+        const OwnEnds ends = {pair(own.u.to_float(0), own.u.to_float(1)), pair(slope[0], slope[1]),
+                              pair(dresult[0], dresult[1])};
+        return {pair(dt[0], dt[1]), pair(dt_u[0], dt_u[1]), pair(gy[0], gy[1]), ends};
     }
 
-    // In and out of shared memory, where only this thread looks.
-    __device__ __forceinline__ void keep(const OwnEnds& ends) const {
-        ::store(shared.ends[0] + Shape::own_token(), ends.u);
-        ::store(shared.ends[1] + Shape::own_token(), ends.slope);
-        ::store(shared.ends[2] + Shape::own_token(), ends.dresult);
+    // Those of the i-th channel, to shared memory and what only this thread needs of them back.
+    __device__ __forceinline__ void put(const PreparedTokens& tokens, int i) const {
+        const int place = Shape::place(Shape::own_token(), Shape::kGap), turn = i % Shared::kTurns;
+        ::store(shared.dt[turn] + place, tokens.dt);
+        ::store(shared.dt_u[turn] + place, tokens.dt_u);
+        ::store(shared.gy[turn] + place, tokens.gy);
+        if constexpr (Shape::kKeeps) {
+            ::store(shared.ends[turn][0] + Shape::own_token(), tokens.ends.u);
+            ::store(shared.ends[turn][1] + Shape::own_token(), tokens.ends.slope);
+            ::store(shared.ends[turn][2] + Shape::own_token(), tokens.ends.dresult);
+        }
     }
 
-    __device__ __forceinline__ OwnEnds kept() const {
-        return {load_pair(shared.ends[0] + Shape::own_token()), load_pair(shared.ends[1] + Shape::own_token()),
-                load_pair(shared.ends[2] + Shape::own_token())};
+    __device__ __forceinline__ OwnEnds kept(int i) const {
+        const float(&ends)[3][Shape::kKeeps ? kChunk : 1] = shared.ends[i % Shared::kTurns];
+        return {load_pair(ends[0] + Shape::own_token()), load_pair(ends[1] + Shape::own_token()),
+                load_pair(ends[2] + Shape::own_token())};
     }
 
-    // Stores the gradients of the i-th channel; leaves this thread's parts of dD and ddelta_bias in `vectors`.
-    __device__ __forceinline__ void finish(const OwnEnds& ends, int i, float D, float (&vectors)[2]) const {
+    // Stores the gradients of the i-th channel; leaves this thread's parts of dD and ddelta_bias.
+    __device__ __forceinline__ void finish(const OwnEnds& ends, int i, float D, float& dD, float& dbias) const {
         float du[2], ddelta[2], dz[2];
-        vectors[0] = vectors[1] = 0.0f;
+        dD = dbias = 0.0f;
         Vec<float, 2> parts[3][Shape::kWarps];
 #pragma unroll
         for (int k = 0; k < 3; ++k) {
@@ -253,8 +256,8 @@ struct OwnRows {
                 parts[k][w] = load_pair(shared.sums[w][k] + Shape::place(Shape::own_token(), Shape::kSumsGap));
             }
         }
-        const Vec<float, 2> dt = load_pair(shared.dt + Shape::place(Shape::own_token(), Shape::kGap));
-        const Vec<float, 2> gy = load_pair(shared.gy + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> dt = load_pair(shared.dt[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> gy = load_pair(shared.gy[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             float sums[3];
@@ -267,8 +270,8 @@ struct OwnRows {
             du[j] = fmaf(dt.to_float(j), sums[0], D * gy.to_float(j));
             ddelta[j] = ends.slope.to_float(j) * fmaf(ends.u.to_float(j), sums[0], sums[1]);
             dz[j] = ends.dresult.to_float(j) * fmaf(D, ends.u.to_float(j), sums[2]);
-            vectors[0] = fmaf(gy.to_float(j), ends.u.to_float(j), vectors[0]);
-            vectors[1] += ddelta[j];
+            dD = fmaf(gy.to_float(j), ends.u.to_float(j), dD);
+            dbias += ddelta[j];
         }
         store(shared.du, p.du_stride[2], du, i);
         store(shared.ddelta, p.ddelta_stride[2], ddelta, i);
@@ -329,10 +332,11 @@ struct LaneTokens {
     float e_Aah[kTokens];
     float y[kTokens];
 
-    __device__ __forceinline__ void take(const Shared& shared) {
-        take_tokens<Shape, Shape::kGap>(shared.dt, dt);
-        take_tokens<Shape, Shape::kGap>(shared.dt_u, dt_u);
-        take_tokens<Shape, Shape::kGap>(shared.gy, gy);
+    // Those of the i-th channel.
+    __device__ __forceinline__ void take(const Shared& shared, int i) {
+        take_tokens<Shape, Shape::kGap>(shared.dt[i % Shared::kTurns], dt);
+        take_tokens<Shape, Shape::kGap>(shared.dt_u[i % Shared::kTurns], dt_u);
+        take_tokens<Shape, Shape::kGap>(shared.gy[i % Shared::kTurns], gy);
         steps = 0.0f;
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) {
@@ -413,18 +417,8 @@ struct LaneTokens {
 // Two of the threads have delta_bias and D of the i-th channel.
 template <typename Shared>
 __device__ __forceinline__ void put_vectors(Shared& shared, float value, int i) {
-    if (threadIdx.x == kVectors * kBlockStates) shared.bias[i % 2] = value;
-    if (threadIdx.x == kVectors * kBlockStates + 1) shared.D[i % 2] = value;
-}
-
-// Stores a channel's sums over tokens of dD and ddelta_bias out of those of the warps.
-template <typename Shape, typename Shared>
-__device__ __forceinline__ void store_vectors(const Shared& shared, float* at) {
-    if (threadIdx.x >= 2) return;
-    float sum = 0.0f;
-#pragma unroll
-    for (int w = 0; w < Shape::kWarps; ++w) sum += shared.vectors[w][threadIdx.x];
-    at[threadIdx.x] = sum;
+    if (threadIdx.x == kVectors * kBlockStates) shared.bias[i % 4] = value;
+    if (threadIdx.x == kVectors * kBlockStates + 1) shared.D[i % 4] = value;
 }
 
 template <int kTokens>
@@ -495,7 +489,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t share_number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
     float* const matrices = p.scratch + p.matrices_at + share_number * 2 * p.d_state * kChunk;
     const index_t first_vector = share.number(p) * p.dim + share.first_channel;
-    float* const vectors = p.scratch + p.vectors_at + first_vector * 2;
 
     float dB[kStates][kTokens], dC[kStates][kTokens];
 #pragma unroll
@@ -503,28 +496,44 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         clear(dB[s]);
         clear(dC[s]);
     }
+    // A channel's parts of dA and, behind them, of dD and ddelta_bias, which are summed over lanes while the next
+    // channel is walked.
+    constexpr int kParts = 2 * kStates;
+    float parts[kParts];
+    clear(parts);
+    const auto store_parts = [&](int i) {
+        sum_parts_over_lanes<kWarpSize>(parts);
+        const index_t at = first_vector + i;
+        float* const rates = p.scratch + p.rates_at + at * p.d_state + warp * kStates + lane;
+        float* const vectors = p.scratch + p.vectors_at + (at * Shape::kWarps + warp) * 2 + lane - kStates;
+        const bool is_rate = lane < kStates && !kManyStates && warp * kStates + lane < p.d_state;
+        const bool is_vector = lane >= kStates && lane < kStates + 2;
+        if (i >= 0 && (is_rate || is_vector)) *(is_rate ? rates : vectors) = parts[0];
+    };
     OwnTokens<input_t> own;
     rows.load(own, 0);
     unsigned number = 0;
-    if (threadIdx.x < kPlaces) {
-        number = number_place().load(0, 0, p.d_state);
-        if (threadIdx.x >= kVectors * kBlockStates) {
-            put_vectors(shared, number_place().to_float(number, 0, 0, p.d_state), 0);
-        }
+    const bool has_number = threadIdx.x < kNumbers * kBlockStates;
+    const bool has_vector = !has_number && threadIdx.x < kPlaces;
+    if (has_number) number = number_place().load(0, 0, p.d_state);
+    if (has_vector) {
+        put_vectors(shared, number_place().to_float(number_place().load(0, 0, p.d_state), 0, 0, p.d_state), 0);
+        if (share.channels > 1) number = number_place().load(1, 0, p.d_state);
     }
     if (!kManyStates) {
         if (!kConstantB) take_chunk<Shape>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
         if (!kConstantC) take_chunk<Shape>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
     }
     __syncthreads();
-    rows.prepare(own, shared.bias[0]);
-    if constexpr (Shape::kKeeps) rows.keep(rows.end(own, shared.bias[0]));
+    rows.put(rows.prepare(own, shared.bias[0]), 0);
     for (int i = 0; i < share.channels; ++i) {
         const int channel = share.first_channel + i;
         const bool has_next = i + 1 < share.channels;
         LaneTokens<Shape, Shared, kConstantB, kConstantC> lanes;
+        PreparedTokens prepared;
+        if (has_vector) put_vectors(shared, number_place().to_float(number, i + 1, 0, p.d_state), i + 1);
         for (int first_state = 0; first_state < (kManyStates ? p.d_state : 1); first_state += kBlockStates) {
-            if (threadIdx.x < kNumbers * kBlockStates) {
+            if (has_number) {
                 shared.numbers[threadIdx.x / kBlockStates][threadIdx.x % kBlockStates] =
                     number_place().to_float(number, i, first_state, p.d_state);
             }
@@ -534,15 +543,20 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             __syncthreads();
             const bool is_last = !kManyStates || first_state + kBlockStates >= p.d_state;
-            if (threadIdx.x < kPlaces && (has_next || !is_last)) {
+            if (has_number && (has_next || !is_last)) {
                 number = number_place().load(is_last ? i + 1 : i, is_last ? 0 : first_state + kBlockStates, p.d_state);
             }
+            if (has_vector && is_last && i + 2 < share.channels) number = number_place().load(i + 2, 0, p.d_state);
             if (first_state == 0) {
-                if constexpr (Rows::kIsAhead) {
-                    if (has_next) rows.fetch(i + 1);
+                if (has_next) {
+                    if constexpr (Rows::kIsAhead) {
+                        rows.fetch(i + 1);
+                    } else {
+                        rows.load(own, i + 1);
+                    }
                 }
-                lanes.take(shared);
-                if (i > 0) store_vectors<Shape>(shared, vectors + (i - 1) * 2);
+                lanes.take(shared, i);
+                store_parts(i - 1);
             }
             float sums[kStates], sums_B[kStates], sums_C[kStates];
 #pragma unroll
@@ -562,27 +576,38 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                     if (!kConstantC) add_to(at + p.d_state * kChunk, dC[s], i == 0);
                 }
             }
-            if (is_last) {
-                lanes.put_sums(shared.sums[warp]);
-                if (has_next) {
-                    if constexpr (!Rows::kIsAhead) rows.load(own, i + 1);
-                    if (threadIdx.x >= kVectors * kBlockStates && threadIdx.x < kPlaces) {
-                        put_vectors(shared, number_place().to_float(number, i + 1, 0, p.d_state), i + 1);
-                    }
+            const int n = first_state + warp * kStates + lane;
+            const index_t at = (first_vector + i) * p.d_state + n;
+            if (kManyStates || kConstantB || kConstantC) {
+                float rates[kStates];
+#pragma unroll
+                for (int s = 0; s < kStates; ++s) rates[s] = sums[s];
+                sum_parts_over_lanes<kWarpSize>(rates);
+                if (kConstantB) sum_parts_over_lanes<kWarpSize>(sums_B);
+                if (kConstantC) sum_parts_over_lanes<kWarpSize>(sums_C);
+                if (lane < kStates && n < p.d_state) {
+                    if (kManyStates) p.scratch[p.rates_at + at] = rates[0];
+                    if (kConstantB) p.scratch[p.constants_at + at] = sums_B[0];
+                    if (kConstantC) p.scratch[p.more_constants_at + at] = sums_C[0];
                 }
             }
+#pragma unroll
+            for (int s = 0; s < kStates; ++s) {
+                parts[s] = sums[s];
+                parts[kStates + s] = 0.0f;
+            }
+            if (is_last) {
+                lanes.put_sums(shared.sums[warp]);
+                // Behind the last channel this prepares what nothing looks at.
+                if constexpr (Rows::kIsAhead) {
+                    wait_for_copies();
+                    rows.take_fetched(own);
+                }
+                prepared = rows.prepare(own, shared.bias[(i + 1) % 4]);
+                if (Shared::kTurns > 1) rows.put(prepared, i + 1);
+            }
             __syncthreads();
-            // All that follows up to the next barrier is one piece to the compiler: what one part waits for, others hide.
-            if constexpr (Rows::kIsAhead) wait_for_copies();
-            sum_parts_over_lanes<kWarpSize>(sums);
-            if (kConstantB) sum_parts_over_lanes<kWarpSize>(sums_B);
-            if (kConstantC) sum_parts_over_lanes<kWarpSize>(sums_C);
-            const int n = first_state + warp * kStates + lane;
             if (lane < kStates && n < p.d_state) {
-                const index_t at = (first_vector + i) * p.d_state + n;
-                p.scratch[p.rates_at + at] = sums[0];
-                if (kConstantB) p.scratch[p.constants_at + at] = sums_B[0];
-                if (kConstantC) p.scratch[p.more_constants_at + at] = sums_C[0];
                 const float before = shared.before[warp * kStates + lane];
                 hand_over(p.scratch + kCounters + at, before);
                 if (tokens.is_first && p.dinitial_state != nullptr) {
@@ -591,23 +616,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 }
             }
         }
-        float parts[2];
         if constexpr (Shape::kKeeps) {
-            rows.finish(rows.kept(), i, shared.D[i % 2], parts);
+            rows.finish(rows.kept(i), i, shared.D[i % 4], parts[kStates], parts[kStates + 1]);
         } else {
             OwnTokens<input_t> again;
             rows.load(again, i);
-            rows.finish(rows.end(again, shared.bias[i % 2]), i, shared.D[i % 2], parts);
+            rows.finish(rows.prepare(again, shared.bias[i % 4]).ends, i, shared.D[i % 4], parts[kStates],
+                        parts[kStates + 1]);
         }
-        sum_parts_over_lanes<kWarpSize>(parts);
-        if (lane < 2) shared.vectors[warp][lane] = parts[0];
-        // Behind the last channel this prepares what nothing looks at.
-        if constexpr (Rows::kIsAhead) rows.take_fetched(own);
-        rows.prepare(own, shared.bias[(i + 1) % 2]);
-        if constexpr (Shape::kKeeps) rows.keep(rows.end(own, shared.bias[(i + 1) % 2]));
+        if (Shared::kTurns == 1) rows.put(prepared, i + 1);
     }
-    __syncthreads();
-    store_vectors<Shape>(shared, vectors + (share.channels - 1) * 2);
+    store_parts(share.channels - 1);
     if (kManyStates) return;
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
