@@ -152,7 +152,7 @@ def _function(
 
 
 def heading(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[str]:
-    """On what it runs, beside what, and the columns' names."""
+    """Lines that name the machine, the other libraries and the columns."""
     clock = f", multiprocessors at {clocks}" if clocks else ""
     yield f"{header.gpu}, sm_{header.compute_capability}, driver {header.driver}, CUDA {header.cuda}{clock}"
     torch = f", torch {header.torch}" if header.torch else ""
@@ -213,5 +213,5 @@ def host_line(times: Sequence[Host]) -> str:
 
 
 def clip(text: str) -> str:
-    """As much of it as a line takes."""
+    """The text, cut off at the width of a line."""
     return text if len(text) <= COLUMNS else text[: COLUMNS - 1] + "…"

@@ -18,10 +18,10 @@ from cuconv.jit.cache import Artifact
 from cuconv.runtime.kernel import Kernel
 
 MODELS = ("mamba2-130m", "qwen3-next-80b")
-"""Whose layers are timed, or compiled where there is no GPU."""
+"""Models with layers that are timed, or compiled where there is no GPU."""
 
 ARCH = 90
-"""To compile for where there is no GPU."""
+"""The compute capability to compile for where there is no GPU."""
 
 NEXT = {
     "cuconv explain causal_conv1d_fn --shape batch=8,dim=4096": "what a call launches, and what it can at best take",

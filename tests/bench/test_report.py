@@ -163,7 +163,7 @@ def test_without_matplotlib_pictures_name_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, text = error_of(capsys, "report", "--results", str(folder), "--pictures", str(tmp_path / "p"))
-    assert (code, text) == (CANNOT, "cuconv: pictures need matplotlib: pip install 'cuconv[plot]'\n")
+    assert (code, text) == (CANNOT, "cuconv: pictures need matplotlib: pip install matplotlib\n")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from cuconv.cli.report.measured import Measured
 from cuconv.runtime.errors import message
 
 RESULTS = Path(__file__).resolve().parents[3] / "tests" / "benchmarks" / "results"
-"""In a source tree; an installed package has none."""
+"""The folder of results in the source tree."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def _pictures(folder: Path, measured: Measured, console: Console) -> list[str]:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        raise CannotRun("pictures need matplotlib: pip install 'cuconv[plot]'") from None
+        raise CannotRun("pictures need matplotlib: pip install matplotlib") from None
     for name in drawn:
         console.line(f"{name}: drawn")
     return drawn
