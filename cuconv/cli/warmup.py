@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Compile, or find on disk, every kernel for every architecture."""
+    """Compile, or find on disk, every kernel for every architecture. Returns WRONG when one fails."""
     from cuconv.jit import nvrtc
 
     kernels = kernels_of(choose(options))
@@ -140,7 +140,7 @@ def _present() -> list[Gpu]:
 
 
 def choose(options: argparse.Namespace) -> Iterator[Workload]:
-    """The calls that are asked for."""
+    """The workloads that the options name."""
     if options.model and (options.width or options.shape):
         raise ValueError(message("options", "--model beside --width or --shape", "one: a model has its own"))
     functions = options.op or list(MAKERS)
@@ -170,7 +170,7 @@ def _shaped(options: argparse.Namespace, dtype: str) -> Iterator[Workload]:
 
 
 def _widths(options: argparse.Namespace, function: str) -> list[dict[str, Any]]:
-    """The widths asked for as further sizes of a function's workloads; nothing for one without filters."""
+    """The widths that the options name, as sizes of a function's workloads; no size for a function without filters."""
     has_width = "width" in MAKERS[function]().sizes
     return [{"width": width} for width in options.width] if options.width and has_width else [{}]
 
@@ -198,7 +198,7 @@ def _lengths(tokens: int, count: int) -> str:
 
 
 def _row(kernel: Kernel, arch: str, found: Artifact | Exception, root: Path) -> dict[str, Any]:
-    """What came of one kernel."""
+    """The outcome of one kernel as JSON."""
     row: dict[str, Any] = {"file": kernel.file, "kernel": kernel.expression, "arch": arch, "error": None}
     if isinstance(found, Exception):
         return row | {"error": str(found)}

@@ -20,6 +20,7 @@ from tests.causal_conv1d import cases_dense as table
 from tests.causal_conv1d.cases_dense import STATES, Case
 from tests.support.compare import check_values
 from tests.support.discovery import ROOT
+from tests.support.foreign import Foreign, StandardForeign
 
 CASE = Case(2, 5, 9, 4, "float32", **STATES)
 LAST = Case(2, 5, 9, 4, "bfloat16", layout="channel_last", **STATES)
@@ -75,28 +76,6 @@ def test_swish_is_silu() -> None:
     linear, silu, swish = (cuconv.causal_conv1d_fn(**inputs, activation=name) for name in (None, "silu", "swish"))
     np.testing.assert_array_equal(silu, swish)
     assert (silu != linear).any()
-
-
-class Foreign:
-    """An array of a library that cuconv has never heard of; it may say how it takes arrays back."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-        self.__dlpack__ = array.__dlpack__
-        self.__dlpack_device__ = array.__dlpack_device__
-
-
-class StandardForeign(Foreign):
-    """One that does, by the array API standard."""
-
-    @staticmethod
-    def __array_namespace__() -> Any:
-        class Namespace:
-            @staticmethod
-            def from_dlpack(array: Any) -> StandardForeign:
-                return StandardForeign(array)
-
-        return Namespace
 
 
 def numpy_call() -> Any:
