@@ -27,14 +27,15 @@ ALIGNMENT = 256
 ORDERS = range(2 * len(emulator.SEEDS))
 """Seeds of each way to take turns, in two opposite orders."""
 
-WITH_VECTORS = [cls for cls in op_kernels() if cls.__name__ != "SelectiveScanCarry"]
+WITHOUT_VECTORS = ("SelectiveScanCarry", "CausalConv1dBwdSum", "CausalConv1dBwdStates")
+WITH_VECTORS = [cls for cls in op_kernels() if cls.__name__ not in WITHOUT_VECTORS]
 
-READ = ("x", "u", "A")
+READ = ("x", "initial_states", "u", "A", "scratch")
 """Tensors that kernels read to the last element. Where a scan is cut into segments, only its last kernel so reads u."""
 
-WRITTEN = ("out", "out[0]", "scratch")
+WRITTEN = ("out", "out[0]", "dx", "dinitial_states", "dweight", "scratch")
 
-IN_VECTORS = ("state", "u", "out", "out[0]")
+IN_VECTORS = ("state", "u", "out", "out[0]", "dout")
 """Tensors that are accessed in vectors. Those of a state update lie along the axis of states, which out does not have.
 """
 
