@@ -165,6 +165,8 @@ UNIT = (
     Case(3, 20, 200, 6),
     Case(3, 20, 200),
     Case(2, 3, 513, without=NO_STATES),
+    # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
+    Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),
     Case(2, 35, 40, without="D z delta_bias", softplus=False),

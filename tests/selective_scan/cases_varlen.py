@@ -218,6 +218,8 @@ UNIT = (
     without_pool(Case(40, "3+2+9x1+10", 6, dtype="float32", without="z")),
     Case(70, "6x1+9+off2", **CHANNELS, state_dtype="float16", without="delta_bias", **ODD),
     Case(128, "2+9x1+13", 16, 2, "float32", params="", pool="slots_innermost", index="mixed"),
+    # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
+    Case(5, "300+3x1+289", 8, 1, "float32"),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
     Case(35, "340+16+20", 16, 1, state_dtype="bfloat16"),
