@@ -1,6 +1,7 @@
 """Short convolutions and state-space operators for NVIDIA GPUs, compiled on demand."""
 
 try:
+    from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
     from cuconv.causal_conv1d.dense import causal_conv1d_fn
     from cuconv.causal_conv1d.states import causal_conv1d_varlen_states
     from cuconv.causal_conv1d.update import (
@@ -9,6 +10,7 @@ try:
         causal_conv1d_update_split,
     )
     from cuconv.causal_conv1d.varlen import causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
+    from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
     from cuconv.selective_scan.dense import selective_scan_fn
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
     from cuconv.selective_state_update.update import selective_state_update
@@ -26,15 +28,19 @@ except ModuleNotFoundError as _error:
 
 
 __all__ = [
+    "causal_conv1d_bwd",
     "causal_conv1d_fn",
     "causal_conv1d_qkv_split",
     "causal_conv1d_split",
     "causal_conv1d_update",
     "causal_conv1d_update_qkv_split",
     "causal_conv1d_update_split",
+    "causal_conv1d_varlen_bwd",
     "causal_conv1d_varlen_fn",
     "causal_conv1d_varlen_states",
+    "selective_scan_bwd",
     "selective_scan_fn",
+    "selective_scan_varlen_bwd",
     "selective_scan_varlen_fn",
     "selective_state_update",
 ]

@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import cuconv
+from cuconv.bench.gpus import REFERENCE, Gpu
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact
 from cuconv.runtime.abstract import launches_of
 from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.machine import assuming
 from cuconv.runtime.workload import Workload
 
 MOST_JOBS = 16
@@ -23,10 +25,14 @@ Done = Callable[[int, int, str], None]
 """Is told how many kernels of how many there are, and the last one's name."""
 
 
-def kernels_of(workloads: Iterable[Workload]) -> list[Kernel]:
-    """What these calls would launch, each kernel once."""
-    launches = (launch for w in workloads for launch in launches_of(getattr(cuconv, w.function), **w.abstract()))
-    return list(dict.fromkeys(launch.kernel for launch in launches))
+def kernels_of(workloads: Iterable[Workload], gpu: Gpu = REFERENCE) -> list[Kernel]:
+    """The kernels that these calls would launch on a GPU, each once."""
+    kernels: dict[Kernel, None] = {}
+    for workload in workloads:
+        with assuming(gpu.multiprocessors):
+            launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
+        kernels |= dict.fromkeys(launch.kernel for launch in launches)
+    return list(kernels)
 
 
 def compile_all(kernels: Collection[Kernel], capability: int, done: Done) -> dict[Kernel, Artifact | Exception]:

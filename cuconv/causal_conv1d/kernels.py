@@ -239,6 +239,190 @@ class CausalConv1dChannellastFwd(FilterKernel):
         }
 
 
+BACKWARD_BLOCKS = 1056
+"""Blocks of a backward kernel that fill an H200 twice: more of them leave more sums to add up, fewer leave
+multiprocessors idle. Not measured yet."""
+
+
+def _backward_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the template parameters that both backward kernels have."""
+    for width, input_t, weight_t in product(WIDTHS, FLOATS, FLOATS):
+        for vec, silu, states in product(vectors(input_t), (False, True), (False, True)):
+            for seq_idx, packed in ((False, False), (True, False), (False, True)):
+                types = {"input_t": input_t, "weight_t": weight_t}
+                rows = {"seq_idx": seq_idx, "packed": packed}
+                yield {"width": width, **types, "vec": vec, "silu": silu, **rows, "states": states}
+
+
+@dataclass(frozen=True)
+class CausalConv1dBwd(Kernel):
+    """Gradients of rows with contiguous tokens: a warp walks the vectors of one channel, or of a few when rows are
+    short, `step_groups` groups of 32 at a time.
+    """
+
+    MAX_STEP_GROUPS: ClassVar[int] = 4
+    """Groups in flight per lane at most: more of them leave registers for fewer warps."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    vec: int
+    step_groups: int
+    silu: bool
+    seq_idx: bool
+    packed: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dBwd]:
+        for axes in _backward_axes():
+            for step_groups in range(1, cls.MAX_STEP_GROUPS + 1):
+                yield cls(step_groups=step_groups, **axes)
+
+    @classmethod
+    def step_groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
+        """Groups in flight per lane: as many as a warp has, up to the most."""
+        return max(1, min(cls.MAX_STEP_GROUPS, cls._share(batch, dim, row_vecs)["warp_groups"]))
+
+    @classmethod
+    def _share(cls, batch: int, dim: int, row_vecs: int) -> dict[str, int]:
+        """How the work falls into parts: a block has the same channels of one part of the groups."""
+        row_lanes = min(row_vecs, WARP_SIZE)
+        row_groups = ceil_div(row_vecs, WARP_SIZE)
+        warp_rows = min(dim, WARP_SIZE // row_lanes) if row_groups == 1 else 1
+        channel_groups, groups = ceil_div(dim, warp_rows), batch * row_groups
+        if groups > MAX_DIVIDEND:
+            raise ValueError(f"the problem has {groups} vectors of a warp per channel; a launch takes {MAX_DIVIDEND}")
+        # A second launch to add up the parts is worth it only when there are far too few blocks.
+        parts = 1
+        if channel_groups < BACKWARD_BLOCKS // 3:
+            parts = min(ceil_div(BACKWARD_BLOCKS, channel_groups), ceil_div(groups, cls.warps * cls.MAX_STEP_GROUPS))
+        warp_groups = max(1, ceil_div(groups, max(1, parts) * cls.warps))
+        return {
+            "row_lanes": row_lanes,
+            "row_groups": row_groups,
+            "warp_rows": warp_rows,
+            "channel_groups": channel_groups,
+            "groups": groups,
+            "warp_groups": warp_groups,
+            "parts": max(1, ceil_div(groups, warp_groups * cls.warps)),
+        }
+
+    def launch_config(self, batch: int, dim: int, row_vecs: int, has_edges: bool) -> tuple[LaunchConfig, Division, int]:
+        """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
+        share = self._share(batch, dim, row_vecs)
+        parts = share["parts"]
+        division: Division = {name: fast_div(share[name]) for name in ("row_lanes", "row_groups", "channel_groups")}
+        division |= {name: share[name] for name in ("warp_rows", "groups", "warp_groups")}
+        division |= {"row_vecs": row_vecs, "has_edges": has_edges}
+        return self.config(parts * share["channel_groups"]), division, parts
+
+
+@dataclass(frozen=True)
+class CausalConv1dChannellastBwd(Kernel):
+    """Gradients of tokens with contiguous channels: a thread walks along runs of tokens of `vec` channels, `tokens` a
+    step.
+    """
+
+    MAX_STEPS: ClassVar[int] = 16
+    """Steps per run: in the last one the width - 1 tokens behind the run are computed again, 3 of 128 for width 4."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    vec: int
+    tokens: int
+    silu: bool
+    seq_idx: bool
+    packed: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dChannellastBwd]:
+        for axes in _backward_axes():
+            width, itemsize = axes["width"], axes["input_t"].itemsize
+            if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
+                yield cls(tokens=cls.tokens_for(width), **axes)
+
+    @staticmethod
+    def tokens_for(width: int) -> int:
+        """Tokens per step: at least the width - 1 that the next step needs again."""
+        return 8 if width <= 8 else 16
+
+    def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
+        dim_blocks, block_vecs = _share_channels(ceil_div(dim, self.vec))
+        block_runs = self.threads // block_vecs
+        # Tokens per thread, in runs that lie in one row and end in it evenly.
+        wanted = ceil_div(batch * seqlen, block_runs * max(1, BACKWARD_BLOCKS // dim_blocks))
+        halo = self.width - 1
+        shortest = 2 * self.tokens - halo
+        longest = self.MAX_STEPS * self.tokens - halo
+        row_runs = max(1, ceil_div(seqlen, max(shortest, min(wanted, longest))))
+        steps = max(1, ceil_div(ceil_div(seqlen, row_runs) + halo, self.tokens))
+        run = steps * self.tokens - halo
+        row_runs = max(1, ceil_div(seqlen, run))
+        runs = batch * row_runs
+        if runs > MAX_DIVIDEND:
+            raise ValueError(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
+        rounds = max(1, ceil_div(wanted, max(1, min(run, seqlen))))
+        parts = max(1, ceil_div(runs, block_runs * rounds))
+        return (
+            self.config(parts * dim_blocks),
+            {
+                "block_vecs": fast_div(block_vecs),
+                "dim_blocks": fast_div(dim_blocks),
+                "row_runs": fast_div(row_runs),
+                "block_runs": block_runs,
+                "rounds": rounds,
+                "runs": runs,
+                "steps": steps,
+            },
+            parts,
+        )
+
+
+@dataclass(frozen=True)
+class CausalConv1dBwdSum(Kernel):
+    """Gradients of the parameters from the sums that blocks have left."""
+
+    width: int
+    weight_t: DType
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dBwdSum]:
+        for width, weight_t in product(WIDTHS, FLOATS):
+            yield cls(width, weight_t)
+
+    def launch_config(self, dim: int, parts: int) -> tuple[LaunchConfig, Division]:
+        """The launch for `parts` sums of each of (width + 1) * dim parameters."""
+        # As many sums side by side as leave a thread no more parts than it loads at once.
+        at_once = self.constants["kAtOnce"]
+        across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
+        config = LaunchConfig((ceil_div((self.width + 1) * dim, across), 1, 1), (across, self.threads // across, 1))
+        return config, {"dim_div": fast_div(dim), "parts": parts}
+
+
+@dataclass(frozen=True)
+class CausalConv1dBwdStates(Kernel):
+    """Gradients of the initial states of packed sequences: a thread has one channel of one."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    silu: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dBwdStates]:
+        for width, input_t, weight_t, silu in product(WIDTHS[1:], FLOATS, FLOATS, (False, True)):
+            yield cls(width, input_t, weight_t, silu)
+
+    def launch_config(self, dim: int, sequences: int) -> tuple[LaunchConfig, Division]:
+        """The launch for so many sequences."""
+        dim_blocks = ceil_div(dim, self.threads)
+        return self.config(dim_blocks * sequences), {"dim_blocks": fast_div(dim_blocks)}
+
+
 def _share_channels(dim_vecs: int) -> tuple[int, int]:
     """Blocks across `dim_vecs` channel vectors, and the channel vectors of each: an even share of at most 32."""
     dim_blocks = ceil_div(dim_vecs, WARP_SIZE)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from cuconv.causal_conv1d import reference_backward
+from cuconv.causal_conv1d.sequences import sequence_starts
 from cuconv.runtime.activation import silu
 
 Array = np.ndarray[Any, Any]
@@ -67,7 +69,7 @@ def causal_conv1d_varlen_fn(
     """
     dim, total = x.shape
     width = weight.shape[1]
-    starts = _starts(query_start_loc, total)
+    starts = sequence_starts(query_start_loc, total)
     count = len(starts) - 1
     out = np.zeros((dim, total))
     pool = None if conv_states is None else conv_states.copy()
@@ -91,7 +93,7 @@ def causal_conv1d_varlen_fn(
 def causal_conv1d_varlen_states(x: Array, cu_seqlens: Array, state_len: int) -> Array:
     """The last state_len tokens of every packed sequence, zeros before its first: (n, dim, state_len) of x's dtype."""
     total, dim = x.shape
-    starts = _starts(cu_seqlens, total)
+    starts = sequence_starts(cu_seqlens, total)
     states = np.zeros((len(starts) - 1, dim, state_len), x.dtype)
     for i, (begin, end) in enumerate(pairwise(starts)):
         taken = min(max(end - begin, 0), state_len)
@@ -165,13 +167,6 @@ def causal_conv1d_update(
     else:
         state[slot[:, 0]] = np.concatenate([state[slot[:, 0]], tokens], axis=2)[:, :, seqlen:]
     return out, state, snapshots
-
-
-def _starts(query_start_loc: Array | None, total: int) -> list[int]:
-    """Where sequences begin and, last, end: all within the tokens there are."""
-    if query_start_loc is None:
-        return [0, total]
-    return [min(max(int(start), 0), total) for start in query_start_loc]
 
 
 HALF_ULP = 2.0**-24
@@ -319,6 +314,7 @@ ERRORS: Mapping[str, Callable[..., Errors]] = {
     "causal_conv1d_update": _update_errors,
     "causal_conv1d_update_split": _update_split_errors,
     "causal_conv1d_update_qkv_split": _update_qkv_split_errors,
+    **reference_backward.ERRORS,
 }
 """By public function: from its arguments but outputs, the absolute error per element that float32 arithmetic of a
 correct kernel can have, by result. Results that are copied or rounded once are absent. To round a result to its dtype

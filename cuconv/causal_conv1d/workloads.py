@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -85,6 +86,39 @@ def causal_conv1d_fn(
     )
 
 
+def causal_conv1d_bwd(
+    batch: int = 1, dim: int = 2048, seqlen: int = 2048, width: int = 4, dtype: str = "bfloat16",
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True, states: bool = False,
+) -> Workload:  # fmt: skip
+    """The gradients of the convolution of (batch, dim, seqlen)."""
+    sizes = dict(locals())
+    forward = causal_conv1d_fn(batch, dim, seqlen, width, dtype, contiguous, bias, silu)
+    x, element = forward.arrays["x"], element_of(dtype)
+    arrays, outs = {**forward.arrays, "dout": x}, _parameter_gradients(x, dim, width, element, bias)
+    cuts = {**forward.cuts, "dout": forward.cuts["x"], **_parameter_cuts(dim), "dx": forward.cuts["x"]}
+    if states:
+        state = Array((batch, dim, width - 1), element, x.order)
+        arrays |= {"initial_states": state, "dfinal_states": state}
+        outs["dinitial_states"] = state
+        cuts |= dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), (1, spread(dim)))
+    return Workload("causal_conv1d_bwd", sizes, arrays, outs, _backward_options(bias, silu), cuts=cuts)
+
+
+def _parameter_gradients(x: Array, dim: int, width: int, element: DType, bias: bool) -> dict[str, Array]:
+    """The results of a backward convolution but those of states."""
+    filters = filter_arrays(dim, width, element, bias)
+    return {"dx": x, **{f"d{name}": array for name, array in filters.items()}}
+
+
+def _backward_options(bias: bool, silu: bool) -> dict[str, Any]:
+    """Without a bias its absence is said, for it stands before dout."""
+    return activation(silu) | ({} if bias else {"bias": None})
+
+
+def _parameter_cuts(dim: int) -> dict[str, Cut]:
+    return dict.fromkeys(("dweight", "dbias"), (0, spread(dim)))
+
+
 def packed(
     sequences: str, dim: int, width: int, element: DType, contiguous: str, bias: bool
 ) -> tuple[dict[str, Array], dict[str, Cut]]:
@@ -119,6 +153,26 @@ def causal_conv1d_varlen_fn(
     x = arrays["x"]
     cuts["out"] = cuts["x"]
     return Workload("causal_conv1d_varlen_fn", sizes, arrays, {"out": x}, activation(silu), ("conv_states",), cuts=cuts)
+
+
+def causal_conv1d_varlen_bwd(
+    sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
+    bias: bool = True, silu: bool = True,
+) -> Workload:  # fmt: skip
+    """The gradients of packed sequences that each start from a state of its own."""
+    sizes = dict(locals())
+    element = element_of(dtype)
+    arrays, cuts = packed(sequences, dim, width, element, contiguous, bias)
+    pool, x = arrays.pop("conv_states"), arrays["x"]
+    n, kept = pool.shape[0], cuts.pop("conv_states")
+    arrays["dout"] = x
+    arrays["initial_states"] = replace(pool, touched=None)
+    arrays["dfinal_states"] = Array((n, dim, width - 1), element, pool.order)
+    outs = _parameter_gradients(x, dim, width, element, bias)
+    outs["dinitial_states"] = Array((n, dim, width - 1), element, pool.order)
+    cuts |= {"dout": cuts["x"], "dx": cuts["x"], **_parameter_cuts(dim)}
+    cuts |= dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), kept)
+    return Workload("causal_conv1d_varlen_bwd", sizes, arrays, outs, _backward_options(bias, silu), cuts=cuts)
 
 
 def causal_conv1d_split(
@@ -279,6 +333,24 @@ REPORT: Rows = {
         )
         for contiguous in _BOTH
     ),
+    "causal_conv1d_bwd": tuple(
+        {"batch": batch, "dim": dim, "seqlen": seqlen, "dtype": dtype, "contiguous": contiguous}
+        for batch, dim, seqlen, dtype in (
+            (1, 2048, 2048, "bfloat16"),
+            (8, 4096, 2048, "bfloat16"),
+            (64, 1536, 512, "bfloat16"),
+            (1, 8192, 65536, "bfloat16"),
+            (512, 512, 64, "bfloat16"),
+            (8, 2048, 2048, "float32"),
+            (8, 4096, 2048, "float16"),
+            (1, 16, 2**20, "bfloat16"),
+        )
+        for contiguous in _BOTH
+    ),
+    "causal_conv1d_varlen_bwd": (
+        *({"sequences": spec} for spec in ("1x8192", "16x512", "512in8192")),
+        {"sequences": "16x512", "contiguous": TOKENS},
+    ),
     "causal_conv1d_varlen_fn": (
         *({"sequences": spec} for spec in ("1x8192", "16x512", "4096+16x256", "7800+392x1", "512in8192", "2048x1")),
         {"sequences": "16x512", "dtype": "float32"},
@@ -312,6 +384,19 @@ SMALL: Rows = {
             for seqlen, width in ((1029, 4), (64, 3), (63, 2))
         ),
         {"batch": 2, "dim": 64, "seqlen": 200, "width": 16, "bias": False, "silu": False},
+    ),
+    "causal_conv1d_bwd": (
+        *(
+            {"batch": 3, "dim": 70, "seqlen": seqlen, "width": width, "contiguous": contiguous, "states": width == 3}
+            for contiguous in _BOTH
+            for seqlen, width in ((1029, 4), (64, 3), (63, 2))
+        ),
+        {"batch": 2, "dim": 64, "seqlen": 200, "width": 16, "bias": False, "silu": False},
+    ),
+    "causal_conv1d_varlen_bwd": tuple(
+        {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous}
+        for contiguous in _BOTH
+        for width in (2, 4)
     ),
     "causal_conv1d_varlen_fn": tuple(
         {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous}

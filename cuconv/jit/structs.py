@@ -1,4 +1,4 @@
-"""What the device code declares and the host must know: argument structs, the integer constants of Traits, and limits.
+"""Declarations of the device code that the host needs: argument structs, the integer constants of Traits, and limits.
 
 The host reads them from the source that NVRTC compiles, so that none is written down twice.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cuconv.jit.source import Source
 
 SCALARS = {"int": "i4", "unsigned": "u4", "index_t": "i8", "float": "f4"}
-"""NumPy's codes of the types that an argument struct may hold beside pointers."""
+"""NumPy codes of the types that an argument struct may hold beside pointers."""
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)

@@ -18,7 +18,12 @@ def softplus(v: Array) -> Array:
     return np.where(v > SOFTPLUS_IS_LINEAR, v, bent)
 
 
+def sigmoid(v: Array) -> Array:
+    """1 / (1 + exp(-v)), without overflow for large negative v."""
+    z = np.exp(-np.abs(v))
+    return np.where(v >= 0, 1.0, z) / (1.0 + z)
+
+
 def silu(v: Array) -> Array:
     """v / (1 + exp(-v)), without overflow for large negative v."""
-    z = np.exp(-np.abs(v))
-    return v * np.where(v >= 0, 1.0, z) / (1.0 + z)
+    return v * sigmoid(v)

@@ -134,8 +134,9 @@ class Workload:
         return arguments
 
     def named(self, returned: Any) -> dict[str, Any]:
-        """The results by name, out of what a call returned."""
-        return dict(zip(self.outs, returned if isinstance(returned, tuple) else (returned,), strict=True))
+        """The results by name, out of what a call returned: None stands for one that was not wanted."""
+        results = returned if isinstance(returned, tuple) else (returned,)
+        return dict(zip(self.outs, (each for each in results if each is not None), strict=True))
 
     def abstract(self) -> dict[str, Any]:
         """The keyword arguments of a call that is only planned."""

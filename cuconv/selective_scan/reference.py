@@ -247,8 +247,8 @@ def _dense_errors(
     return_last_state: bool = False,
     *,
     initial_state: Array | None = None,
+    chunk_states_out: Array | None = None,
     segment_tokens: int = 0,
-    **_: Array,
 ) -> dict[str, Array]:
     """The errors of a call on rows that are cut into segments of `segment_tokens`, into any segments when that is 0."""
     scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
@@ -258,13 +258,13 @@ def _dense_errors(
         # Any segments: a border at every chunk, with sums over as many tokens as a segment of two can have.
         segment_tokens, chunks = chunk_tokens(), ceil_div(u.shape[2], chunk_tokens())
         summed_tokens = ceil_div(chunks, 2) * segment_tokens if u.shape[2] >= 2 * segment_tokens else 0
-    return dict(
-        zip(
-            ("out", "last_state_out", "chunk_states_out"),
-            _row_errors(scan, before, segment_tokens, summed_tokens),
-            strict=True,
-        )
-    )
+    found = _row_errors(scan, before, segment_tokens, summed_tokens)
+    errors = {"out": found.out}
+    if return_last_state:
+        errors["last_state_out"] = found.last_state
+    if chunk_states_out is not None:
+        errors["chunk_states_out"] = found.chunk_states
+    return errors
 
 
 def _packed_errors(

@@ -44,3 +44,18 @@ __device__ __forceinline__ float silu(float scaled) {
         return fmaf(scaled, tanh_approx(scaled), scaled);
     }
 }
+
+// The derivative of silu, s * (1 + v * (1 - s)) with s = 1 / (1 + exp(-v)), divided by kSiluScale<T>: from v *
+// kSiluScale<T>.
+template <typename T>
+__device__ __forceinline__ float silu_slope(float scaled) {
+    if constexpr (sizeof(T) == 4) {
+        const float s = reciprocal_approx(1.0f + exp2_approx(scaled * -kLog2E));
+        return fmaf(s, fmaf(-s, scaled, scaled), s);
+    } else {
+        // With h = v / 2 and t = tanh(h): s = (1 + t) / 2 and v * (1 - s) = h * (1 - t).
+        const float t = tanh_approx(scaled);
+        const float twice_s = 1.0f + t;
+        return fmaf(twice_s, fmaf(-t, scaled, scaled), twice_s);
+    }
+}

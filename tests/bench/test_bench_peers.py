@@ -131,6 +131,10 @@ RIGHT: list[tuple[str, str, dict[str, Any], str]] = [
         for more in ({"contiguous": "channels"}, {"contiguous": "tokens"}, {"tokens": 3}, {"silu": False})
     ),
     ("causal_conv1d", "causal_conv1d_varlen_states", {**RAGGED, "state_len": 4}, ""),
+    *(
+        ("causal_conv1d", "causal_conv1d_bwd", {**SIZES, "batch": 2, "seqlen": 50, **more}, "")
+        for more in ({}, {"contiguous": "tokens", "dim": 12}, {"silu": False, "width": 3})
+    ),
     ("mamba_ssm", "selective_scan_fn", {**SIZES, "seqlen": 40}, ""),
     ("mamba_ssm", "selective_scan_fn", {**SIZES, "seqlen": 40, "contiguous": "channels"}, "copies to contiguous"),
     *(
@@ -141,6 +145,10 @@ RIGHT: list[tuple[str, str, dict[str, Any], str]] = [
     ("flashinfer", "selective_state_update", {**MAMBA2, "indices": True, "state_dtype": "float32"}, ""),
     *(
         ("fla", "causal_conv1d_fn", {**SIZES, "batch": 2, "seqlen": 50, "contiguous": "channels", **more}, "")
+        for more in ({}, {"width": 7, "bias": False}, {"silu": False})
+    ),
+    *(
+        ("fla", "causal_conv1d_bwd", {**SIZES, "batch": 2, "seqlen": 50, **more}, "")
         for more in ({}, {"width": 7, "bias": False}, {"silu": False})
     ),
     ("fla", "causal_conv1d_varlen_fn", {**RAGGED, "contiguous": "channels"}, "states gathered"),
@@ -171,6 +179,10 @@ def test_a_library_is_right(machine: FakeMachine, library: str, function: str, s
         ("causal_conv1d", "causal_conv1d_fn", {"dim": 12, "seqlen": 50, "contiguous": "channels"}),
         ("causal_conv1d", "causal_conv1d_fn", {**SIZES, "seqlen": 50, "width": 5}),
         ("causal_conv1d", "causal_conv1d_update", {**SIZES, "width": 5}),
+        ("causal_conv1d", "causal_conv1d_bwd", {"dim": 12, "seqlen": 50}),
+        ("causal_conv1d", "causal_conv1d_bwd", {**SIZES, "seqlen": 50, "states": True}),
+        ("causal_conv1d", "causal_conv1d_bwd", {**SIZES, "seqlen": 50, "bias": False}),
+        ("fla", "causal_conv1d_bwd", {**SIZES, "seqlen": 50, "contiguous": "tokens"}),
         ("mamba_ssm", "selective_state_update", {**MAMBA2, "tokens": 2}),
         ("flashinfer", "selective_state_update", {**MAMBA2, "tokens": 2}),
         ("flashinfer", "selective_state_update", {**MAMBA2, "nheads": 0}),

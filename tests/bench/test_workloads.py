@@ -45,7 +45,7 @@ def test_models_have_prefill_and_decode(model: str, dtype: Any) -> None:
 
 def run(workload: Workload, arrays: Any, **options: Any) -> tuple[Any, ...]:
     result = getattr(cuconv, workload.function)(**{**workload.call(arrays), **options})
-    return result if isinstance(result, tuple) else (result,)
+    return tuple(workload.named(result).values())
 
 
 @pytest.mark.parametrize("workload", ALL_SMALL, ids=name)

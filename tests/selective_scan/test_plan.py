@@ -14,7 +14,6 @@ from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, ceil_div
 from cuconv.runtime.layout import Layout
-from cuconv.runtime.machine import NO_DEVICE
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
     MAX_STATE,
@@ -43,7 +42,7 @@ LENGTHS = st.one_of(FEW, MANY.map(lambda n: min(n, MAX_TOKENS)))
 
 def layout(dtype: Any, shape: tuple[int, ...], **lies: Any) -> Layout:
     """The layout of an array on no device, for which plans assume the reference GPU."""
-    return place(dtype, shape, **lies).layout._replace(device=NO_DEVICE)
+    return place(dtype, shape, **lies).layout._replace(device=machine.assumed_device())
 
 
 def inputs(shape: tuple[int, int, int], d_state: int, dtype: Any = BFLOAT16, matrix: Any = None, **lies: Any) -> Inputs:

@@ -28,6 +28,21 @@ def dao_forward(
     return cuconv.causal_conv1d_fn(x, weight, bias, activation=activation)
 
 
+def dao_backward(
+    x: Any, weight: Any, bias: Any, dout: Any, seq_idx: Any, initial_states: Any, dfinal_states: Any, dx: Any,
+    return_dinitial_states: bool, silu_activation: bool,
+) -> Any:  # fmt: skip
+    is_channel_last = strides(x)[1] == 1 and strides(x)[2] > 1
+    assert strides(dout)[1 if is_channel_last else 2] == 1 and not return_dinitial_states
+    if is_channel_last and x.shape[1] % 8:
+        raise RuntimeError("causal_conv1d only supports multiples of 8")
+    if weight.shape[1] not in (2, 3, 4):
+        raise RuntimeError("causal_conv1d only supports width between 2 and 4")
+    assert seq_idx is initial_states is dfinal_states is None and isinstance(silu_activation, bool)
+    activation = "silu" if silu_activation else None
+    return cuconv.causal_conv1d_bwd(x, weight, bias, dout, activation=activation, dx=dx)
+
+
 def dao_update(
     x: Any, conv_state: Any, weight: Any, bias: Any = None, activation: Any = None, cache_seqlens: Any = None,
     conv_state_indices: Any = None,
@@ -93,6 +108,16 @@ def fla_forward(
     )
     final = np.concatenate([np.zeros_like(states[:, :, :1]), states], axis=2)
     return y.T[None], final
+
+
+def fla_backward(
+    x: Any, dy: Any, dht: Any, weight: Any = None, bias: Any = None, residual: Any = None, initial_state: Any = None,
+    activation: Any = None, cu_seqlens: Any = None, cu_seqlens_cpu: Any = None, chunk_indices: Any = None, BT: int = 64,
+) -> Any:  # fmt: skip
+    assert strides(x)[2] == strides(dy)[2] == 1
+    assert dht is residual is initial_state is cu_seqlens is cu_seqlens_cpu is chunk_indices is None
+    dx, dw, db, _ = cuconv.causal_conv1d_bwd(x.swapaxes(1, 2), weight, bias, dy.swapaxes(1, 2), activation=activation)
+    return dx.swapaxes(1, 2), dw, db, None, None
 
 
 def fla_update(
@@ -163,10 +188,12 @@ def vllm_state_update(
 
 STUBS: dict[str, dict[str, Callable[..., Any]]] = {
     "causal_conv1d": {"causal_conv1d_fn": dao_forward, "causal_conv1d_update": dao_update},
+    "causal_conv1d.cpp_functions": {"causal_conv1d_bwd_function": dao_backward},
     "causal_conv1d.causal_conv1d_varlen": {"causal_conv1d_varlen_states": dao_states},
     "mamba_ssm.ops.selective_scan_interface": {"selective_scan_fn": mamba_scan},
     "mamba_ssm.ops.triton.selective_state_update": {"selective_state_update": mamba_update},
     "flashinfer.mamba": {"selective_state_update": flashinfer_update},
+    "fla.modules.conv.triton.ops": {"causal_conv1d_bwd": fla_backward},
     "fla.modules.convolution": {"causal_conv1d": fla_forward, "causal_conv1d_update": fla_update},
     "megatron.core.ssm.ops.common.causal_conv1d_triton": {"causal_conv1d_update": megatron_update},
     "vllm.model_executor.layers.mamba.ops.causal_conv1d": {

@@ -20,6 +20,19 @@ def forward(function: Function, workload: Workload, tensors: Tensors, outs: Sequ
     return same(function, workload, tensors)
 
 
+def backward(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
+    """Both layouts, with a bias and without states: what its autograd function calls, with an array for dx."""
+    sizes = workload.sizes
+    if sizes["width"] not in WIDTHS or not sizes["bias"] or sizes["states"]:
+        return None
+    if sizes["contiguous"] == CHANNELS and sizes["dim"] % 8:
+        return None
+    given = [tensors[name] for name in ("x", "weight", "bias", "dout")]
+    options = (None, None, None, outs[0], False, bool(sizes["silu"]))
+    names = ("dx", "dweight", "dbias")
+    return Ready(lambda: function(*given, *options), lambda result: dict(zip(names, result, strict=False)))
+
+
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
     """States of any strides, in order or from a pool."""
     if workload.sizes["width"] not in WIDTHS:
@@ -34,6 +47,12 @@ def varlen_states(function: Function, workload: Workload, tensors: Tensors, outs
 
 PEERS = (
     Peer(LIBRARY, "causal_conv1d_fn", imported("causal_conv1d_fn", "causal_conv1d"), forward),
+    Peer(
+        LIBRARY,
+        "causal_conv1d_bwd",
+        imported("causal_conv1d_bwd_function", "causal_conv1d.cpp_functions"),
+        backward,
+    ),
     Peer(LIBRARY, "causal_conv1d_update", imported("causal_conv1d_update", "causal_conv1d"), update),
     Peer(
         LIBRARY,

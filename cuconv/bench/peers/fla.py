@@ -9,6 +9,7 @@ from cuconv.bench.peers.peer import Function, Peer, Ready, Tensors, imported, re
 from cuconv.runtime.workload import CHANNELS, TOKENS, Workload
 
 LIBRARY = "fla"
+BACKWARD_MODULES = ("fla.modules.conv.triton.ops", "fla.modules.convolution")
 MODULES = ("fla.modules.convolution", "fla.modules.causal_conv1d", "fla.modules.conv")
 GATHERED = "states gathered and put back outside the timing"
 
@@ -41,6 +42,21 @@ def varlen(function: Function, workload: Workload, tensors: Tensors, outs: Seque
     return Ready(lambda: function(x, **given), read, GATHERED)
 
 
+def backward(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
+    """Contiguous channels without states: its Triton kernels, which its autograd function calls."""
+    if workload.sizes["contiguous"] != CHANNELS or workload.sizes["states"]:
+        return None
+    x, dout = (tensors[name].swapaxes(1, 2) for name in ("x", "dout"))
+    given = {"weight": tensors["weight"], "bias": tensors.get("bias"), "activation": workload.options["activation"]}
+
+    def read(result: Any) -> Tensors:
+        dx, dweight, dbias, *_ = result
+        gradients = {"dx": dx.swapaxes(1, 2), "dweight": dweight, "dbias": dbias}
+        return {name: gradients[name] for name in workload.outs}
+
+    return Ready(lambda: function(x=x, dy=dout, dht=None, **given), read)
+
+
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
     """States of width columns, one a sequence and in order."""
     if workload.sizes["contiguous"] != TOKENS or workload.sizes["tokens"] > 1:
@@ -53,5 +69,6 @@ def update(function: Function, workload: Workload, tensors: Tensors, outs: Seque
 PEERS = (
     Peer(LIBRARY, "causal_conv1d_fn", imported("causal_conv1d", *MODULES), forward),
     Peer(LIBRARY, "causal_conv1d_varlen_fn", imported("causal_conv1d", *MODULES), varlen),
+    Peer(LIBRARY, "causal_conv1d_bwd", imported("causal_conv1d_bwd", *BACKWARD_MODULES), backward),
     Peer(LIBRARY, "causal_conv1d_update", imported("causal_conv1d_update", *MODULES), update),
 )

@@ -1,0 +1,210 @@
+"""Which kernels compute the gradients of a convolution, and how: a pure function of layouts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cuconv.causal_conv1d.kernels import (
+    CausalConv1dBwd,
+    CausalConv1dBwdStates,
+    CausalConv1dBwdSum,
+    CausalConv1dChannellastBwd,
+    channel_vector_bytes,
+    taps_are_packed,
+)
+from cuconv.runtime.call import Launch, Plan
+from cuconv.runtime.dtypes import FLOAT32, INT64, DType
+from cuconv.runtime.launch import ceil_div, widest_vector
+from cuconv.runtime.layout import Layout, is_channel_last
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent.
+
+    Packed sequences are one batch entry: x, dout and dx are (1, dim, total).
+    """
+
+    x: Layout
+    weight: Layout
+    bias: Layout | None
+    dout: Layout
+    seq_idx: Layout | None
+    initial_states: Layout | None
+    dfinal_states: Layout | None
+    query_start_loc: Layout | None
+    cache_indices: Layout | None
+    has_initial_state: Layout | None
+    dx: Layout
+    dweight: Layout
+    dbias: Layout | None
+    dinitial_states: Layout | None
+    silu: bool
+    packed: bool
+    pad_slot_id: int
+
+    @property
+    def width(self) -> int:
+        """Filter taps."""
+        return self.weight.shape[1]
+
+    @property
+    def sequences(self) -> int:
+        """Packed sequences, empty ones included."""
+        return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
+
+
+class _Main(NamedTuple):
+    """The kernel that reads x and dout and writes dx, and its launch."""
+
+    kernel: CausalConv1dBwd | CausalConv1dChannellastBwd
+    config: Any
+    division: dict[str, Any]
+    parts: int
+    vec: int
+    dout_is_packed: bool
+
+
+def plan(o: Operands) -> Plan:
+    """The launches that compute a call: gradients of x, then what its blocks have left to add up, then states."""
+    dim = o.x.shape[1]
+    if dim == 0:
+        return Plan()
+    main = _main(o)
+    numbers = _numbers(o, main)
+    launches = [Launch(main.kernel, main.config, main.kernel.params.pack_numbers(**numbers, **main.division))]
+    scratch = 0
+    if main.parts > 1:
+        added = CausalConv1dBwdSum(o.width, _dtype(o.weight))
+        config, division = added.launch_config(dim, main.parts)
+        launches.append(Launch(added, config, added.params.pack_numbers(**numbers, **division)))
+        scratch = main.parts * (o.width + 1) * dim * FLOAT32.itemsize
+    if o.packed and o.dinitial_states is not None and o.dinitial_states.size > 0:
+        states = CausalConv1dBwdStates(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
+        config, division = states.launch_config(dim, o.sequences)
+        launches.append(Launch(states, config, states.params.pack_numbers(**numbers, **division)))
+    return Plan(tuple(launches), scratch)
+
+
+def _main(o: Operands) -> _Main:
+    channel_last = is_channel_last(o.x), is_channel_last(o.dx)
+    if all(channel_last):
+        vec = _channel_vector(o)
+        is_packed = (o.dout.shape[1] == 1 or o.dout.strides[1] == 1) and not any(
+            quantity % vec for quantity in (o.dout.first, *o.dout.active(0, 2))
+        )
+        return _channel_last(o, vec, is_packed)
+    if not any(channel_last) and _has_contiguous_rows(o.x) and _has_contiguous_rows(o.dx):
+        return _channel_first(o)
+    # No common vector: lanes run along the axis that is denser in x.
+    if abs(o.x.strides[1]) < abs(o.x.strides[2]):
+        return _channel_last(o, 1, True)
+    return _rows(o, 1, max(1, o.x.shape[2]), True)
+
+
+def _has_contiguous_rows(layout: Layout) -> bool:
+    return layout.shape[2] <= 1 or layout.strides[2] == 1
+
+
+def _channel_vector(o: Operands) -> int:
+    quantities = [o.x.first, o.dx.first, *o.x.active(0, 2), *o.dx.active(0, 2)]
+    limit = channel_vector_bytes(o.x.itemsize, o.width)
+    return widest_vector(o.x.itemsize, o.x.shape[1], *quantities, limit=limit)
+
+
+def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
+    kernel = CausalConv1dChannellastBwd(tokens=CausalConv1dChannellastBwd.tokens_for(o.width), **_axes(o, vec))
+    config, division, parts = kernel.launch_config(*o.x.shape)
+    return _Main(kernel, config, division, parts, vec, dout_is_packed)
+
+
+def _channel_first(o: Operands) -> _Main:
+    # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and dx,
+    # and dout if it is to be read as vectors, are from there.
+    vec = widest_vector(o.x.itemsize, *_differences(o.x, o.dx))
+    aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 1))
+    is_packed = _has_contiguous_rows(o.dout) and not any(each % vec for each in _differences(o.x, o.dout))
+    overhang = 0 if vec <= aligned else vec - 1
+    return _rows(o, vec, max(1, ceil_div(o.x.shape[2] + overhang, vec)), is_packed)
+
+
+def _differences(a: Layout, b: Layout) -> list[int]:
+    strides = zip(a.active(0, 1), b.active(0, 1), strict=True)
+    return [a.first - b.first, *(one - other for one, other in strides)]
+
+
+def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
+    batch, dim, seqlen = o.x.shape
+    kernel = CausalConv1dBwd(step_groups=CausalConv1dBwd.step_groups_for(batch, dim, row_vecs), **_axes(o, vec))
+    has_edges = row_vecs * vec != seqlen
+    config, division, parts = kernel.launch_config(batch, dim, row_vecs, has_edges)
+    return _Main(kernel, config, division, parts, vec, dout_is_packed)
+
+
+def _dtype(layout: Layout) -> DType:
+    assert isinstance(layout.dtype, DType)
+    return layout.dtype
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    return {
+        "width": o.width,
+        "input_t": o.x.dtype,
+        "weight_t": o.weight.dtype,
+        "vec": vec,
+        "silu": o.silu,
+        "seq_idx": o.seq_idx is not None,
+        "packed": o.packed,
+        "states": o.width > 1 and (o.initial_states is not None or o.dfinal_states is not None),
+    }
+
+
+def _numbers(o: Operands, main: _Main) -> dict[str, object]:
+    batch, dim, seqlen = o.x.shape
+
+    def strides(layout: Layout | None, rank: int) -> tuple[int, ...]:
+        return (0,) * rank if layout is None else layout.strides
+
+    def stride(layout: Layout | None) -> int:
+        return 0 if layout is None else layout.strides[0]
+
+    def is_float32(layout: Layout | None) -> bool:
+        return layout is not None and layout.dtype is FLOAT32
+
+    def is_int64(layout: Layout | None) -> bool:
+        return layout is not None and layout.dtype is INT64
+
+    states = o.initial_states
+    return {
+        "x_stride": o.x.strides,
+        "dout_stride": o.dout.strides,
+        "dx_stride": o.dx.strides,
+        "weight_stride": o.weight.strides,
+        "bias_stride": stride(o.bias),
+        "dweight_stride": o.dweight.strides,
+        "dbias_stride": stride(o.dbias),
+        "seq_idx_stride": strides(o.seq_idx, 2),
+        "initial_states_stride": strides(states, 3),
+        "dfinal_states_stride": strides(o.dfinal_states, 3),
+        "dinitial_states_stride": strides(o.dinitial_states, 3),
+        "query_start_loc_stride": stride(o.query_start_loc),
+        "cache_indices_stride": stride(o.cache_indices),
+        "has_initial_state_stride": stride(o.has_initial_state),
+        "slots": 0 if states is None else states.shape[0],
+        "pad_slot_id": o.pad_slot_id,
+        "first_column": 0 if states is None else states.shape[2] - (o.width - 1),
+        "sequences": o.sequences,
+        "batch": batch,
+        "dim": dim,
+        "seqlen": seqlen,
+        "total": seqlen,
+        "bias_is_float32": is_float32(o.bias),
+        "dweight_is_float32": is_float32(o.dweight),
+        "dbias_is_float32": is_float32(o.dbias),
+        "states_are_float32": is_float32(states),
+        "dfinal_states_are_float32": is_float32(o.dfinal_states),
+        "taps_are_packed": taps_are_packed(o.weight, o.bias, main.vec),
+        "dout_is_packed": main.dout_is_packed,
+        "has_states": states is not None,
+        "query_start_loc_is_int64": is_int64(o.query_start_loc),
+        "cache_indices_is_int64": is_int64(o.cache_indices),
+    }
