@@ -95,12 +95,12 @@ def recurrence(decay: Array, added: Array, before: Array) -> Array:
 
 
 class Results(NamedTuple):
-    """What a call leaves, in float64."""
+    """The results of a call in float64, or their errors."""
 
     out: Array
     last_state: Array
     chunk_states: Array
-    """Before every chunk: (batch, chunks, dim, d_state)."""
+    """The states before every chunk, (batch, chunks, dim, d_state)."""
 
 
 def selective_scan_fn(
@@ -303,4 +303,6 @@ ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
     "selective_scan_fn": _dense_errors,
     "selective_scan_varlen_fn": _packed_errors,
 }
-"""By public function: its arguments but outputs give the absolute errors of results in float32, by name."""
+"""The error bounds of public functions: called with the arguments but outputs, they return by result name the absolute
+error per element that float32 arithmetic may make; rounding to the result's dtype is not included.
+"""
