@@ -1,4 +1,4 @@
-"""How pictures look: white, without decoration, with colours that everyone can tell apart."""
+"""The style of pictures: white, without decoration, in colours that everyone can tell apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 SIZE, DPI = (16, 9), 100
-"""1600 × 900 pixels, and letters that are still read at half that size."""
+"""Pictures of 1600 × 900 pixels with letters that are legible at half that size."""
 
 # Okabe and Ito, "Color universal design", 2008.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -37,7 +37,7 @@ STYLE = {
 
 
 class Look(NamedTuple):
-    """Of a series: ours are filled."""
+    """The marker of a series; those of cuconv are filled."""
 
     marker: str
     colour: str
@@ -49,7 +49,7 @@ class Look(NamedTuple):
 
     @property
     def properties(self) -> dict[str, Any]:
-        """As matplotlib calls them."""
+        """The style as keyword arguments of matplotlib."""
         face = self.colour if self.is_filled else "white"
         return {"marker": self.marker, "color": self.colour, "markerfacecolor": face, "zorder": 2 + self.is_filled}
 
@@ -62,12 +62,12 @@ PEER_LOOKS = [
 
 
 def looks_of(libraries: Iterable[str]) -> dict[str, Look]:
-    """In the order of their names."""
+    """The styles of libraries, in the order of their names."""
     return dict(zip(sorted(set(libraries)), cycle(PEER_LOOKS), strict=False))
 
 
 def new_figure(title: str, source: str) -> Any:
-    """With a title above and where the numbers are from below."""
+    """A figure with a title above, and below a note that says where the numbers come from."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE, facecolor="white")
@@ -78,7 +78,7 @@ def new_figure(title: str, source: str) -> Any:
 
 
 def draw_legend(figure: Any, looks: Mapping[str, Look]) -> None:
-    """One line below the title."""
+    """Write one line below the title."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], linestyle="none", label=name, **look.properties) for name, look in looks.items()]
@@ -95,7 +95,7 @@ def draw_points(axes: Any, points: Sequence[tuple[float, float]], look: Look) ->
 
 
 def label_ends(axes: Any, ends: Mapping[str, float], colours: Mapping[str, str]) -> None:
-    """Names beside the right ends of lines, which are at these heights."""
+    """Write names beside the right ends of lines, which are at these heights."""
     to_axes = axes.transData + axes.transAxes.inverted()
     names = sorted(ends, key=lambda name: (ends[name], name))
     heights = [float(to_axes.transform((1.0, ends[name]))[1]) for name in names]
@@ -104,7 +104,7 @@ def label_ends(axes: Any, ends: Mapping[str, float], colours: Mapping[str, str])
 
 
 def apart(rising: Sequence[float], gap: float) -> list[float]:
-    """Numbers at least this far apart, halfway between pushing them up from the first and down from the last."""
+    """The numbers moved at least a distance apart: the mean of moving them up from the first and down from the last."""
     up, down = list(rising), list(rising)
     for i in range(1, len(up)):
         up[i] = max(up[i], up[i - 1] + gap)
@@ -113,19 +113,19 @@ def apart(rising: Sequence[float], gap: float) -> list[float]:
 
 
 def as_plain_numbers(axis: Any) -> None:
-    """1000, not 10³."""
+    """Write numbers on an axis as 1000, not as 10³."""
     from matplotlib.ticker import FuncFormatter
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def up_to_copy(axes: Any) -> None:
-    """An axis of fractions of the speed of a copy, a little more where that is exceeded."""
+    """Make an axis of fractions of the speed of a copy, extended where results exceed 1."""
     axes.set_xlim(0, max(1.03, axes.dataLim.x1 + 0.03))
     axes.axvline(1.0, color=GREY, zorder=1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "copy"])
 
 
 def say(axes: Any, text: str) -> None:
-    """In the middle of what would else be empty."""
+    """Write a text in the middle of axes that would be empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY)

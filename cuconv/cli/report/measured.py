@@ -1,4 +1,4 @@
-"""What was measured, found by a workload's sizes."""
+"""Results of measurements, looked up by the sizes of workloads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sizes = Mapping[str, Any]
 
 
 def whole(function: str, sizes: Sizes) -> dict[str, Any]:
-    """Sizes, with those that are left to the workload's maker."""
+    """Sizes completed by the defaults of the workload's maker."""
     return _defaults(function) | dict(sizes)
 
 
@@ -33,13 +33,13 @@ def report(function: str) -> Iterator[dict[str, Any]]:
 
 
 class Measured:
-    """The newest row of every workload and library."""
+    """The newest results of every workload and library."""
 
     def __init__(self, rows: Iterable[tuple[Header, Row]]) -> None:
         self._kernels: dict[Hashable, dict[str, tuple[Header, Kernel]]] = {}
         self._hosts: dict[Hashable, dict[Hashable, Host]] = {}
         self.headers: list[Header] = []
-        """Of the runs, oldest first."""
+        """The headers of the runs, oldest first."""
         for header, row in sorted(rows, key=lambda pair: pair[0].time):
             if header not in self.headers:
                 self.headers.append(header)
@@ -50,11 +50,11 @@ class Measured:
                 hosts[_key(row.function, row.sizes)] = row
 
     def kernel(self, function: str, sizes: Sizes) -> Kernel | None:
-        """Of cuconv."""
+        """The row of cuconv for a workload."""
         return self._kernels.get(_key(function, sizes), {}).get(OURS, (None, None))[1]
 
     def peers(self, function: str, sizes: Sizes) -> list[Kernel]:
-        """Of the other libraries that were right in cuconv's run, the fastest first."""
+        """The rows of other libraries that were right in the same run as cuconv's, the fastest first."""
         found = self._kernels.get(_key(function, sizes), {})
         times = [
             (time, library, row)
@@ -64,26 +64,26 @@ class Measured:
         return [row for _, _, row in sorted(times)]
 
     def kernels(self, function: str) -> Iterator[tuple[Kernel, list[Kernel]]]:
-        """Of cuconv where it was right, with its peers, in the order of the report."""
+        """The rows of cuconv where it was right, each with those of its peers, in the order of the report."""
         for sizes in report(function):
             row = self.kernel(function, sizes)
             if row is not None and microseconds(row):
                 yield row, self.peers(function, sizes)
 
     def host(self, function: str, arrays: str, out: bool) -> Host | None:
-        """Of the first sizes of the report that there is one of: it hardly depends on them."""
+        """The host time at the first sizes of the report that have one, for it hardly depends on sizes."""
         found = self._hosts.get((function, arrays, out), {})
         keys = [key for key in (_key(function, sizes) for sizes in report(function)) if key in found]
         return found[keys[0]] if keys else None
 
 
 def microseconds(row: Kernel | None) -> float | None:
-    """The median time of a kernel that is right; None without one."""
+    """The median time of a row in microseconds, None if the row is absent or wrong."""
     return row.kernel_us.p50 if row and row.is_right and row.kernel_us else None
 
 
 def batch_text(spec: str) -> str:
-    """Packed sequences in words."""
+    """The lengths of packed sequences in words."""
     return ", ".join(_term_text(term) for term in filter(None, spec.split("+")))
 
 

@@ -1,4 +1,4 @@
-"""What was measured as pictures: PNG files for the README."""
+"""Results of measurements as pictures, PNG files for the README."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OPERATIONS = {
     "causal_conv1d_update_qkv_split": _STEP,
     "selective_state_update": ("state space step", Look("D", PURPLE)),
 }
-"""The functions that memory bounds."""
+"""Functions that are bound by the speed of memory."""
 
 STEPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("causal_conv1d_update", "states with contiguous columns", {"contiguous": TOKENS}),
@@ -51,17 +51,17 @@ STEPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("selective_state_update", "bfloat16 states of 128 heads of 64 × 128", {"nheads": 128, "state_dtype": ""}),
     ("selective_state_update", "float32 states of 128 heads of 64 × 128", {"nheads": 128, "state_dtype": "float32"}),
 )
-"""Decode steps: function, what is said of its sizes, and the sizes."""
+"""Decode steps: the function, its sizes in words, and its sizes."""
 
 EQUAL, UNEQUAL = ("1x8192", "16x512"), ("4096+16x256", "7800+392x1", "512in8192")
-"""Lengths of packed sequences."""
+"""The lengths of packed sequences that are compared."""
 
 MOST_PEERS = 2
-"""That there is room for beside a bar."""
+"""The most peers that have room beside a bar of cuconv."""
 
 
 def draw(folder: Path, measured: Measured) -> list[Path]:
-    """Write every picture into a folder that is there; their paths."""
+    """Write all pictures into an existing folder. Returns their paths."""
     from matplotlib import style
 
     drawn = []
@@ -74,7 +74,7 @@ def draw(folder: Path, measured: Measured) -> list[Path]:
 
 
 def roofline(measured: Measured) -> Any:
-    """Speed against size, beside a copy."""
+    """Draw speed over size, as a fraction of the speed of a copy."""
     figure = new_figure("Memory speed against the bytes that a call moves", tables.run(measured))
     axes = figure.add_axes((0.09, 0.165, 0.88, 0.635))
     copies: dict[float, float] = {}
@@ -108,7 +108,7 @@ def _speed(row: Kernel) -> tuple[float, float]:
 
 
 def decode(measured: Measured) -> Any:
-    """Time against the batch, a panel for each kind of states."""
+    """Draw time over the batch, with a panel for each kind of states."""
     figure = new_figure("Time of a decode step of one token against the batch, bfloat16", tables.run(measured))
     panels = [
         [
@@ -131,7 +131,7 @@ def decode(measured: Measured) -> Any:
 
 
 def _steps(axes: Any, rows: Sequence[tuple[Kernel, list[Kernel]]], looks: Mapping[str, Look]) -> None:
-    """Lines over the batch, interrupted where the number of channels changes."""
+    """Draw lines over the batch, interrupted where the number of channels changes."""
     from matplotlib.ticker import LogLocator
 
     lines: dict[str, dict[int, list[tuple[float, float]]]] = {}
@@ -161,7 +161,7 @@ def _steps(axes: Any, rows: Sequence[tuple[Kernel, list[Kernel]]], looks: Mappin
 
 
 def skew(measured: Measured) -> Any:
-    """Packed sequences of unequal lengths beside those of equal ones."""
+    """Draw packed sequences of unequal lengths beside those of equal lengths."""
     title = "Packed prefill, equal and unequal lengths: speed as a fraction of a copy's"
     figure = new_figure(title, tables.run(measured))
     axes = figure.add_axes((0.205, 0.15, 0.76, 0.64))
@@ -191,7 +191,7 @@ def skew(measured: Measured) -> Any:
 
 
 def _bar(axes: Any, kernel: Kernel, place: float, thickness: float, colour: str) -> None:
-    """With its figures inside, or beside it where it is short."""
+    """Draw a bar with its figures inside, or beside it where it is short."""
     share, time = kernel.fraction_of_copy, microseconds(kernel)
     assert share is not None and time is not None
     is_ours, is_long = kernel.library == OURS, share > 0.35
@@ -206,7 +206,7 @@ def _bar(axes: Any, kernel: Kernel, place: float, thickness: float, colour: str)
 
 
 def forward(measured: Measured) -> Any:
-    """Shape by shape, a panel for each layout."""
+    """Draw the times of each shape, with a panel for each layout."""
     function = "causal_conv1d_fn"
     figure = new_figure("Convolution of every shape: speed as a fraction of a copy's", tables.run(measured))
     shapes = tables.by_layout(function)

@@ -1,4 +1,4 @@
-"""What was measured as Markdown tables, and a text in which they stand between markers."""
+"""Results of measurements as Markdown tables, and texts that hold them between markers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MISSING, WRONG = "not measured", "WRONG"
 
 
 def figure(value: float) -> str:
-    """Three digits, more where there are more before the point."""
+    """A number with three digits, or more if more stand before the point."""
     digits = next((places for limit, places in ((9.995, 2), (99.95, 1)) if value < limit), 0)
     return f"{value:.{digits}f}"
 
 
 def timed(measured: Measured, function: str, sizes: Sizes | None, fraction: str = "fraction_of_copy") -> list[str]:
-    """The cells of TIMES: of a kernel, and of the fastest library beside it; empty without sizes."""
+    """The cells of TIMES for a kernel and the fastest library beside it; empty without sizes."""
     if sizes is None:
         return [""] * len(TIMES)
     row, peers = measured.kernel(function, sizes), measured.peers(function, sizes)
@@ -44,7 +44,7 @@ def _time(row: Kernel) -> float:
 
 
 def run(measured: Measured) -> str:
-    """On what, with what and when: every machine that there are rows of."""
+    """A paragraph for every machine that results are from: its GPU, versions and date."""
     days: dict[str, list[str]] = {}
     for header in measured.headers:
         others = {"torch": header.torch, **header.peers}
@@ -77,11 +77,11 @@ HEADLINE: tuple[tuple[str, str, Sizes], ...] = (
     ("state update, 64 × 128 heads of 64 × 128", "selective_state_update", {"batch": 64}),
     ("selective scan, 8 × 8192 × 2048, 16 states", "selective_scan_fn", {"batch": 8, "dim": 8192, "seqlen": 2048}),
 )
-"""Calls that stand for all others, in words, and rows of the report."""
+"""Calls that stand for all others: their description, and their rows of the report."""
 
 
 def headline(measured: Measured) -> str:
-    """One row for each kind of call."""
+    """The table with one row for each kind of call."""
     rows = []
     for text, function, sizes in HEADLINE:
         time, share, best = timed(measured, function, sizes)
@@ -121,7 +121,7 @@ def varlen(measured: Measured) -> str:
 
 
 def qkv(measured: Measured) -> str:
-    """A column for every number of tokens."""
+    """The table with a column for every number of tokens."""
     function = "causal_conv1d_qkv_split"
     columns = [
         f"{sum(lengths(sizes['sequences']))}{', q and k normalised' if sizes['l2norm'] else ''}"
@@ -187,7 +187,7 @@ HAVE_TABLES = {
 
 
 def others(measured: Measured) -> str:
-    """All other functions, also those that no row of the report is of."""
+    """The table of all other functions, also of those without a row in the report."""
     rows = []
     for function in (function for function in REPORT if function not in HAVE_TABLES):
         for sizes in report(function):
@@ -200,7 +200,7 @@ def others(measured: Measured) -> str:
 
 
 def _channels(sizes: Sizes) -> str:
-    """The channels of a call, or whatever numbers its maker takes."""
+    """The channels of a call, or the numbers that its maker takes instead."""
     found = next((str(sizes[name]) for name in ("parts", "heads", "dim") if name in sizes), None)
     if found is None:
         return ", ".join(f"{name} {value}" for name, value in sizes.items() if type(value) is int and name != "batch")
@@ -219,13 +219,13 @@ def host(measured: Measured) -> str:
 TABLES: dict[str, Callable[[Measured], str]] = {
     make.__name__: make for make in (headline, run, forward, varlen, qkv, update, states, others, scan, host)
 }
-"""By the names in markers."""
+"""The functions that make tables, by the names in markers."""
 
 _MARKER = re.compile(r"^<!-- (?:measured: (?P<name>.*?)|end) -->$", re.MULTILINE)
 
 
 def render(text: str, measured: Measured) -> str:
-    """The text with what was measured between its markers, `<!-- measured: forward -->` and `<!-- end -->`."""
+    """The text with tables between its markers, such as `<!-- measured: forward -->` and `<!-- end -->`."""
     parts: list[str] = []
     done = 0
     for name, begin, end in _sections(text):
@@ -241,7 +241,7 @@ def missing(text: str) -> list[str]:
 
 
 def _sections(text: str) -> Iterator[tuple[str, int, int]]:
-    """By marker its name, and where what it encloses begins and ends. ValueError for markers without sense."""
+    """The name of every marker, and where its text begins and ends. ValueError for unpaired or unknown markers."""
     opened: tuple[str, int] | None = None
     for marker in _MARKER.finditer(text):
         name, line = marker["name"], text.count("\n", 0, marker.start()) + 1
@@ -257,7 +257,7 @@ def _sections(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def by_layout(function: str) -> list[tuple[Sizes, dict[str, Sizes]]]:
-    """The report's sizes, those that differ in what is contiguous together."""
+    """The sizes of the report, grouped by all sizes but `contiguous`."""
     rows: dict[Any, tuple[Sizes, dict[str, Sizes]]] = {}
     for sizes in report(function):
         shared = frozenset((name, size) for name, size in sizes.items() if name != "contiguous")
@@ -270,7 +270,7 @@ def _twice(*names: str) -> list[str]:
 
 
 def _table(words: Sequence[str], numbers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of words and then of numbers, aligned right; of peers there are columns where there are peers."""
+    """A Markdown table of columns of words, then of numbers, without columns of peers where no peer was measured."""
     columns = [
         (name, align, [row[index] for row in rows])
         for index, (name, align) in enumerate([*((word, "---") for word in words), *((n, "--:") for n in numbers)])
