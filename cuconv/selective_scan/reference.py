@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -299,9 +300,19 @@ def _packed_errors(
     return errors
 
 
+def _backward_errors(function: str, **arguments: Any) -> dict[str, Array]:
+    """The errors of gradients, which are stated beside their reference."""
+    # Here and not above: that module needs this one.
+    from cuconv.selective_scan import reference_backward
+
+    return reference_backward.ERRORS[function](**arguments)
+
+
 ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
     "selective_scan_fn": _dense_errors,
     "selective_scan_varlen_fn": _packed_errors,
+    "selective_scan_bwd": partial(_backward_errors, "selective_scan_bwd"),
+    "selective_scan_varlen_bwd": partial(_backward_errors, "selective_scan_varlen_bwd"),
 }
 """The error bounds of public functions: called with the arguments but outputs, they return by result name the absolute
 error per element that float32 arithmetic may make; rounding to the result's dtype is not included.
