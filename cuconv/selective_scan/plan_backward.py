@@ -114,8 +114,6 @@ class Scratch(NamedTuple):
 def plan(o: BackwardOperands) -> Plan:
     """What a call launches: the chunks' states if nobody has left them, the gradients, and the sums over blocks."""
     batch, dim, _ = o.u.shape
-    if not batch or not dim:
-        return Plan()
     assert isinstance(o.u.dtype, DType)
     input_t = o.u.dtype
     kernel = SelectiveScanBwd(
@@ -135,20 +133,24 @@ def plan(o: BackwardOperands) -> Plan:
     def add(kernel: Any, config: LaunchConfig) -> None:
         launches.append(Launch(kernel, config, kernel.params.pack_numbers(**known)))
 
-    start = SelectiveScanBwdStart()
-    add(start, start.config(ceil_div(scratch.filled, start.vec * start.threads)))
-    if _needs_states(o):
-        states = SelectiveScanBwdStates(input_t, not is_variable(o.B))
-        own = divide(o, SelectiveScanBwdStates.RESIDENT, most=dim // o.groups)
-        numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
-        launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
-    add(kernel, kernel.config(_blocks(o, division)))
-    if o.matrix_rows:
+    if batch and dim:
+        start = SelectiveScanBwdStart()
+        add(start, start.config(ceil_div(scratch.filled, start.vec * start.threads)))
+        if _needs_states(o):
+            states = SelectiveScanBwdStates(input_t, not is_variable(o.B))
+            own = divide(o, SelectiveScanBwdStates.RESIDENT, most=dim // o.groups)
+            numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
+            launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
+        add(kernel, kernel.config(_blocks(o, division)))
+    # Sums over nothing are zeros.
+    if batch and o.matrix_rows:
         matrices = SelectiveScanBwdMatrices(input_t)
         add(matrices, matrices.config(batch * o.chunks * o.groups * o.matrix_rows))
-    parameters = SelectiveScanBwdParameters(input_t)
-    most = dim * max(o.d_state, 2)
-    add(parameters, LaunchConfig((ceil_div(most, parameters.threads), 4, 1), (parameters.threads, 1, 1)))
+    if dim:
+        parameters = SelectiveScanBwdParameters(input_t)
+        columns = max(o.d_state, 2 * SelectiveScanBwd.warps)
+        blocks = ceil_div(dim * columns, parameters.threads)
+        add(parameters, LaunchConfig((blocks, 4, 1), (parameters.threads, 1, 1)))
     return Plan(tuple(launches), scratch=scratch.size * FLOAT32.itemsize)
 
 
@@ -162,8 +164,8 @@ def divide(o: BackwardOperands, resident: int, most: int) -> Division:
         return ceil_div(rows * splits, at_once) * (ceil_div(group_channels, splits) + BLOCK_CHANNELS)
 
     splits = min(range(1, max(1, min(most, group_channels)) + 1), key=time)
-    channels = ceil_div(group_channels, splits)
-    return Division(ceil_div(group_channels, channels), channels)
+    channels = max(1, ceil_div(group_channels, splits))
+    return Division(max(1, ceil_div(group_channels, channels)), channels)
 
 
 def _blocks(o: BackwardOperands, division: Division) -> int:
@@ -249,7 +251,7 @@ def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
 
 def _division_numbers(o: BackwardOperands, division: Division) -> dict[str, Any]:
     return {
-        "rows": fast_div(o.u.shape[0] * o.groups * division.splits),
+        "rows": fast_div(max(1, o.u.shape[0]) * o.groups * division.splits),
         "batch_rows": fast_div(o.groups * division.splits),
         "splits": fast_div(division.splits),
         "split_channels": division.channels,

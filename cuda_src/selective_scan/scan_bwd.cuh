@@ -189,6 +189,7 @@ struct ChunkShape {
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kTokens = kChunk / kWarpSize;
     static constexpr int kStates = kBlockStates / kWarps;
+    static constexpr int kAtOnce = 1;  // states that a lane computes interleaved
     static constexpr int kOwn = 2;  // consecutive tokens that a thread prepares and finishes
     static_assert(kOwn * kThreads == kChunk);
     // The two halves of a lane's tokens are apart, and so are the threads that read and write them in different banks.
@@ -248,18 +249,6 @@ struct MatrixTokens {
     __device__ __forceinline__ void to_floats(float (&values)[Shape::kTokens]) const {
 #pragma unroll
         for (int t = 0; t < Shape::kTokens; ++t) values[t] = parts[t / kVec].to_float(t % kVec);
-    }
-
-    // Has numbers converted again where they are next used: in between they take half the registers.
-    __device__ __forceinline__ void forget_floats() {
-        if (sizeof(T) == 4) return;
-#pragma unroll
-        for (int i = 0; i < Shape::kTokens / kVec; ++i) {
-#pragma unroll
-            for (int w = 0; w < Vec<T, kVec>::kWords; ++w) {
-                parts[i].words[w] = static_cast<unsigned>(opaque(static_cast<int>(parts[i].words[w])));
-            }
-        }
     }
 };
 
