@@ -33,7 +33,7 @@ from cuconv.cli.report.drawing import (
 from cuconv.cli.report.measured import Measured, batch_text, microseconds
 from cuconv.runtime.workload import CHANNELS, TOKENS
 
-_PREFILL, _STEP = ("packed prefill", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))
+_PREFILL, _STEP = ("packed", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))
 _BACKWARD = "backward", Look("v", ORANGE)
 OPERATIONS = {
     "causal_conv1d_fn": ("convolution", OUR_LOOK),
