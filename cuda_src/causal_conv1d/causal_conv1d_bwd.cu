@@ -42,7 +42,7 @@ struct CausalConv1dBwdTraits {
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 8 : 1;
+    static constexpr int kMinBlocks = kIsLean ? 8 : kWidth <= 4 ? 4 : 1;
     // Groups in shared memory or on their way there: the one that is computed, the one before it, and two more.
     static constexpr int kStages = 4;
     static constexpr int kHalo = kWidth - 1;
