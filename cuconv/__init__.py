@@ -10,6 +10,7 @@ try:
         causal_conv1d_update_split,
     )
     from cuconv.causal_conv1d.varlen import causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
+    from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
     from cuconv.selective_scan.dense import selective_scan_fn
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
     from cuconv.selective_state_update.update import selective_state_update
@@ -37,7 +38,9 @@ __all__ = [
     "causal_conv1d_varlen_bwd",
     "causal_conv1d_varlen_fn",
     "causal_conv1d_varlen_states",
+    "selective_scan_bwd",
     "selective_scan_fn",
+    "selective_scan_varlen_bwd",
     "selective_scan_varlen_fn",
     "selective_state_update",
 ]

@@ -1,4 +1,4 @@
-"""Many kernels compiled at a time."""
+"""Compiling many kernels at a time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import cuconv
+from cuconv.bench.gpus import REFERENCE, Gpu
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact
 from cuconv.runtime.abstract import launches_of
 from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.machine import assuming
 from cuconv.runtime.workload import Workload
 
 MOST_JOBS = 16
@@ -20,13 +22,17 @@ Wanted = tuple[Kernel, int]
 """A kernel and the compute capability that it is for."""
 
 Done = Callable[[int, int, str], None]
-"""Is told how many kernels of how many there are, and the last one's name."""
+"""A function that is told how many kernels are done, how many there are, and the name of the last one."""
 
 
-def kernels_of(workloads: Iterable[Workload]) -> list[Kernel]:
-    """What these calls would launch, each kernel once."""
-    launches = (launch for w in workloads for launch in launches_of(getattr(cuconv, w.function), **w.abstract()))
-    return list(dict.fromkeys(launch.kernel for launch in launches))
+def kernels_of(workloads: Iterable[Workload], gpu: Gpu = REFERENCE) -> list[Kernel]:
+    """The kernels that these calls would launch on a GPU, each once."""
+    kernels: dict[Kernel, None] = {}
+    for workload in workloads:
+        with assuming(gpu.multiprocessors):
+            launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
+        kernels |= dict.fromkeys(launch.kernel for launch in launches)
+    return list(kernels)
 
 
 def compile_all(kernels: Collection[Kernel], capability: int, done: Done) -> dict[Kernel, Artifact | Exception]:
@@ -36,7 +42,7 @@ def compile_all(kernels: Collection[Kernel], capability: int, done: Done) -> dic
 
 
 def compile_each(wanted: Collection[Wanted], done: Done, jobs: int | None = None) -> dict[Wanted, Artifact | Exception]:
-    """The same for each on its own; `jobs` at a time, or as many as there are processors for."""
+    """Compile each kernel for its own architecture, `jobs` at a time or one for each processor."""
     found: dict[Wanted, Artifact | Exception] = {}
     # Threads: the compiler runs without the interpreter's lock.
     pool = ThreadPoolExecutor(jobs or default_jobs())

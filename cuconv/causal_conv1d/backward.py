@@ -177,9 +177,8 @@ def _check_packed(given: Layouts, silu: bool, float32_gradients: bool, pad_slot_
     shape, axes = (count, dim, weight.shape[1] - 1), "sequences, dim of x, width - 1"
     _check_if_given(given, "dfinal_states", shape, axes, floats)
     if initial is not None:
-        checks.dtype("initial_states", initial.dtype, floats)
-        least = count if given["cache_indices"] is None else 0
-        checks.pool("initial_states", initial.shape, dim, weight.shape[1], least)
+        slots = count if given["cache_indices"] is None else 0, "cache_indices"
+        checks.pool("initial_states", initial, dim, (weight.shape[1] - 1, "width - 1"), slots)
         _check_if_given(given, "dinitial_states", shape, axes, (initial.dtype,))
     return _checked(given, shape, silu, float32_gradients, packed=True, pad_slot_id=pad_slot_id)
 

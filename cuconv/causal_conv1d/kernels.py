@@ -86,6 +86,13 @@ def filter_numbers(weight: Layout, bias: Layout | None, vec: int) -> dict[str, o
     }
 
 
+def states_are_packed(states: Layout, column: int, vec: int) -> bool:
+    """Whether vectors of `vec` channels of x are aligned vectors of a pool's columns, too, from this column on."""
+    if states.shape[1] > 1 and states.strides[1] != 1:
+        return False
+    return not any(quantity % vec for quantity in (states.first + column * states.strides[2], *states.active(0, 2)))
+
+
 def _dense_axes() -> Iterator[dict[str, Any]]:
     """Every combination of the template parameters that all kernels of whole sequences have."""
     flags = (False, True)

@@ -11,6 +11,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dUpdateRows,
     filter_numbers,
     row_state_lens,
+    states_are_packed,
     widest_channels,
 )
 from cuconv.causal_conv1d.split import Split
@@ -133,14 +134,6 @@ def _rows_are_packed(o: Operands, vec: int) -> bool:
     return not any(quantity % access for quantity in (o.conv_state.first, *o.conv_state.active(0)))
 
 
-def _states_are_packed(o: Operands, vec: int) -> bool:
-    """Whether vectors of x are vectors of a state's columns, too."""
-    state = o.conv_state
-    if state.shape[1] > 1 and state.strides[1] != 1:
-        return False
-    return not any(quantity % vec for quantity in (state.first, *state.active(0, 2)))
-
-
 def _windows_are_packed(o: Operands, vec: int) -> bool:
     """Whether the windows of `vec` channels, end to end, can be written by the widest accesses that divide them."""
     windows = o.intermediate_conv_window
@@ -182,7 +175,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "dim": dim,
         "seqlen": seqlen,
         "state_len": o.conv_state.shape[2],
-        "states_are_packed": _states_are_packed(o, vec),
+        "states_are_packed": states_are_packed(o.conv_state, 0, vec),
         "windows_are_packed": _windows_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
         **filter_numbers(o.weight, o.bias, vec),

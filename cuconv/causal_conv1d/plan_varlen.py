@@ -14,6 +14,7 @@ from cuconv.causal_conv1d.kernels import (
     channel_vector_bytes,
     filter_numbers,
     lane_vecs_for,
+    states_are_packed,
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.call import Launch, Plan
@@ -147,22 +148,6 @@ def _channel_vector(o: Operands) -> int:
     return widest_vector(o.x.itemsize, o.x.first, *o.x.active(1), dim, limit=limit)
 
 
-def _states_are_packed(o: Operands, vec: int) -> bool:
-    """Whether vectors of x are vectors of the pool, too."""
-    if o.conv_states is None:
-        return False
-    states, first_column = o.conv_states, _first_column(o)
-    if states.shape[1] > 1 and states.strides[1] != 1:
-        return False
-    quantities = (states.first + first_column * states.strides[2], *states.active(0, 2))
-    return not any(quantity % vec for quantity in quantities)
-
-
-def _first_column(o: Operands) -> int:
-    """The first column of conv_states that the filter reads: it reads the last width - 1."""
-    return 0 if o.conv_states is None else o.conv_states.shape[2] - (o.weight.shape[1] - 1)
-
-
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
     """The template parameters that all kernels of packed sequences have."""
     return {
@@ -178,18 +163,19 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
     """The fields of CausalConv1dVarlenOperands behind the pointers."""
     dim, total = o.x.shape
+    first_column = 0 if o.conv_states is None else o.conv_states.shape[2] - (o.weight.shape[1] - 1)
     return {
         "x_stride": o.x.strides,
         "conv_states_stride": strides_or_zeros(o.conv_states, 3),
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "total": total,
         "slots": o.conv_states.shape[0] if o.conv_states else 0,
-        "first_column": _first_column(o),
+        "first_column": first_column,
         "pad_slot_id": o.pad_slot_id,
         "sequences": o.sequences,
         "dim": dim,
         "has_states": o.conv_states is not None,
-        "states_are_packed": _states_are_packed(o, vec),
+        "states_are_packed": o.conv_states is not None and states_are_packed(o.conv_states, first_column, vec),
         **filter_numbers(o.weight, o.bias, vec),
         **ranges.numbers(o.outs, vec),
         **index_numbers(query_start_loc=o.query_start_loc, cache_indices=o.cache_indices),

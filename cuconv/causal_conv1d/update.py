@@ -246,20 +246,12 @@ def _check_modes(given: Layouts, disable_state_update: bool) -> None:
 def _check_state(conv_state: Layout | None, given: Layouts, batch: int, dim: int, seqlen: int, width: int) -> None:
     if conv_state is None:
         raise TypeError(message("conv_state", "None", "an array (slots, dim, state_len)"))
-    checks.rank("conv_state", conv_state.shape, "slots, dim, state_len")
-    checks.dtype("conv_state", conv_state.dtype, FLOATS)
-    slots, _, state_len = conv_state.shape
-    checks.between("slots of conv_state", slots, 0, MAX_DIVIDEND)
-    checks.shape("conv_state", conv_state.shape, (slots, dim, state_len), "slots, dim of x, state_len")
-    checks.between("state_len of conv_state", state_len, 0, MAX_TOKENS)
-    wanted_len, because = width - 1, "width - 1"
+    columns = width - 1, "width - 1"
     if given["num_accepted_tokens"] is not None:
-        wanted_len, because = width - 1 + max(seqlen, 1) - 1, "width - 1 + seqlen - 1, for num_accepted_tokens"
-    if state_len < wanted_len:
-        raise ValueError(message("state_len of conv_state", state_len, f"at least {wanted_len} ({because})"))
-    if given["conv_state_indices"] is None and slots < batch:
-        wanted = f"at least {batch}, one a sequence, or conv_state_indices"
-        raise ValueError(message("slots of conv_state", slots, wanted))
+        columns = width - 1 + max(seqlen, 1) - 1, "width - 1 + seqlen - 1, for num_accepted_tokens"
+    slots = batch if given["conv_state_indices"] is None else 0, "conv_state_indices"
+    checks.pool("conv_state", conv_state, dim, columns, slots)
+    checks.between("state_len of conv_state", conv_state.shape[2], 0, MAX_TOKENS)
 
 
 def _check_windows(given: Layouts, conv_state: Layout, batch: int, dim: int, seqlen: int, width: int) -> None:

@@ -185,9 +185,8 @@ def _check(given: Layouts, split: Split, silu: bool, pad_slot_id: int) -> Checke
             checks.dtype(argument, layout.dtype, dtypes)
             checks.shape(argument, layout.shape, (count,), "sequences")
     if conv_states is not None:
-        checks.dtype("conv_states", conv_states.dtype, FLOATS)
-        checks.pool("conv_states", conv_states.shape, dim, weight.shape[1], count if cache_indices is None else 0)
-
+        slots = count if cache_indices is None else 0, "cache_indices"
+        checks.pool("conv_states", conv_states, dim, (weight.shape[1] - 1, "width - 1"), slots)
     axes = "1, total of x, heads, head_dim" if split.has_heads else "channels, total of x"
     results = split.results(given, x, (), (total,), axes)
     outs = tuple(split.by_head(out, (), (total,)) for out in results.values())

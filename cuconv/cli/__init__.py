@@ -1,4 +1,4 @@
-"""The command line, `python -m cuconv` or `cuconv`: a module a command."""
+"""The command line, `python -m cuconv` or `cuconv`. Each command is a module of this folder."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with _logged(console, logging.INFO if options.verbose else logging.WARNING):
                 return int(options.run(options, console))
         finally:
-            # Here, where an error can still be told.
+            # A write that fails is noticed here, where the error can still be told.
             sys.stdout.flush()
     except CannotRun as error:
         console.error(str(error))

@@ -1,4 +1,4 @@
-"""Times of functions beside a copy of as many bytes and beside other libraries that are here, on one GPU."""
+"""`cuconv bench`: times of functions on one GPU, beside a copy of as many bytes and beside other libraries."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Time what is asked for; WRONG when numbers of cuconv are wrong or a call of it fails."""
+    """Time what the options name. Returns WRONG when a result of cuconv is wrong or a call of it fails."""
     chosen = choose(options)
     names = libraries(options.peers)
     if (reason := device.missing()) is not None:
         raise CannotRun(f"no GPU can be used ({reason}), so nothing was timed; `cuconv doctor` says what is missing")
-    # Libraries print what they please, which is not this command's output.
+    # What other libraries print is not output of this command.
     with contextlib.redirect_stdout(sys.stderr):
         return _run(Machine(options.quick), chosen, names, options, console)
 
@@ -81,13 +81,13 @@ def _run(
 
 
 class Record:
-    """What was measured: kept, and written at once where a file is named."""
+    """The rows measured so far. Each is also added to a file at once, if one is named."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.rows: list[Row] = []
         self.is_wrong = False
-        """Whether something of cuconv is."""
+        """Whether a result of cuconv was wrong or a call of it failed."""
 
     def add(self, *items: Header | Row) -> None:
         self.rows += [item for item in items if not isinstance(item, Header)]
@@ -96,7 +96,7 @@ class Record:
 
 
 def choose(options: argparse.Namespace) -> list[Workload]:
-    """The workloads that options name, each once; those of the report if they name none."""
+    """The workloads that the options name, each once, or those of the report if they name none."""
     if options.shape and (options.model or len(options.op or ()) != 1):
         raise ValueError(message("--shape", "no function that it is of", "one --op and no --model"))
     if options.dtype and not options.model:
@@ -123,7 +123,7 @@ def _chosen(options: argparse.Namespace) -> Iterator[Workload]:
 def _function(
     machine: Machine, chosen: Sequence[Workload], peers: Sequence[Loaded], record: Record, console: Console, host: bool
 ) -> bool:
-    """Time one function's workloads, then its calls on the smallest; whether the GPU still works."""
+    """Time one function's workloads, then the host time of its smallest. Returns whether the GPU still works."""
     console.line()
     for line in title(chosen[0].function):
         console.line(line)
@@ -152,7 +152,7 @@ def _function(
 
 
 def heading(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[str]:
-    """On what it runs, beside what, and the columns' names."""
+    """The lines above a table: the machine, the libraries beside cuconv, and the names of the columns."""
     clock = f", multiprocessors at {clocks}" if clocks else ""
     yield f"{header.gpu}, sm_{header.compute_capability}, driver {header.driver}, CUDA {header.cuda}{clock}"
     torch = f", torch {header.torch}" if header.torch else ""
@@ -170,14 +170,14 @@ def heading(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[st
 
 
 def title(function: str) -> Iterator[str]:
-    """A function, and its sizes where a workload has no others."""
+    """The line above a function's rows: its name and the sizes that a row does not repeat."""
     known = inspect.signature(MAKERS[function]).parameters
     sizes = " ".join(f"{name}={each.default}" for name, each in known.items() if each.default != "")
     yield from textwrap.wrap(f"{function}, unless a line says otherwise: {sizes}", COLUMNS, subsequent_indent="    ")
 
 
 def lines(workload: Workload, rows: Sequence[Kernel]) -> Iterator[str]:
-    """One workload's: ours with the speed-up over the best of the others, beneath it the others with ours over them."""
+    """The lines of one workload. That of cuconv has its speed-up over the best other library, theirs that over each."""
     ours = rows[0].kernel_us
     for row in rows:
         is_ours = row.library == OURS
@@ -196,7 +196,7 @@ def lines(workload: Workload, rows: Sequence[Kernel]) -> Iterator[str]:
 
 
 def figures(row: Kernel) -> str:
-    """Numbers under the columns' names."""
+    """A row's numbers, aligned under the names of the columns."""
     assert row.kernel_us is not None and row.gb_per_s is not None and row.fraction_of_copy is not None
     spread = f"[{row.kernel_us.p20:.2f}, {row.kernel_us.p80:.2f}]"
     exponentials = "" if row.fraction_of_exponentials is None else f"{row.fraction_of_exponentials:.2f}"
@@ -204,7 +204,7 @@ def figures(row: Kernel) -> str:
 
 
 def host_line(times: Sequence[Host]) -> str:
-    """Until a call returns, by kind of arrays."""
+    """The line of host times: microseconds until a call returns, by kind of arrays."""
     kinds: dict[str, list[str]] = {}
     for row in times:
         kinds.setdefault(row.arrays, []).append(f"{row.host_us:.1f}{' with out' if row.out else ''}")
@@ -213,5 +213,5 @@ def host_line(times: Sequence[Host]) -> str:
 
 
 def clip(text: str) -> str:
-    """As much of it as a line takes."""
+    """A text cut to the width of the table."""
     return text if len(text) <= COLUMNS else text[: COLUMNS - 1] + "…"

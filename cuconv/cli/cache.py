@@ -1,4 +1,4 @@
-"""`cuconv cache`: what the kernels on disk are, whether they are whole, and how to be rid of them."""
+"""`cuconv cache`: counts, verifies and removes the kernels on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """One of the actions, on the folder that the library would use."""
+    """Perform one action on the cache folder that the library uses."""
     owner = {"repair": "verify", "stale": "clear", "arch": "clear"}
     for option, action in owner.items():
         if getattr(options, option) and options.action != action:
@@ -78,7 +78,7 @@ def _verify(root: Path, found: Contents, options: argparse.Namespace, console: C
         console.line(f"  {name}: {problem}")
     if options.repair:
         for entry in found.damaged:
-            # Another process may have compiled it again since.
+            # Another process may have compiled the kernel again since.
             if (now := contents.inspect(entry.path)) is not None and now.problem:
                 _remove(now.path, now.files, removed, failed)
         for path in found.leftovers:
@@ -137,12 +137,12 @@ ACTIONS: dict[str, Callable[[Path, Contents, argparse.Namespace, Console], int]]
 
 
 def is_stale(entry: Entry) -> bool:
-    """Whether it was compiled from device code other than this version's, so that it is never found."""
+    """Whether an entry was compiled from another version's device code, so that no lookup finds it."""
     return not entry.problem and entry.source_digest != source.load().digest
 
 
 def tally(entries: Collection[Entry]) -> list[dict[str, Any]]:
-    """Count and bytes by architecture and kernel."""
+    """The number of entries and their bytes, by architecture and kernel."""
     groups: dict[tuple[str, str], list[int]] = {}
     for entry in entries:
         groups.setdefault((entry.arch, entry.kernel), []).append(entry.nbytes)

@@ -18,9 +18,10 @@ from cuconv.bench.makers import MAKERS
 from cuconv.cli.arguments import whole
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
 from cuconv.runtime.errors import message
+from cuconv.runtime.kernel import Kernel
 
 MOST_LISTED = 20
-"""Wrong calls that are listed one by one."""
+"""The most wrong calls that are listed one by one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,20 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Check on one GPU after the other."""
+    """Check all functions on each GPU in turn. Returns WRONG when a result is wrong or a GPU is lost."""
     if (reason := device.missing()) is not None:
         raise CannotRun(f"no GPU can be used ({reason}), so nothing was checked; `cuconv doctor` says what is missing")
     numbers = _devices(options.device)
     gpus = {number: present(number) for number in numbers}
-    # Now: a GPU that is lost says nothing.
+    # Asked before the checks, for a GPU that is lost answers nothing.
     machines = {number: _machine(number) for number in numbers}
     chosen = list(cases(options.op or MAKERS, options.dtype or DTYPES))
-    kernels = kernels_of(case.workload for case in chosen)
+    # One for each GPU that differs: the choice of kernels depends on its multiprocessors.
+    planned = {(gpu.capability, gpu.multiprocessors): gpu for gpu in gpus.values()}
+    kernels: set[Kernel] = set()
     start = time.perf_counter()
-    for capability in sorted({gpu.capability for gpu in gpus.values()}):
-        console.line(f"compiling {len(kernels)} kernels for sm_{capability}, or finding them in the cache")
-        # What fails to compile fails again, and is reported, where it is called.
-        compile_all(kernels, capability, console.progress)
+    for gpu in planned.values():
+        wanted = kernels_of((case.workload for case in chosen), gpu)
+        kernels.update(wanted)
+        console.line(f"compiling {len(wanted)} kernels for sm_{gpu.capability}, or finding them in the cache")
+        # A kernel that fails to compile fails again in the call that needs it, and is reported there.
+        compile_all(wanted, gpu.capability, console.progress)
     compiled = time.perf_counter()
     found = {number: check_all(chosen, on_gpu(number), console) for number in gpus}
     seconds = {"compiling": compiled - start, "checking": time.perf_counter() - compiled}
@@ -79,7 +84,7 @@ def _devices(asked: int | None) -> Sequence[int]:
 
 
 def check_all(chosen: Sequence[Case], runner: Runner, console: Console) -> tuple[list[Row], str | None]:
-    """What came of every call, and why the device was lost before the last, if it was."""
+    """The outcome of every call, up to the one that lost the device if one did, and then the reason."""
     rows: list[Row] = []
     for number, case in enumerate(chosen):
         console.progress(number, len(chosen), case.workload.function)
@@ -91,7 +96,7 @@ def check_all(chosen: Sequence[Case], runner: Runner, console: Console) -> tuple
 
 
 def report(rows: Sequence[Row], lost: str | None, gpu: Gpu, console: Console) -> None:
-    """A line a function, then all that is wrong."""
+    """Print one line for each function, then the calls that are wrong."""
     console.line(f"{'function':<32}{'calls':>6}{'worst':>8}  verdict")
     for function in dict.fromkeys(row.case.workload.function for row in rows):
         own = [row for row in rows if row.case.workload.function == function]
@@ -122,7 +127,7 @@ def report(rows: Sequence[Row], lost: str | None, gpu: Gpu, console: Console) ->
 
 
 def as_json(rows: Sequence[Row], lost: str | None) -> dict[str, Any]:
-    """All rows; a number that is not finite is null."""
+    """All rows as JSON, in which null stands for a number that is not finite."""
     return {
         "lost": lost,
         "rows": [
@@ -152,7 +157,7 @@ def _finite(number: float) -> float | None:
 
 
 def _machine(number: int) -> dict[str, Any]:
-    """A device and the versions of what runs on it."""
+    """A device's properties and the versions of the libraries that run on it."""
     import cupy
 
     from cuconv.bench.machine import Machine

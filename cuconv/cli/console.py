@@ -1,4 +1,4 @@
-"""What commands write to: lines for people, or one JSON value for programs; and how they end."""
+"""Output of commands, as lines for people or as one JSON value for programs, and their exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ no sense; this machine cannot do it.
 """
 
 READER_GONE = 128 + 13
-"""Exit code of a command whose output nobody reads any more: that of a program that SIGPIPE ends, as a shell shows it.
+"""Exit code of a command when the reader of its output is gone: the one that a shell shows for a program that SIGPIPE
+has ended.
 """
 
 _ASCII = str.maketrans({"…": "...", "×": "x", "–": "-", "·": "-", "µ": "u"})
@@ -27,7 +28,7 @@ _MOST_COLUMNS, _BAR = 110, 30
 
 
 class CannotRun(Exception):
-    """A command's work is impossible on this machine; the text says why and what would help."""
+    """A command's work is impossible on this machine. The text says why and what would help."""
 
 
 def open_closed_streams() -> None:
@@ -64,7 +65,7 @@ def flush_or_discard(stream: TextIO) -> None:
 
 
 class Console:
-    """Standard output in one of two forms, and standard error for all that is no result."""
+    """Standard output for results, in one of two forms, and standard error for all else."""
 
     def __init__(self, is_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.is_json = is_json
@@ -72,13 +73,13 @@ class Console:
         self._bar = False
 
     def line(self, text: str = "") -> None:
-        """A line for people."""
+        """Print a line for people; nothing in the JSON form."""
         if not self.is_json:
             self._clear()
             print(_shown(text, self._out), file=self._out, flush=True)
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """How far a long command is: one line that is written over, on a terminal's standard error only."""
+        """Show how far a long command is: one line that is written over, only where standard error is a terminal."""
         if self._err.isatty():
             # A line that wraps could not be wiped. The last column stays free, where some terminals wrap already.
             columns = min(_MOST_COLUMNS, _columns(self._err) - 1)
@@ -101,18 +102,18 @@ class Console:
             discard(self._err)
 
     def finish(self, value: Any) -> None:
-        """The command's one JSON value."""
+        """Print the command's one JSON value; nothing in the form for people."""
         self._clear()
         if self.is_json:
             print(json.dumps(value, indent=1), file=self._out, flush=True)
 
     def note(self, text: str) -> None:
-        """A line that is no result, such as what is logged: on standard error in both forms."""
+        """Print a line that is no result, such as a log message, on standard error."""
         self._clear()
         self._tell(text)
 
     def error(self, text: str) -> None:
-        """Why the command failed."""
+        """Print the reason why the command failed, on standard error."""
         self.note(f"cuconv: {text}")
 
 
@@ -125,7 +126,7 @@ def _columns(terminal: TextIO) -> int:
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """A text as a stream can encode it."""
+    """A text in characters that the stream can encode."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)

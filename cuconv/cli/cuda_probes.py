@@ -1,4 +1,4 @@
-"""The doctor's probes of CUDA: driver, CuPy, GPUs, NVRTC and headers, and a kernel from its source to its result."""
+"""The doctor's probes of CUDA: the driver, CuPy, GPUs, NVRTC and the CUDA headers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cuconv.runtime.errors import message
 WITHOUT_GPU = "kernels can be compiled ahead (cuconv warmup --arch 90), and NumPy arrays are computed on the CPU"
 OLDEST_CUPY = 13
 DEFAULT_MAJOR = 12
-"""Of CUDA: the one that `pip install cuconv` brings."""
+"""The major version of CUDA that `pip install cuconv` brings."""
 
 _CUPY = re.compile(r"cupy(-cuda(?P<major>\d\d)[x0-9]|-rocm-.+)?")
 
 
 def cuda_text(version: int) -> str:
-    """12090 as people write it."""
+    """A CUDA version such as 12090 in the form "12.9"."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -38,7 +38,7 @@ def driver_version() -> int | None:
     except OSError:
         return None
     version = ctypes.c_int(0)
-    # A toolkit's stub of the library is no driver, and says so.
+    # A toolkit's stub of the library returns an error.
     return version.value or None if library.cuDriverGetVersion(ctypes.byref(version)) == 0 else None
 
 
@@ -59,34 +59,34 @@ def driver() -> Iterator[Finding]:
 
 
 def installed_cupys() -> dict[str, str]:
-    """Every package that brings a CuPy, and its version."""
+    """The version of every installed package that contains CuPy, by package name."""
     found: dict[str, str] = {}
     for distribution in metadata.distributions():
-        # What a broken installation has left may have no name.
+        # The remains of a broken installation may have no name.
         name = re.sub(r"[-_.]+", "-", str(distribution.metadata["Name"] or "")).lower()
         if _CUPY.fullmatch(name):
-            # Python takes the first on its path.
+            # Python imports the first one on its path.
             found.setdefault(name, distribution.version)
     return dict(sorted(found.items()))
 
 
 def wheels(major: int) -> tuple[str, ...]:
-    """What pip installs CuPy, NVRTC and the headers of a CUDA major version by."""
+    """The pip requirements of CuPy, NVRTC and the headers of one CUDA major version."""
     from cuconv.jit import nvrtc
 
     return f"cupy-cuda{major}x", nvrtc.requirement("nvrtc", major), nvrtc.requirement("runtime", major)
 
 
 def _best_major(packages: dict[str, str]) -> int:
-    """The newest CUDA that one of these packages is for and that the driver supports."""
+    """The newest CUDA major version that one of these packages is built for and the driver supports."""
     majors = [int(match["major"]) for name in packages if (match := _CUPY.fullmatch(name)) and match["major"]]
     newest = (driver_version() or DEFAULT_MAJOR * 1000) // 1000
     return max((major for major in majors if major <= newest), default=DEFAULT_MAJOR)
 
 
 def _replaced(packages: dict[str, str], major: int) -> str:
-    """The command for another CuPy in the place of these."""
-    # They share their files, so one alone would not be left whole.
+    """The shell command that replaces these packages by the CuPy of one CUDA major version."""
+    # The packages share files, so removing one would damage the others.
     return f"{shlex.join(['pip', 'uninstall', '-y', *packages])} && {pip_install(*wheels(major))}"
 
 
@@ -126,7 +126,7 @@ def cupy_package() -> Iterator[Finding]:
 
 
 def gpus() -> Iterator[Finding]:
-    """Every GPU, and what is compiled for it; that there is none is no fault of the installation."""
+    """Findings on every GPU and the architecture that NVRTC compiles for it. No GPU at all is a note, not a fault."""
     try:
         import cupy
     except Exception:
@@ -161,7 +161,7 @@ def gpus() -> Iterator[Finding]:
 def _no_gpu(reason: str) -> Finding:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     facts = {"reason": reason, "CUDA_VISIBLE_DEVICES": visible}
-    # A driver that is there and does not start is broken, unless there is nothing for it to drive.
+    # A driver that is installed and does not start is broken, unless the machine has no GPU.
     if driver_version() is not None and reason and "cudaErrorNoDevice" not in reason:
         return Finding("GPU", "wrong", f"CUDA does not start, see nvidia-smi: {reason}", facts=facts)
     hidden = "" if visible is None else f"; CUDA_VISIBLE_DEVICES is {visible!r}"
@@ -169,14 +169,14 @@ def _no_gpu(reason: str) -> Finding:
 
 
 def compiled_for(number: int, capability: int) -> Iterator[Finding]:
-    """What NVRTC makes for a GPU."""
+    """A finding on the kind of code that NVRTC makes for a GPU."""
     from cuconv.jit import nvrtc
 
     subject = f"GPU {number}"
     try:
         major, minor = nvrtc.version()
     except (ImportError, RuntimeError):
-        # The probe of NVRTC says so.
+        # The probe of NVRTC reports this.
         return
     try:
         target = nvrtc.target(capability)
@@ -193,7 +193,7 @@ def compiled_for(number: int, capability: int) -> Iterator[Finding]:
 
 
 def compiler() -> Iterator[Finding]:
-    """The NVRTC library and the CUDA headers."""
+    """Findings on the NVRTC library and on the CUDA headers."""
     from cuconv.jit import nvrtc
 
     try:
@@ -201,7 +201,7 @@ def compiler() -> Iterator[Finding]:
 
         runtime = int(cupy.cuda.runtime.runtimeGetVersion())
     except Exception:
-        # The binding is CuPy's, and loads it.
+        # NVRTC is loaded through CuPy.
         yield Finding("NVRTC", "note", "without CuPy it cannot be looked for")
         return
     try:

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Find everything out, and tell it as it is found."""
+    """Print each finding when it is made. Returns WRONG when something is missing or wrong."""
     findings = []
     for finding in examine():
         findings.append(finding)
@@ -56,9 +56,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def examine() -> Iterator[Finding]:
-    """Every finding, in an order in which causes come before what follows from them."""
+    """All findings, in an order in which causes come before their consequences."""
     with warnings.catch_warnings():
-        # What CuPy warns of when it is imported is found out here, too.
+        # The probes report what CuPy warns of when it is imported.
         warnings.simplefilter("ignore")
         absent = absent_packages()
         for subject, probe in PROBES.items():
@@ -99,7 +99,7 @@ def _package(name: str) -> Finding:
     if name in absent_packages():
         return Finding(name, "missing", "not installed, and every function needs it", pip_install(name), absent)
     try:
-        # One of them imports the other.
+        # ml_dtypes cannot be imported without numpy.
         found = metadata.version(name) if absent_packages() else str(importlib.import_module(name).__version__)
     except Exception as error:
         fix = pip_install("--force-reinstall", name)
@@ -113,7 +113,7 @@ def _cache() -> Iterator[Finding]:
     try:
         folders = [root, *(path for path in root.iterdir() if cache.ARCH_FOLDER.fullmatch(path.name))]
     except OSError:
-        # It is not there yet, or not a folder.
+        # The cache folder does not exist yet, or is not a folder.
         folders = [root]
     try:
         for folder in folders:
@@ -195,4 +195,4 @@ PROBES: dict[str, Probe] = {
 """The doctor's probes by subject. The one of torch comes last, for importing it loads other CUDA libraries."""
 
 THROUGH_NUMPY = ("CuPy", "NVRTC", "GPU", "compiling")
-"""Subjects that are looked at by importing packages that need NumPy."""
+"""Subjects whose probes import packages that need NumPy."""

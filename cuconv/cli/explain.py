@@ -1,4 +1,4 @@
-"""`cuconv explain`: what a call would launch, and what it can at best cost."""
+"""`cuconv explain`: the kernels that a call launches, and a lower bound of its time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from cuconv.cli.console import OK, CannotRun, Console
 from cuconv.runtime.abstract import launches_of
 from cuconv.runtime.call import Launch
 from cuconv.runtime.errors import message, one_of
+from cuconv.runtime.machine import assuming
 from cuconv.runtime.workload import Workload
 
 
@@ -27,10 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Explain one workload."""
+    """Print the launches of one workload and the bound of its time."""
     workload = MAKERS[options.op]() if options.shape is None else parse(options.op, options.shape)
-    launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
     gpu = _gpu(options.gpu)
+    with assuming(gpu.multiprocessors):
+        launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
     arch = _arch(options.arch, gpu)
     launched = [_launch(launch, gpu, arch) for launch in launches]
     predicted = _predict(workload, len(launches), gpu)
@@ -72,7 +74,7 @@ def _arch(asked: int | None, gpu: Gpu) -> int:
 
 
 def _launch(launch: Launch, gpu: Gpu, arch: int) -> dict[str, Any]:
-    """One launch: the kernel, its configuration, what it takes of a multiprocessor."""
+    """One launch as JSON: the kernel, its configuration, its resources and occupancy."""
     from cuconv.jit.build import build
 
     kernel, config, _ = launch
@@ -87,7 +89,7 @@ def _launch(launch: Launch, gpu: Gpu, arch: int) -> dict[str, Any]:
         "grid": config.grid,
         "block": config.block,
         "dynamic_shared_bytes": config.shared_mem,
-        # Of PTX nothing is known: the driver compiles it.
+        # Resources of PTX are not known: the driver compiles it when it is loaded.
         "resources": None if resources is None else asdict(resources),
         "occupancy": None,
     }
@@ -109,14 +111,14 @@ def _launch(launch: Launch, gpu: Gpu, arch: int) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A template parameter as JSON knows it."""
+    """A template parameter as a value that JSON has."""
     return value if isinstance(value, bool | int) else str(value)
 
 
 def _predict(workload: Workload, launches: int, gpu: Gpu) -> dict[str, Any]:
-    """What bounds the call from below, in seconds; None where the GPU's numbers are not known."""
+    """Lower bounds of the call's time in seconds, None where the GPU's numbers are not known."""
     copy, exponentials = gpu.copy_seconds(workload.bytes_moved), None
-    # Each launch waits for the one before it.
+    # Every launch but the first waits for the one before it.
     waiting = EMPTY_KERNEL * max(0, launches - 1)
     if workload.exponentials:
         exponentials = gpu.exponential_seconds(workload.exponentials)
@@ -135,7 +137,7 @@ def _predict(workload: Workload, launches: int, gpu: Gpu) -> dict[str, Any]:
 
 
 def _described(found: dict[str, Any], gpu: Gpu) -> list[tuple[str, str]]:
-    """A launch in lines."""
+    """One launch as pairs of a heading and a text."""
     grid, block = (" x ".join(map(str, found[name])) for name in ("grid", "block"))
     shared = f"{found['dynamic_shared_bytes']} bytes of dynamic shared memory"
     lines = [
@@ -160,7 +162,7 @@ def _described(found: dict[str, Any], gpu: Gpu) -> list[tuple[str, str]]:
 
 
 def _costs(workload: Workload, predicted: dict[str, Any], gpu: Gpu) -> list[tuple[str, str]]:
-    """The prediction in lines."""
+    """The prediction as pairs of a heading and a text."""
     moved = f"{workload.bytes_moved / 1e6:,.3f} MB at least"
     if predicted["copy_seconds"] is None:
         return [("memory", f"{moved}; how fast the memory of {gpu.name} is, is not known, so nothing is predicted")]

@@ -1,4 +1,4 @@
-"""What `cuconv doctor` finds out, one thing at a time, whatever else is broken."""
+"""Findings of `cuconv doctor`, and probes that make them whatever else is broken."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Status = Literal["ok", "note", "missing", "wrong"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact about this machine; what is missing or wrong has to be put right by the user."""
+    """One fact about this machine. The user has to put right what is missing or wrong."""
 
     subject: str
     status: Status
     text: str
     fix: str = ""
-    """A shell command."""
+    """A shell command that puts it right, empty when none is known."""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -32,7 +32,7 @@ class Finding:
 
     @property
     def lines(self) -> list[str]:
-        """For people."""
+        """The finding as lines for people."""
         fix = [f"{'':10}{'':16}fix: {self.fix}"] if self.fix else []
         return [f"{self.status:<10}{self.subject:<16}{self.text}", *fix]
 
@@ -41,11 +41,11 @@ Probe = Callable[[], Iterator[Finding]]
 
 
 def isolated(subject: str, probe: Probe) -> Iterator[Finding]:
-    """What a probe finds; what it dies of is a finding, too."""
+    """The findings of a probe. An exception that ends it is a finding, too."""
     try:
         yield from probe()
     except Exception as error:
-        # Of any kind: a broken library fails in ways of its own.
+        # A broken library may raise any kind of exception.
         yield Finding(subject, "wrong", f"this could not be found out: {reason_of(error)}")
 
 

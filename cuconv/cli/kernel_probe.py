@@ -1,4 +1,4 @@
-"""The doctor's probe of everything at once: a kernel from its source to its result."""
+"""The doctor's probe of the whole path of a kernel: compiled, loaded, launched, and its result compared."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cuconv.cli.finding import Finding, isolated, pip_install
 from cuconv.jit.build import build
 
 ANY_ARCH = 90
-"""What is compiled for where there is no GPU, if NVRTC can."""
+"""The architecture that the probe compiles for where there is no GPU, if NVRTC supports it."""
 
 _COPIED = 1 << 16
 
 
 def copy_kernel() -> Iterator[Finding]:
-    """The smallest kernel, from its source to its result."""
+    """Findings on compiling the copy kernel and, for every GPU, on running it."""
     from cuconv.jit import nvrtc
 
     try:
@@ -31,7 +31,7 @@ def copy_kernel() -> Iterator[Finding]:
     try:
         archs = nvrtc.supported_archs()
     except Exception:
-        # The probe of NVRTC says why.
+        # The probe of NVRTC reports the reason.
         yield Finding("compiling", "note", "not tried without NVRTC")
         return
     with _temporary_cache():
@@ -56,7 +56,7 @@ def _compiled(capability: int) -> Finding:
         why = next((line for line in lines[1:] if "error" in line), "")
         fix = ""
         if "builtins" in why:
-            # NVRTC is two libraries, and the second is missed only now.
+            # NVRTC is two libraries, and loads the second one only when it compiles.
             fix = pip_install("--force-reinstall", nvrtc.requirement("nvrtc", nvrtc.version()[0]))
         return Finding("compiling", "wrong", ": ".join(filter(None, [lines[0], why])), fix, {"log": str(error)})
     seconds = time.perf_counter() - start
@@ -89,7 +89,7 @@ def _copied(number: int) -> Iterator[Finding]:
 
 @contextlib.contextmanager
 def _temporary_cache() -> Iterator[None]:
-    """A cache with nothing in it, so that a kernel is really compiled."""
+    """Make the kernel cache an empty folder, so that the kernel is really compiled."""
     before = os.environ.get("CUCONV_CACHE_DIR")
     with tempfile.TemporaryDirectory(prefix="cuconv-") as folder:
         os.environ["CUCONV_CACHE_DIR"] = folder

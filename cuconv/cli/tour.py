@@ -1,4 +1,4 @@
-"""`cuconv` alone: what this machine has, whether results are right, and how fast they come."""
+"""`cuconv` without a command: the doctor, the checks and a short benchmark, one after the other."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cuconv.jit.cache import Artifact
 from cuconv.runtime.kernel import Kernel
 
 MODELS = ("mamba2-130m", "qwen3-next-80b")
-"""Whose layers are timed, or compiled where there is no GPU."""
+"""The models that have their layers timed, or compiled where there is no GPU."""
 
 ARCH = 90
-"""To compile for where there is no GPU."""
+"""The architecture to compile for where there is no GPU."""
 
 NEXT = {
     "cuconv explain causal_conv1d_fn --shape batch=8,dim=4096": "what a call launches, and what it can at best take",
@@ -31,11 +31,11 @@ NEXT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None but those of every command."""
+    """Add nothing: the tour has only the options of every command."""
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Doctor, check and bench; without a GPU doctor, and then compiling is what can be shown."""
+    """Run doctor, check and bench; without a GPU doctor, and then compile some models' kernels."""
     code, found = _part(["doctor"], console)
     parts, codes = {"doctor": found}, [code]
     console.line()
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     else:
         code, parts["check"] = _part(["check"], console)
         codes.append(code)
-        # Of what is wrong it does not matter how fast it is.
+        # The speed of wrong results does not matter.
         if code == OK:
             console.line()
             models = [word for model in MODELS for word in ("--model", model)]
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _part(words: list[str], console: Console) -> tuple[int, Any]:
-    """Another command's exit code, and its JSON value if one is wanted."""
+    """Run another command. Returns its exit code, and its JSON value if one is wanted."""
     options = options_for(words)
     out = io.StringIO()
     try:
@@ -72,7 +72,7 @@ def _part(words: list[str], console: Console) -> tuple[int, Any]:
 
 
 def _compile(console: Console) -> tuple[int, Any]:
-    """The kernels of some models' layers, and what they take of a multiprocessor."""
+    """Compile the kernels of some models' layers, and print the registers that each takes."""
     kernels = kernels_of(workload for model in MODELS for workload in of_model(model))
     console.line(f"Without a GPU nothing runs, but it compiles: layers of {' and '.join(MODELS)} for sm_{ARCH}.")
     start = time.perf_counter()
@@ -90,7 +90,7 @@ def _compile(console: Console) -> tuple[int, Any]:
 
 
 def _row(kernel: Kernel, artifact: Artifact | Exception, console: Console) -> dict[str, Any]:
-    """One kernel, also as a line."""
+    """Print one kernel's line, and return it as JSON."""
     if isinstance(artifact, Exception):
         console.line(f"{'failed':>16}  {kernel.expression}")
         return {"kernel": kernel.expression, "error": str(artifact), "from_cache": False, "resources": None}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cuconv.bench import device
 from cuconv.bench.compiling import MOST_JOBS, compile_each, default_jobs, kernels_of
+from cuconv.bench.gpus import KNOWN, REFERENCE, Gpu, present
 from cuconv.bench.makers import MAKERS, parse
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
@@ -73,13 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Compile, or find on disk, every kernel for every architecture."""
+    """Compile, or find on disk, every kernel for every architecture. Returns WRONG when one fails."""
     from cuconv.jit import nvrtc
 
     kernels = kernels_of(choose(options))
     if not kernels:
         raise ValueError(message("op", ", ".join(options.op), f"a function that {', '.join(options.model)} calls"))
-    capabilities = options.arch or _present()
+    here = [] if options.arch else _present()
+    capabilities = options.arch or sorted({gpu.capability for gpu in here})
     try:
         targets = {nvrtc.target(capability).arch: capability for capability in capabilities}
         nvrtc.toolkit_include_dirs()
@@ -100,27 +102,45 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 f"the kernel cache {root} cannot be written ({error}): set CUCONV_CACHE_DIR to a folder that can be"
             ) from None
     jobs = options.jobs or default_jobs()
-    console.line(f"kernels: {len(kernels)}, for {', '.join(sorted(targets))}, {jobs} at a time")
-    start = time.perf_counter()
     archs = {capability: arch for arch, capability in sorted(targets.items())}
-    wanted = [(kernel, capability) for capability in archs for kernel in kernels]
+    wanted = [
+        (kernel, capability) for capability in archs for kernel in _kernels_on(capability, here, kernels, options)
+    ]
+    count = len({kernel for kernel, _ in wanted})
+    console.line(f"kernels: {count}, for {', '.join(sorted(targets))}, {jobs} at a time")
+    start = time.perf_counter()
     found = compile_each(wanted, console.progress, jobs).items()
     seconds = time.perf_counter() - start
     rows = [_row(kernel, archs[capability], each, root) for (kernel, capability), each in found]
     return _tell(sorted(rows, key=lambda row: (row["arch"], row["file"], row["kernel"])), seconds, root, console)
 
 
-def _present() -> list[int]:
-    """The compute capabilities of this machine's GPUs."""
+def _kernels_on(
+    capability: int, here: Sequence[Gpu], kernels: Sequence[Kernel], options: argparse.Namespace
+) -> list[Kernel]:
+    """The kernels that the calls asked for launch on known GPUs of a capability and on those that are here.
+
+    They depend on the number of multiprocessors; `kernels` are those of the reference.
+    """
+    gpus = [gpu for gpu in (*KNOWN.values(), *here) if gpu.capability == capability] or [REFERENCE]
+    found: dict[Kernel, None] = {}
+    for count, gpu in {gpu.multiprocessors: gpu for gpu in gpus}.items():
+        is_reference = count == REFERENCE.multiprocessors
+        found |= dict.fromkeys(kernels if is_reference else kernels_of(choose(options), gpu))
+    return list(found)
+
+
+def _present() -> list[Gpu]:
+    """The GPUs of this machine."""
     if (reason := device.missing()) is not None:
         raise CannotRun(f"there is no GPU here to compile for ({reason}): name an architecture, as in --arch 90")
     from cupy import cuda
 
-    return sorted({int(cuda.Device(number).compute_capability) for number in range(cuda.runtime.getDeviceCount())})
+    return [present(number) for number in range(cuda.runtime.getDeviceCount())]
 
 
 def choose(options: argparse.Namespace) -> Iterator[Workload]:
-    """The calls that are asked for."""
+    """The workloads that the options name."""
     if options.model and (options.width or options.shape):
         raise ValueError(message("options", "--model beside --width or --shape", "one: a model has its own"))
     functions = options.op or list(MAKERS)
@@ -150,7 +170,7 @@ def _shaped(options: argparse.Namespace, dtype: str) -> Iterator[Workload]:
 
 
 def _widths(options: argparse.Namespace, function: str) -> list[dict[str, Any]]:
-    """The widths asked for as further sizes of a function's workloads; nothing for one without filters."""
+    """The widths that the options name, as sizes of a function's workloads; no size for a function without filters."""
     has_width = "width" in MAKERS[function]().sizes
     return [{"width": width} for width in options.width] if options.width and has_width else [{}]
 
@@ -178,7 +198,7 @@ def _lengths(tokens: int, count: int) -> str:
 
 
 def _row(kernel: Kernel, arch: str, found: Artifact | Exception, root: Path) -> dict[str, Any]:
-    """What came of one kernel."""
+    """The outcome of one kernel as JSON."""
     row: dict[str, Any] = {"file": kernel.file, "kernel": kernel.expression, "arch": arch, "error": None}
     if isinstance(found, Exception):
         return row | {"error": str(found)}

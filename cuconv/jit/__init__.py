@@ -1,1 +1,1 @@
-"""From a template expression to a loadable kernel: source -> nvrtc -> cache, joined by build."""
+"""From a template expression to a loadable kernel: `build` joins `source`, `nvrtc` and `cache`."""

@@ -1,4 +1,4 @@
-"""The one way from a template expression to a kernel on disk."""
+"""The only way from a template expression to a kernel on disk."""
 
 import logging
 import time
@@ -10,11 +10,11 @@ _log = logging.getLogger("cuconv")
 
 
 def build(unit: str, expression: str, compute_capability: int) -> Artifact:
-    """The kernel that the C++ name `expression` names in the file `unit`, for a device such as 90 (9.0).
+    """The kernel named by the C++ expression in the file `unit`, for a compute capability such as 90 (9.0).
 
-    Found in the cache or compiled; a failing compile raises nvrtc.CompileError.
+    It is found in the cache or compiled. nvrtc.CompileError if the device code does not compile.
     """
-    # Here and not above: the NumPy path has no need of NVRTC, nor of CuPy.
+    # Imported late, for NumPy arrays are computed without NVRTC and CuPy.
     from cuconv.jit import nvrtc
 
     code = source.load()

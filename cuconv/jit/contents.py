@@ -1,6 +1,6 @@
-"""What is in a cache folder, for people who ask; other processes may go on reading and writing it meanwhile.
+"""The contents of a cache folder, for people who ask. Other processes may read and write it meanwhile.
 
-Whatever is not named as the cache names its files is not ours: it is neither listed nor removed.
+A file that is not named as the cache names its files is neither listed nor removed.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from cuconv.jit import cache
 
 UNFINISHED = 3600.0
-"""Seconds after which a file that a writer has not finished is taken to be left over from one that died."""
+"""Seconds after which an unfinished file is taken to be left by a writer that has died."""
 
 _SECOND_LOOKS = 2
 _BETWEEN_LOOKS = 0.1
@@ -20,16 +20,16 @@ _BETWEEN_LOOKS = 0.1
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel on disk; what is damaged, a reader takes for absent, and it is compiled again."""
+    """A kernel on disk. A damaged one counts as absent when it is looked up, and is compiled again."""
 
     path: Path
-    """Of the image; the record is the .json beside it."""
+    """The path of the image. Its record is the .json file beside it."""
     nbytes: int
-    """Of both files."""
+    """Bytes of the image and its record together."""
     source_digest: str
-    """Of the device code that it was compiled from; empty when it is damaged."""
+    """Digest of the device code that the kernel was compiled from; empty when the entry is damaged."""
     problem: str
-    """What is damaged; empty when nothing is."""
+    """A description of the damage; empty when there is none."""
 
     @property
     def arch(self) -> str:
@@ -37,7 +37,7 @@ class Entry:
 
     @property
     def files(self) -> tuple[Path, Path]:
-        """In the order to remove them: without its record nobody believes an image."""
+        """The files in the order in which to remove them: an image without its record is never used."""
         return self.path.with_suffix(".json"), self.path
 
     @property
@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Contents:
-    """Entries, and files that dead writers have left."""
+    """The entries of a folder, and files left by writers that have died."""
 
     entries: tuple[Entry, ...]
     leftovers: tuple[Path, ...]
@@ -58,7 +58,7 @@ class Contents:
 
 
 def contents(root: Path) -> Contents:
-    """Everything of ours under a cache folder, read and verified; a folder that is not there is empty."""
+    """The entries under a cache folder, read and verified, and leftovers. A folder that does not exist is empty."""
     found: dict[Path, Entry] = {}
     leftovers: list[Path] = []
     for folder, names in _folders(root):
@@ -70,7 +70,7 @@ def contents(root: Path) -> Contents:
                     found[image] = entry
             elif (path != image or image.with_suffix(".json").name not in names) and _is_old(path):
                 leftovers.append(path)
-    # What a writer was in the middle of replacing is whole a moment later.
+    # An entry that a writer is just replacing is whole a moment later.
     for _ in range(_SECOND_LOOKS):
         if damaged := [path for path, entry in found.items() if entry.problem]:
             time.sleep(_BETWEEN_LOOKS)
@@ -83,7 +83,7 @@ def contents(root: Path) -> Contents:
 
 
 def inspect(image: Path) -> Entry | None:
-    """The entry of an image, verified; None when there is no record, for then there is no entry."""
+    """The entry of an image, verified. None if the image has no record, and so there is no entry."""
     digest, problem = "", ""
     try:
         digest = cache.read_record(image, image.stem.rpartition("-")[2])["source_digest"]
@@ -105,13 +105,13 @@ def inspect(image: Path) -> Entry | None:
 
 
 def remove(files: Iterable[Path]) -> None:
-    """Remove files, if they are still there; not their folder, for another process may be about to write into it."""
+    """Remove files that still exist. Their folder stays, for another process may be about to write into it."""
     for path in files:
         path.unlink(missing_ok=True)
 
 
 def _folders(root: Path) -> list[tuple[Path, set[str]]]:
-    """The folders of architectures, and the names of our files in each."""
+    """The folders of architectures, each with the names of the files in it that belong to the cache."""
     try:
         names = sorted(os.listdir(root))
     except FileNotFoundError:
@@ -131,5 +131,5 @@ def _is_old(path: Path) -> bool:
     try:
         return time.time() - os.stat(path).st_mtime > UNFINISHED
     except FileNotFoundError:
-        # Moved into its place, or removed.
+        # The file was moved into its place, or removed.
         return False

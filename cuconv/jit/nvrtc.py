@@ -1,6 +1,6 @@
-"""Compiling with NVRTC, through CuPy's bare binding: it needs neither a GPU nor a driver.
+"""Compiling with NVRTC through CuPy's binding, which needs neither a GPU nor a driver.
 
-Importing this module loads nothing; the first question put to it loads the NVRTC library (about 8 ms).
+Importing this module loads nothing. The first call loads the NVRTC library, which takes about 8 ms.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ from typing import Any
 from cuconv.jit.cache import Kind, Resources, kind_of
 from cuconv.jit.source import Source
 
-# Integrated GPUs: they and the desktop ones of their major version do not run each other's machine code.
+# Compute capabilities of integrated GPUs. They and desktop GPUs of the same major version do not run each other's
+# machine code.
 _TEGRA = frozenset({53, 62, 72, 87, 101, 110})
 _NEEDED_HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda.h")
 _EXCERPT_CONTEXT = 3
@@ -26,7 +27,7 @@ _EXCERPTS_SHOWN = 8
 
 @dataclass(frozen=True)
 class Target:
-    """What to compile for: "sm_90" is machine code, "compute_90" is PTX, which the driver compiles."""
+    """An architecture to compile for: "sm_90" gives machine code, "compute_90" PTX, which the driver compiles."""
 
     arch: str
 
@@ -37,7 +38,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Compiled:
-    """One program: an image that holds every expression's kernel. PTX has no resources."""
+    """A compiled program: one image with the kernels of all expressions. Resources of PTX are not known."""
 
     image: bytes
     kind: Kind
@@ -47,7 +48,7 @@ class Compiled:
 
 
 class CompileError(RuntimeError):
-    """The device code does not compile; the text shows the log and the source lines that it speaks of."""
+    """The device code does not compile. The text shows the log and the source lines that it names."""
 
 
 def version() -> tuple[int, int]:
@@ -57,7 +58,7 @@ def version() -> tuple[int, int]:
 
 
 def library() -> Path | None:
-    """The file that the NVRTC library was loaded from; None where the system does not tell."""
+    """The file that the NVRTC library was loaded from, None where the system does not tell."""
     version()
     with contextlib.suppress(OSError):
         mapped = (line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines())
@@ -68,17 +69,17 @@ def library() -> Path | None:
 
 
 def requirement(part: str, major: int) -> str:
-    """What pip installs NVIDIA's "nvrtc" or "runtime" of a CUDA major version by."""
+    """The pip requirement of NVIDIA's package "nvrtc" or "runtime" for one CUDA major version."""
     return f"nvidia-cuda-{part}-cu{major}" if major < 13 else f"nvidia-cuda-{part}=={major}.*"
 
 
 def supported_archs() -> tuple[int, ...]:
-    """Every compute capability that this NVRTC compiles for, ascending (90 is 9.0)."""
+    """All compute capabilities that this NVRTC compiles for, ascending; 90 is 9.0."""
     return tuple(sorted(_binding().getSupportedArchs()))
 
 
 def target(compute_capability: int) -> Target:
-    """The best that this NVRTC can make for a device, also for one that is newer than NVRTC."""
+    """The best architecture that this NVRTC can compile for a device: PTX for one that is newer than NVRTC."""
     supported = supported_archs()
     if compute_capability in supported:
         return Target(f"sm_{compute_capability}")
@@ -96,7 +97,7 @@ def target(compute_capability: int) -> Target:
 
 
 def options(arch: str) -> tuple[str, ...]:
-    """What decides the image, so not where headers lie. With -lineinfo file names would, too."""
+    """The options that determine the image, so not the folders of headers. With -lineinfo file names would, too."""
     return ("-std=c++17", f"--gpu-architecture={arch}", "--ptxas-options=-v")
 
 
@@ -130,13 +131,13 @@ def compile(source: Source, unit: str, expressions: Sequence[str], arch: str) ->
 
 @functools.cache
 def toolkit_include_dirs() -> tuple[Path, ...]:
-    """Every folder with the headers of NVRTC's major version: pip's, then CUDA_PATH's, then the system's."""
+    """All folders with headers of NVRTC's major version: first those of pip, then of CUDA_PATH, then of the system."""
     major, _ = version()
     wheels = [folder for nvidia in _nvidia_packages() for folder in (nvidia / "cuda_runtime", nvidia / f"cu{major}")]
     toolkits = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
     roots = [*wheels, *(Path(root) for root in toolkits if root), Path("/usr/local/cuda")]
     candidates = [root / "include" for root in roots]
-    # All of them and not the first alone: a wheel may lack a file that a toolkit has.
+    # All of them, for a wheel may lack a file that a toolkit has.
     fitting = tuple(dict.fromkeys(folder for folder in candidates if _headers_major(folder) == major))
     if not fitting:
         wanted = requirement("runtime", major)
@@ -149,9 +150,9 @@ def toolkit_include_dirs() -> tuple[Path, ...]:
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
-    """What `ptxas -v` says of every kernel, by symbol.
+    """The resources that `ptxas -v` reports for every kernel, by symbol.
 
-    A device function that was not inlined is listed without its callers: all kernels are charged its spills.
+    The report does not say which kernels call a device function that was not inlined: its spills count for all of them.
     """
     used: dict[str, tuple[int, int]] = {}
     frames: dict[str, tuple[int, int, int]] = {}
@@ -164,7 +165,7 @@ def parse_resources(log: str) -> dict[str, Resources]:
         elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
             frames[function] = int(match[1]), int(match[2]), int(match[3])
         elif match := re.search(r"Used (\d+) registers", line):
-            # "8+16 bytes smem" sets apart what the compiler itself put there.
+            # In "8+16 bytes smem" the second number is the compiler's own.
             shared = re.search(r"([\d+]+) bytes smem", line)
             used[kernel] = int(match[1]), sum(map(int, shared[1].split("+"))) if shared else 0
     called = [frame for name, frame in frames.items() if name not in used]
@@ -185,7 +186,7 @@ def _binding() -> Any:
     try:
         nvrtc.getVersion()
     except RuntimeError:
-        # CuPy before 14 does not look into pip's wheels, but takes a library that is already in the process.
+        # CuPy before version 14 does not look into pip's wheels, but uses a library that the process has loaded.
         for library in (path for nvidia in _nvidia_packages() for path in nvidia.glob("*/lib/libnvrtc.so.*")):
             ctypes.CDLL(str(library))
         try:
@@ -204,7 +205,7 @@ def _nvidia_packages() -> list[Path]:
 
 
 def _headers_major(folder: Path) -> int | None:
-    """The CUDA major version of a folder of headers, None where one that we need is missing."""
+    """The CUDA major version of a folder of headers, None where a needed header is missing."""
     if not all((folder / name).is_file() for name in _NEEDED_HEADERS):
         return None
     match = re.search(r"^#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The device code: found, read once, and identified by what it says."""
+"""The device code: where it is, its text, and a digest that identifies it."""
 
 import functools
 import hashlib
@@ -11,28 +11,28 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Source:
-    """Every .cu and .cuh by its name relative to the folder, e.g. "common/vec.cuh"."""
+    """The texts of all .cu and .cuh files, by names relative to the folder such as "common/vec.cuh"."""
 
     files: Mapping[str, str]
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 over names and contents."""
+        """SHA-256 over the names and texts of all files, in hexadecimal digits."""
         sha = hashlib.sha256()
         for name in sorted(self.files):
             for part in (name.encode(), self.files[name].encode()):
-                # The length in front keeps text from moving between neighbours unnoticed.
+                # With its length in front, text that moves from one file to the next changes the digest.
                 sha.update(len(part).to_bytes(8, "little") + part)
         return sha.hexdigest()
 
     def headers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Include names and texts of the headers, for a compiler that reads them from memory."""
+        """The names and the texts of the headers, for a compiler that reads them from memory."""
         names = tuple(sorted(name for name in self.files if name.endswith(".cuh")))
         return names, tuple(self.files[name] for name in names)
 
 
 def folder() -> Path:
-    """Where cuda_src is: inside an installed package, or beside it in a source tree."""
+    """The folder cuda_src: inside an installed package, or beside the package in a source tree."""
     candidates = (_PACKAGE / "cuda_src", _PACKAGE.parent / "cuda_src")
     for candidate in candidates:
         if candidate.is_dir():
@@ -42,12 +42,12 @@ def folder() -> Path:
 
 def read(root: Path) -> Source:
     paths = sorted(path for path in root.rglob("*") if path.suffix in (".cu", ".cuh"))
-    # Editors leave hidden lock files and backups beside the real ones.
+    # Editors leave hidden lock files and backups beside source files.
     visible = (path for path in paths if not path.name.startswith("."))
     return Source({path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in visible})
 
 
 @functools.cache
 def load() -> Source:
-    """The device code of this installation, as it was at the first call."""
+    """The device code of this installation, as it was at the first call of this function."""
     return read(folder())

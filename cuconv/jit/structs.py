@@ -1,4 +1,4 @@
-"""What the device code declares and the host must know: argument structs, the integer constants of Traits, and limits.
+"""Declarations of the device code that the host needs: argument structs, the integer constants of Traits, and limits.
 
 The host reads them from the source that NVRTC compiles, so that none is written down twice.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cuconv.jit.source import Source
 
 SCALARS = {"int": "i4", "unsigned": "u4", "index_t": "i8", "float": "f4"}
-"""NumPy's codes of the types that an argument struct may hold beside pointers."""
+"""NumPy codes of the types that an argument struct may hold beside pointers."""
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
@@ -53,8 +53,11 @@ def constants(source: Source, unit: str, name: str) -> Mapping[str, int]:
 
 
 def constant(source: Source, file: str, name: str) -> int:
-    """The value of a literal `inline constexpr int` of a header."""
-    return int(dict(_GLOBAL_CONSTANT.findall(_code(source, file)))[name])
+    """The value of a literal `inline constexpr int` of a file."""
+    constants = dict(_GLOBAL_CONSTANT.findall(_code(source, file)))
+    if name not in constants:
+        raise DeclarationError(f"{file} declares no literal constant {name}")
+    return int(constants[name])
 
 
 def _code(source: Source, file: str) -> str:
@@ -77,13 +80,17 @@ def _body(code: str, name: str) -> str:
     return body
 
 
+def _unreadable(name: str, declaration: str) -> DeclarationError:
+    return DeclarationError(f"struct {name}: the host cannot read the member {declaration!r}")
+
+
 def _data_members(code: str, name: str) -> Iterator[re.Match[str]]:
     # Functions follow the data: nothing behind the first brace or parenthesis is a member's declaration.
     data, _, _ = _body(code, name).partition("__device__")
     for declaration in filter(None, map(str.strip, data.split(";"))):
         match = _DATA_MEMBER.fullmatch(" ".join(declaration.split()))
         if match is None:
-            raise DeclarationError(f"struct {name}: the host cannot read the member {declaration!r}")
+            raise _unreadable(name, declaration)
         yield match
 
 
@@ -101,7 +108,7 @@ def _fields(code: str, name: str) -> Iterator[Field]:
     for match in _data_members(code, name):
         kind, count = match["type"].strip(), _length(code, match["count"] or "1")
         if count is None:
-            raise DeclarationError(f"struct {name}: the host cannot read the member {match[0]!r}")
+            raise _unreadable(name, match[0])
         if match["pointer"]:
             yield Field(match["name"], "", count)
         elif kind in SCALARS:

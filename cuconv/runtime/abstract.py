@@ -17,7 +17,7 @@ from cuconv.runtime.dtypes import DType
 from cuconv.runtime.kernel import Enqueue, Kernel
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout
-from cuconv.runtime.machine import NO_DEVICE
+from cuconv.runtime.machine import assumed_device
 
 _made = itertools.count()
 
@@ -49,7 +49,7 @@ class AbstractFamily(PlainFamily):
     name = "abstract"
 
     def _place(self, array: Any) -> tuple[int, int]:
-        return array.pointer, NO_DEVICE
+        return array.pointer, assumed_device()
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         return Layout(*facts)

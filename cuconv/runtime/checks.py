@@ -64,17 +64,22 @@ def taps(weight: Layout | None, bias: Layout | None, dim: int, widths: range) ->
         shape("bias", bias.shape, (dim,), "dim of x")
 
 
-def pool(argument: str, got: tuple[int, ...], dim: int, width: int, least_slots: int) -> None:
-    """States of (slots, dim, state_len): at least so many slots, and columns for what a filter looks back."""
-    rank(argument, got, "slots, dim, state_len")
-    slots, _, state_len = got
-    between(f"slots of {argument}", slots, 0, MAX_DIVIDEND)
-    shape(argument, got, (slots, dim, state_len), "slots, dim of x, state_len")
-    if state_len < width - 1:
-        raise ValueError(message(f"state_len of {argument}", state_len, f"at least {width - 1} (width - 1)"))
-    if slots < least_slots:
-        wanted = f"at least {least_slots}, one a sequence, or cache_indices"
-        raise ValueError(message(f"slots of {argument}", slots, wanted))
+def pool(argument: str, got: Layout, dim: int, columns: tuple[int, str], slots: tuple[int, str]) -> None:
+    """An array is a pool (slots, dim, state_len) of convolution states.
+
+    `columns` are the least columns per state, and their reason; `slots` the least slots, and the argument with which
+    there may be fewer.
+    """
+    rank(argument, got.shape, "slots, dim, state_len")
+    dtype(argument, got.dtype, FLOATS)
+    count, _, state_len = got.shape
+    between(f"slots of {argument}", count, 0, MAX_DIVIDEND)
+    shape(argument, got.shape, (count, dim, state_len), "slots, dim of x, state_len")
+    if state_len < columns[0]:
+        raise ValueError(message(f"state_len of {argument}", state_len, f"at least {columns[0]} ({columns[1]})"))
+    if count < slots[0]:
+        wanted = f"at least {slots[0]}, one a sequence, or {slots[1]}"
+        raise ValueError(message(f"slots of {argument}", count, wanted))
 
 
 def device(argument: str, got: int, wanted: int, first: str) -> None:

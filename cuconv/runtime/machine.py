@@ -7,21 +7,28 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
-NO_DEVICE = -2
-"""The device number of arrays that are shapes alone; the CPU's is -1."""
+from cuconv.runtime.layout import HOST
 
 MULTIPROCESSORS: Mapping[str, int] = {"H200": 132, "H100": 132, "A100": 108, "B200": 148, "L40S": 142, "RTX4090": 128}
 """Multiprocessors by GPU, from their data sheets."""
 
 REFERENCE = "H200"
-"""The GPU that plans were measured on, assumed for arrays on no device."""
+"""The GPU that thresholds were measured on, assumed for arrays on no device."""
 
 _assumed = ContextVar("multiprocessors", default=MULTIPROCESSORS[REFERENCE])
 
 
 def multiprocessors(device: int) -> int:
-    """The multiprocessors of a CUDA device, or of the GPU assumed for NO_DEVICE."""
-    return _assumed.get() if device == NO_DEVICE else _asked(device)
+    """The multiprocessors of a CUDA device, or of the GPU that a number of no device stands for."""
+    return HOST - device if device < HOST else _asked(device)
+
+
+def assumed_device() -> int:
+    """A device number for arrays that are on no device: it says how many multiprocessors plans count with.
+
+    Plans are remembered by the layouts of arrays, so what they depend on is to be part of these.
+    """
+    return HOST - _assumed.get()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The kernels of the selective scans: frozen dataclasses whose fields are the template parameters."""
+"""The kernels of the selective scans: frozen dataclasses, their fields the template parameters in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, vectors
 
@@ -51,7 +51,7 @@ def max_tile_states() -> int:
 
 
 class TileShape(NamedTuple):
-    """How a block whose lanes share the tokens of a tile is divided: TileShape of selective_scan/tiles.cuh."""
+    """A block's division into lanes that share the tokens of a tile: TileShape of selective_scan/tiles.cuh."""
 
     lanes: int
     """Lanes that share the tokens of one channel."""
@@ -124,7 +124,7 @@ def scan_axes(*, constants: bool = True) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class SegmentKernel(Kernel):
-    """Base of the kernels whose blocks own channels of a row or of its segments."""
+    """Base of the kernels with blocks that own channels of a row or of its segments."""
 
     @property
     def group(self) -> int:
@@ -238,3 +238,84 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
         for input_t, state_t, shape, mixed in product(FLOATS, FLOATS, cls.TILES, (False, True)):
             yield cls(input_t, state_t, *shape, mixed)
+
+
+@dataclass(frozen=True)
+class SelectiveScanBwd(Kernel):
+    """A block walks channels of one chunk of tokens; `vec` tokens an access, 0 where they may be apart."""
+
+    MOST_STATES: ClassVar[int] = 16
+    """States that a block has under way: kBlockStates of selective_scan/scan_bwd.cuh."""
+
+    input_t: DType
+    vec: int
+    many_states: bool
+    constant_b: bool
+    constant_c: bool
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor has at a time: kMinBlocks of its Traits."""
+        is_plain = not (self.many_states or self.constant_b or self.constant_c)
+        return 3 if is_plain and self.input_t.itemsize < FLOAT32.itemsize else 2
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwd]:
+        for input_t in FLOATS:
+            for vec in (1, 2):
+                yield cls(input_t, vec, False, False, False)
+            for many_states, constant_b, constant_c in product((False, True), repeat=3):
+                yield cls(input_t, 0, many_states, constant_b, constant_c)
+
+
+@dataclass(frozen=True)
+class SelectiveScanBwdStart(Kernel):
+    """A thread marks `vec` floats as not yet there."""
+
+    vec: int = 4
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwdStart]:
+        yield cls()
+
+
+@dataclass(frozen=True)
+class SelectiveScanBwdStates(Kernel):
+    """A block walks channels of one chunk of tokens, to the states behind it."""
+
+    RESIDENT: ClassVar[int] = 6
+    """Blocks that a multiprocessor has at a time."""
+
+    input_t: DType
+    constant_b: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwdStates]:
+        for input_t, constant_b in product(FLOATS, (False, True)):
+            yield cls(input_t, constant_b)
+
+
+@dataclass(frozen=True)
+class SelectiveScanBwdMatrices(Kernel):
+    """A thread owns one number of dB or dC, and loads `ahead` blocks' parts of it at a time."""
+
+    input_t: DType
+    ahead: int = 8
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwdMatrices]:
+        for input_t in FLOATS:
+            yield cls(input_t)
+
+
+@dataclass(frozen=True)
+class SelectiveScanBwdParameters(Kernel):
+    """A thread owns one number of a parameter's gradient, and loads `ahead` chunks' parts of it at a time."""
+
+    input_t: DType
+    ahead: int = 8
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwdParameters]:
+        for input_t in FLOATS:
+            yield cls(input_t)

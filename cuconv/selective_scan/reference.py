@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -95,12 +96,12 @@ def recurrence(decay: Array, added: Array, before: Array) -> Array:
 
 
 class Results(NamedTuple):
-    """What a call leaves, in float64."""
+    """The results of a call in float64, or their errors."""
 
     out: Array
     last_state: Array
     chunk_states: Array
-    """Before every chunk: (batch, chunks, dim, d_state)."""
+    """The states before every chunk, (batch, chunks, dim, d_state)."""
 
 
 def selective_scan_fn(
@@ -247,8 +248,8 @@ def _dense_errors(
     return_last_state: bool = False,
     *,
     initial_state: Array | None = None,
+    chunk_states_out: Array | None = None,
     segment_tokens: int = 0,
-    **_: Array,
 ) -> dict[str, Array]:
     """The errors of a call on rows that are cut into segments of `segment_tokens`, into any segments when that is 0."""
     scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
@@ -258,13 +259,13 @@ def _dense_errors(
         # Any segments: a border at every chunk, with sums over as many tokens as a segment of two can have.
         segment_tokens, chunks = chunk_tokens(), ceil_div(u.shape[2], chunk_tokens())
         summed_tokens = ceil_div(chunks, 2) * segment_tokens if u.shape[2] >= 2 * segment_tokens else 0
-    return dict(
-        zip(
-            ("out", "last_state_out", "chunk_states_out"),
-            _row_errors(scan, before, segment_tokens, summed_tokens),
-            strict=True,
-        )
-    )
+    found = _row_errors(scan, before, segment_tokens, summed_tokens)
+    errors = {"out": found.out}
+    if return_last_state:
+        errors["last_state_out"] = found.last_state
+    if chunk_states_out is not None:
+        errors["chunk_states_out"] = found.chunk_states
+    return errors
 
 
 def _packed_errors(
@@ -299,8 +300,20 @@ def _packed_errors(
     return errors
 
 
+def _backward_errors(function: str, **arguments: Any) -> dict[str, Array]:
+    """The errors of gradients, which are stated beside their reference."""
+    # Here and not above: that module needs this one.
+    from cuconv.selective_scan import reference_backward
+
+    return reference_backward.ERRORS[function](**arguments)
+
+
 ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
     "selective_scan_fn": _dense_errors,
     "selective_scan_varlen_fn": _packed_errors,
+    "selective_scan_bwd": partial(_backward_errors, "selective_scan_bwd"),
+    "selective_scan_varlen_bwd": partial(_backward_errors, "selective_scan_varlen_bwd"),
 }
-"""By public function: its arguments but outputs give the absolute errors of results in float32, by name."""
+"""The error bounds of public functions: called with the arguments but outputs, they return by result name the absolute
+error per element that float32 arithmetic may make; rounding to the result's dtype is not included.
+"""

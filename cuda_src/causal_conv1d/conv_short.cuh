@@ -37,7 +37,7 @@ struct ShortShared {
     alignas(16) T x[Tile::kChannels][Tile::kPitchIn];
     alignas(16) T out[Tile::kChannels][Tile::kPitchOut];
     T* to[Tile::kChannels];          // where each channel's results go in global memory
-    ShortRun runs[Tile::kTile + 1];  // and, as a begin, the end of the last one
+    ShortRun runs[Tile::kTile + 1];  // in order; behind the last one, its end as a begin
     int count;                       // number of runs
     int left_out;                    // leading tokens of the tile that are in the prefix of an earlier sequence
 };

@@ -25,7 +25,7 @@ struct GroupRole {
 };
 
 // The roles of kTokens tokens, a bit per token: `inner` ones are in a sequence, behind its prefix; `padding` is in no
-// sequence.
+// sequence, or in one without a slot.
 template <int kTokens>
 struct TokenRoles {
     static constexpr unsigned kAll = (1u << kTokens) - 1;

@@ -76,8 +76,8 @@ __device__ __forceinline__ void visit_runs(const CausalConv1dVarlenOperands& p, 
     } while (next < min(to, p.total));
 }
 
-// Calls visit(begin, end, is_sequence) for each of these runs, with all lanes of the warp; a run that is no sequence is
-// padding.
+// Calls visit(begin, end, is_sequence) for each of these runs, with all lanes of the warp. A sequence without a slot
+// counts as padding, not as a sequence.
 template <typename Visit>
 __device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
     visit_runs(p, from, to, [&](int, int begin, int end, int slot, unsigned left) {

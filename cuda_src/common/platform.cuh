@@ -88,6 +88,19 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #endif
 }
 
+// The same of 4 or 8 bytes.
+template <int kBytes>
+__device__ __forceinline__ void copy_few_async(void* shared, const void* global) {
+    static_assert(kBytes == 4 || kBytes == 8);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+#else
+    using Word = Select<kBytes == 4, unsigned, uint2>;
+    *static_cast<Word*>(shared) = *static_cast<const Word*>(global);
+#endif
+}
+
 // Waits for the copies that this thread has started; other threads see them after a barrier.
 __device__ __forceinline__ void wait_for_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -143,5 +156,29 @@ __device__ __forceinline__ float tanh_approx(float x) {
     return y;
 #else
     return tanhf(x);
+#endif
+}
+
+// One more than what the counter held, as one indivisible step; a counter begins with all bits set.
+__device__ __forceinline__ unsigned next_number(float* counter) {
+    return atomicAdd(reinterpret_cast<unsigned*>(counter), 1u) + 1u;
+}
+
+// A word that other blocks read and write at the same time: it is there as a whole, and says nothing of other memory.
+__device__ __forceinline__ unsigned load_relaxed(const float* place) {
+    unsigned bits;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(place) : "memory");
+#else
+    bits = *reinterpret_cast<const volatile unsigned*>(place);
+#endif
+    return bits;
+}
+
+__device__ __forceinline__ void store_relaxed(float* place, unsigned bits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(place), "r"(bits) : "memory");
+#else
+    *reinterpret_cast<volatile unsigned*>(place) = bits;
 #endif
 }

@@ -170,3 +170,33 @@ __device__ __forceinline__ void scan_over_lanes(float (&whole)[kCount], const fl
         begin[i] = is_first ? before[i] : lower_end;
     }
 }
+
+// The same from the last lane to the first: recurrences first = after * whole + first, of which the last lane comes
+// after `after`. A lane gets what comes after it in `then`, and its own result in `first`. `whole` is lost.
+template <int kLanes, int kCount>
+__device__ __forceinline__ void scan_back_over_lanes(float (&whole)[kCount], const float (&after)[kCount],
+                                                     float (&first)[kCount], float (&then)[kCount]) {
+    const bool is_last = lane_id() % kLanes == kLanes - 1;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        if (is_last) {
+            first[i] = fmaf(whole[i], after[i], first[i]);
+            whole[i] = 0.0f;
+        }
+    }
+#pragma unroll
+    for (int distance = 1; distance < kLanes; distance *= 2) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            const float upper_first = __shfl_down_sync(kAllLanes, first[i], distance, kLanes);
+            const float upper_whole = __shfl_down_sync(kAllLanes, whole[i], distance, kLanes);
+            first[i] = fmaf(whole[i], upper_first, first[i]);
+            whole[i] *= upper_whole;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        const float upper_first = __shfl_down_sync(kAllLanes, first[i], 1, kLanes);
+        then[i] = is_last ? after[i] : upper_first;
+    }
+}

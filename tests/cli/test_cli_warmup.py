@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from cuconv.bench import compiling, device
 from cuconv.bench.compiling import kernels_of
+from cuconv.bench.gpus import KNOWN
 from cuconv.bench.makers import MAKERS
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
@@ -156,6 +158,18 @@ def test_no_number_of_packed_sequences_needs_another_kernel() -> None:
         assert not missing, f"{sequences} sequences of 256 tokens: {missing}"
         shapes |= {(k.lanes, k.parts) for k in needed if isinstance(k, SelectiveScanVarlenTilesFwd)}
     assert len(shapes) == len(SelectiveScanVarlenTilesFwd.TILES)
+
+
+def test_kernels_are_those_of_the_gpus_of_an_architecture() -> None:
+    """The shape of a scan's tiles depends on the number of multiprocessors."""
+    options = options_for(["warmup", "--op", "selective_scan_varlen_fn", "--shape", "sequences=5x256,dim=1536"])
+    on_a100, on_h200 = (kernels_of(warmup.choose(options), KNOWN[name]) for name in ("A100", "H200"))
+    assert on_a100 != on_h200
+    assert warmup._kernels_on(80, [], on_h200, options) == on_a100
+    assert warmup._kernels_on(90, [], on_h200, options) == on_h200
+    # One that is here and unlike the known ones of its capability.
+    cut_down = replace(KNOWN["H200"], multiprocessors=KNOWN["A100"].multiprocessors)
+    assert set(warmup._kernels_on(90, [cut_down], on_h200, options)) == {*on_a100, *on_h200}
 
 
 def fake(file: str, expression: str, capability: int) -> Artifact:

@@ -1,4 +1,4 @@
-"""g++ and what it builds: the runtime, and one shared library for a few specialisations of a kernel."""
+"""Builds with g++: the runtime, and shared libraries that each have a few specialisations of a kernel."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ _RUNTIME = _HERE / "runtime"
 
 _COMMON = ("-std=c++17", "-fPIC", "-shared", "-fno-omit-frame-pointer")
 _OF_KERNELS = (
-    # Builds take longer than launches, and without optimisation half as long. A call in the source is then one in the
-    # program, which the runtime relies on, and a debugger sees everything.
+    # Builds take longer than launches, and without optimisation half as long. Every call in the source is then one in
+    # the program, too, which the runtime relies on, and a debugger sees all variables.
     "-O0",
     "-g",
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
     # Vector accesses read memory as another type than it was declared with, as device code may.
     "-fno-strict-aliasing",
-    # Kernels of other files, and other builds of this one, have functions of the same names.
+    # Other kernels, and other builds of the same kernel, have functions of the same names.
     "-fvisibility=hidden",
     "-fno-gnu-unique",
-    # The same numbers on every machine: no fused operation but those that the source asks for.
+    # Only the source decides which operations are fused, so that all machines give the same numbers.
     "-ffp-contract=off",
     *_COMMON,
 )
-# Not sanitized: it moves between stacks and writes where kernels must not.
+# The runtime is not sanitized: it moves between stacks and writes where kernels must not.
 _OF_RUNTIME = (*_COMMON, "-O1", "-g")
 
 _VARIANTS_A_BUILD = 6
-"""Reading the headers costs as much as one specialisation; more in one build leave the other core idle at the end."""
+"""Specialisations per build. Reading the headers costs as much as one; with more, a core is idle at the end."""
 
 _FOLDERS_KEPT = 3
-"""Of a kernel's builds, each from other sources: what a change of branch and back needs."""
+"""Folders kept of each kernel, one for each state of its source: enough to change to another branch and back."""
 
 
 class BuildError(RuntimeError):
-    """g++ does not take the kernel."""
+    """The kernel does not compile with g++. The text is the compiler's."""
 
 
 @functools.cache
 def missing() -> str | None:
-    """Why nothing can be built on this machine, or None."""
+    """The reason why nothing can be built on this machine, or None."""
     if not sys.platform.startswith("linux"):
         return "the emulator needs Linux"
     if shutil.which("g++") is None:
@@ -71,17 +71,17 @@ def missing() -> str | None:
 
 @functools.cache
 def fills_locals() -> bool:
-    """Whether this g++ can give variables that nobody wrote a conspicuous value."""
+    """Whether this g++ can fill uninitialised variables with a conspicuous value."""
     return int(_gxx("-dumpversion").partition(".")[0]) >= 12
 
 
 def sanitizer() -> Path:
-    """The library that must be in a process before all others."""
+    """The AddressSanitizer library, which a process must load before all others."""
     return _library("libasan.so").resolve()
 
 
 def runtime() -> Path:
-    """The library of fibers, barriers and shared memory that all kernels are run by."""
+    """The runtime library: the fibers, barriers and shared memory that all kernels run with."""
     sources = sorted(_RUNTIME.glob("*.cpp"))
     files = sorted([*_RUNTIME.iterdir(), *_INCLUDE.iterdir()])
     folder = _folder(root(), "runtime", _digest(files, _OF_RUNTIME))
@@ -92,13 +92,13 @@ def runtime() -> Path:
 
 
 def library(kernel: Kernel) -> Path:
-    """The shared library that has this specialisation's entry."""
+    """The shared library with the entry of this specialisation, built if need be."""
     unit = _Unit(kernel)
     return unit.find(kernel) or unit.build([kernel])
 
 
 def build(kernels: Iterable[Kernel]) -> None:
-    """Build what is not built yet, several specialisations in one library and several libraries at a time."""
+    """Build all kernels that are not built yet, several in one library and several libraries at a time."""
     units: dict[tuple[type[Kernel], str], list[Kernel]] = {}
     for kernel in dict.fromkeys(kernels):
         units.setdefault((type(kernel), kernel.unit), []).append(kernel)
@@ -116,12 +116,12 @@ def build(kernels: Iterable[Kernel]) -> None:
 
 
 class _Unit:
-    """A kernel's source with all that decides what g++ makes of it, and the folder of what it made."""
+    """A kernel's source and the options of its build, and the folder of the libraries built from them."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._flags = [*_OF_KERNELS]
         if fills_locals():
-            # Else a variable that nobody wrote may hold another thread's right value, left over on the stack.
+            # Otherwise an uninitialised variable may hold the right value of another thread, left over on the stack.
             self._flags.append("-ftrivial-auto-var-init=pattern")
         code = _read(source_folder(kernel))
         self._files = {name: text for name, text in code.items() if name.endswith(".cuh") or name == kernel.file}
@@ -130,7 +130,7 @@ class _Unit:
         self.folder = _folder(root(), kernel.unit, digest)
 
     def find(self, kernel: Kernel) -> Path | None:
-        """The library that has a specialisation's entry, if it is built."""
+        """The library with a specialisation's entry, None if it is not built yet."""
         try:
             library = self.folder / (self.folder / translation.entry(kernel)).read_text(encoding="utf-8")
         except OSError:
@@ -138,7 +138,7 @@ class _Unit:
         return library if library.is_file() else None
 
     def build(self, kernels: Sequence[Kernel]) -> Path:
-        """One library, and for every specialisation a file that names it."""
+        """Build one library, and write a file for every specialisation that names the library."""
         for name, text in self._files.items():
             _write(self.folder / name, translation.translate(name, text))
         program = translation.program(kernels)
@@ -152,7 +152,7 @@ class _Unit:
 
 
 def source_folder(kernel: Kernel) -> Path:
-    """Where the kernel's .cu is: the package's device code, but for a kernel that says otherwise."""
+    """The folder of the kernel's source: its own `source_folder`, else the package's device code."""
     folder: Path = getattr(kernel, "source_folder", None) or source.folder()
     return folder
 
@@ -164,7 +164,7 @@ def _read(folder: Path) -> dict[str, str]:
 
 @functools.cache
 def _library(name: str) -> Path:
-    # A library that is not found comes back as the bare name.
+    # For a library that it does not find, g++ prints the bare name.
     return Path(_gxx("-print-file-name=" + name).strip())
 
 
@@ -187,7 +187,7 @@ def _digest(files: Iterable[Path], texts: Iterable[str]) -> str:
 
 
 def root() -> Path:
-    """Where all is kept: beside the kernels that NVRTC built, or where that is forbidden, until this process ends."""
+    """The folder of all builds: in the kernel cache, or a temporary one where the cache cannot be written."""
     return _writable(cache.folder() / "emulator")
 
 
@@ -203,7 +203,7 @@ def _writable(wanted: Path) -> Path:
 
 @functools.cache
 def _folder(root: Path, name: str, digest: str) -> Path:
-    """The folder of one state of a kernel's source; that of its oldest state goes when there are too many."""
+    """The folder of one state of a kernel's source. When there are too many, those of the oldest states are removed."""
     folder = root / f"{name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)

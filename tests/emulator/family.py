@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from cuconv.runtime.dtypes import DType
 from cuconv.runtime.kernel import Enqueue, Kernel
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout
-from cuconv.runtime.machine import NO_DEVICE
+from cuconv.runtime.machine import assumed_device
 from tests import emulator
 from tests.support.placement import Array, place, poisoned
 
@@ -28,14 +28,14 @@ class EmulatedArray:
 
 
 class EmulatedFamily(ByteStrideFamily):
-    """The arrays of one emulated device; every call's are remembered by address until the next call."""
+    """The arrays of one emulated device. Those of a call are remembered by address until the next call."""
 
     name = "emulated"
 
     def __init__(self) -> None:
         self._by_address: dict[int, Array] = {}
         self.seed = 0
-        """The order in which threads and blocks run."""
+        """The seed of the order in which blocks and threads run."""
 
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
         self._by_address = {}
@@ -46,12 +46,12 @@ class EmulatedFamily(ByteStrideFamily):
         return pointers, facts
 
     def _remember(self, pointer: int, array: Array) -> None:
-        # Where an empty array and another one begin at one address, a kernel has a use for the other one only.
+        # An empty array may begin where another one does. A kernel accesses only the other one.
         if array.size or pointer not in self._by_address:
             self._by_address[pointer] = array
 
     def _place(self, array: Any) -> tuple[int, int]:
-        return array.array.ctypes.data, NO_DEVICE
+        return array.array.ctypes.data, assumed_device()
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
         assert isinstance(layout.dtype, DType)
@@ -107,14 +107,3 @@ def scheduled(seed: int) -> Iterator[None]:
         yield
     finally:
         device.seed = before
-
-
-def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """The function on these arguments, its NumPy arrays, also in tuples, as if they were on a GPU."""
-    return function(**{name: _emulated(value) for name, value in arguments.items()})
-
-
-def _emulated(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_emulated, value))
-    return EmulatedArray(value) if isinstance(value, np.ndarray) else value

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 ALIGNMENT = 256
-"""Every array keeps its address modulo this, which is what device allocations are aligned to."""
+"""Bytes that device allocations are aligned to. Every array keeps its address modulo this number."""
 
 MIN_FENCE = 4096
 CLOSED = 0xFF
-"""What all other bytes hold: a NaN of every type where the fence, which knows 8 bytes at a time, has a hole."""
+"""The value of all bytes between tensors. Fences cover 8 bytes at a time, and where one has a hole a kernel reads NaN.
+"""
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """An array and its copy in the buffer, as integers: copying must not touch a NaN's bits."""
+    """An array and its copy in the buffer, viewed as integers so that copying keeps the bits of NaN."""
 
     array: np.ndarray
     original: np.ndarray
@@ -46,7 +47,7 @@ class Memory:
         starts: list[int] = []
         for region in regions:
             size = region.end - region.begin
-            # As wide as the region itself, so that one row too many lands here and not in the next tensor.
+            # As wide as the region itself, so that an access one row too far is found and does not hit the next tensor.
             offset += MIN_FENCE + size
             offset += (region.begin - offset) % ALIGNMENT
             starts.append(offset)
@@ -59,16 +60,16 @@ class Memory:
                 self._place(name, array, start - region.begin)
 
     def pointer(self, name: str) -> int | None:
-        """Where a tensor's first element is, from the buffer's beginning; None for one that is absent."""
+        """The offset of a tensor's first element in the buffer, in bytes; None for an absent tensor."""
         return self._placed[name].pointer if name in self._placed else None
 
     def open_ranges(self) -> bytes:
-        """Begin and end of all ranges that may be touched, as pairs of 64-bit integers."""
+        """Begin and end of all ranges that a kernel may access, as pairs of 64-bit integers."""
         edges = np.flatnonzero(np.diff(self._is_open, prepend=0, append=0))
         return edges.astype(np.uint64).tobytes()
 
     def take(self, written: bytes) -> str | None:
-        """Bring the buffer's elements after a launch into the arrays; or say what was changed that may not be."""
+        """Copy the buffer's elements into the arrays after a launch. Returns a wrong store that it finds, else None."""
         self.bytes[:] = np.frombuffer(written, np.uint8)
         strays = np.flatnonzero((self.bytes != CLOSED) & (self._is_open == 0))
         if strays.size:
@@ -81,7 +82,7 @@ class Memory:
         return None
 
     def describe(self, offset: int) -> str:
-        """Where a byte of the buffer is, as seen from the nearest tensor."""
+        """The place of a byte of the buffer relative to the nearest tensor, in words."""
         distances = {
             name: max(placed.begin - offset, offset - placed.end + 1, 0) for name, placed in self._placed.items()
         }
@@ -126,7 +127,7 @@ def _address(array: np.ndarray) -> int:
 
 
 def _extent(array: np.ndarray) -> tuple[int, int]:
-    """The addresses of the first byte that the array has an element in, and of the one behind the last."""
+    """The addresses of the first byte of the array's elements and of the byte behind the last one."""
     begin = end = _address(array)
     if array.size == 0:
         return begin, end

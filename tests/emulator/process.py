@@ -1,4 +1,4 @@
-"""The child process that runs launches: started when first needed, and again after each finding."""
+"""The child process that runs launches. It starts when it is first needed, and again after each finding."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Any
 from tests.emulator import compiler, worker
 
 TIME_LIMIT = 120.0
-"""Seconds that a launch may take: a thread that spins for another block never ends."""
+"""Seconds that a launch may take. Without a limit a thread that spins for another block would never end."""
 
 TIMES_TO_REPORT = (1.0, 10.0)
-"""Seconds in which a launch that is told to end, and told again, says where it is."""
+"""Seconds that a launch has to report where it is, after the first and after the second signal."""
 
 
 class Crash(Exception):
-    """The child ended during a launch; the text is what it wrote to its standard error."""
+    """The child ended during a launch. The text is what it wrote to its standard error."""
 
 
 class Process:
-    """At most one child at a time."""
+    """The child process, of which there is at most one at a time."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -36,8 +36,8 @@ class Process:
         atexit.register(self.stop)
 
     def run(self, job: dict[str, Any], time_limit: float) -> bytes:
-        """The memory after one launch."""
-        # Two runtimes in one process would take each other's variables.
+        """Run one launch and return the memory after it. Crash if the child ends."""
+        # Two runtimes in one process would use each other's variables.
         if self._child is None or self._child.poll() is not None or self._runtime != job["runtime"]:
             self.stop()
             self._runtime = job["runtime"]
@@ -58,7 +58,7 @@ class Process:
             else:
                 child.kill()
             memory: bytes = pickle.load(child.stdout)
-            # The first line is the worker's own; others are a kernel's printf.
+            # The worker writes the first line, and printf of a kernel the others.
             print(self._read_log().partition("\n")[2], end="")
             return memory
         except (EOFError, BrokenPipeError):
@@ -67,7 +67,7 @@ class Process:
                 self._read_log() or f"emulator: the child ended without a word: status {child.returncode}"
             ) from None
         except BaseException:
-            # Interrupted: what it would reply is not the next launch's.
+            # After an interruption the child's reply would be taken for that of the next launch.
             child.kill()
             self.stop()
             raise
@@ -89,7 +89,7 @@ class Process:
 
 
 def command() -> list[str]:
-    """How the child is started; with a file as one more argument it runs the launch in there."""
+    """The command that starts the child. With a file as one more argument it runs the launch in that file."""
     return [sys.executable, "-I", "-S", worker.__file__]
 
 

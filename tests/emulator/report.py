@@ -1,4 +1,4 @@
-"""What sanitizers and the runtime wrote when a launch ended, brought down to what a kernel's author needs."""
+"""Reports of the sanitizers and the runtime, reduced to what the author of a kernel needs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _DEVICE_CODE = re.compile(r"(?:^|.*/)((?:common/)?\w+\.cuh?:\d+)$")
 _ADDRESS = re.compile(r"\baddress (0x[0-9a-f]+)")
 
 REACH = 64 << 30
-"""So many bytes before and behind the tensors nothing else has an address."""
+"""Bytes before and behind the tensors in which nothing else is mapped."""
 
 
 def summary(log: str, memory: Memory) -> str:
-    """The finding: what and near which tensor, the stack frames in device code, block and thread."""
+    """A finding in lines: the error, the nearest tensor, the stack frames in device code, the block and the thread."""
     base = 0
     shown: list[str] = []
     is_in_first_stack = True
@@ -36,10 +36,10 @@ def summary(log: str, memory: Memory) -> str:
         elif match := _FRAME.match(line):
             if is_in_first_stack and (place := _DEVICE_CODE.match(match["place"])):
                 shown.append(f"    {place[1]} in {_function(match['function'])}")
-        elif _OWN.match(line) or "<==" in line:  # the latter says which local variable
+        elif _OWN.match(line) or "<==" in line:  # "located in stack" names the local variable
             shown.append(line.rstrip())
         elif not line.strip() and shown:
-            # What follows tells where memory came from, which here is the emulator.
+            # The lines that follow say where the memory was allocated, which is always in the emulator.
             is_in_first_stack = False
     return "\n".join(shown) or log
 
@@ -51,7 +51,7 @@ def _place(offset: int, memory: Memory) -> str:
 
 
 def _function(signature: str) -> str:
-    """The bare name out of e.g. "void f_kernel<4, float>(FParams)"."""
+    """The bare name of a function, such as f_kernel for "void f_kernel<4, float>(FParams)"."""
     depth, kept = 0, ""
     for character in signature.partition("(")[0]:
         depth += {"<": 1, ">": -1}.get(character, 0)

@@ -1,4 +1,4 @@
-"""How the emulator builds kernels: what g++ is given, and what is kept."""
+"""Builds of the emulator: the text that g++ is given, and the libraries that are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_gxx = pytest.mark.skipif(emulator.available() is not None, reason=str(emul
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty but for the runtime, which takes longer to build than a kernel."""
+    """A cache folder that has only the runtime, which takes longer to build than a kernel."""
     runtime = compiler.runtime().parent
     shutil.copytree(runtime, tmp_path / "cache" / "emulator" / runtime.name)
     monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
@@ -31,7 +31,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What g++ is asked to build from now on."""
+    """The files that g++ is asked to build from now on."""
     targets: list[Path] = []
     build = compiler._compile
 
@@ -88,7 +88,7 @@ def test_device_code_that_is_wrong_is_shown_by_its_own_name_and_line(tmp_path: P
 
 
 def in_folder(folder: Path, threads: int = 64) -> Broken:
-    """A kernel whose source is elsewhere."""
+    """A kernel with its source in another folder."""
     named = {"unit": "null_pointer", "source_folder": folder, "params": broken.NullPointer.params}
     kernel: Broken = type("Elsewhere", (broken.NullPointer,), named)(threads)
     return kernel
@@ -167,7 +167,7 @@ def test_the_last_launch_is_kept_for_a_debugger() -> None:
 def test_another_build_of_the_runtime_gets_a_process_of_its_own(
     empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one process they would take each other's variables, and run each other's kernels."""
+    """In one process two runtimes would use each other's variables and run each other's kernels."""
     other = shutil.copytree(empty_cache, tmp_path / "other")
     for folder in (empty_cache, other, empty_cache):
         monkeypatch.setenv("CUCONV_CACHE_DIR", str(folder))
@@ -189,7 +189,7 @@ def test_what_a_kernel_prints_is_shown(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.fixture
 def fresh_answers() -> Iterator[None]:
-    """What the machine has is asked again, now and after the test."""
+    """Forget what is known of the machine, now and after the test, so that it is asked again."""
     cached = (compiler.missing, compiler._library)
     for function in cached:
         function.cache_clear()

@@ -1,4 +1,4 @@
-"""What the emulator's build asserts: that the argument struct in C++ is the record that the host packs."""
+"""Assertions of the emulator's build that the argument struct in C++ is the record that the host packs."""
 
 from __future__ import annotations
 

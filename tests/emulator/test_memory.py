@@ -1,4 +1,4 @@
-"""What the emulator finds of accesses beside what a kernel was given."""
+"""Accesses outside the tensors of a launch, which the emulator must find."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def prebuilt() -> None:
 @pytest.mark.parametrize("first", [0, 1, 3])
 @pytest.mark.parametrize("is_sliced", [False, True], ids=["alone", "sliced"])
 def test_one_element_past_a_row_is_found(count: int, first: int, is_sliced: bool) -> None:
-    """At any alignment, and also where a wider tensor has an element."""
+    """The store is found at any alignment, and also where a wider tensor has an element."""
     kernel = broken.PastTheRow(64)
     x = row(first + count + (4 if is_sliced else 0))[first : first + count]
     lines = finding(kernel, x, row(64), length=count)
@@ -56,7 +56,7 @@ def test_a_store_to_a_gap_is_found() -> None:
 
 
 def test_a_store_to_a_gap_that_the_sanitizer_cannot_see_is_found() -> None:
-    """It knows memory by 8 bytes, of which it can shut the last ones only."""
+    """AddressSanitizer knows memory by 8 bytes, of which it can only close the last ones."""
     out = row(66)
     out = out[1 + out.ctypes.data // 4 % 2 :][:63:2]
     assert out.ctypes.data % 8 == 4
@@ -71,7 +71,7 @@ def test_a_store_to_a_read_only_tensor_is_found() -> None:
 
 
 def test_tensors_that_share_elements_share_them() -> None:
-    """An operation in place, and one on two interleaved halves of a tensor, which do not share any."""
+    """Tensors of an operation in place share elements; two interleaved halves of one tensor share none."""
     x = row(65)
     run(broken.NullPointer(64), x[1:], x[:64])
     assert (np.diff(x) >= 0).all() and x[63] == 64 and (x[:64] != row(65)[1:]).any()
@@ -132,7 +132,7 @@ def test_one_element_past_a_local_array_is_found() -> None:
 
 
 def test_one_element_past_a_local_array_is_found_by_a_pointer() -> None:
-    """Also after threads have switched: each one's stack keeps its guards."""
+    """The guards on a thread's stack are kept when threads switch."""
     kernel = broken.PastLocal(64)
     lines = finding(kernel, row(64), row(64), length=4, step=5)
     assert lines[0].startswith("AddressSanitizer: stack-buffer-overflow")

@@ -1,4 +1,4 @@
-"""What threads can do does under emulation what it does on a GPU: both give the numbers that NumPy gives."""
+"""Operations of threads give the same numbers under emulation and on a GPU: those that NumPy gives."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prebuilt() -> None:
     ]
 )
 def run(request: pytest.FixtureRequest) -> Run:
-    """Launches a kernel here or there: (kernel, config, tensors, numbers by name)."""
+    """A function that launches a kernel on the emulator or a GPU: (kernel, config, tensors, numbers by name)."""
     if request.param == "gpu":
         return run_on_gpu
     if (reason := emulator.available()) is not None:
@@ -153,7 +153,7 @@ def test_atomics(run: Run) -> None:
 
 
 def interesting_floats(dtype: DType) -> Array:
-    """Every value of a 16-bit dtype, every midpoint of two, their neighbours, and others; both signs, infinite, NaN."""
+    """All values of a 16-bit dtype, midpoints between neighbours, and float32 numbers next to both, of both signs."""
     patterns = np.arange(2**15, dtype=np.uint16)
     with np.errstate(all="ignore"):
         values = patterns.view(dtype.numpy).astype(np.float32)
@@ -181,7 +181,7 @@ def test_conversions_are_exact(run: Run, dtype: DType) -> None:
     assert np.array_equal(widened, patterns.view(dtype.numpy).astype(np.float32), equal_nan=True)
     with np.errstate(all="ignore"):
         expected = floats.astype(dtype.numpy).view(np.uint16)
-    expected[np.isnan(floats)] = 0x7FFF  # the only NaN that a GPU makes
+    expected[np.isnan(floats)] = 0x7FFF  # a GPU makes no other NaN
     assert np.array_equal(narrowed, expected)
     assert np.array_equal(paired, np.stack([expected, expected[::-1]], axis=1))
 

@@ -1,4 +1,4 @@
-"""What the emulator finds of threads that should have waited for each other, or that wait in vain."""
+"""Threads that should have waited for each other, or that wait in vain: the emulator must find both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_there_is_a_kernel_for_every_broken_file() -> None:
 
 
 def test_a_missing_barrier_gives_wrong_numbers() -> None:
-    """In one of two opposite orders each thread is too early."""
+    """Each thread is too early in one of two opposite orders."""
     first, second = (run(broken.BarrierMissing(64), row(64), row(64), seed=seed) for seed in OPPOSITE_SEEDS)
     assert (np.isnan(first) != np.isnan(second)).all()
 
@@ -69,7 +69,7 @@ def test_a_seed_decides_the_order() -> None:
 
 
 def test_shared_memory_that_nobody_wrote_is_nan() -> None:
-    """Also where another block or launch has left something there."""
+    """Shared memory holds NaN also where an earlier block or launch has written."""
     for seed in OPPOSITE_SEEDS:
         out = run(broken.SharedUnwritten(64), row(64), row(128), blocks=2, seed=seed).reshape(2, 64)
         assert np.array_equal(out[:, :63], np.broadcast_to(row(64)[1:], (2, 63)))

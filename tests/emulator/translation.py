@@ -1,4 +1,4 @@
-"""What g++ is given for a kernel: its source, an entry for every specialisation, and the layout of its arguments."""
+"""The program that g++ compiles for a kernel: its source, an entry for every specialisation, its arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cuconv.runtime.kernel import Kernel, Params
 
-# Comments come first, so that what they say of shared memory is passed over.
+# Comments are the first alternative, so that declarations in them are passed over.
 _SHARED = re.compile(r"//[^\n]*|/\*.*?\*/|\b(?:(extern|static)\s+)?__shared__\s+([^;]+);", re.DOTALL)
 _ALIGNED = re.compile(r"\b(?:__align__|alignas)\s*(\((?:[^()]|\([^()]*\))*\))")
 _DECLARATOR = re.compile(r"(?P<type>.*[\s>])(?P<name>\w+)\s*(?P<extents>(?:\[[^\]]*\]\s*)*)", re.DOTALL)
@@ -18,15 +18,15 @@ _INDEXED = re.compile(r"(\w+)\[(\d+)\]")
 
 
 def translate(name: str, text: str) -> str:
-    """A source file as g++ takes it: unchanged but for declarations of shared memory, which C++ has no word for.
+    """A source file for g++: unchanged but for declarations of shared memory, for which C++ has no syntax.
 
-    g++ is told the file's own name and line numbers. They are relative names, the same on every machine.
+    A #line directive tells g++ the file's relative name, which is the same on every machine.
     """
     return f'#line 1 "{name}"\n' + _SHARED.sub(lambda match: _shared_variable(name, match), text)
 
 
 def entry(kernel: Kernel) -> str:
-    """The C name of the function that calls this specialisation with arguments of this layout."""
+    """The C name of the function that calls this specialisation. The layout of arguments is part of it."""
     identity = f"{kernel.expression} {kernel.params.dtype.descr}"
     return f"{kernel.unit}_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
@@ -67,7 +67,7 @@ _KINDS = {"pointer": "a pointer", "pointer_array": "an array of pointers"}
 
 
 class _Member(NamedTuple):
-    """A member of the argument struct; its kind is empty for numbers."""
+    """A member of the argument struct. Its kind is "pointer", "pointer_array" or, for numbers, empty."""
 
     name: str
     offset: int
@@ -76,7 +76,7 @@ class _Member(NamedTuple):
 
 
 def _members(params: Params) -> Iterator[_Member]:
-    """What the record's fields are in C++: the pointers `x[0]`, `x[1]`, … are one array there."""
+    """The members in C++ of the record's fields: the pointers `x[0]`, `x[1]`, ... are one array there."""
     fields = {name: (dtype.itemsize, offset) for name, (dtype, offset, *_) in (params.dtype.fields or {}).items()}
     for name, (size, offset) in fields.items():
         indexed = _INDEXED.fullmatch(name)
@@ -97,7 +97,7 @@ def _shared_variable(file: str, match: re.Match[str]) -> str:
         line = match.string.count("\n", 0, match.start()) + 1
         raise ValueError(f"{file}:{line}: the emulator takes one shared variable a declaration: {match[0]}")
     element, name, extents = (declarator[part].strip() for part in ("type", "name", "extents"))
-    # Whatever is reported of a later line must keep its number.
+    # Later lines must keep their numbers, for reports name them.
     newlines = "\n" * match[0].count("\n")
     if storage == "extern":
         return f"auto* const {name} = static_cast<{element}*>(emulator::dynamic_shared());{newlines}"

@@ -1,7 +1,8 @@
-"""The process in which emulated kernels run: a child, because a finding ends it. A script of its own.
+"""The child process in which emulated kernels run, a script. It is a child because a finding ends it.
 
-Its first life only changes what must be settled before a process begins, and becomes the second, which has
-AddressSanitizer loaded before anything else. That one runs the launch in a file, or those that come by standard input.
+The script runs twice: the first time it only sets up the environment and executes itself again, so that
+AddressSanitizer is loaded before everything else. Then it runs the launch in a file, or those that come by standard
+input.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NO_RANDOM_ADDRESSES = 0x0040000
 _PR_SET_PDEATHSIG = 1
 
 _OPTIONS = {
-    # Python frees little of what it has. Two builds of a kernel have variables of the same name.
+    # Python does not free all its memory at its end. Two builds of a kernel have variables of the same name.
     "ASAN_OPTIONS": ":".join(
         [
             "detect_leaks=0",
@@ -36,8 +37,8 @@ _OPTIONS = {
 
 
 def become_sanitized(library: str) -> NoReturn:
-    # Where the system scatters addresses widely, GCC 12's AddressSanitizer finds its own taken now and then. And a
-    # failing launch is the same each time. Where a container forbids it, addresses stay random.
+    # Without random addresses a failing launch is the same each time, and the addresses that GCC 12's AddressSanitizer
+    # needs are never taken. Where a container forbids this setting, addresses stay random.
     ctypes.CDLL(None).personality(_NO_RANDOM_ADDRESSES)
     preloaded = ":".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
     environment = {**os.environ, **_OPTIONS, "LD_PRELOAD": preloaded}
@@ -47,7 +48,7 @@ def become_sanitized(library: str) -> NoReturn:
 
 @functools.cache
 def load_runtime(path: str) -> ctypes.CDLL:
-    """The runtime, which every kernel's library takes its functions from."""
+    """The runtime library, which has the functions that kernels call."""
     runtime = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     runtime.emulator_begin_memory.restype = ctypes.c_void_p
     runtime.emulator_handle_signals()
@@ -61,7 +62,7 @@ def load_kernels(path: str) -> ctypes.CDLL:
 
 
 def launch(job: dict[str, Any]) -> bytes:
-    """Run one launch; the memory after it."""
+    """Run one launch and return the memory after it."""
     runtime = load_runtime(job["runtime"])
     entry = getattr(load_kernels(job["library"]), job["entry"])
     memory = job["memory"]
@@ -88,7 +89,7 @@ def launch(job: dict[str, Any]) -> bytes:
 
 
 def serve() -> None:
-    """Run what comes by standard input until that ends. What kernels print goes to standard error."""
+    """Run launches that come by standard input until it ends. Output of kernels goes to standard error."""
     with os.fdopen(os.dup(1), "wb") as replies:
         os.dup2(2, 1)
         while True:

@@ -10,7 +10,8 @@ import pytest
 import cuconv
 from tests import cases
 from tests.support.fixed_calls import CALLS, Fixed, assert_on_the_callers_cupy_stream
-from tests.support.gpu import CYCLES, LIBRARIES, Foreign, byte_strides, to_numpy
+from tests.support.foreign import Foreign
+from tests.support.gpu import CYCLES, LIBRARIES, byte_strides, to_numpy
 
 pytestmark = pytest.mark.gpu
 
@@ -122,6 +123,8 @@ def test_results_are_new_arrays_of_the_callers_kind(library: str, module: Module
 @pytest.mark.parametrize(
     ("call", "strides"),
     [
+        ("rows", [(24 * 65, 65, 1), (24 * 3, 3, 1)]),
+        ("columns", [(24 * 65, 1, 24), (24 * 3, 1, 24)]),
         ("channels", [(1, 24)]),
         ("tokens", [(65, 1)]),
         ("split", [(1, 16), (1, 5), (1, 3)]),
@@ -149,6 +152,7 @@ def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[in
 @pytest.mark.parametrize(
     ("call", "name"),
     [
+        *[("rows", name) for name in ("x", "weight", "bias", "initial_states")],
         *[("channels", name) for name in ("x", "weight", "bias", "conv_states")],
         *[("ring", name) for name in ("x", "weight", "bias", "conv_state", "intermediate_conv_window")],
         *[("scan", name) for name in ("u", "A", "B", "D", "initial_state")],
@@ -174,7 +178,7 @@ def test_a_tensor_that_requires_grad_is_refused(call: str, name: str) -> None:
 
 def test_dlpack_arrays_are_taken_and_their_pool_is_updated() -> None:
     cupy = pytest.importorskip("cupy")
-    calls = ("channels", "split", "normalised", "step", "ring", "step_split", "step_qkv", "scan", "scan_packed")
+    calls = ("rows", "channels", "split", "normalised", "step", "ring", "step_split", "step_qkv", "scan", "scan_packed")
     for call in (*calls, "ssm", "ssm_tokens", "ssm_accepted", "ssm_rounded", "ssm_packed"):
         module, similar = CALLS[call]
         fixed = Fixed("cupy", module, similar[0])

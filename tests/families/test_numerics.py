@@ -6,14 +6,17 @@ as they are.
 
 from __future__ import annotations
 
+import math
+import re
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cuconv
 from tests import cases
-from tests.support.compare import check_results
+from tests.support.compare import Between, check_results, check_values
 from tests.support.gpu import CupyArrays, TorchTensors
 from tests.support.placement import Placed
 
@@ -50,6 +53,22 @@ def test_numpy(module: ModuleType, case: Any) -> None:
     after = {name: placed.copy() for name, placed in before.items()}
     call(module, case, {name: placed.array for name, placed in after.items()})
     check_results(module, case, before, {name: placed.buffer for name, placed in after.items()})
+
+
+@pytest.mark.parametrize("module", cases.modules(), ids=cases.function_name)
+def test_a_wrong_element_is_found(module: ModuleType) -> None:
+    case = next(each for each in module.UNIT if all(math.prod(lies.shape) for lies in module.placements(each).values()))
+    inputs, lies = module.inputs(case), module.placements(case)
+    wanted = {
+        name: each.low if isinstance(each, Between) else each for name, each in module.oracle(case, inputs).items()
+    }
+    right = {name: each.astype(lies[name].dtype.numpy) for name, each in wanted.items()}
+    check_values(module, case, inputs, right)
+    for name, values in right.items():
+        wrong = values.copy()
+        wrong.flat[np.nanargmax(np.abs(values.astype(np.float64)))] *= 1.02
+        with pytest.raises(AssertionError, match=re.escape(f"{name}: 1 of {values.size} elements are wrong")):
+            check_values(module, case, inputs, {**right, name: wrong})
 
 
 @pytest.mark.gpu

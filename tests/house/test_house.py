@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +145,8 @@ def test_a_public_function_has_all_that_it_needs(function: str) -> None:
     assert function in MAKERS, f"{workloads} has no maker {function}(), which describes a sample call by its sizes"
     assert MODULES[function].__name__ == f"cuconv.{family}.workloads"
     assert SMALL[function], f"{workloads}: SMALL has no rows of {function}, which checks run"
+    stated = importlib.import_module(f"cuconv.{family}.reference").ERRORS
+    assert function in stated, f"cuconv/{family}/reference.py: ERRORS does not state the error of {function}"
 
 
 def test_the_tests_are_not_imported_by_the_package() -> None:

@@ -96,7 +96,7 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
     return found
 
 
-SPILLS = dict.fromkeys(("SelectiveScanTilesFwd", "SelectiveScanTilesChunk", "SelectiveScanVarlenTilesFwd"), 512)
+SPILLS = dict.fromkeys(("SelectiveScanTilesFwd", "SelectiveScanVarlenTilesFwd"), 512)
 """Bytes per thread that kernels may keep in local memory, none where not named. These access it once a tile and not in
 their loops over states: on an H200 a block fewer on a multiprocessor costs them more (0.47 ms instead of 0.34 for 8192
 channels of 4096 tokens).

@@ -98,6 +98,18 @@ def test_what_the_host_cannot_read_is_an_error_that_says_so(unit: str, wanted: s
     assert str(caught.value) == wanted
 
 
+def test_lengths_and_limits_are_constants_of_the_device_code() -> None:
+    unit = "inline constexpr int kMany = 3;\nstruct ToyParams {\n    void* out[kMany];\n    int ends[2 * kMany];\n};"
+    assert structs.argument_struct(toy(unit), "toy/toy.cu", "ToyParams") == (
+        Field("out", "", 3),
+        Field("ends", "i4", 6),
+    )
+    assert structs.constant(toy(unit), "toy/toy.cu", "kMany") == 3
+    with pytest.raises(DeclarationError) as caught:
+        structs.constant(toy(unit), "toy/toy.cu", "kFew")
+    assert str(caught.value) == "toy/toy.cu declares no literal constant kFew"
+
+
 def test_a_struct_of_another_unit_is_not_found() -> None:
     other = toy(**{"toy/other.cu": "struct OtherParams {\n    int a;\n};"})
     with pytest.raises(DeclarationError, match="declares 0 structs OtherParams"):

@@ -18,6 +18,7 @@ from cuconv.runtime.dtypes import BYTE, FLOAT32, INT32, DType
 from cuconv.runtime.kernel import Params
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout, dense
+from tests.support.foreign import StandardForeign
 
 CONFIG = LaunchConfig((1, 1, 1), (32, 1, 1))
 SHAPE = (2, 3)
@@ -367,26 +368,14 @@ def test_numpy_arrays_are_computed_by_the_reference() -> None:
     assert returned is given and (given == 5).all() and not toy.planned
 
 
-class Foreign:
-    """An array of a library that cuconv has never heard of, which takes arrays back as the array API says."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
-
-    @staticmethod
-    def __array_namespace__() -> Any:
-        return SimpleNamespace(from_dlpack=Foreign)
-
-
 def test_dlpack_arrays_are_the_same_memory_and_results_go_back_to_their_library() -> None:
     toy, operation = numpy_toy()
     x, given = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
-    (out,) = operation((Foreign(x), None, None), ("option",))
-    assert type(out) is Foreign and (out.array == 5).all()
+    (out,) = operation((StandardForeign(x), None, None), ("option",))
+    assert type(out) is StandardForeign and (out.array == 5).all()
     ((operands, named),) = toy.computed
     assert operands == ("option",) and np.shares_memory(named["x"], x) and named["z"] is None
-    target = Foreign(given)
-    assert operation((Foreign(x), None, target))[0] is target and (given == 5).all()
+    target = StandardForeign(given)
+    assert operation((StandardForeign(x), None, target))[0] is target and (given == 5).all()
     with pytest.raises(ValueError, match="overlaps x"):
-        operation((Foreign(x), None, Foreign(x)))
+        operation((StandardForeign(x), None, StandardForeign(x)))

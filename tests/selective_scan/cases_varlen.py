@@ -80,7 +80,7 @@ def without_pool(case: Case) -> Case:
 
 
 def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies, in the order of the arguments."""
+    """The placement of every array of the call, in the order of the arguments."""
     b, shape, others = batch(case.batch), (case.dim, batch(case.batch).total), PARAMETERS[case.others]
     grouped = () if case.groups is None else (case.groups,)
     placed = case.parameters() | dict.fromkeys(("u", "delta", "z"), place(case.input_t, shape, **PACKED[case.layout]))
@@ -167,7 +167,7 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far the results may be from the oracle; those of padding are exactly zero."""
+    """The tolerance of the results, relative and absolute; those of padding are exactly zero."""
     relative, subnormal = stored(case.dtype)
     errors = reference.ERRORS[FUNCTION](**arguments(case, arrays))["out"]
     return {"out": (relative, np.where(errors > 0, errors + subnormal, 0.0))}
@@ -218,6 +218,8 @@ UNIT = (
     without_pool(Case(40, "3+2+9x1+10", 6, dtype="float32", without="z")),
     Case(70, "6x1+9+off2", **CHANNELS, state_dtype="float16", without="delta_bias", **ODD),
     Case(128, "2+9x1+13", 16, 2, "float32", params="", pool="slots_innermost", index="mixed"),
+    # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
+    Case(5, "300+3x1+289", 8, 1, "float32"),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
     Case(35, "340+16+20", 16, 1, state_dtype="bfloat16"),

@@ -49,10 +49,14 @@ def of_updates(*fixed: Any, **options: Any) -> Similar:
 
 ODD: Any = {"slots": "odd", "index": "int64"}
 WINDOWS: Any = {"window": "channels", "rows": True}
-ROWS: Any = {"dtype": "float32", "without": "chunk_states_out"}
+SCAN: Any = {"dtype": "float32", "without": "chunk_states_out"}
 LOUD: Any = [{"loud": loud} for loud in (1.0, 2.0, 4.0, 8.0)]
 PACKED_STEPS: Any = [{"batch": batch} for batch in ("3+1+0+2+off2", "1+4+2+0+off1", "0+0+0+0+off8", "8+0+0+0")]
+SCALES: Any = [{"scale": scale} for scale in (1.0, 2.0, 4.0)]
+DENSE: Any = {"seq_idx": True, "initial": True, "final": True}
 CALLS: dict[str, Similar] = {
+    "rows": varied("causal_conv1d_fn", 2, 24, 65, 4, "float32", changes=SCALES, **DENSE),
+    "columns": varied("causal_conv1d_fn", 2, 24, 65, 4, "float32", layout="channel_last", changes=SCALES, **DENSE),
     "channels": of_batches("causal_conv1d_varlen_fn", 24, 4, "float32", **ODD),
     "tokens": of_batches("causal_conv1d_varlen_fn", 24, 4, "float32", layout="tokens", initial="all"),
     "split": of_batches("causal_conv1d_split", (16, 5, 3), 4, "float32", **ODD),
@@ -64,12 +68,12 @@ CALLS: dict[str, Similar] = {
     "accepted": of_steps("causal_conv1d_update", 24, 5, 3, 4, "float32", mode="accepted", index="mixed"),
     "step_split": of_steps("causal_conv1d_update_split", (16, 5, 3), 5, None, 4, "float32", mode="circular"),
     "step_qkv": of_steps("causal_conv1d_update_qkv_split", (1, 1, 2, 8, 8, 4), 5, 3, 4, "float32"),
-    "scan": varied("selective_scan_fn", 2, 24, 65, changes=LOUD, **ROWS),
+    "scan": varied("selective_scan_fn", 2, 24, 65, changes=LOUD, **SCAN),
     "scan_packed": of_batches("selective_scan_varlen_fn", 24, 16, None, "float32", **ODD),
     "ssm": of_updates(7, 0, 24, 16, index="int64"),
-    "ssm_tokens": of_updates(7, 4, 6, 16, 2, tokens=3, tied="all", targets="one", steps="row"),
+    "ssm_tokens": of_updates(7, 4, 6, 16, 2, tokens=3, per_head="all", targets="one", steps="row"),
     "ssm_accepted": of_updates(7, 4, 6, 16, 2, tokens=2, accepted=True, columns=3, index="mixed"),
-    "ssm_rounded": of_updates(7, 4, 6, 16, 2, tied="all", state_dtype="float16", seed="array"),
+    "ssm_rounded": of_updates(7, 4, 6, 16, 2, per_head="all", state_dtype="float16", seed="array"),
     "ssm_packed": varied(
         *("selective_state_update", "1", 4, 6, 16, 2), changes=PACKED_STEPS, dtype="float32", targets="each", columns=3
     ),

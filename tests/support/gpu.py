@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -81,15 +80,6 @@ class TorchTensors:
         dtype = np.dtype(ml_dtypes.bfloat16) if buffer.dtype is torch.bfloat16 else None
         array: Array = buffer.view(torch.uint8).cpu().numpy()
         return array.view(dtype or np.dtype(str(buffer.dtype).removeprefix("torch.")))
-
-
-class Foreign:
-    """An array of a library that cuconv has never heard of."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-        self.__dlpack__: Callable[..., Any] = array.__dlpack__
-        self.__dlpack_device__: Callable[[], Any] = array.__dlpack_device__
 
 
 def to_numpy(array: Any) -> Array:

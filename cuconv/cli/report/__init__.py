@@ -1,4 +1,4 @@
-"""Results of `bench` as tables, printed or put into a text, and as pictures."""
+"""`cuconv report`: results of `bench` as tables, printed or put into a text, and as pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cuconv.cli.report.measured import Measured
 from cuconv.runtime.errors import message
 
 RESULTS = Path(__file__).resolve().parents[3] / "tests" / "benchmarks" / "results"
-"""In a source tree; an installed package has none."""
+"""The folder of results in a source tree; an installed package has none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """WRONG when a text that is to be checked disagrees."""
+    """Print, write or draw the results. Returns WRONG when a text that is to be checked disagrees with them."""
     if options.check and options.readme is None:
         raise ValueError(message("--readme", "nothing", "the text to check"))
     measured = Measured(latest(result_files(options.results)))
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def result_files(folder: Path | None) -> list[Path]:
-    """The files of results in a folder, or in the source tree's; CannotRun without any."""
+    """The files of results in a folder, by default the source tree's. CannotRun if there are none."""
     if folder is None and not RESULTS.is_dir():
         raise CannotRun("no results are here: name a folder of .jsonl files with --results")
     files = sorted((folder or RESULTS).glob("*.jsonl"))
@@ -74,7 +74,7 @@ def _pictures(folder: Path, measured: Measured, console: Console) -> list[str]:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        raise CannotRun("pictures need matplotlib: pip install 'cuconv[plot]'") from None
+        raise CannotRun("pictures need matplotlib: pip install matplotlib") from None
     for name in drawn:
         console.line(f"{name}: drawn")
     return drawn

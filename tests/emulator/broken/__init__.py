@@ -1,4 +1,4 @@
-"""Small kernels that each do one thing that no kernel may."""
+"""Small kernels that each do one thing that a kernel must not do."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ KERNELS = {cls(32 if cls is SyncwarpMissing else 64) for cls in Broken.__subclas
 
 
 def row(count: int) -> Array:
-    """The numbers from 0 on."""
+    """The numbers 0, 1, ... as float32."""
     return np.arange(count, dtype=np.float32)
 
 
@@ -125,7 +125,7 @@ def run(
     shared_mem: int = 0,
     **how: Any,
 ) -> Array:
-    """What a launch leaves in `out`."""
+    """Launch a kernel and return `out`, which it may have written."""
     config = LaunchConfig((blocks, 1, 1), (kernel.block, 1, 1), shared_mem)
     numbers = kernel.params.pack_numbers(length=length, step=step)
     emulator.run(kernel, config, numbers, {"x": x, "out": out}, **how)
@@ -133,7 +133,7 @@ def run(
 
 
 def finding(*arguments: Any, **how: Any) -> list[str]:
-    """The lines of the error that a launch must end in, without the first, which names the kernel."""
+    """Launch a kernel that must fail. Returns the lines of the error without the first, which names the kernel."""
     with pytest.raises(emulator.EmulationError) as caught:
         run(*arguments, **how)
     kernel, *lines = str(caught.value).splitlines()
@@ -142,7 +142,7 @@ def finding(*arguments: Any, **how: Any) -> list[str]:
 
 
 def frame(kernel: Broken, code: str, function: str = "") -> str:
-    """The line of a finding that names the line of the kernel's file that has this code."""
+    """The stack frame that a finding shows for the one line of the kernel's file with this code."""
     lines = (kernel.source_folder / f"{kernel.unit}.cu").read_text().splitlines()
     (number,) = (number for number, line in enumerate(lines, start=1) if code in line)
     return f"    {kernel.unit}.cu:{number} in {function or kernel.unit + '_kernel'}"

@@ -1,4 +1,4 @@
-// Reverses a row through shared memory without waiting until it is all there.
+// Reverses a row through shared memory without a barrier between the writes and the reads.
 #include "common/params.cuh"
 
 template <int kThreads>

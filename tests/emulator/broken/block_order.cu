@@ -1,4 +1,4 @@
-// Each block takes over what the block before it left: a GPU runs them in any order.
+// Each block reads what the block before it has written, although a GPU runs blocks in any order.
 #include "common/params.cuh"
 
 template <int kThreads>

@@ -1,4 +1,4 @@
-// Each half of the block waits at a barrier of its own; that both are counted as one is the hardware's kindness.
+// Each half of the block waits at a barrier of its own. The hardware counts both as one, but need not.
 #include "common/params.cuh"
 
 template <int kThreads>

@@ -1,4 +1,4 @@
-// Waits for a value that nobody writes.
+// Waits for a value that no thread writes.
 #include "common/params.cuh"
 
 template <int kThreads, bool kIsAtomic>

@@ -1,4 +1,4 @@
-// Reads vectors of four from wherever the row begins.
+// Reads vectors of four from the beginning of the row, whatever its alignment.
 #include "common/params.cuh"
 
 template <int kThreads>

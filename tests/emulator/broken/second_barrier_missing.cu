@@ -1,4 +1,5 @@
-// Shifts a row twice through shared memory: who is early in the second round overwrites what others still read.
+// Shifts a row twice through shared memory. A thread that is early in the second round overwrites what others still
+// read.
 #include "common/params.cuh"
 
 template <int kThreads>

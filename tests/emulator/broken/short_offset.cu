@@ -1,4 +1,4 @@
-// Computes an offset across a tensor in 32 bits.
+// Computes an offset in 32 bits that needs more.
 #include "common/params.cuh"
 
 template <int kThreads>

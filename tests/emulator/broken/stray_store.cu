@@ -1,4 +1,4 @@
-// Writes every element, where it may write only each second one.
+// Writes every element, although only every second one belongs to the tensor.
 #include "common/params.cuh"
 
 template <int kThreads>

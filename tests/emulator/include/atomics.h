@@ -1,4 +1,5 @@
-// Atomics. Threads switch only inside a call, so a plain update is one; each lets others go first, as a GPU may.
+// Atomics. Threads switch only in calls of the runtime, so a plain update is atomic. Each lets others go first, as a
+// GPU may.
 #pragma once
 
 #include "emulator.h"
@@ -24,7 +25,7 @@ struct Same {
 
 template <typename T>
 __forceinline__ T atomicAdd(T* address, typename emulator::Same<T>::Type value) {
-    // Integers wrap around in the hardware; only unsigned ones may in C++.
+    // The hardware's integers wrap around; in C++ only unsigned ones may.
     if constexpr (std::is_integral_v<T>) {
         using U = std::make_unsigned_t<T>;
         return emulator::update(address,

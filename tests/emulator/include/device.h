@@ -1,4 +1,4 @@
-// All that a kernel finds without including anything, for g++.
+// Everything that a kernel may use without including a header, for g++.
 #pragma once
 
 #include "atomics.h"

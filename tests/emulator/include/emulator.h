@@ -1,4 +1,5 @@
-// What the device functions of these headers ask of the runtime, which runs a block's threads as fibers.
+// The functions of the runtime, which runs a block's threads as fibers, that the device functions of these headers
+// call.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +9,19 @@ namespace emulator {
 
 constexpr int kWarp = 32;
 
-// What every lane of a warp brought to an operation; what nobody brought is all ones, a NaN.
+// The values that the lanes of a warp bring to an operation. That of a lane that takes no part is all ones, a NaN.
 struct Lanes {
     unsigned brought;
     std::uint64_t values[kWarp];
 };
 
-// Waits for the warp's lanes in `mask`. `what` names the operation; all lanes must come with the same.
+// Waits for the warp's lanes in `mask` and returns their values. `what` names the operation, the same for all of them.
 const Lanes& exchange(const char* what, unsigned mask, std::uint64_t value);
 
-// Waits for all threads of the block; how many of them came with a true `predicate`.
+// Waits for all threads of the block. Returns the number of those with a true `predicate`.
 int barrier(const char* what, bool predicate);
 
-// Lets other threads go on first.
+// Lets other threads run first.
 void yield();
 
 unsigned lane();
@@ -39,7 +40,7 @@ struct SharedVariable {
 void place(SharedVariable& variable);
 void* dynamic_shared();
 
-// The variable of one `__shared__` declaration: the type of `site` is the declaration's own in every instantiation.
+// The variable of one `__shared__` declaration. Every instantiation of a declaration has a type `Site` of its own.
 template <typename T, typename Site>
 inline __attribute__((always_inline)) T& shared(Site, std::size_t alignment = alignof(T)) {
     static SharedVariable variable{sizeof(T), alignment, nullptr, 0};

@@ -1,4 +1,4 @@
-// What a kernel's argument struct is, for the assertions that it is what the host packs.
+// Types and offsets of a kernel's argument struct, for assertions that it is the record that the host packs.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // What the CUDA compiler predefines: qualifiers, launch bounds, and the variables that tell a thread where it is.
 #pragma once
 
-// All that these bring must be read before the qualifiers become macros: libstdc++ uses __noinline__ itself.
+// These headers must be included before the qualifiers become macros: libstdc++ uses __noinline__ itself.
 #include <cassert>
 #include <cmath>
 #include <cstdint>

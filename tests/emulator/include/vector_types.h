@@ -1,4 +1,4 @@
-// The toolkit's vector types with their alignment: what a misaligned vector access is checked against.
+// The toolkit's vector types with their alignment, by which the sanitizer finds misaligned accesses.
 #pragma once
 
 #define EMULATOR_VECTORS(name, type)                                   \

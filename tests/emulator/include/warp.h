@@ -1,5 +1,5 @@
 // Barriers, shuffles and votes. The rules are those of sm_70 and later, and stricter than the hardware's where it
-// forgives: nobody may wait for a thread that has returned, and all wait in the same call.
+// forgives: no thread may wait for one that has returned, and all must wait in the same call.
 #pragma once
 
 #include "cuda_bf16.h"

@@ -1,4 +1,4 @@
-// Every atomic on a cell of its own, by all threads of all blocks; sums by way of shared memory too.
+// All threads of all blocks apply every atomic, each to a cell of its own. Sums go through shared memory, too.
 struct Atomics {
     const int* x;
     int* cells;

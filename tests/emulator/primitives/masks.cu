@@ -1,4 +1,4 @@
-// Halves of a warp apart: even lanes sum up among themselves, odd ones multiply in fewer steps; then all vote.
+// Even lanes sum up among themselves, odd ones multiply in fewer steps, then all lanes vote.
 struct Masks {
     const unsigned* x;
     unsigned* out;

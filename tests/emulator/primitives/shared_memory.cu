@@ -1,4 +1,4 @@
-// Transposes each block's tile by way of every form of shared memory, in three dimensions of threads and blocks.
+// Transposes each block's tile through every form of shared memory, in three dimensions of threads and blocks.
 struct SharedMemory {
     const float* x;
     float* out;

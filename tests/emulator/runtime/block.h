@@ -1,4 +1,4 @@
-// The block that is running: its threads, and what those that cannot go on wait for.
+// The block that is running: its threads and their states.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class State { kReady, kYielded, kWaiting, kReturned };
 struct Wait {
     const char* what;
     const void* where;
-    unsigned mask;  // the lanes waited for; none stands for all threads of the block
+    unsigned mask;  // lanes of the warp to wait for; 0 stands for all threads of the block
 };
 
 struct Thread {
@@ -24,8 +24,8 @@ struct Thread {
     uint3 index;
     State state;
     Wait wait;
-    std::uint64_t value;  // brought to what it waits for
-    Lanes lanes;          // got from the last operation of its warp
+    std::uint64_t value;  // brought to the operation that the thread waits in
+    Lanes lanes;          // result of the last operation of the thread's warp
 };
 
 // Threads in the order of their number in the block; 32 consecutive ones are a warp.
@@ -33,7 +33,7 @@ struct Block {
     static constexpr unsigned kNobody = ~0u;
 
     std::vector<Thread> threads;
-    unsigned running;  // or kNobody
+    unsigned running;  // the number of the running thread, or kNobody
     unsigned at_barrier;
 
     Thread& self() { return threads[running]; }
@@ -42,13 +42,13 @@ struct Block {
 
 extern Block block;
 
-// Set when the parent has waited for too long.
+// Set when the launch has reached its time limit.
 extern volatile bool is_late;
 
 void begin_shared_memory(unsigned dynamic_bytes);
 void forget_shared_contents();
 
-// All end the process. The first says who waits where.
+// All of these end the process. The first reports which threads wait where.
 [[noreturn]] void report_deadlock();
 [[noreturn]] void report_divergence(const Wait& a, const Wait& b);
 [[noreturn]] void fail(const void* where, const char* format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,4 +1,4 @@
-// Findings of the runtime's own, and where the launch was when the process ends over any finding.
+// Findings of the runtime itself, and for all findings the block and thread that were running.
 #include <sanitizer/common_interface_defs.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace {
 std::string frames(const void* where) {
     if (where == nullptr) return "";
     char text[4096] = {};
-    // The address is where the call returns to; the call itself is what has the line.
+    // The address is the one to return to. The call that is reported lies just before it.
     const char* const call = static_cast<const char*>(where) - 1;
     __sanitizer_symbolize_pc(const_cast<char*>(call), "    #%n in %f %s:%l", text, sizeof text - 1);
     std::string lines;
@@ -47,13 +47,14 @@ std::string position() {
     return in_block + (block.running == Block::kNobody ? "" : ", thread " + thread_name(threadIdx)) + "\n";
 }
 
-// Sanitizers and the runtime itself end this process so.
+// Handles SIGABRT, by which the sanitizers and the runtime end this process.
 void on_abort(int) {
     const std::string text = position();
     _exit(write(STDERR_FILENO, text.data(), text.size()) < 0 ? 2 : 1);
 }
 
-// A thread that waits for others notices when its turn comes. One that never ends its turn is told a second time.
+// Handles SIGUSR1. A thread that lets others run first notices `is_late` by itself. One that never does is ended here,
+// at the second signal.
 void on_late(int) {
     if (!is_late) {
         is_late = true;

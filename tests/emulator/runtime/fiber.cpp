@@ -19,7 +19,7 @@ void* resumer[5];
 const void* resumer_stack;
 std::size_t resumer_stack_bytes;
 
-// A function apart, because a function that calls __builtin_setjmp may not call __builtin_longjmp.
+// A separate function, because one that calls __builtin_setjmp may not call __builtin_longjmp.
 [[noreturn]] __attribute__((noinline)) void jump(void** context) {
     __builtin_longjmp(context, 1);
 }

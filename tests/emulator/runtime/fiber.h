@@ -1,4 +1,4 @@
-// A stack of its own and the switching to it and back; AddressSanitizer is told of every switch.
+// A fiber: a stack, and the switch to it and back, of which AddressSanitizer is told.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class Fiber {
     // Runs the fiber until it suspends itself.
     void resume();
 
-    // Goes back to whoever resumed the running fiber.
+    // Returns to the caller of the running fiber's resume().
     static void suspend();
 
  private:

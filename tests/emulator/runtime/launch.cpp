@@ -50,7 +50,7 @@ class Orders {
         return order;
     }
 
-    // 1 to 128, short and long ones equally often.
+    // Rounds of a burst, a power of two up to 128.
     unsigned burst() { return 1u << random() % 8; }
 
  private:
@@ -88,7 +88,7 @@ unsigned count_warps() {
     return static_cast<unsigned>((block.threads.size() + kWarp - 1) / kWarp);
 }
 
-// Runs a thread until it waits, if it can go on; whether it could.
+// Runs a thread until it waits, if it is ready. Returns whether it was.
 bool run(unsigned number) {
     Thread& thread = block.threads[number];
     if (thread.state != State::kReady) return false;
@@ -99,7 +99,7 @@ bool run(unsigned number) {
     return true;
 }
 
-// Threads that let others go first come back; whether there are any.
+// Makes threads ready again that have let others run first. Returns whether there are any.
 bool wake_yielded() {
     bool is_any = false;
     for (Thread& thread : block.threads) {
@@ -115,7 +115,7 @@ bool has_returned() {
                        [](const Thread& thread) { return thread.state == State::kReturned; });
 }
 
-// Runs each lane of a warp once that can go on; whether there was one.
+// Runs each ready lane of a warp once. Returns whether there was one.
 bool run_warp(unsigned warp, const std::vector<unsigned>& lanes) {
     bool anyone_ran = false;
     for (const unsigned lane : lanes) {
@@ -125,7 +125,7 @@ bool run_warp(unsigned warp, const std::vector<unsigned>& lanes) {
     return anyone_ran;
 }
 
-// One step of each manner; whether any thread could go on.
+// Each of these is one step of a manner, and returns whether any thread was ready.
 bool run_turns(Orders& orders) {
     bool anyone_ran = false;
     for (const unsigned i : orders.draw(block.threads.size())) anyone_ran |= run(i);

@@ -1,4 +1,4 @@
-// Global memory: one buffer for all tensors, of which a kernel may touch what the worker says.
+// Global memory: one buffer for all tensors, of which a kernel may access the ranges that the worker opens.
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
@@ -10,7 +10,7 @@ namespace emulator {
 
 namespace {
 
-// So far no access goes by mistake, or it is so far off that nothing of this process is there.
+// Bytes on each side of the buffer in which nothing is mapped, so that a wrong access that far off is found.
 constexpr std::size_t kReach = std::size_t{64} << 30;
 
 char* map(char* at, std::size_t bytes, int access, int flags) {
@@ -21,7 +21,7 @@ char* map(char* at, std::size_t bytes, int access, int flags) {
 
 }  // namespace
 
-// A buffer in the middle of addresses that are nobody's.
+// Maps a buffer in the middle of a range of addresses in which nothing else is mapped.
 extern "C" char* emulator_begin_memory(std::size_t bytes) {
     static char* const middle = map(nullptr, 2 * kReach, PROT_NONE, 0) + kReach;
     return map(middle, bytes, PROT_READ | PROT_WRITE, MAP_FIXED);
@@ -31,7 +31,7 @@ extern "C" void emulator_end_memory(char* buffer, std::size_t bytes) {
     map(buffer, bytes, PROT_NONE, MAP_FIXED);
 }
 
-// Shuts all of the buffer but `count` ranges, each a begin and an end counted from its first byte.
+// Closes the buffer but for `count` ranges, each a begin and an end as offsets in the buffer.
 extern "C" void emulator_fence(char* buffer, std::size_t bytes, const std::uint64_t* ranges, std::size_t count) {
     __asan_poison_memory_region(buffer, bytes);
     for (std::size_t i = 0; i < count; ++i) {

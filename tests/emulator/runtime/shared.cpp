@@ -9,7 +9,7 @@ namespace emulator {
 
 namespace {
 
-// The most that a block of any GPU may have, and what ptxas lets a kernel declare.
+// The most bytes that a block of any GPU may have, and the most that ptxas lets a kernel declare.
 constexpr std::size_t kCapacity = 227 * 1024;
 constexpr std::size_t kStaticCapacity = 48 * 1024;
 constexpr std::size_t kGuard = 1024;

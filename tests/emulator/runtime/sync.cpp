@@ -1,4 +1,4 @@
-// Where threads wait for each other: the block's barrier and the operations of a warp.
+// Operations in which threads wait for each other: the block's barrier, and shuffles and votes of a warp.
 #include <cstring>
 
 #include "block.h"
@@ -57,7 +57,7 @@ unsigned lane() {
     return block.running % kWarp;
 }
 
-// The lanes that the block's size gives this warp.
+// The lanes of this warp that exist: the last warp of a block may have fewer than 32.
 static unsigned existing_lanes() {
     const std::size_t count = block.threads.size() - block.first_of_warp();
     return count >= kWarp ? ~0u : (1u << count) - 1;

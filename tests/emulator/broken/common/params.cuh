@@ -1,4 +1,4 @@
-// What all broken kernels take: one row of floats in, one out.
+// The arguments of all broken kernels: one row of floats to read, one to write.
 #pragma once
 
 struct Row {

@@ -1,0 +1,262 @@
+"""Which kernels the gradients of a selective scan run, and how: a pure function of layouts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cuconv.runtime.call import Launch, Plan
+from cuconv.runtime.dtypes import FLOAT32, INT64, DType
+from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, widest_vector
+from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import multiprocessors
+from cuconv.selective_scan.check import is_variable
+from cuconv.selective_scan.kernels import (
+    SelectiveScanBwd,
+    SelectiveScanBwdMatrices,
+    SelectiveScanBwdParameters,
+    SelectiveScanBwdStart,
+    SelectiveScanBwdStates,
+    chunk_tokens,
+)
+from cuconv.selective_scan.plan import is_float32
+
+COUNTERS = 4
+"""Floats of scratch before everything else: kCounters of selective_scan/scan_bwd.cuh."""
+
+BLOCK_CHANNELS = 6
+"""What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
+
+
+class BackwardOperands(NamedTuple):
+    """The layouts of one valid call; None stands for an argument that is absent. Packed tokens count as one row."""
+
+    u: Layout
+    """(batch, dim, tokens), and so are delta, z, dout, du, ddelta and dz."""
+    delta: Layout
+    A: Layout
+    B: Layout
+    """(batch, ngroups, d_state, tokens), or (dim, d_state) of a constant; and so are C, dB and dC."""
+    C: Layout
+    D: Layout | None
+    z: Layout | None
+    delta_bias: Layout | None
+    dout: Layout
+    initial_state: Layout | None
+    """(sequences, dim, d_state), and so are dlast_state and dinitial_state."""
+    dlast_state: Layout | None
+    chunk_states: Layout | None
+    query_start_loc: Layout | None
+    du: Layout
+    ddelta: Layout
+    dA: Layout
+    dB: Layout
+    dC: Layout
+    dD: Layout | None
+    dz: Layout | None
+    ddelta_bias: Layout | None
+    dinitial_state: Layout | None
+    delta_softplus: bool
+    is_packed: bool
+
+    @property
+    def d_state(self) -> int:
+        """The states of a channel."""
+        return self.A.shape[1]
+
+    @property
+    def sequences(self) -> int:
+        """Rows of the arrays of states."""
+        if not self.is_packed:
+            return self.u.shape[0]
+        return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
+
+    @property
+    def groups(self) -> int:
+        """Groups of channels that share the variable ones of B and C."""
+        return max((matrix.shape[1] for matrix in (self.B, self.C) if is_variable(matrix)), default=1)
+
+    @property
+    def matrix_rows(self) -> int:
+        """Rows of tokens in a group's dB and dC."""
+        return self.d_state * (is_variable(self.B) + is_variable(self.C))
+
+    @property
+    def chunks(self) -> int:
+        """Places for chunks in a row. Packed sequences have one place more each, and so has the padding at both ends:
+        which of them are used only the device knows."""
+        tokens = self.u.shape[2]
+        if self.query_start_loc is not None:
+            return tokens // chunk_tokens() + self.sequences + 2
+        return max(1, ceil_div(tokens, chunk_tokens()))
+
+
+class Division(NamedTuple):
+    """How the channels of a group are divided over blocks."""
+
+    splits: int
+    channels: int
+    """Of every block but perhaps the last."""
+
+
+class Scratch(NamedTuple):
+    """Where the parts of scratch begin, in floats."""
+
+    states_at: int
+    filled: int
+    rates_at: int
+    vectors_at: int
+    constants_at: int
+    more_constants_at: int
+    matrices_at: int
+    size: int
+
+
+def plan(o: BackwardOperands) -> Plan:
+    """What a call launches: the chunks' states if nobody has left them, the gradients, and the sums over blocks."""
+    batch, dim, _ = o.u.shape
+    assert isinstance(o.u.dtype, DType)
+    input_t = o.u.dtype
+    kernel = SelectiveScanBwd(
+        input_t,
+        vec=_vector(o),
+        many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
+        constant_b=not is_variable(o.B),
+        constant_c=not is_variable(o.C),
+    )
+    # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
+    most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
+    division = divide(o, kernel.resident, most)
+    scratch = _scratch(o, division)
+    known = {**_numbers(o, scratch), **_division_numbers(o, division)}
+    launches = []
+
+    def add(kernel: Any, config: LaunchConfig) -> None:
+        launches.append(Launch(kernel, config, kernel.params.pack_numbers(**known)))
+
+    if batch and dim:
+        start = SelectiveScanBwdStart()
+        add(start, start.config(ceil_div(scratch.filled, start.vec * start.threads)))
+        if _needs_states(o):
+            states = SelectiveScanBwdStates(input_t, not is_variable(o.B))
+            own = divide(o, SelectiveScanBwdStates.RESIDENT, most=dim // o.groups)
+            numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
+            launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
+        add(kernel, kernel.config(_blocks(o, division)))
+    # Sums over nothing are zeros.
+    if batch and o.matrix_rows:
+        matrices = SelectiveScanBwdMatrices(input_t)
+        add(matrices, matrices.config(batch * o.chunks * o.groups * o.matrix_rows))
+    if dim:
+        parameters = SelectiveScanBwdParameters(input_t)
+        columns = max(o.d_state, 2 * SelectiveScanBwd.warps)
+        blocks = ceil_div(dim * columns, parameters.threads)
+        add(parameters, LaunchConfig((blocks, 4, 1), (parameters.threads, 1, 1)))
+    return Plan(tuple(launches), scratch=scratch.size * FLOAT32.itemsize)
+
+
+def divide(o: BackwardOperands, resident: int, most: int) -> Division:
+    """The division into at most so many parts that is done first, all blocks taking turns on all multiprocessors."""
+    batch, dim, _ = o.u.shape
+    group_channels = dim // o.groups
+    rows, at_once = batch * o.chunks * o.groups, multiprocessors(o.u.device) * resident
+
+    def time(splits: int) -> int:
+        return ceil_div(rows * splits, at_once) * (ceil_div(group_channels, splits) + BLOCK_CHANNELS)
+
+    splits = min(range(1, max(1, min(most, group_channels)) + 1), key=time)
+    channels = max(1, ceil_div(group_channels, splits))
+    return Division(max(1, ceil_div(group_channels, channels)), channels)
+
+
+def _blocks(o: BackwardOperands, division: Division) -> int:
+    return o.u.shape[0] * o.groups * division.splits * o.chunks
+
+
+def _needs_states(o: BackwardOperands) -> bool:
+    return o.chunk_states is None and (o.query_start_loc is not None or o.chunks > 1)
+
+
+def _vector(o: BackwardOperands) -> int:
+    """Tokens per access: none of several where something is special, or the tokens of a row are no neighbours."""
+    if o.d_state > SelectiveScanBwd.MOST_STATES or not is_variable(o.B) or not is_variable(o.C):
+        return 0
+    rows = [row for row in (o.u, o.delta, o.z, o.dout, o.du, o.ddelta, o.dz) if row is not None]
+    tokens = o.u.shape[2]
+    if tokens > 1 and any(row.strides[2] != 1 for row in rows):
+        return 0
+    # Packed sequences begin anywhere.
+    is_even = tokens % 2 == 0 and o.query_start_loc is None
+    is_aligned = all(widest_vector(row.itemsize, row.first, *row.active(0, 1)) >= 2 for row in rows)
+    return 2 if is_even and is_aligned else 1
+
+
+def _scratch(o: BackwardOperands, division: Division) -> Scratch:
+    batch, dim, _ = o.u.shape
+    chunks = batch * o.chunks
+    per_state = chunks * dim * o.d_state
+    begins, end = [], 0
+    for size in (
+        COUNTERS + per_state,
+        per_state if _needs_states(o) else 0,
+        0,
+        per_state,
+        chunks * dim * SelectiveScanBwd.warps * 2,
+        0 if is_variable(o.B) else per_state,
+        0 if is_variable(o.C) else per_state,
+        chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens() if is_variable(o.B) or is_variable(o.C) else 0,
+    ):
+        begins.append(end)
+        # Vectors begin at multiples of four floats.
+        end += ceil_div(size, 4) * 4
+    return Scratch(*begins[1:], size=end)
+
+
+def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
+    batch, dim, tokens = o.u.shape
+    found: dict[str, Any] = {}
+    for name in ("u", "delta", "z", "dout", "du", "ddelta", "dz", "initial_state", "dlast_state", "dinitial_state"):
+        found[f"{name}_stride"] = _strides(getattr(o, name), 3)
+    for name in ("A", "dA"):
+        found[f"{name}_stride"] = getattr(o, name).strides
+    for name in ("B", "C", "dB", "dC"):
+        matrix = getattr(o, name)
+        # A constant has neither batch nor tokens.
+        found[f"{name}_stride"] = matrix.strides if is_variable(matrix) else (0, *matrix.strides, 0)
+    for name in ("D", "dD", "delta_bias", "ddelta_bias", "query_start_loc"):
+        found[f"{name}_stride"] = _strides(getattr(o, name), 1)[0]
+    for name in ("B", "C", "D", "delta_bias"):
+        found[f"{name}_is_float32"] = is_float32(getattr(o, name))
+    own_states = (o.chunks * dim * o.d_state, dim * o.d_state, o.d_state, 1)
+    where = scratch._asdict()
+    del where["size"]
+    return {
+        **found,
+        **where,
+        "chunk_states_stride": o.chunk_states.strides if o.chunk_states else own_states,
+        "groups": fast_div(o.groups),
+        "matrix_rows": fast_div(max(1, o.matrix_rows)),
+        "constant_B": not is_variable(o.B),
+        "constant_C": not is_variable(o.C),
+        "batch": batch,
+        "dim": dim,
+        "total": tokens,
+        "chunks": o.chunks,
+        "sequences": o.sequences,
+        "d_state": o.d_state,
+        "group_channels": dim // o.groups,
+        "delta_softplus": o.delta_softplus,
+        "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
+    }
+
+
+def _division_numbers(o: BackwardOperands, division: Division) -> dict[str, Any]:
+    return {
+        "rows": fast_div(max(1, o.u.shape[0]) * o.groups * division.splits),
+        "batch_rows": fast_div(o.groups * division.splits),
+        "splits": fast_div(division.splits),
+        "split_channels": division.channels,
+    }
+
+
+def _strides(layout: Layout | None, rank: int) -> tuple[int, ...]:
+    return layout.strides if layout else (0,) * rank

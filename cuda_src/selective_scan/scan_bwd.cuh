@@ -1,0 +1,292 @@
+// The work of a selective scan's backward pass: blocks walk channels of one chunk of tokens, and hand what goes across
+// chunks from block to block.
+#pragma once
+
+#include "common/activation.cuh"
+#include "common/fastdiv.cuh"
+#include "common/sequences.cuh"
+#include "common/tokens.cuh"
+#include "common/warp.cuh"
+
+// Strides are in elements. D, z, delta_bias, initial_state, dlast_state, chunk_states, query_start_loc, dD, dz,
+// ddelta_bias and dinitial_state may be null; without query_start_loc every batch entry is one sequence of all tokens.
+struct SelectiveScanBwdOperands {
+    const void* u;
+    const void* delta;
+    const void* A;
+    const void* B;
+    const void* C;
+    const void* D;
+    const void* z;
+    const void* delta_bias;
+    const void* dout;
+    const float* initial_state;
+    const float* dlast_state;
+    const float* chunk_states;
+    const void* query_start_loc;
+    void* du;
+    void* ddelta;
+    float* dA;
+    void* dB;
+    void* dC;
+    void* dD;
+    void* dz;
+    void* ddelta_bias;
+    float* dinitial_state;
+    float* scratch;
+    index_t u_stride[3];  // batch, dim, token
+    index_t delta_stride[3];
+    index_t z_stride[3];
+    index_t dout_stride[3];
+    index_t du_stride[3];
+    index_t ddelta_stride[3];
+    index_t dz_stride[3];
+    index_t A_stride[2];  // dim, n
+    index_t dA_stride[2];
+    index_t B_stride[4];  // batch, group, n, token; of a constant dim instead of group
+    index_t C_stride[4];
+    index_t dB_stride[4];
+    index_t dC_stride[4];
+    index_t D_stride;
+    index_t dD_stride;
+    index_t delta_bias_stride;
+    index_t ddelta_bias_stride;
+    index_t initial_state_stride[3];  // sequence, dim, n
+    index_t dlast_state_stride[3];
+    index_t dinitial_state_stride[3];
+    index_t chunk_states_stride[4];  // batch, chunk, dim, n
+    index_t query_start_loc_stride;
+    index_t states_at;      // floats of scratch before the states that no caller gave
+    index_t rates_at;       // before the partial sums of dA
+    index_t vectors_at;     // before those of dD and ddelta_bias
+    index_t constants_at;   // before those of a constant B
+    index_t more_constants_at;  // of a constant C
+    index_t matrices_at;    // before those of dB and dC that depend on the token
+    index_t filled;         // floats of scratch that begin as kUnset
+    FastDiv rows;           // blocks per chunk: batch * groups * splits
+    FastDiv batch_rows;     // blocks per chunk of one batch entry: groups * splits
+    FastDiv splits;         // blocks that share the channels of a group
+    FastDiv groups;
+    FastDiv matrix_rows;    // rows of a group in dB and dC: d_state, or twice as many where both are variable
+    int constant_B;         // whether it is (dim, d_state)
+    int constant_C;
+    int batch;
+    int dim;
+    int total;   // tokens per batch entry
+    int chunks;  // per batch entry
+    int sequences;
+    int d_state;
+    int group_channels;
+    int split_channels;
+    int delta_softplus;
+    int B_is_float32;
+    int C_is_float32;
+    int D_is_float32;
+    int delta_bias_is_float32;
+    int query_start_loc_is_int64;
+};
+
+inline constexpr int kChunk = 256;       // tokens per chunk, as the forward pass leaves states
+inline constexpr int kBlockStates = 16;  // states that a block has under way
+inline constexpr float kLn2 = 0.693147181f;
+
+// Floats of scratch in front of everything else: the counters that number the blocks of two launches.
+enum Counter { kStatesCounter, kBwdCounter, kCounters = 4 };
+
+// The bits of a number that no block has written yet: a NaN that no arithmetic makes.
+inline constexpr unsigned kUnset = 0xffffffffu;
+
+// The tokens of one chunk: which sequence they belong to, and where they lie.
+struct ChunkTokens {
+    int sequence;  // its row in the arrays of states
+    int begin;     // the first token
+    int stored;    // tokens that have gradients
+    int live;      // tokens of a sequence: as many, or none of padding
+    bool is_first;
+    bool is_last;
+
+    __device__ __forceinline__ ChunkTokens(const SelectiveScanBwdOperands& p, int batch, int chunk) {
+        int end = p.total;
+        bool is_padding = false;
+        if (p.query_start_loc == nullptr) {
+            sequence = batch;
+            begin = chunk * kChunk;
+            is_first = chunk == 0;
+        } else {
+            // Sequence i, counted from -1 for the padding in front, has the chunks from first_token(i) / kChunk + i + 1
+            // on: at least one each, and enough for its tokens.
+            int low = -1, high = p.sequences;
+            while (low < high) {
+                const int middle = low + (high - low + 1) / 2;
+                if (first_token(p, middle) / kChunk + middle + 1 <= chunk) {
+                    low = middle;
+                } else {
+                    high = middle - 1;
+                }
+            }
+            const int first = first_token(p, low);
+            const int number = chunk - (first / kChunk + low + 1);
+            is_padding = low < 0 || low >= p.sequences;
+            sequence = low;
+            begin = min(first + max(number, 0) * kChunk, p.total);
+            end = low >= p.sequences ? p.total : first_token(p, low + 1);
+            is_first = number == 0 && !is_padding;
+        }
+        // All threads agree, and the compiler knows it.
+        begin = uniform(begin);
+        stored = uniform(max(0, min(end - begin, kChunk)));
+        live = is_padding ? 0 : stored;
+        is_last = begin + kChunk >= end;
+    }
+};
+
+// What a block works on: a chunk, and some channels of a group.
+struct ChunkShare {
+    int batch;
+    int chunk;
+    int group;
+    int split;
+    int first_channel;
+    int channels;
+
+    // Blocks take numbers in the order in which they begin, so that a block waits only for those that run already.
+    __device__ __forceinline__ ChunkShare(const SelectiveScanBwdOperands& p, unsigned number, bool backward) {
+        number = uniform(number);
+        const QuotientRemainder rank_row = divide(number, p.rows);
+        const QuotientRemainder batch_row = divide(rank_row.remainder, p.batch_rows);
+        const QuotientRemainder group_split = divide(batch_row.remainder, p.splits);
+        const int rank = static_cast<int>(rank_row.quotient);
+        chunk = backward ? p.chunks - 1 - rank : rank;
+        batch = static_cast<int>(batch_row.quotient);
+        group = static_cast<int>(group_split.quotient);
+        split = static_cast<int>(group_split.remainder);
+        first_channel = group * p.group_channels + split * p.split_channels;
+        channels = max(0, min(p.split_channels, (group + 1) * p.group_channels - first_channel));
+    }
+
+    __device__ __forceinline__ index_t number(const SelectiveScanBwdOperands& p) const {
+        return static_cast<index_t>(batch) * p.chunks + chunk;
+    }
+};
+
+// A place that one block writes and another reads, both while they run.
+__device__ __forceinline__ void hand_over(float* place, float value) {
+    const unsigned bits = __float_as_uint(value);
+    store_relaxed(place, bits == kUnset ? 0x7fffffffu : bits);
+}
+
+__device__ __forceinline__ float wait_for(const float* place, unsigned bits) {
+    while (bits == kUnset) bits = load_relaxed(place);
+    return __uint_as_float(bits);
+}
+
+// How the threads of a block divide a chunk: each warp has kStates of the states and a lane kTokens consecutive tokens;
+// what belongs to tokens alone is divided over all threads, kOwn tokens each.
+template <typename T>
+struct ChunkShape {
+    using input_t = T;
+    static constexpr int kThreads = 128;
+    static constexpr int kWarps = kThreads / kWarpSize;
+    static constexpr int kTokens = kChunk / kWarpSize;
+    static constexpr int kStates = kBlockStates / kWarps;
+    static constexpr int kAtOnce = 1;  // states that a lane computes interleaved
+    static constexpr int kOwn = 2;  // consecutive tokens that a thread prepares and finishes
+    static_assert(kOwn * kThreads == kChunk);
+    // The two halves of a lane's tokens are apart, and so are the threads that read and write them in different banks.
+    static constexpr int kHalf = kChunk / 2;
+    static constexpr int kGap = 16;
+    static constexpr int kSumsGap = sizeof(T) == 4 ? 0 : 16;  // there is no room for it beside matrices of floats
+    static constexpr int kRow = 2 * kHalf + kGap;
+    static constexpr int kSumsRow = 2 * kHalf + kSumsGap;
+    // Whether what a channel's tokens end with is kept while the channel is walked; where not, they are loaded again.
+    static constexpr bool kKeeps = sizeof(T) < 4;
+
+    // Where a token of the chunk is in a row of shared memory.
+    __device__ __forceinline__ static int place(int token, int gap) {
+        return token % kTokens / 4 * (kHalf + gap) + token / kTokens * 4 + token % 4;
+    }
+
+    // Where it is in a row of a matrix: 16-bit tokens of a lane are one vector.
+    __device__ __forceinline__ static int matrix_place(int token) { return sizeof(T) == 4 ? place(token, 0) : token; }
+
+    __device__ __forceinline__ static int own_token() { return static_cast<int>(threadIdx.x) * kOwn; }
+};
+
+// The tokens of a lane out of a row of shared memory.
+template <typename Shape, int kGap>
+__device__ __forceinline__ void take_tokens(const float* row, float (&values)[Shape::kTokens]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const auto v = load<4, Memory::kMutable>(row + half * (Shape::kHalf + kGap) + lane_id() * 4);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values[half * 4 + i] = v.to_float(i);
+    }
+}
+
+template <typename Shape, int kGap>
+__device__ __forceinline__ void put_tokens(float* row, const float (&values)[Shape::kTokens]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float part[4] = {values[half * 4], values[half * 4 + 1], values[half * 4 + 2], values[half * 4 + 3]};
+        store(row + half * (Shape::kHalf + kGap) + lane_id() * 4, Vec<float, 4>::from_floats(part));
+    }
+}
+
+// The tokens of a lane out of a row of a matrix, as they are in memory.
+template <typename Shape>
+struct MatrixTokens {
+    using T = typename Shape::input_t;
+    static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
+    Vec<T, kVec> parts[Shape::kTokens / kVec];
+
+    __device__ __forceinline__ explicit MatrixTokens(const T* row) {
+#pragma unroll
+        for (int i = 0; i < Shape::kTokens / kVec; ++i) {
+            parts[i] = load<kVec, Memory::kMutable>(row + i * Shape::kHalf + lane_id() * kVec);
+        }
+    }
+
+    __device__ __forceinline__ void to_floats(float (&values)[Shape::kTokens]) const {
+#pragma unroll
+        for (int t = 0; t < Shape::kTokens; ++t) values[t] = parts[t / kVec].to_float(t % kVec);
+    }
+};
+
+// The tokens of a chunk of a matrix, kBlockStates states from `first_state` on; where there is no such token or state,
+// zeros.
+template <typename Shape>
+__device__ __forceinline__ void take_chunk(typename Shape::input_t (&to)[kBlockStates][kChunk],
+                                           const typename Shape::input_t* matrix, const index_t* stride, int first_state,
+                                           int d_state, const ChunkTokens& tokens) {
+    using T = typename Shape::input_t;
+    for (int i = static_cast<int>(threadIdx.x); i < kBlockStates * kChunk; i += Shape::kThreads) {
+        const int n = i / kChunk, token = i % kChunk;
+        T value = Dtype<T>::from_float(0.0f);
+        if (token < tokens.live && first_state + n < d_state) {
+            value = matrix[(first_state + n) * stride[2] + (tokens.begin + token) * stride[3]];
+        }
+        to[n][Shape::matrix_place(token)] = value;
+    }
+}
+
+// The rows that a block walks in one array: where the first of its channels and of its chunk's tokens is. In shared
+// memory, for there are seven such arrays.
+template <typename Pointee>
+struct ChunkRows {
+    Pointee* at;
+    index_t channel_step;
+
+    template <typename Pointer>
+    __device__ __forceinline__ void begin(Pointer base, const index_t* stride, const ChunkShare& share,
+                                          const ChunkTokens& tokens) {
+        if (base == nullptr) return;
+        at = static_cast<Pointee*>(base) + share.batch * stride[0] + share.first_channel * stride[1] +
+             tokens.begin * stride[2];
+        channel_step = stride[1];
+    }
+
+    // A token of the i-th of the block's channels.
+    __device__ __forceinline__ Pointee* place(int i, unsigned token, index_t token_step) const {
+        return as_global(at) + static_cast<unsigned>(i) * channel_step + token * token_step;
+    }
+};

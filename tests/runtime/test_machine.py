@@ -1,0 +1,58 @@
+"""How many multiprocessors plans count with: a device's own, or those of the GPU that is assumed."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cuconv
+from cuconv.bench import gpus
+from cuconv.bench.makers import MAKERS
+from cuconv.runtime import machine
+from cuconv.runtime.abstract import launches_of
+
+
+def test_arrays_on_no_device_count_with_the_reference_gpu() -> None:
+    assert machine.multiprocessors(machine.assumed_device()) == machine.MULTIPROCESSORS[machine.REFERENCE] == 132
+
+
+def test_another_gpu_can_be_assumed_for_a_while() -> None:
+    with machine.assuming(66):
+        with machine.assuming(7):
+            assert machine.multiprocessors(machine.assumed_device()) == 7
+        assert machine.multiprocessors(machine.assumed_device()) == 66
+    assert machine.multiprocessors(machine.assumed_device()) == 132
+
+
+def test_a_device_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def device(number: int) -> Any:
+        asked.append(number)
+        return SimpleNamespace(attributes={"MultiProcessorCount": 100 + number})
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(Device=device)))
+    machine._asked.cache_clear()
+    try:
+        with machine.assuming(5):
+            assert [machine.multiprocessors(number) for number in (0, 3, 0, 3)] == [100, 103, 100, 103]
+    finally:
+        machine._asked.cache_clear()
+    assert asked == [0, 3]
+
+
+def test_known_gpus_and_the_table_are_the_same() -> None:
+    assert {name: gpu.multiprocessors for name, gpu in gpus.KNOWN.items()} == machine.MULTIPROCESSORS
+
+
+def test_a_gpu_with_more_multiprocessors_cuts_rows_further() -> None:
+    workload = MAKERS["selective_scan_fn"](batch=1, dim=128, seqlen=65536)
+    grids = []
+    for count in (66, 132):
+        with machine.assuming(count):
+            launches = launches_of(cuconv.selective_scan_fn, **workload.abstract())
+        grids.append(launches[-1].config.grid[0])
+    assert grids[1] == 2 * grids[0]
