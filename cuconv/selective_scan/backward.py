@@ -218,13 +218,13 @@ def _check(given: Layouts, delta_softplus: bool, is_packed: bool) -> Checked[Bac
             checks.dtype(argument, layout.dtype, (FLOAT32,))
             checks.shape(argument, layout.shape, shape, named)
     sources = dict(zip(OUTPUTS, (*INPUTS[:8], "initial_state"), strict=True))
-    for name, source in sources.items():
-        result, argument = given[name], given[source]
-        if result is not None:
-            if argument is None:
-                raise ValueError(message(name, "an array", f"None unless {source} is given"))
-            checks.dtype(name, result.dtype, (argument.dtype,))
-            checks.shape(name, result.shape, argument.shape, f"the shape of {source}")
+    for result_name, source in sources.items():
+        made_by_caller, like = given[result_name], given[source]
+        if made_by_caller is not None:
+            if like is None:
+                raise ValueError(message(result_name, "an array", f"None unless {source} is given"))
+            checks.dtype(result_name, made_by_caller.dtype, (like.dtype,))
+            checks.shape(result_name, made_by_caller.shape, like.shape, f"the shape of {source}")
     made = {name: given[name] or _gradient(source, given[source]) for name, source in sources.items()}
     inner: dict[str, Any] = {name: given[name] for name in INPUTS} | made
     inner |= {"B": checked.B, "C": checked.C}
@@ -279,7 +279,7 @@ def _reference(o: BackwardOperands, arrays: Arrays) -> None:
     else:
         results = reference_backward.selective_scan_bwd(**inputs, delta_softplus=o.delta_softplus)
     for name, result in zip(OUTPUTS, results, strict=True):
-        if arrays[name] is not None:
+        if result is not None:
             arrays[name][...] = result.astype(arrays[name].dtype)
 
 

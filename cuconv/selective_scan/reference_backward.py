@@ -46,7 +46,7 @@ def selective_scan_bwd(
 ) -> Gradients:
     """The gradients of rows."""
     scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
-    batch, dim, d_state = scan.shape
+    dim = scan.shape[1]
     before = np.zeros(scan.shape) if initial_state is None else initial_state.astype(np.float64)
     behind = np.zeros(scan.shape) if dlast_state is None else dlast_state.astype(np.float64)
     begins = []
@@ -111,15 +111,14 @@ def selective_scan_varlen_bwd(
 ) -> Gradients:
     """The gradients of packed sequences."""
     starts = [0, u.shape[1]] if query_start_loc is None else [int(start) for start in query_start_loc]
+    packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     arrays = (u, delta, A, B, C, D, z, delta_bias, initial_state)
     found = Gradients(*(None if array is None else np.zeros(array.shape) for array in arrays))  # type: ignore[arg-type]
     for i, (begin, end) in enumerate(pairwise(starts)):
         tokens = slice(begin, end)
-        row = [None if array is None else array[None, ..., tokens] for array in (u, delta, B, C, z, dout)]
-        states = [None if array is None else array[i : i + 1] for array in (initial_state, dlast_state)]
-        part = selective_scan_bwd(
-            row[0], row[1], A, row[2], row[3], D, row[4], delta_bias, row[5], *states, delta_softplus  # type: ignore[arg-type]
-        )
+        rows = packed.sequence(begin, end)
+        initial, last = (None if array is None else array[i : i + 1] for array in (initial_state, dlast_state))
+        part = selective_scan_bwd(**vars(rows), dout=dout[None, :, tokens], initial_state=initial, dlast_state=last)
         _gather(found, part, i, tokens)
     return found
 
@@ -207,7 +206,7 @@ def _row_errors(
     What is summed over tokens comes in `parts`, sums of chunks. The states before chunks have errors of their own where
     `chunk_errors` has them.
     """
-    batch, dim, d_state = scan.shape
+    _, dim, d_state = scan.shape
     chunk = chunk_tokens()
     size, error = np.abs(initial), np.zeros(scan.shape)
     begins = []
@@ -215,8 +214,8 @@ def _row_errors(
         if chunk_errors is not None and steps.begin and steps.begin % chunk == 0:
             error = chunk_errors[:, steps.begin // chunk]
         begins.append((steps.begin, size, error))
-        found = _states(steps, size, error)
-        size, error = found.state[-1], found.state_error[-1]
+        after = _states(steps, size, error)
+        size, error = after.state[-1], after.state_error[-1]
     du, ddelta, dz = np.zeros(scan.u.shape), np.zeros(scan.u.shape), np.zeros(scan.u.shape)
     dA, dB, dC, dD, dbias = np.zeros(scan.A.shape), np.zeros(scan.B.shape), np.zeros(scan.C.shape), *np.zeros((2, dim))
     behind, behind_error = np.abs(last), np.zeros(scan.shape)
@@ -279,8 +278,8 @@ def _row_errors(
         read = gy[..., None] * h.state
         _add_matrix(dC, gy_error[..., None] * h.state + gy[..., None] * h.state_error + rounding * read, tokens)
         end = begin
-    found = Gradients(du, ddelta, dA, dB, dC, dD, dz, dbias, behind_error)
-    return Gradients(*(SECOND_ORDER * each + TINY for each in found))
+    found = (du, ddelta, dA, dB, dC, dD, dz, dbias, behind_error)
+    return Gradients(*(np.asarray(SECOND_ORDER * each + TINY) for each in found))
 
 
 def _errors(

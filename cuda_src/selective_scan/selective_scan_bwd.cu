@@ -96,7 +96,8 @@ struct NumberPlace {
         if (bytes == 2) return Dtype<T>::unpack(bits, 0);
         if (waits && bits == kUnset) {
             while (bits == kUnset) bits = load(i, first_state, d_state);
-            // From now on the block is a little behind the next chunk's, and finds the next numbers when it first looks.
+            // From now on the block is a little behind the next chunk's, and finds the next numbers when it first
+            // looks.
             pause(kPause);
         }
         return __uint_as_float(bits);
@@ -244,7 +245,7 @@ struct OwnRows {
     }
 
     __device__ __forceinline__ OwnEnds kept(int i) const {
-        const float(&ends)[3][Shape::kKeeps ? kChunk : 1] = shared.ends[i % Shared::kTurns];
+        const float (&ends)[3][Shape::kKeeps ? kChunk : 1] = shared.ends[i % Shared::kTurns];
         return {load_pair(ends[0] + Shape::own_token()), load_pair(ends[1] + Shape::own_token()),
                 load_pair(ends[2] + Shape::own_token())};
     }
@@ -261,8 +262,10 @@ struct OwnRows {
                 parts[k][w] = load_pair(shared.sums[w][k] + Shape::place(Shape::own_token(), Shape::kSumsGap));
             }
         }
-        const Vec<float, 2> dt = load_pair(shared.dt[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
-        const Vec<float, 2> gy = load_pair(shared.gy[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> dt =
+            load_pair(shared.dt[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> gy =
+            load_pair(shared.gy[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             float sums[3];
@@ -310,7 +313,8 @@ struct OwnRows {
         }
     }
 
-    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2], int i) const {
+    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2],
+                                          int i) const {
         const index_t token_step = kVec > 0 ? 1 : step;
         T* const at = rows.place(i, Shape::own_token(), token_step);
         if constexpr (kVec == 2) {
@@ -493,8 +497,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         shared.dz.begin(p.dz, p.dz_stride, share, tokens);
     }
     __syncthreads();
-    const input_t* const B = static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
-    const input_t* const C = static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
+    const input_t* const B =
+        static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
+    const input_t* const C =
+        static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
     // This block's sums over channels, (2, d_state, kChunk), and those over tokens of its first channel.
     const index_t share_number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
     float* const matrices = p.scratch + p.matrices_at + share_number * 2 * p.d_state * kChunk;

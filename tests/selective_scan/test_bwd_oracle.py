@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_packed_sequences(groups: int | None) -> None:
 
     def of() -> float:
         total = 0.0
-        for i, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for i, (begin, end) in enumerate(pairwise(starts)):
             cut = {name: a[name][None, ..., begin:end] for name in ("u", "delta", "B", "C", "z")}
             whole = {name: a[name] for name in ("A", "D", "delta_bias")}
             one = reference.selective_scan_fn(**cut, **whole, initial_state=a["initial_state"][i : i + 1])
