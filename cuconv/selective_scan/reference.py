@@ -96,12 +96,12 @@ def recurrence(decay: Array, added: Array, before: Array) -> Array:
 
 
 class Results(NamedTuple):
-    """What a call leaves, in float64."""
+    """The results of a call in float64, or their errors."""
 
     out: Array
     last_state: Array
     chunk_states: Array
-    """Before every chunk: (batch, chunks, dim, d_state)."""
+    """The states before every chunk, (batch, chunks, dim, d_state)."""
 
 
 def selective_scan_fn(
@@ -314,4 +314,6 @@ ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
     "selective_scan_bwd": partial(_backward_errors, "selective_scan_bwd"),
     "selective_scan_varlen_bwd": partial(_backward_errors, "selective_scan_varlen_bwd"),
 }
-"""By public function: its arguments but outputs give the absolute errors of results in float32, by name."""
+"""The error bounds of public functions: called with the arguments but outputs, they return by result name the absolute
+error per element that float32 arithmetic may make; rounding to the result's dtype is not included.
+"""

@@ -204,3 +204,13 @@ __device__ __forceinline__ void store_part(T* p, const Vec<T, kVec>& v, int begi
         if (i >= begin && i < end) p[i] = v.element(i);
     }
 }
+
+// Brings the vector at p to shared memory, where it is after the copy group is waited for at the latest.
+template <int kVec, typename T>
+__device__ __forceinline__ void copy_vector_async(Vec<T, kVec>* shared, const T* p) {
+    if constexpr (Vec<T, kVec>::kBytes >= 4) {
+        copy_bytes_async<Vec<T, kVec>::kBytes>(shared, p);
+    } else {
+        *shared = load<kVec>(p);
+    }
+}

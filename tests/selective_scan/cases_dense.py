@@ -60,7 +60,7 @@ class Case(OfStates):
 
 
 def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies, in the order of the arguments."""
+    """The placement of every array of the call, in the order of the arguments."""
     lies, out_lies = LAYOUTS[case.layout]
     states = PARAMETERS[case.others]
     placed = {"u": place(case.input_t, case.shape, **lies), "delta": place(case.input_t, case.shape, **lies)}
@@ -105,7 +105,7 @@ def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """What is written, in float64."""
+    """The results in float64."""
     named = {name: array for name, array in arrays.items() if name not in UPDATED}
     result = reference.selective_scan_fn(**named, delta_softplus=case.softplus)
     results = zip(("out", *STATES[1:]), result, strict=True)
@@ -113,7 +113,7 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far each may be from the oracle, with the segments that are planned."""
+    """The tolerance of each result, relative and absolute, with the segments that are planned."""
     named = arguments(case, arrays)
     errors = reference.ERRORS[FUNCTION](**named, segment_tokens=case.segment or segment_tokens(case))
     relative, subnormal = stored(case.dtype)
@@ -158,7 +158,7 @@ UNIT = (
     Case(1, 3, 516, 50, 3, "float16", others="backward"),
     Case(1, 2, 520, 256, layout="backward_seq", matrices="backward"),
     Case(1, 3, 1032, 24),
-    # The same for kernels whose lanes share tokens.
+    # The same for kernels with lanes that share tokens.
     Case(1, 3, 1024, 12, dtype="float32"),
     Case(1, 3, 768, 5, dtype="float16"),
     Case(5, 32, 192, 3, 2),

@@ -80,7 +80,7 @@ def without_pool(case: Case) -> Case:
 
 
 def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies, in the order of the arguments."""
+    """The placement of every array of the call, in the order of the arguments."""
     b, shape, others = batch(case.batch), (case.dim, batch(case.batch).total), PARAMETERS[case.others]
     grouped = () if case.groups is None else (case.groups,)
     placed = case.parameters() | dict.fromkeys(("u", "delta", "z"), place(case.input_t, shape, **PACKED[case.layout]))
@@ -167,7 +167,7 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far the results may be from the oracle; those of padding are exactly zero."""
+    """The tolerance of the results, relative and absolute; those of padding are exactly zero."""
     relative, subnormal = stored(case.dtype)
     errors = reference.ERRORS[FUNCTION](**arguments(case, arrays))["out"]
     return {"out": (relative, np.where(errors > 0, errors + subnormal, 0.0))}

@@ -57,7 +57,7 @@ EQUAL, UNEQUAL = ("1x8192", "16x512"), ("4096+16x256", "7800+392x1", "512in8192"
 """Lengths of packed sequences."""
 
 MOST_PEERS = 2
-"""That there is room for beside a bar."""
+"""Libraries that are shown beside a bar."""
 
 
 def draw(folder: Path, measured: Measured) -> list[Path]:
@@ -191,7 +191,7 @@ def skew(measured: Measured) -> Any:
 
 
 def _bar(axes: Any, kernel: Kernel, place: float, thickness: float, colour: str) -> None:
-    """With its figures inside, or beside it where it is short."""
+    """A bar with its figures inside, or beside it where it is short."""
     share, time = kernel.fraction_of_copy, microseconds(kernel)
     assert share is not None and time is not None
     is_ours, is_long = kernel.library == OURS, share > 0.35

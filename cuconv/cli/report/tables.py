@@ -25,7 +25,7 @@ def figure(value: float) -> str:
 
 
 def timed(measured: Measured, function: str, sizes: Sizes | None, fraction: str = "fraction_of_copy") -> list[str]:
-    """The cells of TIMES: of a kernel, and of the fastest library beside it; empty without sizes."""
+    """The cells of TIMES for a kernel and the fastest library beside it; empty without sizes."""
     if sizes is None:
         return [""] * len(TIMES)
     row, peers = measured.kernel(function, sizes), measured.peers(function, sizes)
@@ -44,7 +44,7 @@ def _time(row: Kernel) -> float:
 
 
 def run(measured: Measured) -> str:
-    """On what, with what and when: every machine that there are rows of."""
+    """Each machine that rows were measured on, its versions and the days."""
     days: dict[str, list[str]] = {}
     for header in measured.headers:
         others = {"torch": header.torch, **header.peers}
@@ -219,7 +219,7 @@ def host(measured: Measured) -> str:
 TABLES: dict[str, Callable[[Measured], str]] = {
     make.__name__: make for make in (headline, run, forward, varlen, qkv, update, states, others, scan, host)
 }
-"""By the names in markers."""
+"""Tables by the names in markers."""
 
 _MARKER = re.compile(r"^<!-- (?:measured: (?P<name>.*?)|end) -->$", re.MULTILINE)
 
@@ -241,7 +241,7 @@ def missing(text: str) -> list[str]:
 
 
 def _sections(text: str) -> Iterator[tuple[str, int, int]]:
-    """By marker its name, and where what it encloses begins and ends. ValueError for markers without sense."""
+    """For each marker its name and the begin and end of the text it encloses. ValueError for markers without sense."""
     opened: tuple[str, int] | None = None
     for marker in _MARKER.finditer(text):
         name, line = marker["name"], text.count("\n", 0, marker.start()) + 1
