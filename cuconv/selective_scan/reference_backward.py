@@ -12,8 +12,7 @@ from cuconv.runtime.activation import SOFTPLUS_IS_LINEAR, sigmoid, silu
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.state_space import HALF_ULP, TINY, Array, exponential_error
 from cuconv.selective_scan.kernels import chunk_tokens
-from cuconv.selective_scan.reference import ERRORS as FORWARD_ERRORS
-from cuconv.selective_scan.reference import SECOND_ORDER, Scan, Steps, recurrence
+from cuconv.selective_scan.rows import SECOND_ORDER, Scan, Steps, by_token, recurrence
 
 
 class Gradients(NamedTuple):
@@ -43,14 +42,18 @@ def selective_scan_bwd(
     initial_state: Array | None = None,
     dlast_state: Array | None = None,
     delta_softplus: bool = False,
+    chunk_states: Array | None = None,
 ) -> Gradients:
-    """The gradients of rows."""
+    """The gradients of rows, with the states before chunks but the first as they are given."""
     scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     dim = scan.shape[1]
     before = np.zeros(scan.shape) if initial_state is None else initial_state.astype(np.float64)
     behind = np.zeros(scan.shape) if dlast_state is None else dlast_state.astype(np.float64)
     begins = []
-    for steps in scan.blocks():
+    chunk = chunk_tokens()
+    for steps in scan.blocks(chunk):
+        if chunk_states is not None and steps.begin and steps.begin % chunk == 0:
+            before = chunk_states[:, steps.begin // chunk].astype(np.float64)
         begins.append((steps.begin, before))
         before = recurrence(steps.decay, steps.added, before)[-1]
     du, ddelta, dz = np.zeros(u.shape), np.zeros(u.shape), np.zeros(u.shape)
@@ -61,7 +64,7 @@ def selective_scan_bwd(
         tokens = slice(begin, end)
         states = recurrence(steps.decay, steps.added, before)
         kept = steps.decay * np.concatenate([before[None], states[:-1]])
-        d_y = d_out = _by_token(dout, begin, end)
+        d_y = d_out = by_token(dout, begin, end)
         if steps.z is not None:
             y = steps.y(states)
             gate = sigmoid(steps.z)
@@ -154,11 +157,6 @@ def _by_channel(array: Array) -> Array:
     return array.transpose(1, 2, 0)
 
 
-def _by_token(array: Array, begin: int, end: int) -> Array:
-    tokens: Array = array[..., begin:end].astype(np.float64).transpose(2, 0, 1)
-    return tokens
-
-
 LANE_TOKENS = 8
 """Consecutive tokens whose decay a kernel takes as one, the exponential of the sum of their exponents."""
 
@@ -199,20 +197,19 @@ def _states(steps: Steps, before: Array, before_error: Array) -> _Sizes:
 
 
 def _row_errors(
-    scan: Scan, dout: Array, initial: Array, last: Array, parts: int, chunk_errors: Array | None
+    scan: Scan, dout: Array, initial: Array, last: Array, parts: int, chunk_states: Array | None
 ) -> Gradients:
     """The errors of rows that begin with these states and end with these gradients.
 
-    What is summed over tokens comes in `parts`, sums of chunks. The states before chunks have errors of their own where
-    `chunk_errors` has them.
+    What is summed over tokens comes in `parts`, sums of chunks. States before chunks that are given have no errors.
     """
     _, dim, d_state = scan.shape
     chunk = chunk_tokens()
     size, error = np.abs(initial), np.zeros(scan.shape)
     begins = []
     for steps in scan.blocks(chunk):
-        if chunk_errors is not None and steps.begin and steps.begin % chunk == 0:
-            error = chunk_errors[:, steps.begin // chunk]
+        if chunk_states is not None and steps.begin and steps.begin % chunk == 0:
+            size, error = np.abs(chunk_states[:, steps.begin // chunk].astype(np.float64)), np.zeros(scan.shape)
         begins.append((steps.begin, size, error))
         after = _states(steps, size, error)
         size, error = after.state[-1], after.state_error[-1]
@@ -225,7 +222,7 @@ def _row_errors(
         steps, tokens = scan.steps(begin, end), slice(begin, end)
         h, own = _states(steps, size, error), steps.magnitudes()
         A, D = np.abs(steps.A), 0.0 if own.D is None else own.D
-        gy = d_out = np.abs(_by_token(dout, begin, end))
+        gy = d_out = np.abs(by_token(dout, begin, end))
         gy_error = np.zeros(gy.shape)
         if steps.z is not None:
             z = np.abs(steps.z)
@@ -299,15 +296,12 @@ def _errors(
     chunk_states: Array | None = None,
     **_: Any,
 ) -> dict[str, Array]:
-    """The errors of a call on rows; states before chunks may have those of any selective_scan_fn."""
+    """The errors of a call on rows."""
     assert dout is not None
     scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     initial, last = (_or_zeros(state, scan.shape) for state in (initial_state, dlast_state))
-    parts, chunk_errors = scan.shape[0] * max(1, ceil_div(u.shape[2], chunk_tokens())), None
-    if chunk_states is not None:
-        left = FORWARD_ERRORS["selective_scan_fn"](**vars(scan), initial_state=initial, chunk_states_out=chunk_states)
-        chunk_errors = left["chunk_states_out"]
-    return _wanted(_row_errors(scan, dout, initial, last, parts, chunk_errors), D, z, delta_bias, initial_state)
+    parts = scan.shape[0] * max(1, ceil_div(u.shape[2], chunk_tokens()))
+    return _wanted(_row_errors(scan, dout, initial, last, parts, chunk_states), D, z, delta_bias, initial_state)
 
 
 def _packed_errors(

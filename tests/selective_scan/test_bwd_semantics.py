@@ -48,13 +48,13 @@ def test_gradients_flow_through_states_across_chunks() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_states_that_the_forward_scan_left_change_nothing() -> None:
+def test_states_that_the_forward_scan_left_change_no_more_than_their_rounding() -> None:
     case = Case(2, 3, 600, dtype="float32")
     arrays = cases_bwd.inputs(case)
     with_states = gradients(arrays)
     del arrays["chunk_states"]
     for name, wanted in gradients(arrays).items():
-        np.testing.assert_array_equal(with_states[name], wanted)
+        np.testing.assert_allclose(with_states[name], wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_packed_sequences_are_rows_of_their_own() -> None:
@@ -99,3 +99,16 @@ def test_a_gpu_gives_the_same_bits_again(case: Case) -> None:
     for _ in range(5):
         for name, got in on_gpu(cases_bwd, case, values).items():
             assert_same_bits(got, first[name], name)
+
+
+def test_states_before_chunks_are_taken_as_they_are_given() -> None:
+    """Half the states, and the second chunk alone with them, have the same gradients."""
+    case = Case(2, 3, 300, dtype="float32", without="initial_state")
+    arrays = cases_bwd.inputs(case)
+    arrays["chunk_states"] *= 0.5
+    whole = gradients(arrays)
+    second = {name: array[..., 256:] if name in ROWS else array for name, array in arrays.items()}
+    second["initial_state"] = second.pop("chunk_states")[:, 1].copy()
+    found = gradients(second)
+    for name in ("du", "ddelta", "dB", "dC", "dz"):
+        np.testing.assert_allclose(whole[name][..., 256:], found[name], rtol=1e-6)
