@@ -74,6 +74,51 @@ def selective_scan_varlen_fn(
     )  # fmt: skip
 
 
+def gradients(arrays: dict[str, Array]) -> dict[str, Array]:
+    """The results of a backward scan: a gradient like each of the arguments of the forward one."""
+    names = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state")
+    return {f"d{name}": arrays[name] for name in names}
+
+
+def selective_scan_bwd(
+    batch: int = 1, dim: int = 5120, seqlen: int = 4096, d_state: int = 16, dtype: str = "bfloat16",
+    contiguous: str = TOKENS,
+) -> Workload:  # fmt: skip
+    """The gradients of the scan of Mamba, with z, softplus and states at both ends."""
+    sizes = dict(locals())
+    arrays = rows((batch,), dim, seqlen, d_state, element_of(dtype), contiguous)
+    state = Array((batch, dim, d_state), FLOAT32)
+    arrays |= {"dout": arrays["u"], "initial_state": state, "dlast_state": state}
+    # Every channel adds to the gradients of B and C: there is no smaller call with a part of the results.
+    return Workload(
+        "selective_scan_bwd", sizes, arrays, gradients(arrays), {"delta_softplus": True},
+        exponentials=batch * dim * seqlen * d_state,
+    )  # fmt: skip
+
+
+def selective_scan_varlen_bwd(
+    sequences: str = "16x512", dim: int = 8192, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
+) -> Workload:  # fmt: skip
+    """The gradients of the scan of packed sequences, each with a state at both ends."""
+    sizes = dict(locals())
+    counts = lengths(sequences)
+    n, total = len(counts), sum(counts)
+    arrays = rows((), dim, total, d_state, element_of(dtype), contiguous)
+    state = Array((n, dim, d_state), FLOAT32)
+    arrays |= {
+        "dout": arrays["u"],
+        "query_start_loc": Array((n + 1,), INT32, values=(0, *accumulate(counts))),
+        "initial_state": state,
+        "dlast_state": state,
+    }
+    # The gradients of B and C are dense in the order of their axes, however B and C lie.
+    outs = gradients(arrays) | {f"d{name}": Array(arrays[name].shape, arrays[name].dtype) for name in "BC"}
+    return Workload(
+        "selective_scan_varlen_bwd", sizes, arrays, outs, {"delta_softplus": True},
+        exponentials=dim * total * d_state,
+    )  # fmt: skip
+
+
 _BOTH = (CHANNELS, TOKENS)
 
 REPORT: Rows = {
@@ -96,6 +141,13 @@ SMALL: Rows = {
     ),
     "selective_scan_varlen_fn": tuple(
         {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH
+    ),
+    "selective_scan_bwd": (
+        *({"batch": 2, "dim": 24, "seqlen": 300, "contiguous": contiguous} for contiguous in _BOTH),
+        {"batch": 1, "dim": 10, "seqlen": 70, "d_state": 5},
+    ),
+    "selective_scan_varlen_bwd": tuple(
+        {"sequences": "70+0+1+3+60", "dim": 24, "contiguous": contiguous} for contiguous in _BOTH
     ),
 }
 """Quick sizes, odd in every way that matters, by function: what checks run."""
