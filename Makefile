@@ -11,7 +11,7 @@ DEVICE_CODE = $(shell find cuda_src tests \( -name '*.cu' -o -name '*.cuh' -o -n
 SANITIZER := compute-sanitizer
 ARGS :=
 
-.PHONY: run test bench sanitize check fix clean
+.PHONY: run test bench sanitize mutants check fix clean
 
 run: $(READY)
 	$(PY) -m cuconv $(ARGS)
@@ -28,6 +28,10 @@ sanitize: $(READY)
 		CUCONV_SANITIZE=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 1 \
 			$(PY) -m pytest -m gpu -k unit $(ARGS) || exit 1; \
 	done
+
+# Plants bugs in the device code one by one and fails when the tests named for one do not find it: some minutes.
+mutants: $(READY)
+	$(PY) -m tests.mutants $(ARGS)
 
 check: $(READY)
 	$(PY) -m ruff check --no-fix .

@@ -1,4 +1,4 @@
-"""The bugs, by family. A test that is named is the smallest one known to find the bug."""
+"""The bugs, by family. The tests named for one are small, and the first that finds it ends its run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ _LAST = "causal_conv1d_fn-2x130x21-w4-float32-channel_last-silu-seq-initial-fina
 _VARLEN = "causal_conv1d_varlen_fn-136of2x0+19+2+0+3x1+50+0-w4-bfloat16-channels-slots_odd-int64-silu"
 _VARLEN_ROWS = "causal_conv1d_varlen_fn-3of513+0+260+1-w6-float16-tokens_aligned-pool_columns-slots_permuted-silu"
 _SHORTROWS = (
-    "causal_conv1d_varlen_fn-36ofoff3+253+1+255+1+2+3+63+65+off9+20x1+0+93-w4-bfloat16-tokens-slots_odd-initial_all-silu"
+    "causal_conv1d_varlen_fn-36ofoff3+253+1+255+1+2+3+63+65+off9+20x1+0+93-w4-bfloat16-tokens"
+    "-slots_odd-initial_all-silu"
 )
 _ROUTED = "causal_conv1d_split-61,3,1,1,6,64of40+0+3x1-w4-bfloat16-channels-slots_odd-silu"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32ofoff5+20+0+3-w4-bfloat16-channels-to_dense-slots_permuted-silu-l2norm"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3of12+3-w4-bfloat16-channels-to_dense-slots_odd-silu-l2norm-eps0.01"
-_L2NORM_WIDE = (
-    "causal_conv1d_qkv_split-1,1,1,256,256,8of12+3-w4-float32-channels-to_dense-state_bfloat16-slots_odd-int64-silu-l2norm"
-)
 _STATES = "causal_conv1d_varlen_states-136of9x1+7-3-bfloat16-dense-to_channels-int64"
 _STATES_EVERY = "causal_conv1d_varlen_states-6of2+30-16-float32-sliced_by_2-to_channels-int32-every3"
 _STEP = "causal_conv1d_update-131of1023-w4-bfloat16-last_offset_by_1-shift-slots_odd"
 _STEPS = (
-    "causal_conv1d_update-40of4-t3-w3-float16-channel_last-shift-weight_float32-pool_channels_longer-state_float32-int64"
+    "causal_conv1d_update-40of4-t3-w3-float16-channel_last-shift-weight_float32-pool_channels_longer"
+    "-state_float32-int64"
     "-window_columns"
 )
 _RING = "causal_conv1d_update-7of4-t5-w5-float16-last_offset_by_1-circular-window_channels-linear"
@@ -64,9 +63,7 @@ _STATE_MANY = "selective_state_update-5of2x6x128x4t-bfloat16-per_head_all-fused-
 _STATE_PACKED = "selective_state_update-off1+3+1+0+2+off2of2x6x128-g2-bfloat16-per_head_all"
 _STATE_ACCEPTED = "selective_state_update-6of2x6x128x3t-bfloat16-per_head_all-accepted-steps_by_row-odd-int64"
 _STATE_RANDOM = "selective_state_update-3of2x6x128-bfloat16-per_head_all-seed_18446744073709551615"
-_SOFTPLUS = (
-    "selective_state_update/test_softplus.py::test_softplus_is_as_exact_as_it_is_said_to_be[unit-emulated]"
-)
+_SOFTPLUS = "selective_state_update/test_softplus.py::test_softplus_is_as_exact_as_it_is_said_to_be[unit-emulated]"
 _STATE_LOUD = "selective_state_update-4of2x3x16-float32-loud60"
 
 _COMMON = (
@@ -89,7 +86,10 @@ _COMMON = (
         "common/activation.cuh",
         "__saturatef(fmaf(power, rest, power))",
         "fmaf(power, rest, power)",
-        ("families/test_special_values.py::test_a_masked_token_changes_no_state[unit-emulated-updates-9of0x40x16-float32]",),
+        (
+            "families/test_special_values.py::test_a_masked_token_changes_no_state"
+            "[unit-emulated-updates-9of0x40x16-float32]",
+        ),
     ),
     Mutant(
         "softplus swallows NaN.",
@@ -127,8 +127,11 @@ _COMMON = (
         "common/sequences.cuh",
         "slot >= p.slots ? -1",
         "slot > p.slots ? -1",
-        ("causal_conv1d_varlen_fn-20of19+5x2+off2-w6-bfloat16-channels-weight_float16-strided-pool_channels_longer-slots_odd"
-         "-int64-silu",),
+        (
+            "causal_conv1d_varlen_fn-20of19+5x2+off2-w6-bfloat16-channels-weight_float16-strided"
+            "-pool_channels_longer-slots_odd"
+            "-int64-silu",
+        ),
     ),
     Mutant(
         "A partial load reads one element too many.",
@@ -279,8 +282,11 @@ _CONVOLUTIONS = (
         """        __syncthreads();
         return roles[tile];""",
         "        return roles[tile];",
-        ("causal_conv1d_varlen_fn-136of40x1-w4-bfloat16-channels-slots_permuted-initial_all-silu", _VARLEN,
-         "causal_conv1d_varlen_fn-2of9+11-w4-float32-channels-slots_permuted-silu"),
+        (
+            "causal_conv1d_varlen_fn-136of40x1-w4-bfloat16-channels-slots_permuted-initial_all-silu",
+            _VARLEN,
+            "causal_conv1d_varlen_fn-2of9+11-w4-float32-channels-slots_permuted-silu",
+        ),
     ),
     Mutant(
         "The first token behind a prefix counts as part of it.",
@@ -301,29 +307,38 @@ _CONVOLUTIONS = (
         "common/sequences.cuh",
         "return p.has_initial_state != nullptr &&",
         "return p.has_initial_state == nullptr ||",
-        ("causal_conv1d_varlen_fn-136ofall7-w4-bfloat16-channels-pool_channels_outermost-slots_permuted-initial_None-silu",),
+        (
+            "causal_conv1d_varlen_fn-136ofall7-w4-bfloat16-channels-pool_channels_outermost"
+            "-slots_permuted-initial_None-silu",
+        ),
     ),
     Mutant(
         "Between two looks at runs of sequences one is passed over.",
         "causal_conv1d/conv_varlen.cuh",
         "low += kWarpSize - 1;",
         "low += kWarpSize;",
-        ("causal_conv1d_varlen_fn-136of40x1-w4-bfloat16-channels-slots_permuted-initial_all-silu",),
+        (
+            "causal_conv1d_varlen_fn-33of127+2+125+1+1+1+64+32x1+off31-w3-float32-tokens"
+            "-pool_columns-slots_permuted-int64-silu",
+        ),
     ),
     Mutant(
-        "A vector across a border of ranges is stored as one.",
+        "All channels of a vector across a border of ranges get the first one's result.",
         "causal_conv1d/conv_ranges.cuh",
-        "channel + kVec <= p.range_end[range]",
-        "channel < p.range_end[range]",
-        ("causal_conv1d_split-62,74of18+7-w4-bfloat16-channels-to_channels_sliced_by_2+channels-slots_permuted-silu",),
+        "if (j == c) element.put(0, v.element(j));",
+        "if (j == 0) element.put(0, v.element(j));",
+        (_ROUTED,),
     ),
     Mutant(
         "The second channel of a head is taken as the next head's.",
         "causal_conv1d/conv_ranges.cuh",
         "channels = at.quotient * stride[2] + at.remainder * stride[3];",
         "channels = at.remainder * stride[2] + at.quotient * stride[3];",
-        ("causal_conv1d_qkv_split-2,1,1,64,64,128of9+1-w4-bfloat16-channels-to_head_major+transposed+spaced-slots_odd-int64"
-         "-silu",),
+        (
+            "causal_conv1d_qkv_split-2,1,1,64,64,128of9+1-w4-bfloat16-channels"
+            "-to_head_major+transposed+spaced-slots_odd-int64"
+            "-silu",
+        ),
     ),
     Mutant(
         "Eps is dropped where heads take several turns.",
@@ -347,8 +362,10 @@ _CONVOLUTIONS = (
         "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
         "is_idle ? 0.0f : squares",
         "squares",
-        ("causal_conv1d_qkv_split-2,1,1,96,96,64of12+3-w3-float16-channels-to_dense-weight_float32-pool_columns"
-         "-state_float32-slots_permuted-linear-l2norm",),
+        (
+            "causal_conv1d_qkv_split-2,1,1,96,96,64of12+3-w3-float16-channels-to_dense-weight_float32-pool_columns"
+            "-state_float32-slots_permuted-linear-l2norm",
+        ),
     ),
     Mutant(
         "The range of values is normalised, too.",
@@ -362,8 +379,11 @@ _CONVOLUTIONS = (
         "causal_conv1d/causal_conv1d_varlen_rows_fwd.cu",
         "if (roles.padding >> i & 1) *to",
         "if (roles.padding >> i & 0) *to",
-        ("causal_conv1d_varlen_fn-2ofoff3+70+2x1-w7-bfloat16-tokens_offset_by_2-to_tokens-pool_backward-state_float32"
-         "-slots_permuted-silu",),
+        (
+            "causal_conv1d_varlen_fn-2ofoff3+70+2x1-w7-bfloat16-tokens_offset_by_2-to_tokens"
+            "-pool_backward-state_float32"
+            "-slots_permuted-silu",
+        ),
     ),
     Mutant(
         "Only the first group of a row's vectors has roles.",
@@ -400,7 +420,10 @@ _CONVOLUTIONS = (
         "causal_conv1d/conv_short.cuh",
         "shared.left_out = max(left_out, 0);",
         "shared.left_out = 0;",
-        ("causal_conv1d_varlen_fn-33of255+3+600+30x1+49-w4-bfloat16-tokens-strided-pool_slots-slots_odd-mixed-initial_all-silu",),
+        (
+            "causal_conv1d_varlen_fn-32of31+33+62+3+2x127+126+4+31x4+0-w5-float32-tokens-no_bias"
+            "-state_bfloat16-slots_permuted-initial_all-silu",
+        ),
     ),
     Mutant(
         "Columns of a state are counted from the sequence's first token.",
@@ -428,7 +451,7 @@ _CONVOLUTIONS = (
         "causal_conv1d/causal_conv1d_update.cu",
         "if (is_row) columns.move(min(place.goes_to, p.state_len), p.seqlen);",
         "if (is_row) columns.move(min(place.goes_to - 1, p.state_len), p.seqlen);",
-        (_STEPS,),
+        ("causal_conv1d_update-136of3-t2-w4-bfloat16-channel_last-shift-pool_channels_longer",),
     ),
     Mutant(
         "A ring begins one column late.",
@@ -813,5 +836,93 @@ _STATE_UPDATES = (
     ),
 )
 
-MUTANTS = (*_COMMON, *_CONVOLUTIONS, *_SCANS, *_STATE_UPDATES)
+_WIDE = "families/test_wide_strides.py::test_entries_gigabytes_apart"
+_NARROW = (
+    Mutant(
+        "A row's offset is forced to 32 bits.",
+        "causal_conv1d/conv_row.cuh",
+        "static_cast<const input_t*>(p.x) + batch * p.x_stride[0] + channel * p.x_stride[1];",
+        "static_cast<const input_t*>(p.x) + static_cast<int>(batch * p.x_stride[0] + channel * p.x_stride[1]);",
+        (f"{_WIDE}[causal_conv1d_fn-2x3x1029-w4-bfloat16-channel_first-silu-x_out]",),
+    ),
+    Mutant(
+        "The offset of a row's results is forced to 32 bits.",
+        "causal_conv1d/conv_row.cuh",
+        "static_cast<input_t*>(p.out) + batch * p.out_stride[0] + channel * p.out_stride[1];",
+        "static_cast<input_t*>(p.out) + static_cast<int>(batch * p.out_stride[0] + channel * p.out_stride[1]);",
+        (f"{_WIDE}[causal_conv1d_fn-1x3x40-w4-bfloat16-channel_first-silu-x_out]",),
+    ),
+    Mutant(
+        "The offset of contiguous channels is forced to 32 bits.",
+        "causal_conv1d/causal_conv1d_channellast_fwd.cu",
+        "static_cast<const input_t*>(p.x) + batch * p.x_stride[0] +",
+        "static_cast<const input_t*>(p.x) + static_cast<int>(batch * p.x_stride[0]) +",
+        (f"{_WIDE}[causal_conv1d_fn-2x6x35-w4-bfloat16-channel_last-silu-final-x_final_states_out]",),
+    ),
+    Mutant(
+        "The slot of a packed sequence's state is found in 32 bits.",
+        "causal_conv1d/conv_state.cuh",
+        "slot * p.conv_states_stride[0] + channel * p.conv_states_stride[1];",
+        "static_cast<int>(slot * p.conv_states_stride[0] + channel * p.conv_states_stride[1]);",
+        (f"{_WIDE}[causal_conv1d_varlen_fn-8of9+2-w4-bfloat16-channels-slots_permuted-silu-conv_states]",),
+    ),
+    Mutant(
+        "A sequence's own state is written by an offset of 32 bits.",
+        "causal_conv1d/causal_conv1d_varlen_states.cu",
+        "static_cast<input_t*>(p.out) + sequence * p.out_stride[0]",
+        "static_cast<input_t*>(p.out) + static_cast<int>(sequence * p.out_stride[0])",
+        (f"{_WIDE}[causal_conv1d_varlen_states-8of8+1-4-bfloat16-dense-to_dense-int32-out]",),
+    ),
+    Mutant(
+        "A decode step finds its slot in 32 bits.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "static_cast<state_t*>(p->conv_state) + slot * stride[0] +",
+        "static_cast<state_t*>(p->conv_state) + static_cast<int>(slot * stride[0]) +",
+        (f"{_WIDE}[causal_conv1d_update-8of2-w4-bfloat16-channel_last-shift-conv_state]",),
+    ),
+    Mutant(
+        "A short state's slot is found in 32 bits.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "packed[i].template load<Memory::kMutable>(pool + slot[i] * p.conv_state_stride[0]);",
+        "packed[i].template load<Memory::kMutable>(pool + static_cast<int>(slot[i] * p.conv_state_stride[0]));",
+        (f"{_WIDE}[causal_conv1d_update-8of2-w4-bfloat16-channel_last-shift-pool_columns-conv_state]",),
+    ),
+    Mutant(
+        "A plain scan's row is found in 32 bits.",
+        "selective_scan/scan.cuh",
+        "static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1]",
+        "static_cast<Pointee*>(base) + static_cast<int>(batch * stride[0]) + channel * stride[1]",
+        (f"{_WIDE}[selective_scan_fn-2x3x43n16-bfloat16-u_delta_out]",),
+    ),
+    Mutant(
+        "A tile's matrices are found in 32 bits.",
+        "selective_scan/scan_tiles.cuh",
+        "static_cast<const T*>(base) + batch * stride[0] + group * stride[1];",
+        "static_cast<const T*>(base) + static_cast<int>(batch * stride[0]) + group * stride[1];",
+        (f"{_WIDE}[selective_scan_fn-2x35x48n16-bfloat16-B_C]",),
+    ),
+    Mutant(
+        "A scan finds its sequence's slot in 32 bits.",
+        "selective_scan/scan_few.cuh",
+        "static_cast<const State*>(p.ssm_states) + run.slot_of(i) * p.ssm_states_stride[0];",
+        "static_cast<const State*>(p.ssm_states) + static_cast<int>(run.slot_of(i) * p.ssm_states_stride[0]);",
+        (f"{_WIDE}[selective_scan_varlen_fn-3of16+8n16-bfloat16-slots_permuted-initial_all-spare0-ssm_states]",),
+    ),
+    Mutant(
+        "All offsets of a state update are in 32 bits.",
+        "selective_state_update/selective_state_update.cu",
+        "using Offset = Select<kIndex32, int, index_t>;",
+        "using Offset = int;",
+        (f"{_WIDE}[selective_state_update-3of0x9x16-bfloat16-x_out]",),
+    ),
+    Mutant(
+        "A state update finds its slot in 32 bits.",
+        "selective_state_update/selective_state_update.cu",
+        "const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];",
+        "const StateRows<Traits> from_rows = rows + static_cast<int>(slot * p.state_stride[0]);",
+        (f"{_WIDE}[selective_state_update-2of0x9x16-bfloat16-spare0-state]",),
+    ),
+)
+
+MUTANTS = (*_COMMON, *_CONVOLUTIONS, *_SCANS, *_STATE_UPDATES, *_NARROW)
 """All of them."""
