@@ -77,7 +77,7 @@ def causal_conv1d_bwd(
     checks.activation(activation)
     inputs = (x, weight, bias, dout, seq_idx, initial_states, dfinal_states)
     outputs = (dx, dweight, dbias, dinitial_states)
-    options = (activation is not None, bool(float32_gradients))
+    options = (activation is not None, checks.flag("float32_gradients", float32_gradients))
     dx, dweight, dbias, dinitial_states = _dense((*inputs, None, None, None, *outputs), options)
     return dx, dweight, dbias, dinitial_states
 
@@ -138,10 +138,10 @@ def causal_conv1d_varlen_bwd(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     checks.activation(activation)
-    checks.integer("pad_slot_id", pad_slot_id)
+    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id)
     states = (initial_states, dfinal_states, query_start_loc, cache_indices, has_initial_state)
     outputs = (dx, dweight, dbias, dinitial_states)
-    options = (activation is not None, bool(float32_gradients), pad_slot_id)
+    options = (activation is not None, checks.flag("float32_gradients", float32_gradients), pad_slot_id)
     dx, dweight, dbias, dinitial_states = _packed((x, weight, bias, dout, None, *states, *outputs), options)
     return dx, dweight, dbias, dinitial_states
 

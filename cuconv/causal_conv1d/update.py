@@ -188,8 +188,9 @@ def _run(
     pad_slot_id: int,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    checks.integer("pad_slot_id", pad_slot_id)
-    options = (split, activation is not None, bool(disable_state_update), pad_slot_id)
+    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id)
+    is_read_only = checks.flag("disable_state_update", disable_state_update)
+    options = (split, activation is not None, is_read_only, pad_slot_id)
     return tuple(_step(inputs + split.given_outs(out), options, split.names))
 
 

@@ -154,8 +154,7 @@ def _run(
     split: Split, inputs: tuple[Any, ...], out: Sequence[Any] | None, activation: str | None, pad_slot_id: int
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    checks.integer("pad_slot_id", pad_slot_id)
-    options = (split, activation is not None, pad_slot_id)
+    options = (split, activation is not None, checks.integer("pad_slot_id", pad_slot_id))
     return tuple(_packed(inputs + split.given_outs(out), options, split.names))
 
 

@@ -86,7 +86,7 @@ class _Loaded:
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         names = emulator.pointer_names(self._kernel)
 
-        def enqueue(pointers: Sequence[int], stream: int) -> None:
+        def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
             given = [*pointers, *[0] * (len(names) - len(pointers))]
             tensors = {name: self._family.array_at(pointer) for name, pointer in zip(names, given, strict=True)}
             emulator.run(self._kernel, config, numbers, tensors, seed=self._family.seed)
