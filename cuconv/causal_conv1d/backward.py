@@ -120,7 +120,7 @@ def causal_conv1d_varlen_bwd(
         has_initial_state: (sequences,), bool: the others start from zeros, though they may have a slot. None: all have.
         dfinal_states: (sequences, dim, width - 1), x's dtype or float32: the gradient of what the sequences leave.
         activation: None, "silu" or "swish" (the same).
-        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         float32_gradients: new dweight and dbias are float32 instead of weight's and bias's dtypes.
         dx: shape and dtype of x: where to write the gradient of x. No result may overlap any other argument.
         dweight: (dim, width), weight's dtype or float32: where to write the gradient of weight.

@@ -77,7 +77,7 @@ def causal_conv1d_update(
         intermediate_state_indices: (batch,), int32 or int64: the row there of each sequence, its slot when None. A
             sequence with a row outside the buffer writes nothing there. Two sequences must not share a row.
         disable_state_update: leave conv_state as it is.
-        pad_slot_id: the slot number of sequences that only fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
 
@@ -300,17 +300,13 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
     if inputs["x"].ndim == 2:
         inputs["x"] = inputs["x"][:, :, None]
-    result, state, windows = reference.causal_conv1d_update(
+    result = reference.convolve_step(
         **inputs,
         activation="silu" if o.silu else None,
         disable_state_update=o.disable_state_update,
         pad_slot_id=o.pad_slot_id,
     )
     o.split.write(result, arrays)
-    if not o.disable_state_update:
-        arrays["conv_state"][...] = state
-    if windows is not None:
-        arrays["intermediate_conv_window"][...] = windows
 
 
 _step = Operation(

@@ -61,7 +61,7 @@ def causal_conv1d_varlen_fn(
         cache_indices: (sequences,), int32 or int64: the slot of each sequence; its own number when None.
         has_initial_state: (sequences,), bool; false when None.
         activation: None, "silu" or "swish" (the same).
-        pad_slot_id: the slot number of sequences that only fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
 
     Returns:
@@ -207,10 +207,8 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 def _reference(o: Operands, arrays: Arrays) -> None:
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
     activation = "silu" if o.silu else None
-    result, states = reference.causal_conv1d_varlen_fn(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
+    result = reference.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
     o.split.write(result, arrays)
-    if states is not None:
-        arrays["conv_states"][...] = states
 
 
 _packed = Operation(

@@ -82,6 +82,11 @@ def index_numbers(**arrays: Layout | None) -> dict[str, object]:
     return numbers
 
 
+def pad_number(pad_slot_id: int, indices: Layout | None) -> int:
+    """The slot number that kernels take for padding: without index array none, so that pads no sequence."""
+    return -1 if indices is None else pad_slot_id
+
+
 class View(NamedTuple):
     """The address of an array's first element, and the array's layout."""
 

@@ -74,7 +74,7 @@ def selective_scan_varlen_fn(
             sequence.
         cache_indices: (sequences,), int32 or int64, the sequences' slots; their numbers when None.
         has_initial_state: (sequences,), bool; false when None.
-        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
             ssm_states.
 

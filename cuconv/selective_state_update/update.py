@@ -92,7 +92,7 @@ def selective_state_update(
         cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Tokens of no sequence
             give 0.
         disable_state_update: leave state as it is.
-        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         rand_seed: round states of bfloat16 or float16 up or down at random, so that their expected value is right: a
             seed of 64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et
             al., "Parallel random numbers: as easy as 1, 2, 3", 2011) for the element's number in its slot, the
@@ -329,7 +329,9 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
             wanted = f"at most {columns}, the columns of state_batch_indices"
             raise ValueError(message("num_accepted_tokens", many[0], wanted))
         own = sources[np.arange(o.sequences), np.clip(accepted, 1, columns) - 1]
-    live = (lengths > 0) & (own != o.pad_slot_id)
+    live = lengths > 0
+    if sources is not None:
+        live &= own != o.pad_slot_id
     checks.inside("state_batch_indices", own[live], slots)
     if not o.disable_state_update:
         name = "state_batch_indices" if targets is None else "dst_state_batch_indices"
@@ -337,7 +339,8 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         # A row for every sequence, of which each token has a column.
         used = written[:, None] if written.ndim == 1 else written
         column = np.arange(used.shape[1])
-        is_used = live[:, None] & (used != o.pad_slot_id) & ((column < lengths[:, None]) | (written.ndim == 1))
+        is_target = True if written is own and sources is None else used != o.pad_slot_id
+        is_used = live[:, None] & is_target & ((column < lengths[:, None]) | (written.ndim == 1))
         checks.slots(name, used[is_used], slots)
         sequence = np.broadcast_to(np.arange(o.sequences)[:, None], used.shape)[is_used]
         checks.not_read_by_others(name, used[is_used], sequence, own[live], np.flatnonzero(live))
@@ -352,18 +355,15 @@ def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
     named = {name: array for name, array in arrays.items() if name != "out"}
     if seed is not None:
         named["rand_seed"] = seed
-    results = reference.selective_state_update(
+    call = reference.SelectiveStateUpdate(
         **named,
         dt_softplus=o.dt_softplus,
         disable_state_update=o.disable_state_update,
         pad_slot_id=o.pad_slot_id,
         philox_rounds=o.philox_rounds,
     )
-    arrays["out"][...] = results.out.astype(arrays["out"].dtype)
-    if not o.disable_state_update:
-        arrays["state"][...] = results.state
-    if results.intermediate_states_buffer is not None:
-        arrays["intermediate_states_buffer"][...] = results.intermediate_states_buffer
+    out = call.write(arrays["state"], arrays["intermediate_states_buffer"])
+    arrays["out"][...] = out.astype(arrays["out"].dtype)
 
 
 _update = Operation(

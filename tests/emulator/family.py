@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,3 +107,14 @@ def scheduled(seed: int) -> Iterator[None]:
         yield
     finally:
         device.seed = before
+
+
+def emulated(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What a public function returns for these arguments with its NumPy arrays, also in tuples, on the emulated GPU."""
+    return function(**{name: _on_device(value) for name, value in arguments.items()})
+
+
+def _on_device(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_on_device, value))
+    return EmulatedArray(value) if isinstance(value, np.ndarray) else value
