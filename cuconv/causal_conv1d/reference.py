@@ -60,11 +60,13 @@ def causal_conv1d_varlen_fn(
     has_initial_state: Array | None = None,
     activation: str | None = "silu",
     pad_slot_id: int = -1,
+    first_column: int | None = None,
 ) -> tuple[Array, Array | None]:
     """The convolution of packed sequences: (out (dim, total) in float64, a copy of conv_states after the call)."""
     pool = None if conv_states is None else conv_states.copy()
+    live = pool if pool is None or first_column != 0 else pool[:, :, : weight.shape[1] - 1]
     out = convolve_packed(
-        x, weight, bias, pool, query_start_loc, cache_indices, has_initial_state, activation, pad_slot_id
+        x, weight, bias, live, query_start_loc, cache_indices, has_initial_state, activation, pad_slot_id
     )
     return out, pool
 
@@ -142,12 +144,15 @@ def causal_conv1d_update(
     intermediate_state_indices: Array | None = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    first_column: int | None = None,
 ) -> tuple[Array, Array, Array | None]:
-    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the window after the call)."""
+    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the windows behind it)."""
     state = conv_state.copy()
+    is_row = cache_seqlens is None and num_accepted_tokens is None
+    live = state[:, :, : weight.shape[1] - 1] if is_row and first_column == 0 else state
     windows = None if intermediate_conv_window is None else intermediate_conv_window.copy()
     out = convolve_step(
-        *(x, state, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
+        *(x, live, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
         *(intermediate_state_indices, disable_state_update, pad_slot_id),
     )
     return out, state, windows
@@ -170,9 +175,10 @@ def convolve_step(
     """x (batch, dim, seqlen) after the states, in float64; the slots and rows of the sequences are updated in place.
 
     What precedes sequence b is a window of width - 1 columns of its slot: the last ones, or those before the ring's
-    column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Afterwards the state has moved left to
-    end with x; or the ring holds x from that column on; or its first columns hold window and x but for the first
-    of these. intermediate_conv_window[row, t] receives the width - 1 inputs up to token t. Nothing else of the pool and of the windows is read or written.
+    column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Afterwards the state has moved
+    left to end with x; or the ring holds x from that column on; or its first columns hold window and x but for the
+    first of these. intermediate_conv_window[row, t] receives the width - 1 inputs up to token t. Nothing else of
+    the pool and of the windows is read or written.
     """
     batch, _, seqlen = x.shape
     slots, _, state_len = conv_state.shape

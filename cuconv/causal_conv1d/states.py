@@ -40,6 +40,11 @@ def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out:
     return result
 
 
+def window(states: Layout, columns: int, first_column: int | None) -> Layout:
+    """The part of a pool (slots, dim, state_len) that a call works on: its first columns where `first_column` is 0."""
+    return states._replace(shape=(*states.shape[:2], columns)) if first_column == 0 else states
+
+
 class Operands(NamedTuple):
     """The layouts of one valid call."""
 

@@ -161,6 +161,15 @@ def natural(argument: str, got: object) -> int:
     return number
 
 
+def column(got: object) -> int | None:
+    """A value says which columns of a state hold its inputs: 0 the first, -1 the last, None those that are usual."""
+    if got is None:
+        return None
+    number = integer("first_column", got)
+    choice("first_column", number, (0, -1, None))
+    return number
+
+
 def flag(argument: str, got: object) -> bool:
     """A value is true or false, a bool of Python or NumPy or one of the numbers 0 and 1; returned as Python's."""
     # The exact type is tested first, because this is on the path of every call.
