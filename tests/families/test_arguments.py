@@ -196,3 +196,27 @@ TOO_LARGE = [
 def test_what_no_launch_can_take_is_refused_by_name(function: str, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(error)}"):
         launches_of(getattr(cuconv, function), **arguments)
+
+
+COLUMNS = [
+    ("causal_conv1d_varlen_fn", {"conv_states": (2, 4, 5)}, 1, "1; wanted one of 0, -1, None"),
+    ("causal_conv1d_varlen_fn", {"conv_states": (2, 4, 5)}, 0.0, "0.0; wanted an int"),
+    ("causal_conv1d_varlen_fn", {}, 0, "0; wanted None unless conv_states is given"),
+    (
+        *("causal_conv1d_update", {"conv_state": (8, 4, 5), "cache_seqlens": (8,)}, 0),
+        "0; wanted None beside cache_seqlens, which says where the inputs are",
+    ),
+    (
+        *("causal_conv1d_update", {"conv_state": (8, 4, 5), "num_accepted_tokens": (8,)}, -1),
+        "-1; wanted 0 or None beside num_accepted_tokens, which counts from the first column",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "shapes", "value", "error"), COLUMNS, ids=[case[3] for case in COLUMNS])
+def test_the_first_column_is_one_of_two(function: str, shapes: dict[str, Any], value: Any, error: str) -> None:
+    dtypes = {"cache_seqlens": INT32, "num_accepted_tokens": INT32}
+    arrays = {name: dense(shape, dtypes.get(name, FLOAT32)) for name, shape in shapes.items()}
+    arrays |= dense_arrays(x=(4, 9) if "varlen" in function else (8, 4), weight=(4, 3))
+    with pytest.raises((TypeError, ValueError), match=f"^first_column: got {re.escape(error)}$"):
+        launches_of(getattr(cuconv, function), **arrays, first_column=value)

@@ -1,8 +1,11 @@
 """What one call after another gives bit for bit: a whole sequence, its chunks, and its tokens one by one.
 
-Convolutions give the same bits however a sequence is cut, as long as states hold the inputs exactly. Scans of packed
-sequences keep a float32 state between tokens and between calls, so they do so where the kernel takes one token after
-another, and state updates always do. On NumPy arrays a state is float64 within a call and rounded between calls.
+Convolutions give the same bits however a sequence is cut, as long as states hold the inputs exactly. State updates of
+arrays that are laid out and aligned alike do so on a GPU, with float32 states: a kernel keeps them in float32 within a
+call, too. Scans of packed sequences do so where the kernel takes one token after another, as it does with few;
+elsewhere, and between scans and state updates, results agree within rounding errors. On NumPy arrays a state is float64
+within a call and rounded between calls, so that scans and state updates of the same tokens in the same calls agree, but
+not chunks.
 """
 
 from __future__ import annotations
@@ -79,8 +82,10 @@ def steps(seed: int) -> Iterator[tuple[int, ...]]:
         yield tuple(taken.tolist())
 
 
-WHOLE, BY_TOKEN = [LENGTHS], [tuple(int(t < n) for n in LENGTHS) for t in range(max(LENGTHS))]
-CUTS = {"whole": WHOLE, "by_token": BY_TOKEN, **{f"random{seed}": [*steps(seed)] for seed in range(3)}}
+Cuts = list[tuple[int, ...]]
+WHOLE: Cuts = [LENGTHS]
+BY_TOKEN: Cuts = [tuple(int(t < n) for n in LENGTHS) for t in range(max(LENGTHS))]
+CUTS: dict[str, Cuts] = {"whole": WHOLE, "by_token": BY_TOKEN, **{f"random{seed}": [*steps(seed)] for seed in range(3)}}
 EACH_CUT = pytest.mark.parametrize("cuts", list(CUTS.values())[1:], ids=list(CUTS)[1:])
 
 
@@ -150,7 +155,7 @@ class Convolution:
         arguments = {"x": x, "conv_states": progress.pool, **self.filter, **progress.packing(taken), **more}
         progress.take(call(cuconv.causal_conv1d_varlen_fn, arguments), taken)
 
-    def prefilled(self, call: Caller, cuts: list[tuple[int, ...]], state_len: int, **more: Any) -> Progress:
+    def prefilled(self, call: Caller, cuts: Cuts, state_len: int, **more: Any) -> Progress:
         progress = Progress(self.pool(state_len))
         for taken in cuts:
             self.prefill(call, progress, taken, **more)
@@ -185,7 +190,7 @@ EACH_CONVOLUTION = pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 @EACH_CALLER
 @EACH_CUT
 @EACH_CONVOLUTION
-def test_a_prefill_in_chunks_is_the_whole_prefill(case: Convolution, cuts: list[tuple[int, ...]], call: Caller) -> None:
+def test_a_prefill_in_chunks_is_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
     for spare, first_column in ((0, None), (2, None), (2, 0)):
         columns = case.width - 1 + spare
         more = {} if first_column is None else {"first_column": first_column}
@@ -195,7 +200,7 @@ def test_a_prefill_in_chunks_is_the_whole_prefill(case: Convolution, cuts: list[
 @EACH_CALLER
 @EACH_CUT
 @EACH_CONVOLUTION
-def test_update_steps_are_the_whole_prefill(case: Convolution, cuts: list[tuple[int, ...]], call: Caller) -> None:
+def test_update_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
     halo = case.width - 1
     for spare, first_column in ((0, None), (2, None), (2, 0)):
         more = {} if first_column is None else {"first_column": first_column}
@@ -213,7 +218,7 @@ def test_update_steps_are_the_whole_prefill(case: Convolution, cuts: list[tuple[
 @EACH_CALLER
 @EACH_CUT
 @EACH_CONVOLUTION
-def test_ring_steps_are_the_whole_prefill(case: Convolution, cuts: list[tuple[int, ...]], call: Caller) -> None:
+def test_ring_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
     whole = case.prefilled(call, WHOLE, case.width + 1)
     progress = Progress(case.pool(case.width + 1))
     progress.pool[list(SLOTS)] = 0
@@ -269,3 +274,107 @@ def test_a_dense_convolution_in_chunks_is_the_whole_and_the_packed_one(case: Con
             past[..., past.shape[-1] - kept.shape[-1] :] = kept
             parts.append(call(cuconv.causal_conv1d_fn, {"x": x[..., begin:end], "initial_states": past, **case.filter}))
         assert np.concatenate(parts, axis=-1)[0].tobytes() == packed[i]
+
+
+D_STATE = 8
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """A selective state space model, and the inputs of sequences."""
+
+    dtype: str
+
+    @property
+    def inputs(self) -> list[Array]:
+        """x, dt, z, B and C of every sequence, one below the other: (3 * DIM + 2 * D_STATE, tokens)."""
+        kind, rows = BY_NAME[self.dtype].numpy, 3 * DIM + 2 * D_STATE
+        return [uniform(n, rows, n).astype(kind) for n in LENGTHS]
+
+    @staticmethod
+    def parameters(*names: str) -> dict[str, Any]:
+        """A, D and the bias of dt, by these names, and that dt is a softplus."""
+        A, D, bias = -np.abs(uniform(1, DIM, D_STATE)) - 0.1, uniform(2, DIM), uniform(3, DIM)
+        given = (A.astype(np.float32), D.astype(np.float32), bias.astype(np.float32), True)
+        return dict(zip(names, given, strict=True))
+
+    @staticmethod
+    def parts(chunk: Array) -> list[Array]:
+        """x, dt, z, B and C of a chunk."""
+        borders = [DIM, 2 * DIM, 3 * DIM, 3 * DIM + D_STATE]
+        return [part.copy() for part in np.split(chunk, borders)]
+
+    @staticmethod
+    def progress() -> Progress:
+        return Progress(np.zeros((POOL_SLOTS, DIM, D_STATE), np.float32))
+
+    def scanned(self, call: Caller, cuts: Cuts) -> Progress:
+        progress = self.progress()
+        for taken in cuts:
+            arrays = dict(
+                zip(("u", "delta", "z", "B", "C"), self.parts(progress.chunk(self.inputs, taken)), strict=True)
+            )
+            arrays |= self.parameters("A", "D", "delta_bias", "delta_softplus") | progress.packing(taken)
+            out = call(cuconv.selective_scan_varlen_fn, {**arrays, "ssm_states": progress.pool})
+            progress.take(out, taken)
+        return progress
+
+    def updated(self, call: Caller, cuts: Cuts) -> Progress:
+        """By state updates of packed tokens, all channels in one head."""
+        progress = self.progress()
+        pool = progress.pool[:, None]
+        for taken in cuts:
+            chunk = self.parts(progress.chunk(self.inputs, taken))
+            by_token = [part.T.copy()[:, None] for part in chunk]
+            arrays: dict[str, Any] = dict(zip(("x", "dt", "z", "B", "C"), by_token, strict=True))
+            parameters = self.parameters("A", "D", "dt_bias", "dt_softplus")
+            arrays |= {name: value if value is True else value[None] for name, value in parameters.items()}
+            packing = progress.packing(taken)
+            indices = {"state_batch_indices": packing["cache_indices"], "cu_seqlens": packing["query_start_loc"]}
+            out = call(cuconv.selective_state_update, {**arrays, **indices, "state": pool})
+            progress.take(np.ascontiguousarray(out[:, 0].T), taken)
+        return progress
+
+    def stepped(self, call: Caller) -> Progress:
+        """By state updates of one token each."""
+        progress = self.progress()
+        for taken in BY_TOKEN:
+            which = [i for i, count in enumerate(taken) if count]
+            chunk = [part.T.copy() for part in self.parts(progress.chunk(self.inputs, taken))]
+            arrays: dict[str, Any] = dict(zip(("x", "dt", "z", "B", "C"), chunk, strict=True))
+            arrays |= self.parameters("A", "D", "dt_bias", "dt_softplus")
+            slots = np.array(SLOTS, np.int32)[which]
+            out = call(cuconv.selective_state_update, {**arrays, "state": progress.pool, "state_batch_indices": slots})
+            progress.take(np.ascontiguousarray(out.T), taken)
+        return progress
+
+
+MODELS = [StateSpace("float32"), StateSpace("float16"), StateSpace("bfloat16")]
+EACH_MODEL = pytest.mark.parametrize("model", MODELS, ids=str)
+
+
+@EACH_DEVICE
+@EACH_CUT
+@EACH_MODEL
+def test_state_updates_of_chunks_are_those_of_the_whole(model: StateSpace, cuts: Cuts, call: Caller) -> None:
+    assert model.updated(call, cuts).bits() == model.updated(call, WHOLE).bits()
+
+
+@EACH_DEVICE
+@EACH_MODEL
+def test_state_updates_of_single_tokens_are_those_of_the_whole(model: StateSpace, call: Caller) -> None:
+    assert model.stepped(call).bits() == model.updated(call, WHOLE).bits()
+
+
+@EACH_DEVICE
+@EACH_CUT
+@EACH_MODEL
+def test_scans_of_chunks_of_few_tokens_are_those_of_the_whole(model: StateSpace, cuts: Cuts, call: Caller) -> None:
+    assert model.scanned(call, cuts).bits() == model.scanned(call, WHOLE).bits()
+
+
+@EACH_MODEL
+def test_on_numpy_arrays_scans_and_state_updates_are_the_same(model: StateSpace) -> None:
+    for cuts in CUTS.values():
+        assert model.scanned(on_numpy, cuts).bits() == model.updated(on_numpy, cuts).bits()
+    assert model.stepped(on_numpy).bits() == model.scanned(on_numpy, BY_TOKEN).bits()
