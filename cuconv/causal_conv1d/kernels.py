@@ -16,6 +16,7 @@ from cuconv.runtime.launch import (
     MAX_VECTOR_BYTES,
     WARP_SIZE,
     LaunchConfig,
+    TooLarge,
     ceil_div,
     fast_div,
     vectors,
@@ -160,7 +161,7 @@ class CausalConv1dFwd(RowKernel):
         row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         tiles = batch * dim * row_tiles
         if tiles > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         division = {"row_tiles": fast_div(row_tiles), "dim_div": fast_div(dim), "tiles": tiles, "row_vecs": row_vecs}
         return self.config(ceil_div(tiles, self.warps)), division
 
@@ -281,7 +282,7 @@ class CausalConv1dBwd(Kernel):
         warp_rows = min(dim, WARP_SIZE // row_lanes) if row_groups == 1 else 1
         channel_groups, groups = ceil_div(dim, warp_rows), batch * row_groups
         if groups > MAX_DIVIDEND:
-            raise ValueError(f"the problem has {groups} groups of vectors per channel; a launch takes {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem has {groups} groups of vectors per channel; a launch takes {MAX_DIVIDEND}")
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         parts = 1
         if channel_groups < BACKWARD_BLOCKS // 2:
@@ -362,7 +363,7 @@ class CausalConv1dChannellastBwd(Kernel):
         _, steps, rounds, row_runs = min(candidates)
         runs = batch * row_runs
         if runs > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
         parts = max(1, ceil_div(runs, block_runs * rounds))
         return (
             self.config(parts * dim_blocks),
@@ -547,7 +548,7 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
         most = self.constants["kGroup"]
         group = min(dim, most)
         if group * row_tiles + self.warps > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         row_blocks = ceil_div(group * row_tiles, self.warps)
         blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0)
         division = {"group_blocks": fast_div(blocks), "row_tiles": fast_div(row_tiles), "row_blocks": row_blocks}
@@ -607,7 +608,7 @@ class CausalConv1dVarlenStates(Kernel):
         dim_vecs = ceil_div(dim, self.vec)
         total_vecs = sequences * columns * dim_vecs
         if total_vecs > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
         return self.config(ceil_div(total_vecs, self.threads)), {
             "dim_vecs": fast_div(dim_vecs),
             "columns": fast_div(columns),
