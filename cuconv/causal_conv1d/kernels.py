@@ -308,6 +308,9 @@ class CausalConv1dChannellastBwd(Kernel):
     step.
     """
 
+    BLOCKS: ClassVar[int] = 396
+    """Blocks that run at a time on an H200: 132 multiprocessors with 3 each."""
+
     MAX_STEPS: ClassVar[int] = 64
     """Steps per run: in the last one the width - 1 tokens behind the run are computed again, 3 of 512 for width 4."""
 
@@ -347,9 +350,9 @@ class CausalConv1dChannellastBwd(Kernel):
         def shared_out(steps: int, waves: int) -> tuple[int, int, int, int]:
             """The time, in tokens that a thread walks, of runs of these steps in so many waves of blocks."""
             row_runs = max(1, ceil_div(seqlen, steps * self.tokens - halo))
-            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * BACKWARD_BLOCKS * waves))
+            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * self.BLOCKS * waves))
             blocks = dim_blocks * max(1, ceil_div(batch * row_runs, block_runs * rounds))
-            needed = ceil_div(blocks, BACKWARD_BLOCKS)
+            needed = ceil_div(blocks, self.BLOCKS)
             return (
                 needed * (rounds * (steps * self.tokens + self.RUN_TOKENS) + self.BLOCK_TOKENS),
                 steps,

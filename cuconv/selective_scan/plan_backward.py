@@ -203,7 +203,9 @@ def _scratch(o: BackwardOperands, division: Division) -> Scratch:
         chunks * dim * SelectiveScanBwd.warps * 2,
         0 if is_variable(o.B) else per_state,
         0 if is_variable(o.C) else per_state,
-        chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens() if is_variable(o.B) or is_variable(o.C) else 0,
+        chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens()
+        if is_variable(o.B) or is_variable(o.C)
+        else 0,
     ):
         begins.append(end)
         # Vectors begin at multiples of four floats.

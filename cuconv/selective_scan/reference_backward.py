@@ -118,7 +118,17 @@ def selective_scan_varlen_bwd(
         row = [None if array is None else array[None, ..., tokens] for array in (u, delta, B, C, z, dout)]
         states = [None if array is None else array[i : i + 1] for array in (initial_state, dlast_state)]
         part = selective_scan_bwd(
-            row[0], row[1], A, row[2], row[3], D, row[4], delta_bias, row[5], *states, delta_softplus  # type: ignore[arg-type]
+            row[0],
+            row[1],
+            A,
+            row[2],
+            row[3],
+            D,
+            row[4],
+            delta_bias,
+            row[5],
+            *states,
+            delta_softplus,  # type: ignore[arg-type]
         )
         _gather(found, part, i, tokens)
     return found
