@@ -127,7 +127,7 @@ def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
 def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The gradients in float64."""
     named = {"D": None, "z": None, "delta_bias": None, **arrays}
-    named = {name: array for name, array in named.items() if name not in (*OUTPUTS, "chunk_states")}
+    named = {name: array for name, array in named.items() if name not in OUTPUTS}
     found = reference_backward.selective_scan_bwd(**named, delta_softplus=case.softplus)
     return {name: each for name, each in found._asdict().items() if each is not None}
 
