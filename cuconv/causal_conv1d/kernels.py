@@ -348,7 +348,7 @@ class CausalConv1dChannellastBwd(Kernel):
         longest = min(self.MAX_STEPS, max(1, ceil_div(seqlen + halo, self.tokens)))
 
         def shared_out(steps: int, waves: int) -> tuple[int, int, int, int]:
-            """The time, in tokens that a thread walks, of runs of these steps in so many waves of blocks."""
+            """The time, in tokens that a thread walks, when runs of `steps` are shared out in `waves` of blocks."""
             row_runs = max(1, ceil_div(seqlen, steps * self.tokens - halo))
             rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * self.BLOCKS * waves))
             blocks = dim_blocks * max(1, ceil_div(batch * row_runs, block_runs * rounds))
@@ -418,7 +418,7 @@ class CausalConv1dBwdStates(Kernel):
             yield cls(width, input_t, weight_t, silu)
 
     def launch_config(self, dim: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for so many sequences."""
+        """The launch for the states of `sequences` packed sequences."""
         dim_blocks = ceil_div(dim, self.threads)
         return self.config(dim_blocks * sequences), {"dim_blocks": fast_div(dim_blocks)}
 

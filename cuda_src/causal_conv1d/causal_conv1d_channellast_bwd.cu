@@ -6,12 +6,12 @@
 //     dbias = sum_t g[t]
 //
 // Layout: x, dx (batch, dim, seqlen), dim stride 1; any strides when kVec is 1. dout the same, or any strides element
-// by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step, all of whose
-// loads are issued before the first is used. It carries the last width - 1 inputs and gradients from step to step, so
-// that a token's gradient is computed once. At step t it knows dx[t - (width - 1)]; to finish a run's last ones it
-// walks width - 1 tokens into the next run. The rows' runs count as one list, which blocks share out evenly. The
-// parameters' gradients stay in registers until a thread's last run; the block adds up those of its threads in a fixed
-// order. No atomics.
+// by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step. While it walks a
+// step, the tokens of the next ones are copied to places of its own in shared memory: no barrier. It carries the last
+// width - 1 inputs and gradients from step to step, so that each token's gradient is computed once. At step t it knows
+// dx[t - (width - 1)]; to finish the last tokens of a run it walks width - 1 tokens into the next run. The runs of all
+// rows count as one list, which blocks share out evenly. The parameters' gradients stay in registers until a thread's
+// last run; the block adds up those of its threads in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a step             kSilu     silu after the sum
@@ -44,11 +44,11 @@ struct CausalConv1dChannellastBwdTraits {
     // Steps whose tokens are in shared memory or on their way there, one of them being walked.
     static constexpr int kStageBytes = 2 * kTokens * kThreads * static_cast<int>(sizeof(Vec<input_t, kVec>));
     static constexpr int kStages = kStageBytes <= 16384 ? 3 : kStageBytes <= 24576 ? 2 : 1;
-    // Of a column of sums in shared memory: neighbouring channels of a vector are in different banks.
+    // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
     static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
     static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= kHalo);
+    static_assert(kIsWidth<kWidth> && kTokens >= kHalo);
 };
 
 // First tokens on their way, then sums.
