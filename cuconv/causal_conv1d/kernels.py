@@ -396,10 +396,13 @@ class CausalConv1dBwdSum(Kernel):
 
     def launch_config(self, dim: int, parts: int) -> tuple[LaunchConfig, Division]:
         """The launch for `parts` sums of each of (width + 1) * dim parameters."""
+        sums = (self.width + 1) * dim
+        if sums > MAX_DIVIDEND:
+            raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
         # As many sums side by side as leave a thread no more parts than it loads at once.
         at_once = self.constants["kAtOnce"]
         across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
-        config = LaunchConfig((ceil_div((self.width + 1) * dim, across), 1, 1), (across, self.threads // across, 1))
+        config = LaunchConfig((ceil_div(sums, across), 1, 1), (across, self.threads // across, 1))
         return config, {"dim_div": fast_div(dim), "parts": parts}
 
 
