@@ -309,6 +309,9 @@ class CausalConv1dChannellastBwd(Kernel):
     step.
     """
 
+    BLOCKS: ClassVar[int] = 396
+    """Blocks that run at a time on an H200: 132 multiprocessors with 3 each."""
+
     MAX_STEPS: ClassVar[int] = 64
     """Steps per run: in the last one the width - 1 tokens behind the run are computed again, 3 of 512 for width 4."""
 
@@ -346,11 +349,11 @@ class CausalConv1dChannellastBwd(Kernel):
         longest = min(self.MAX_STEPS, max(1, ceil_div(seqlen + halo, self.tokens)))
 
         def shared_out(steps: int, waves: int) -> tuple[int, int, int, int]:
-            """The time, in tokens that a thread walks, of runs of these steps in so many waves of blocks."""
+            """The time, in tokens that a thread walks, when runs of `steps` are shared out in `waves` of blocks."""
             row_runs = max(1, ceil_div(seqlen, steps * self.tokens - halo))
-            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * BACKWARD_BLOCKS * waves))
+            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * self.BLOCKS * waves))
             blocks = dim_blocks * max(1, ceil_div(batch * row_runs, block_runs * rounds))
-            needed = ceil_div(blocks, BACKWARD_BLOCKS)
+            needed = ceil_div(blocks, self.BLOCKS)
             return (
                 needed * (rounds * (steps * self.tokens + self.RUN_TOKENS) + self.BLOCK_TOKENS),
                 steps,
@@ -394,10 +397,13 @@ class CausalConv1dBwdSum(Kernel):
 
     def launch_config(self, dim: int, parts: int) -> tuple[LaunchConfig, Division]:
         """The launch for `parts` sums of each of (width + 1) * dim parameters."""
+        sums = (self.width + 1) * dim
+        if sums > MAX_DIVIDEND:
+            raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
         # As many sums side by side as leave a thread no more parts than it loads at once.
         at_once = self.constants["kAtOnce"]
         across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
-        config = LaunchConfig((ceil_div((self.width + 1) * dim, across), 1, 1), (across, self.threads // across, 1))
+        config = LaunchConfig((ceil_div(sums, across), 1, 1), (across, self.threads // across, 1))
         return config, {"dim_div": fast_div(dim), "parts": parts}
 
 
@@ -416,7 +422,7 @@ class CausalConv1dBwdStates(Kernel):
             yield cls(width, input_t, weight_t, silu)
 
     def launch_config(self, dim: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for so many sequences."""
+        """The launch for the states of `sequences` packed sequences."""
         dim_blocks = ceil_div(dim, self.threads)
         return self.config(dim_blocks * sequences), {"dim_blocks": fast_div(dim_blocks)}
 
