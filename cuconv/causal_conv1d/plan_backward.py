@@ -15,7 +15,7 @@ from cuconv.causal_conv1d.kernels import (
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.launch import ceil_div, widest_vector
-from cuconv.runtime.layout import Layout, is_channel_last
+from cuconv.runtime.layout import Layout, dense, is_channel_last, pad_number
 
 
 class Operands(NamedTuple):
@@ -134,10 +134,16 @@ def _differences(a: Layout, b: Layout) -> list[int]:
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
     batch, dim, seqlen = o.x.shape
-    kernel = CausalConv1dBwd(step_groups=CausalConv1dBwd.step_groups_for(batch, dim, row_vecs), **_axes(o, vec))
-    has_edges = row_vecs * vec != seqlen
-    config, division, parts = kernel.launch_config(batch, dim, row_vecs, has_edges)
+    kernel = CausalConv1dBwd(**_axes(o, vec))
+    # Where arrays have no gaps, vectors may be read whole though they reach into neighbouring rows.
+    is_dense = dout_is_packed and all(_has_no_gaps(each) for each in (o.x, o.dout))
+    config, division, parts = kernel.launch_config(batch, dim, row_vecs, row_vecs * vec != seqlen, is_dense)
     return _Main(kernel, config, division, parts, vec, dout_is_packed)
+
+
+def _has_no_gaps(layout: Layout) -> bool:
+    packed = dense(layout.shape, (0, 1, 2), layout)
+    return layout.active(0, 1, 2) == packed.active(0, 1, 2)
 
 
 def _dtype(layout: Layout) -> DType:
@@ -190,7 +196,7 @@ def _numbers(o: Operands, main: _Main) -> dict[str, object]:
         "cache_indices_stride": stride(o.cache_indices),
         "has_initial_state_stride": stride(o.has_initial_state),
         "slots": 0 if states is None else states.shape[0],
-        "pad_slot_id": o.pad_slot_id,
+        "pad_slot_id": pad_number(o.pad_slot_id, o.cache_indices),
         "first_column": 0 if states is None else states.shape[2] - (o.width - 1),
         "sequences": o.sequences,
         "batch": batch,

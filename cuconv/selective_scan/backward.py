@@ -115,7 +115,9 @@ def selective_scan_bwd(
     """
     given = (u, delta, A, B, C, D, z, delta_bias, dout, initial_state, dlast_state, chunk_states, None)
     results = (du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_state)
-    return SelectiveScanGradients(*_backward((*given, *results), (bool(delta_softplus), False)))
+    return SelectiveScanGradients(
+        *_backward((*given, *results), (checks.flag("delta_softplus", delta_softplus), False))
+    )
 
 
 def selective_scan_varlen_bwd(
@@ -190,7 +192,7 @@ def selective_scan_varlen_bwd(
     """
     given = (u, delta, A, B, C, D, z, delta_bias, dout, initial_state, dlast_state, None, query_start_loc)
     results = (du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_state)
-    return SelectiveScanGradients(*_backward((*given, *results), (bool(delta_softplus), True)))
+    return SelectiveScanGradients(*_backward((*given, *results), (checks.flag("delta_softplus", delta_softplus), True)))
 
 
 INPUTS = (

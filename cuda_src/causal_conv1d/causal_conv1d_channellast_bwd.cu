@@ -6,12 +6,12 @@
 //     dbias = sum_t g[t]
 //
 // Layout: x, dx (batch, dim, seqlen), dim stride 1; any strides when kVec is 1. dout the same, or any strides element
-// by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step, all of whose
-// loads are issued before the first is used. It carries the last width - 1 inputs and gradients from step to step, so
-// that a token's gradient is computed once. At step t it knows dx[t - (width - 1)]; to finish a run's last ones it
-// walks width - 1 tokens into the next run. The rows' runs count as one list, which blocks share out evenly. The
-// parameters' gradients stay in registers until a thread's last run; the block adds up those of its threads in a fixed
-// order. No atomics.
+// by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step. While it walks a
+// step, the tokens of the next ones are copied to places of its own in shared memory: no barrier. It carries the last
+// width - 1 inputs and gradients from step to step, so that each token's gradient is computed once. At step t it knows
+// dx[t - (width - 1)]; to finish the last tokens of a run it walks width - 1 tokens into the next run. The runs of all
+// rows count as one list, which blocks share out evenly. The parameters' gradients stay in registers until a thread's
+// last run; the block adds up those of its threads in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a step             kSilu     silu after the sum
@@ -38,17 +38,17 @@ struct CausalConv1dChannellastBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    // As many as registers allow without spilling.
-    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 5 : 4 : 1;
+    // A fourth block for 16-bit types would spill: 122 us instead of 112 on an H200 for B8 D4096 L2048.
+    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 4 : 3 : kWidth <= 4 ? 3 : 1;
     static constexpr int kHalo = kWidth - 1;
     // Steps whose tokens are in shared memory or on their way there, one of them being walked.
     static constexpr int kStageBytes = 2 * kTokens * kThreads * static_cast<int>(sizeof(Vec<input_t, kVec>));
-    static constexpr int kStages = 2 * kStageBytes <= 32768 ? 2 : 1;
-    // Of a column of sums in shared memory: neighbouring channels of a vector are in different banks.
+    static constexpr int kStages = kStageBytes <= 16384 ? 3 : kStageBytes <= 24576 ? 2 : 1;
+    // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
     static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
     static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= kHalo);
+    static_assert(kIsWidth<kWidth> && kTokens >= kHalo);
 };
 
 // First tokens on their way, then sums.
@@ -195,14 +195,15 @@ struct GradientWalk {
     Vector x[kHalo + kTokens];
     float gradients[kHalo + kTokens][kVec];
     int seq[kHalo + kTokens];
+    PackedCursor cursor;  // of packed sequences
 
     __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
         : p(p_), channel(channel_) {}
 
-    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& cursor) {
-        batch = cursor.batch;
-        first = cursor.first;
-        count = min(cursor.run_tokens(), p.seqlen - first);
+    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run) {
+        batch = run.batch;
+        first = run.first;
+        count = min(run.run_tokens(), p.seqlen - first);
         const int from = first - kHalo;
         dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
         const input_t* x_at = at_token<kVec, const input_t>(p.x, p.x_stride, batch, channel, from);
@@ -221,13 +222,15 @@ struct GradientWalk {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = 0.0f;
         }
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, from);
+        number_tokens<0, kHalo>(from);
     }
 
     // The tokens from `token` on, of which the last width - 1 are the next run's in the last step.
     __device__ __forceinline__ void step(const Vector* slots, int token, bool is_last,
                                          const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
-        load_numbers<kRows>(p, batch, token - kHalo, seq);
+        number_tokens<kHalo, kTokens>(token);
         Vector results[kTokens];
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) {
@@ -260,12 +263,25 @@ struct GradientWalk {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             x[i] = x[kTokens + i];
+            if (kRows != Rows::kOne) seq[i] = seq[kTokens + i];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = gradients[kTokens + i][c];
         }
     }
 
  private:
+    // The sequence numbers of kCount tokens from `token` on.
+    template <int kFirst, int kCount>
+    __device__ __forceinline__ void number_tokens(int token) {
+        if constexpr (kRows != Rows::kOne) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+                seq[kFirst + i] =
+                    kRows == Rows::kPacked ? cursor.advance(p, token + i) : load_seq_idx(p, batch, token + i);
+            }
+        }
+    }
+
     __device__ __forceinline__ bool is_own(int token) const {
         return static_cast<unsigned>(token - first) < static_cast<unsigned>(count);
     }
@@ -317,8 +333,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
     constexpr int kStageSlots = 2 * kTokens * Traits::kThreads;
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
-    if constexpr (kStages > 1) {
-        fetch.fetch(slots);
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+        fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
     if (cursor.has_step()) walk.begin(cursor);
@@ -334,17 +351,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     int stage = 0;
 #pragma unroll 1
     while (cursor.has_step()) {
-        if constexpr (kStages > 1) {
-            wait_for_copy_groups<0>();
-            fetch.fetch(slots + (stage ^ 1) * kStageSlots);
-            end_copy_group();
-        } else {
-            fetch.fetch(slots);
-            end_copy_group();
-            wait_for_copy_groups<0>();
-        }
+        // The free stage is the one that was walked last.
+        if constexpr (kStages > 1) wait_for_copy_groups<kStages - 2>();
+        const int free_stage = stage == 0 ? kStages - 1 : stage - 1;
+        fetch.fetch(slots + free_stage * kStageSlots);
+        end_copy_group();
+        if constexpr (kStages == 1) wait_for_copy_groups<0>();
         walk.step(slots + stage * kStageSlots, cursor.token, cursor.is_last_step(), taps, bias, sums);
-        if constexpr (kStages > 1) stage ^= 1;
+        stage = stage + 1 == kStages ? 0 : stage + 1;
         cursor.next();
         if (cursor.is_at_begin() && cursor.has_step()) walk.begin(cursor);
     }

@@ -23,6 +23,11 @@ __device__ __forceinline__ Vec<T, kVec> shift_in(const Vec<T, kVec>& wrapped, co
     return shifted;
 }
 
+// Waits for all lanes of the warp: what they have written to shared memory before, each of them sees afterwards.
+__device__ __forceinline__ void sync_warp() {
+    __syncwarp();
+}
+
 // The lanes of the warp where a condition holds, as a bit per lane.
 __device__ __forceinline__ unsigned lanes_where(bool holds) {
     return __ballot_sync(kAllLanes, holds);

@@ -136,7 +136,8 @@ def _live(case: Case, known: dict[str, Array]) -> list[int | None]:
     slots = known.get("cache_indices", np.arange(count)).tolist()
     if case.pool is None:
         return slots
-    return [slot if 0 <= slot < count + SPARE and slot != case.pad_slot_id else None for slot in slots]
+    padding = [case.pad_slot_id] if "cache_indices" in known else []
+    return [slot if 0 <= slot < count + SPARE and slot not in padding else None for slot in slots]
 
 
 def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
@@ -180,20 +181,6 @@ def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     """The gradients in float64."""
     gradients = reference_backward.causal_conv1d_varlen_bwd(**arguments(case, arrays))._asdict()
     return {name: gradients[name] for name in placements(case) if name in OUTPUTS}
-
-
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Some channels."""
-    step = max(1, case.dim // 64)
-    channels = slice(None, None, step)
-    cuts: dict[str, Any] = dict.fromkeys(("x", "weight", "bias", "dout", "dx", "dweight", "dbias"), channels)
-    cuts |= dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), (slice(None), channels))
-    return replace(case, dim=len(range(0, case.dim, step))), {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once."""
-    return sum(placement.bytes for placement in placements(case).values())
 
 
 ROWS: Any = {"layout": "tokens"}
@@ -268,7 +255,5 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = ()
 
 BIG = ()

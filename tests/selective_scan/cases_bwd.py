@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cuconv
@@ -132,16 +132,6 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: each for name, each in found._asdict().items() if each is not None}
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """All of a case: dB and dC need every channel."""
-    return replace(case), dict.fromkeys(placements(case), ...)
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once."""
-    return sum(lies.bytes for lies in placements(case).values())
-
-
 STATES = "initial_state dlast_state chunk_states"
 ROWS: Any = {"layout": "channel_last"}
 
@@ -206,5 +196,4 @@ EDGE = tuple(
     )
 )
 
-BENCH = ()
 BIG = ()

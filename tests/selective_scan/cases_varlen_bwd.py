@@ -117,16 +117,6 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: each for name, each in found._asdict().items() if each is not None}
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """All of a case: dB and dC need every channel."""
-    return case, dict.fromkeys(placements(case), ...)
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once."""
-    return sum(lies.bytes for lies in placements(case).values())
-
-
 CHANNELS: Any = {"layout": "channels"}
 
 UNIT = (
@@ -162,5 +152,4 @@ EDGE = tuple(
     )
 )
 
-BENCH = ()
 BIG = ()
