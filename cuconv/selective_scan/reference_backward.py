@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cuconv.runtime.activation import SOFTPLUS_IS_LINEAR, sigmoid, silu
+from cuconv.runtime.activation import HALF_ULP, SOFTPLUS_IS_LINEAR, sigmoid, silu
 from cuconv.runtime.launch import ceil_div
-from cuconv.runtime.state_space import HALF_ULP, TINY, Array, exponential_error
+from cuconv.runtime.state_space import TINY, Array, exponential_error
 from cuconv.selective_scan.kernels import chunk_tokens
 from cuconv.selective_scan.rows import SECOND_ORDER, Scan, Steps, by_token, recurrence
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cuconv.runtime.activation import HALF_ULP
 from cuconv.runtime.launch import ceil_div
-from cuconv.runtime.state_space import HALF_ULP, Array, TokenInputs
+from cuconv.runtime.state_space import Array, TokenInputs
 from cuconv.selective_scan.kernels import chunk_tokens
 
 BLOCK_ELEMENTS = 2**20
