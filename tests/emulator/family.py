@@ -10,13 +10,16 @@ import numpy as np
 
 from cuconv.runtime import arrays
 from cuconv.runtime.arrays import ByteStrideFamily, Facts
-from cuconv.runtime.dtypes import DType
+from cuconv.runtime.dtypes import BYTE, DType
 from cuconv.runtime.kernel import Enqueue, Kernel
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import assumed_device
 from tests import emulator
 from tests.support.placement import Array, place, poisoned
+
+UNWRITTEN = np.uint32(0x7FFFFFFF)
+"""The bits of every number in new memory between launches: a NaN, but none that a kernel itself marks places with."""
 
 
 class EmulatedArray:
@@ -58,6 +61,8 @@ class EmulatedFamily(ByteStrideFamily):
         order = sorted(range(len(layout.shape)), key=lambda axis: (-layout.strides[axis], -layout.shape[axis]))
         lies = place(layout.dtype, layout.shape, order=order)
         array = lies.view(poisoned(lies))
+        if layout.dtype is BYTE:
+            array[: array.size // 4 * 4].view(np.uint32)[...] = UNWRITTEN
         self._remember(array.ctypes.data, array)
         return EmulatedArray(array), array.ctypes.data
 

@@ -1,4 +1,4 @@
-"""Arrays with gigabytes between their entries: offsets need more than 32 bits. Most of their memory is never touched."""
+"""Arrays with gigabytes between their entries: offsets need more than 32 bits; most of the memory is never touched."""
 
 from __future__ import annotations
 

@@ -762,6 +762,27 @@ _SCANS = (
         (_SCAN_BWD_FLOAT,),
     ),
     Mutant(
+        "The gradients of parameters leave out the last chunk.",
+        "selective_scan/selective_scan_bwd_parameters.cu",
+        "if (from + i < chunks) sum += part[i];",
+        "if (from + i + 1 < chunks) sum += part[i];",
+        (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The last places that blocks wait for do not begin as unwritten.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "if (at >= p.filled) return;",
+        "if (at + kVec >= p.filled) return;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Blocks are not numbered from 0.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "unset.words[i] = kUnset;",
+        "unset.words[i] = 0u;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
         "A lane that counts states from the last takes what comes after all of them.",
         "common/warp.cuh",
         "then[i] = is_last ? after[i] : upper_first;",

@@ -10,7 +10,8 @@ namespace emulator {
 
 namespace {
 
-// Bytes on each side of the first address in which nothing else is mapped, so that a wrong access that far off is found.
+// Bytes on each side of the first address in which nothing else is mapped, so that a wrong access that far off is
+// found.
 constexpr std::size_t kReach = std::size_t{64} << 30;
 
 char* map(char* at, std::size_t bytes, int access, int flags) {
