@@ -89,7 +89,7 @@ def _mixed(function: str) -> Iterator[Workload]:
             if array.dtype is BFLOAT16 and name in ("weight", "bias", "state", "intermediate_states_buffer")
         }
         if wider:
-            # A gradient has the dtype of what it is the gradient of.
+            # The gradient of an argument has its dtype.
             outs = {
                 name: replace(array, dtype=FLOAT32) if name.removeprefix("d") in wider else array
                 for name, array in workload.outs.items()

@@ -18,12 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cuconv.runtime.activation import silu, softplus
+from cuconv.runtime.activation import HALF_ULP, silu, softplus
 
 Array = np.ndarray[Any, Any]
 
-HALF_ULP = 2.0**-24
-"""The largest relative error of rounding to float32."""
 
 TINY = 2.0**-118
 """The absolute error where special functions and quotients flush to zero."""

@@ -108,7 +108,7 @@ class Scratch(NamedTuple):
     constants_at: int
     more_constants_at: int
     matrices_at: int
-    size: int
+    floats: int
 
 
 def plan(o: BackwardOperands) -> Plan:
@@ -151,7 +151,7 @@ def plan(o: BackwardOperands) -> Plan:
         columns = max(o.d_state, 2 * SelectiveScanBwd.warps)
         blocks = ceil_div(dim * columns, parameters.threads)
         add(parameters, LaunchConfig((blocks, 4, 1), (parameters.threads, 1, 1)))
-    return Plan(tuple(launches), scratch=scratch.size * FLOAT32.itemsize)
+    return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
 
 
 def divide(o: BackwardOperands, resident: int, most: int) -> Division:
@@ -194,21 +194,21 @@ def _scratch(o: BackwardOperands, division: Division) -> Scratch:
     batch, dim, _ = o.u.shape
     chunks = batch * o.chunks
     per_state = chunks * dim * o.d_state
-    begins, end = [], 0
+    has_matrices = is_variable(o.B) or is_variable(o.C)
+    begins = [0]
     for size in (
         COUNTERS + per_state,
         per_state if _needs_states(o) else 0,
-        0,
         per_state,
         chunks * dim * SelectiveScanBwd.warps * 2,
         0 if is_variable(o.B) else per_state,
         0 if is_variable(o.C) else per_state,
-        chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens() if is_variable(o.B) or is_variable(o.C) else 0,
+        chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens() if has_matrices else 0,
     ):
-        begins.append(end)
         # Vectors begin at multiples of four floats.
-        end += ceil_div(size, 4) * 4
-    return Scratch(*begins[1:], size=end)
+        begins.append(begins[-1] + ceil_div(size, 4) * 4)
+    _, states, rates, vectors, constants, more_constants, matrices, end = begins
+    return Scratch(states, rates, rates, vectors, constants, more_constants, matrices, end)
 
 
 def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
         found[f"{name}_is_float32"] = is_float32(getattr(o, name))
     own_states = (o.chunks * dim * o.d_state, dim * o.d_state, o.d_state, 1)
     where = scratch._asdict()
-    del where["size"]
+    del where["floats"]
     return {
         **found,
         **where,

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cuconv.runtime.activation import SOFTPLUS_IS_LINEAR, sigmoid, silu
+from cuconv.runtime.activation import HALF_ULP, SOFTPLUS_IS_LINEAR, sigmoid, silu
 from cuconv.runtime.launch import ceil_div
-from cuconv.runtime.state_space import HALF_ULP, TINY, Array, exponential_error
+from cuconv.runtime.state_space import TINY, Array, exponential_error
 from cuconv.selective_scan.kernels import chunk_tokens
-from cuconv.selective_scan.reference import ERRORS as FORWARD_ERRORS
-from cuconv.selective_scan.reference import SECOND_ORDER, Scan, Steps, recurrence
+from cuconv.selective_scan.rows import SECOND_ORDER, Scan, Steps, by_token, recurrence
 
 
 class Gradients(NamedTuple):
@@ -43,14 +42,18 @@ def selective_scan_bwd(
     initial_state: Array | None = None,
     dlast_state: Array | None = None,
     delta_softplus: bool = False,
+    chunk_states: Array | None = None,
 ) -> Gradients:
-    """The gradients of rows."""
+    """The gradients of rows, with the states before chunks but the first as they are given."""
     scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
-    batch, dim, d_state = scan.shape
+    dim = scan.shape[1]
     before = np.zeros(scan.shape) if initial_state is None else initial_state.astype(np.float64)
     behind = np.zeros(scan.shape) if dlast_state is None else dlast_state.astype(np.float64)
     begins = []
-    for steps in scan.blocks():
+    chunk = chunk_tokens()
+    for steps in scan.blocks(chunk):
+        if chunk_states is not None and steps.begin and steps.begin % chunk == 0:
+            before = chunk_states[:, steps.begin // chunk].astype(np.float64)
         begins.append((steps.begin, before))
         before = recurrence(steps.decay, steps.added, before)[-1]
     du, ddelta, dz = np.zeros(u.shape), np.zeros(u.shape), np.zeros(u.shape)
@@ -61,7 +64,7 @@ def selective_scan_bwd(
         tokens = slice(begin, end)
         states = recurrence(steps.decay, steps.added, before)
         kept = steps.decay * np.concatenate([before[None], states[:-1]])
-        d_y = d_out = _by_token(dout, begin, end)
+        d_y = d_out = by_token(dout, begin, end)
         if steps.z is not None:
             y = steps.y(states)
             gate = sigmoid(steps.z)
@@ -111,15 +114,14 @@ def selective_scan_varlen_bwd(
 ) -> Gradients:
     """The gradients of packed sequences."""
     starts = [0, u.shape[1]] if query_start_loc is None else [int(start) for start in query_start_loc]
+    packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     arrays = (u, delta, A, B, C, D, z, delta_bias, initial_state)
     found = Gradients(*(None if array is None else np.zeros(array.shape) for array in arrays))  # type: ignore[arg-type]
     for i, (begin, end) in enumerate(pairwise(starts)):
         tokens = slice(begin, end)
-        row = [None if array is None else array[None, ..., tokens] for array in (u, delta, B, C, z, dout)]
-        states = [None if array is None else array[i : i + 1] for array in (initial_state, dlast_state)]
-        part = selective_scan_bwd(
-            row[0], row[1], A, row[2], row[3], D, row[4], delta_bias, row[5], *states, delta_softplus  # type: ignore[arg-type]
-        )
+        rows = packed.sequence(begin, end)
+        initial, last = (None if array is None else array[i : i + 1] for array in (initial_state, dlast_state))
+        part = selective_scan_bwd(**vars(rows), dout=dout[None, :, tokens], initial_state=initial, dlast_state=last)
         _gather(found, part, i, tokens)
     return found
 
@@ -153,11 +155,6 @@ def _add_matrix(to: Array, products: Array, tokens: slice) -> None:
 def _by_channel(array: Array) -> Array:
     """(tokens, batch, dim) as (batch, dim, tokens)."""
     return array.transpose(1, 2, 0)
-
-
-def _by_token(array: Array, begin: int, end: int) -> Array:
-    tokens: Array = array[..., begin:end].astype(np.float64).transpose(2, 0, 1)
-    return tokens
 
 
 LANE_TOKENS = 8
@@ -200,23 +197,22 @@ def _states(steps: Steps, before: Array, before_error: Array) -> _Sizes:
 
 
 def _row_errors(
-    scan: Scan, dout: Array, initial: Array, last: Array, parts: int, chunk_errors: Array | None
+    scan: Scan, dout: Array, initial: Array, last: Array, parts: int, chunk_states: Array | None
 ) -> Gradients:
     """The errors of rows that begin with these states and end with these gradients.
 
-    What is summed over tokens comes in `parts`, sums of chunks. The states before chunks have errors of their own where
-    `chunk_errors` has them.
+    What is summed over tokens comes in `parts`, sums of chunks. States before chunks that are given have no errors.
     """
-    batch, dim, d_state = scan.shape
+    _, dim, d_state = scan.shape
     chunk = chunk_tokens()
     size, error = np.abs(initial), np.zeros(scan.shape)
     begins = []
     for steps in scan.blocks(chunk):
-        if chunk_errors is not None and steps.begin and steps.begin % chunk == 0:
-            error = chunk_errors[:, steps.begin // chunk]
+        if chunk_states is not None and steps.begin and steps.begin % chunk == 0:
+            size, error = np.abs(chunk_states[:, steps.begin // chunk].astype(np.float64)), np.zeros(scan.shape)
         begins.append((steps.begin, size, error))
-        found = _states(steps, size, error)
-        size, error = found.state[-1], found.state_error[-1]
+        after = _states(steps, size, error)
+        size, error = after.state[-1], after.state_error[-1]
     du, ddelta, dz = np.zeros(scan.u.shape), np.zeros(scan.u.shape), np.zeros(scan.u.shape)
     dA, dB, dC, dD, dbias = np.zeros(scan.A.shape), np.zeros(scan.B.shape), np.zeros(scan.C.shape), *np.zeros((2, dim))
     behind, behind_error = np.abs(last), np.zeros(scan.shape)
@@ -226,7 +222,7 @@ def _row_errors(
         steps, tokens = scan.steps(begin, end), slice(begin, end)
         h, own = _states(steps, size, error), steps.magnitudes()
         A, D = np.abs(steps.A), 0.0 if own.D is None else own.D
-        gy = d_out = np.abs(_by_token(dout, begin, end))
+        gy = d_out = np.abs(by_token(dout, begin, end))
         gy_error = np.zeros(gy.shape)
         if steps.z is not None:
             z = np.abs(steps.z)
@@ -279,8 +275,8 @@ def _row_errors(
         read = gy[..., None] * h.state
         _add_matrix(dC, gy_error[..., None] * h.state + gy[..., None] * h.state_error + rounding * read, tokens)
         end = begin
-    found = Gradients(du, ddelta, dA, dB, dC, dD, dz, dbias, behind_error)
-    return Gradients(*(SECOND_ORDER * each + TINY for each in found))
+    found = (du, ddelta, dA, dB, dC, dD, dz, dbias, behind_error)
+    return Gradients(*(np.asarray(SECOND_ORDER * each + TINY) for each in found))
 
 
 def _errors(
@@ -300,15 +296,12 @@ def _errors(
     chunk_states: Array | None = None,
     **_: Any,
 ) -> dict[str, Array]:
-    """The errors of a call on rows; states before chunks may have those of any selective_scan_fn."""
+    """The errors of a call on rows."""
     assert dout is not None
     scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     initial, last = (_or_zeros(state, scan.shape) for state in (initial_state, dlast_state))
-    parts, chunk_errors = scan.shape[0] * max(1, ceil_div(u.shape[2], chunk_tokens())), None
-    if chunk_states is not None:
-        left = FORWARD_ERRORS["selective_scan_fn"](**vars(scan), initial_state=initial, chunk_states_out=chunk_states)
-        chunk_errors = left["chunk_states_out"]
-    return _wanted(_row_errors(scan, dout, initial, last, parts, chunk_errors), D, z, delta_bias, initial_state)
+    parts = scan.shape[0] * max(1, ceil_div(u.shape[2], chunk_tokens()))
+    return _wanted(_row_errors(scan, dout, initial, last, parts, chunk_states), D, z, delta_bias, initial_state)
 
 
 def _packed_errors(

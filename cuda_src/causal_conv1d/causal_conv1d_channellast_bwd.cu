@@ -39,7 +39,7 @@ struct CausalConv1dChannellastBwdTraits {
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
     // As many as registers allow without spilling.
-    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 5 : 4 : 1;
+    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 5 : 4 : kWidth <= 4 ? 3 : 1;
     static constexpr int kHalo = kWidth - 1;
     // Steps whose tokens are in shared memory or on their way there, one of them being walked.
     static constexpr int kStageBytes = 2 * kTokens * kThreads * static_cast<int>(sizeof(Vec<input_t, kVec>));
@@ -195,14 +195,15 @@ struct GradientWalk {
     Vector x[kHalo + kTokens];
     float gradients[kHalo + kTokens][kVec];
     int seq[kHalo + kTokens];
+    PackedCursor cursor;  // of packed sequences
 
     __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
         : p(p_), channel(channel_) {}
 
-    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& cursor) {
-        batch = cursor.batch;
-        first = cursor.first;
-        count = min(cursor.run_tokens(), p.seqlen - first);
+    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run) {
+        batch = run.batch;
+        first = run.first;
+        count = min(run.run_tokens(), p.seqlen - first);
         const int from = first - kHalo;
         dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
         const input_t* x_at = at_token<kVec, const input_t>(p.x, p.x_stride, batch, channel, from);
@@ -221,13 +222,15 @@ struct GradientWalk {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = 0.0f;
         }
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, from);
+        number_tokens<0, kHalo>(from);
     }
 
     // The tokens from `token` on, of which the last width - 1 are the next run's in the last step.
     __device__ __forceinline__ void step(const Vector* slots, int token, bool is_last,
                                          const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
-        load_numbers<kRows>(p, batch, token - kHalo, seq);
+        number_tokens<kHalo, kTokens>(token);
         Vector results[kTokens];
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) {
@@ -260,12 +263,25 @@ struct GradientWalk {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             x[i] = x[kTokens + i];
+            if (kRows != Rows::kOne) seq[i] = seq[kTokens + i];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = gradients[kTokens + i][c];
         }
     }
 
  private:
+    // The sequence numbers of kCount tokens from `token` on.
+    template <int kFirst, int kCount>
+    __device__ __forceinline__ void number_tokens(int token) {
+        if constexpr (kRows != Rows::kOne) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+                seq[kFirst + i] =
+                    kRows == Rows::kPacked ? cursor.advance(p, token + i) : load_seq_idx(p, batch, token + i);
+            }
+        }
+    }
+
     __device__ __forceinline__ bool is_own(int token) const {
         return static_cast<unsigned>(token - first) < static_cast<unsigned>(count);
     }

@@ -129,6 +129,8 @@ struct PackedCursor {
     int end;     // the token behind it
     bool is_live;
 
+    PackedCursor() = default;
+
     // Stands before a token: at the last sequence that begins at or before it.
     __device__ __forceinline__ PackedCursor(const CausalConv1dBwdOperands& p, int token) {
         int low = -1, high = p.sequences + 1;

@@ -182,3 +182,10 @@ __device__ __forceinline__ void store_relaxed(float* place, unsigned bits) {
     *reinterpret_cast<volatile unsigned*>(place) = bits;
 #endif
 }
+
+// Lets this thread wait for about so long.
+__device__ __forceinline__ void pause(unsigned nanoseconds) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    __nanosleep(nanoseconds);
+#endif
+}

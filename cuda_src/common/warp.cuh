@@ -23,6 +23,11 @@ __device__ __forceinline__ Vec<T, kVec> shift_in(const Vec<T, kVec>& wrapped, co
     return shifted;
 }
 
+// Waits for all lanes of the warp: what they have written to shared memory before, each of them sees afterwards.
+__device__ __forceinline__ void sync_warp() {
+    __syncwarp();
+}
+
 // The lanes of the warp where a condition holds, as a bit per lane.
 __device__ __forceinline__ unsigned lanes_where(bool holds) {
     return __ballot_sync(kAllLanes, holds);
@@ -194,4 +199,9 @@ __device__ __forceinline__ void scan_back_over_lanes(float (&whole)[kCount], con
         const float upper_first = __shfl_down_sync(kAllLanes, first[i], 1, kLanes);
         then[i] = is_last ? after[i] : upper_first;
     }
+}
+
+// Lanes see what the others have written to shared memory before.
+__device__ __forceinline__ void wait_for_lanes() {
+    __syncwarp(kAllLanes);
 }

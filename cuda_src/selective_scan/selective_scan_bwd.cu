@@ -31,6 +31,7 @@ struct SelectiveScanBwdTraits {
 
 // What a block reads of the states under way that does not depend on the token, and what it leaves.
 enum Number { kRate, kState, kAfter, kB, kC, kNumbers, kVectors = kNumbers };
+static constexpr unsigned kPause = 800;  // nanoseconds, about a fifth of the time that a channel takes
 static constexpr int kPlaces = (kVectors + 1) * kBlockStates;
 
 // Where a chunk's numbers of a state lie, by threads: one kind of number and one of the states under way each.
@@ -93,7 +94,12 @@ struct NumberPlace {
     // The same when it is needed: before, it may not have been there yet.
     __device__ __forceinline__ float to_float(unsigned bits, int i, int first_state, int d_state) const {
         if (bytes == 2) return Dtype<T>::unpack(bits, 0);
-        while (waits && bits == kUnset) bits = load(i, first_state, d_state);
+        if (waits && bits == kUnset) {
+            while (bits == kUnset) bits = load(i, first_state, d_state);
+            // From now on the block is a little behind the next chunk's, and finds the next numbers when it first
+            // looks.
+            pause(kPause);
+        }
         return __uint_as_float(bits);
     }
 
@@ -239,7 +245,7 @@ struct OwnRows {
     }
 
     __device__ __forceinline__ OwnEnds kept(int i) const {
-        const float(&ends)[3][Shape::kKeeps ? kChunk : 1] = shared.ends[i % Shared::kTurns];
+        const float (&ends)[3][Shape::kKeeps ? kChunk : 1] = shared.ends[i % Shared::kTurns];
         return {load_pair(ends[0] + Shape::own_token()), load_pair(ends[1] + Shape::own_token()),
                 load_pair(ends[2] + Shape::own_token())};
     }
@@ -256,8 +262,10 @@ struct OwnRows {
                 parts[k][w] = load_pair(shared.sums[w][k] + Shape::place(Shape::own_token(), Shape::kSumsGap));
             }
         }
-        const Vec<float, 2> dt = load_pair(shared.dt[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
-        const Vec<float, 2> gy = load_pair(shared.gy[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> dt =
+            load_pair(shared.dt[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> gy =
+            load_pair(shared.gy[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             float sums[3];
@@ -305,7 +313,8 @@ struct OwnRows {
         }
     }
 
-    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2], int i) const {
+    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2],
+                                          int i) const {
         const index_t token_step = kVec > 0 ? 1 : step;
         T* const at = rows.place(i, Shape::own_token(), token_step);
         if constexpr (kVec == 2) {
@@ -488,8 +497,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         shared.dz.begin(p.dz, p.dz_stride, share, tokens);
     }
     __syncthreads();
-    const input_t* const B = static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
-    const input_t* const C = static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
+    const input_t* const B =
+        static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
+    const input_t* const C =
+        static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
     // This block's sums over channels, (2, d_state, kChunk), and those over tokens of its first channel.
     const index_t share_number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
     float* const matrices = p.scratch + p.matrices_at + share_number * 2 * p.d_state * kChunk;
@@ -589,6 +600,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             const int n = first_state + warp * kStates + lane;
             const index_t at = (first_vector + i) * p.d_state + n;
+            wait_for_lanes();
+            if (lane < kStates && n < p.d_state) {
+                const float before = shared.before[warp * kStates + lane];
+                hand_over(p.scratch + kCounters + at, before);
+                if (tokens.is_first && p.dinitial_state != nullptr) {
+                    const index_t* const stride = p.dinitial_state_stride;
+                    p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = before;
+                }
+            }
             if (kManyStates || kConstantB || kConstantC) {
                 float rates[kStates];
 #pragma unroll
@@ -608,6 +628,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 parts[kStates + s] = 0.0f;
             }
             if (is_last) {
+                // What was not there when this thread first looked may be there now.
+                if (has_number && number == kUnset && has_next) number = number_place().load(i + 1, 0, p.d_state);
                 lanes.put_sums(shared.sums[warp]);
                 // Behind the last channel this prepares what nothing looks at.
                 if constexpr (Rows::kIsAhead) {
@@ -618,14 +640,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if (Shared::kTurns > 1) rows.put(prepared, i + 1);
             }
             __syncthreads();
-            if (lane < kStates && n < p.d_state) {
-                const float before = shared.before[warp * kStates + lane];
-                hand_over(p.scratch + kCounters + at, before);
-                if (tokens.is_first && p.dinitial_state != nullptr) {
-                    const index_t* const stride = p.dinitial_state_stride;
-                    p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = before;
-                }
-            }
         }
         if constexpr (Shape::kKeeps) {
             rows.finish(rows.kept(i), i, shared.D[i % 4], parts[kStates], parts[kStates + 1]);

@@ -1,8 +1,8 @@
 // dA, dD, ddelta_bias and constant dB and dC, out of the sums over a chunk's tokens that the blocks of
 // selective_scan_bwd have left.
 //
-// Layout: sums (chunk, dim, d_state), those of dD and ddelta_bias (chunk, dim, warp, 2). A thread owns one number of a kind,
-// which is the block's place in the grid's second axis: dA, dB, dC, or both of dD and ddelta_bias.
+// Layout: sums (chunk, dim, d_state), those of dD and ddelta_bias (chunk, dim, warp, 2). A thread owns one number of a
+// kind, which is the block's place in the grid's second axis: dA, dB, dC, or both of dD and ddelta_bias.
 //
 // input_t  constant dB and dC, dD and ddelta_bias where they are not float32
 // kAhead   chunks that are loaded before the first of them is used
@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(Traits::kThreads)
         float part[kAhead];
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
-            part[i] = load<1, Memory::kMutable>(first + static_cast<index_t>(min(from + i, chunks - 1)) * count).to_float(0);
+            part[i] =
+                load<1, Memory::kMutable>(first + static_cast<index_t>(min(from + i, chunks - 1)) * count).to_float(0);
         }
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +26,8 @@ EXPANDED: dict[str, Any] = {
 class Case(OfRows):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_bwd"
-    OUTPUTS: ClassVar[tuple[str, ...]] = ("dx", "dweight", "dbias", "dinitial_states")
+    FUNCTION = "causal_conv1d_bwd"
+    OUTPUTS = ("dx", "dweight", "dbias", "dinitial_states")
 
     dout: str = ""  # as dx when empty
     float32: bool = False  # dweight and dbias

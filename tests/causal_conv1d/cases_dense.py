@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -70,8 +70,8 @@ def _sequence_numbers(random: np.random.Generator, shape: tuple[int, ...]) -> Ar
 class Case(OfRows):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_fn"
-    OUTPUTS: ClassVar[tuple[str, ...]] = ("out", "final_states_out")
+    FUNCTION = "causal_conv1d_fn"
+    OUTPUTS = ("out", "final_states_out")
 
     def placements(self) -> dict[str, Placement]:
         placed = super().placements()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from cuconv.causal_conv1d.reference import l2norm
 from tests.causal_conv1d.channels import QKV, OfHeads
@@ -17,8 +17,8 @@ from tests.support.placement import Array
 class Case(OfHeads, Packed):
     """One call; `channels` are the heads of q, k and v and their dims."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_qkv_split"
-    OUTPUTS: ClassVar[tuple[str, ...]] = QKV
+    FUNCTION = "causal_conv1d_qkv_split"
+    OUTPUTS = QKV
 
     out: str = "dense"
     l2norm: bool = False

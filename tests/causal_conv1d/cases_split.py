@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tests.causal_conv1d.channels import RANGES
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
@@ -15,8 +14,8 @@ from tests.support.layouts import PACKED
 class Case(Packed):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_split"
-    OUTPUTS: ClassVar[tuple[str, ...]] = RANGES
+    FUNCTION = "causal_conv1d_split"
+    OUTPUTS = RANGES
 
 
 UNIT = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +44,7 @@ OUT: dict[str, dict[str, Any]] = {
 class Case(cases.Case):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_varlen_states"
+    FUNCTION = "causal_conv1d_varlen_states"
 
     dim: int
     batch: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tests.causal_conv1d.update import ACCEPTED, COLUMNS, ODD, RING, ROWS, Step
 from tests.support.compare import ROUNDING
@@ -14,7 +14,7 @@ from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
 class Case(Step):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_update"
+    FUNCTION = "causal_conv1d_update"
 
 
 FROZEN: Any = {"frozen": True}

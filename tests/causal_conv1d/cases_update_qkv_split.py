@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tests.causal_conv1d.channels import QKV, OfHeads
 from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS, Step
@@ -15,8 +14,8 @@ from tests.support.layouts import HEADS
 class Case(OfHeads, Step):
     """One call; `channels` are the heads of q, k and v and their dims."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_update_qkv_split"
-    OUTPUTS: ClassVar[tuple[str, ...]] = QKV
+    FUNCTION = "causal_conv1d_update_qkv_split"
+    OUTPUTS = QKV
 
     out: str = "dense"
 

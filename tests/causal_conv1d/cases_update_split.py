@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tests.causal_conv1d.channels import RANGES
 from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS, Step
@@ -15,8 +14,8 @@ from tests.support.layouts import LAYOUTS
 class Case(Step):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_update_split"
-    OUTPUTS: ClassVar[tuple[str, ...]] = RANGES
+    FUNCTION = "causal_conv1d_update_split"
+    OUTPUTS = RANGES
 
 
 UNIT = (

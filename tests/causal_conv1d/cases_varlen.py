@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
 from tests.support.compare import ROUNDING
@@ -14,7 +14,7 @@ from tests.support.layouts import OTHERS, PACKED, POOLS
 class Case(Packed):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_varlen_fn"
+    FUNCTION = "causal_conv1d_varlen_fn"
 
 
 UNIT = (

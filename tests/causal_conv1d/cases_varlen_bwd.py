@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +24,9 @@ EXPANDED: dict[str, Any] = {"expanded": {"repeated": (0, 1)}, "expanded_tokens":
 class Case(OfTaps, OfSequences):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "causal_conv1d_varlen_bwd"
-    OUTPUTS: ClassVar[tuple[str, ...]] = ("dx", "dweight", "dbias", "dinitial_states")
-    STARTS_BY_DEFAULT: ClassVar[bool] = True
+    FUNCTION = "causal_conv1d_varlen_bwd"
+    OUTPUTS = ("dx", "dweight", "dbias", "dinitial_states")
+    STARTS_BY_DEFAULT = True
 
     dim: int
     batch: str

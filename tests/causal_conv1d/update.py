@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +38,7 @@ MIXED = {
 class Step(OfChannels):
     """One call on the next tokens of every sequence."""
 
-    UPDATED: ClassVar[tuple[str, ...]] = ("conv_state", "intermediate_conv_window")
+    UPDATED = ("conv_state", "intermediate_conv_window")
 
     channels: int | tuple[int, ...]  # dim, or the sizes of ranges
     batch: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ ODD: Any = {"slots": "odd"}
 class Packed(OfChannels, OfSequences):
     """One call on packed sequences."""
 
-    UPDATED: ClassVar[tuple[str, ...]] = ("conv_states",)
+    UPDATED = ("conv_states",)
 
     channels: int | tuple[int, ...]  # dim, or the sizes of ranges
     batch: str

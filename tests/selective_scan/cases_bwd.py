@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from cuconv.selective_scan import reference, reference_backward
 from tests.selective_scan.cases_dense import OfRows
@@ -25,10 +25,8 @@ DOUT: dict[str, dict[str, Any]] = {
 class Case(OfRows):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "selective_scan_bwd"
-    OUTPUTS: ClassVar[tuple[str, ...]] = (
-        *("du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_state"),
-    )
+    FUNCTION = "selective_scan_bwd"
+    OUTPUTS = ("du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_state")
 
     dout: str = "dense"
 
@@ -56,7 +54,6 @@ class Case(OfRows):
 def gradients(function: Any, case: Any, arrays: dict[str, Array]) -> dict[str, Array]:
     """The gradients in float64."""
     named = {"D": None, "z": None, "delta_bias": None, **arrays}
-    named.pop("chunk_states", None)
     found = function(**named, delta_softplus=case.softplus)
     return {name: each for name, each in found._asdict().items() if each is not None}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -68,9 +68,9 @@ class OfRows(OfStates):
 class Case(OfRows):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "selective_scan_fn"
-    OUTPUTS: ClassVar[tuple[str, ...]] = ("out", "last_state_out")
-    UPDATED: ClassVar[tuple[str, ...]] = ("chunk_states_out",)
+    FUNCTION = "selective_scan_fn"
+    OUTPUTS = ("out", "last_state_out")
+    UPDATED = ("chunk_states_out",)
 
     def placements(self) -> dict[str, Placement]:
         out = place(self.input_t, self.shape, **LAYOUTS[self.layout][1])

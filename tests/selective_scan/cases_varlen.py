@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,8 @@ BY_TOKENS = ("u", "delta", "z", "B", "C")
 class Case(OfStates, OfSequences):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "selective_scan_varlen_fn"
-    UPDATED: ClassVar[tuple[str, ...]] = ("ssm_states",)
+    FUNCTION = "selective_scan_varlen_fn"
+    UPDATED = ("ssm_states",)
 
     dim: int
     batch: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +23,8 @@ BY_TOKENS = ("u", "delta", "z", "B", "C", "dout")
 class Case(OfStates):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "selective_scan_varlen_bwd"
-    OUTPUTS: ClassVar[tuple[str, ...]] = cases_bwd.Case.OUTPUTS
+    FUNCTION = "selective_scan_varlen_bwd"
+    OUTPUTS = cases_bwd.Case.OUTPUTS
 
     dim: int
     batch: str

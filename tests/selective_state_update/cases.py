@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -43,8 +43,8 @@ INDEX_DTYPES = {"int32": ("int32",), "int64": ("int64",), "mixed": ("int64", "in
 class Case(cases.Case):
     """One call."""
 
-    FUNCTION: ClassVar[str] = "selective_state_update"
-    UPDATED: ClassVar[tuple[str, ...]] = ("state", "intermediate_states_buffer")
+    FUNCTION = "selective_state_update"
+    UPDATED = ("state", "intermediate_states_buffer")
 
     batch: int | str  # sequences, or a batch of packed ones
     heads: int  # 0: without an axis of heads

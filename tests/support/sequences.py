@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class OfSequences(cases.Case):
     initial: str | None
     """Which sequences start from their slots: "mixed" or "all"; None where has_initial_state is absent."""
     pad_slot_id: int
-    STARTS_BY_DEFAULT: ClassVar[bool] = False
+    STARTS_BY_DEFAULT = False
     """Whether sequences start from their slots where has_initial_state is absent."""
 
     @property
