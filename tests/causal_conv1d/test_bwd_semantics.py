@@ -85,7 +85,7 @@ def test_how_dout_lies_changes_no_bit(layout: str, run: Runner) -> None:
 @pytest.mark.parametrize("layout", ["channels", "tokens"])
 def test_packed_sequences_are_as_if_alone(layout: str, run: Runner) -> None:
     """dx and dinitial_states to the bit; the sums over all sequences but for their order."""
-    case = Packed(8, "21+1+2+40", layout=layout, slots=None, has=None, float32=True)
+    case = Packed(8, "21+1+2+40", layout=layout, slots=None, initial=None, float32=True)
     values = case.inputs()
     together = run(case, values)
     dweight = np.zeros(values["weight"].shape)

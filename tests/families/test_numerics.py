@@ -33,7 +33,8 @@ def tables(*names: str, backward: bool = True) -> list[Any]:
 def place_arguments(case: Any) -> dict[str, Placed]:
     """The inputs, and the outputs full of NaN."""
     outputs = {name: Placed(lies) for name, lies in case.placements().items() if name in case.OUTPUTS}
-    return case.place_inputs() | outputs
+    placed: dict[str, Placed] = case.place_inputs() | outputs
+    return placed
 
 
 def call(case: Any, arrays: dict[str, Any]) -> None:

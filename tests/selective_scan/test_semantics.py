@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import cuconv
 from cuconv.selective_scan import dense
 from cuconv.selective_scan.plan_dense import plan
 from tests.selective_scan import cases_dense as table
@@ -90,6 +89,6 @@ def test_results_are_given_back_without_being_asked_for_places() -> None:
     cupy = pytest.importorskip("cupy")
     fixed = Fixed("cupy", CASE)
     fixed()
-    out, last = cuconv.selective_scan_fn(**fixed.arguments(with_outputs=False))
+    out, last = fixed(with_outputs=False)
     assert bool((out == fixed.arrays["out"]).all()) and bool((last == fixed.arrays["last_state_out"]).all())
     assert last.dtype == cupy.float32
