@@ -12,15 +12,11 @@ _SHORT = "causal_conv1d_fn-5x3x64-w3-float16-channel_first-weight_float32-silu-s
 _LAST = "causal_conv1d_fn-2x130x21-w4-float32-channel_last-silu-seq-initial-final"
 _VARLEN = "causal_conv1d_varlen_fn-136of2x0+19+2+0+3x1+50+0-w4-bfloat16-channels-slots_odd-int64-silu"
 _VARLEN_ROWS = "causal_conv1d_varlen_fn-3of513+0+260+1-w6-float16-tokens_aligned-pool_columns-slots_permuted-silu"
-_SHORTROWS = (
-    "causal_conv1d_varlen_fn-36ofoff3+253+1+255+1+2+3+63+65+off9+20x1+0+93-w4-bfloat16-tokens-slots_odd-initial_all-silu"
-)
+_SHORTROWS = "causal_conv1d_varlen_fn-36ofoff3+253+1+255+1+2+3+63+65+off9+20x1+0+93-w4-bfloat16-tokens-slots_odd-initial_all-silu"
 _ROUTED = "causal_conv1d_split-61,3,1,1,6,64of40+0+3x1-w4-bfloat16-channels-slots_odd-silu"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32ofoff5+20+0+3-w4-bfloat16-channels-to_dense-slots_permuted-silu-l2norm"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3of12+3-w4-bfloat16-channels-to_dense-slots_odd-silu-l2norm-eps0.01"
-_L2NORM_WIDE = (
-    "causal_conv1d_qkv_split-1,1,1,256,256,8of12+3-w4-float32-channels-to_dense-state_bfloat16-slots_odd-int64-silu-l2norm"
-)
+_L2NORM_WIDE = "causal_conv1d_qkv_split-1,1,1,256,256,8of12+3-w4-float32-channels-to_dense-state_bfloat16-slots_odd-int64-silu-l2norm"
 _STATES = "causal_conv1d_varlen_states-136of9x1+7-3-bfloat16-dense-to_channels-int64"
 _STATES_EVERY = "causal_conv1d_varlen_states-6of2+30-16-float32-sliced_by_2-to_channels-int32-every3"
 _STEP = "causal_conv1d_update-131of1023-w4-bfloat16-last_offset_by_1-shift-slots_odd"
@@ -64,9 +60,7 @@ _STATE_MANY = "selective_state_update-5of2x6x128x4t-bfloat16-per_head_all-fused-
 _STATE_PACKED = "selective_state_update-off1+3+1+0+2+off2of2x6x128-g2-bfloat16-per_head_all"
 _STATE_ACCEPTED = "selective_state_update-6of2x6x128x3t-bfloat16-per_head_all-accepted-steps_by_row-odd-int64"
 _STATE_RANDOM = "selective_state_update-3of2x6x128-bfloat16-per_head_all-seed_18446744073709551615"
-_SOFTPLUS = (
-    "selective_state_update/test_softplus.py::test_softplus_is_as_exact_as_it_is_said_to_be[unit-emulated]"
-)
+_SOFTPLUS = "selective_state_update/test_softplus.py::test_softplus_is_as_exact_as_it_is_said_to_be[unit-emulated]"
 _STATE_LOUD = "selective_state_update-4of2x3x16-float32-loud60"
 
 _COMMON = (
@@ -89,7 +83,9 @@ _COMMON = (
         "common/activation.cuh",
         "__saturatef(fmaf(power, rest, power))",
         "fmaf(power, rest, power)",
-        ("families/test_special_values.py::test_a_masked_token_changes_no_state[unit-emulated-updates-9of0x40x16-float32]",),
+        (
+            "families/test_special_values.py::test_a_masked_token_changes_no_state[unit-emulated-updates-9of0x40x16-float32]",
+        ),
     ),
     Mutant(
         "softplus swallows NaN.",
@@ -127,8 +123,10 @@ _COMMON = (
         "common/sequences.cuh",
         "slot >= p.slots ? -1",
         "slot > p.slots ? -1",
-        ("causal_conv1d_varlen_fn-20of19+5x2+off2-w6-bfloat16-channels-weight_float16-strided-pool_channels_longer-slots_odd"
-         "-int64-silu",),
+        (
+            "causal_conv1d_varlen_fn-20of19+5x2+off2-w6-bfloat16-channels-weight_float16-strided-pool_channels_longer-slots_odd"
+            "-int64-silu",
+        ),
     ),
     Mutant(
         "A partial load reads one element too many.",
@@ -279,8 +277,11 @@ _CONVOLUTIONS = (
         """        __syncthreads();
         return roles[tile];""",
         "        return roles[tile];",
-        ("causal_conv1d_varlen_fn-136of40x1-w4-bfloat16-channels-slots_permuted-initial_all-silu", _VARLEN,
-         "causal_conv1d_varlen_fn-2of9+11-w4-float32-channels-slots_permuted-silu"),
+        (
+            "causal_conv1d_varlen_fn-136of40x1-w4-bfloat16-channels-slots_permuted-initial_all-silu",
+            _VARLEN,
+            "causal_conv1d_varlen_fn-2of9+11-w4-float32-channels-slots_permuted-silu",
+        ),
     ),
     Mutant(
         "The first token behind a prefix counts as part of it.",
@@ -301,7 +302,9 @@ _CONVOLUTIONS = (
         "common/sequences.cuh",
         "return p.has_initial_state != nullptr &&",
         "return p.has_initial_state == nullptr ||",
-        ("causal_conv1d_varlen_fn-136ofall7-w4-bfloat16-channels-pool_channels_outermost-slots_permuted-initial_None-silu",),
+        (
+            "causal_conv1d_varlen_fn-136ofall7-w4-bfloat16-channels-pool_channels_outermost-slots_permuted-initial_None-silu",
+        ),
     ),
     Mutant(
         "Between two looks at runs of sequences one is passed over.",
@@ -322,8 +325,10 @@ _CONVOLUTIONS = (
         "causal_conv1d/conv_ranges.cuh",
         "channels = at.quotient * stride[2] + at.remainder * stride[3];",
         "channels = at.remainder * stride[2] + at.quotient * stride[3];",
-        ("causal_conv1d_qkv_split-2,1,1,64,64,128of9+1-w4-bfloat16-channels-to_head_major+transposed+spaced-slots_odd-int64"
-         "-silu",),
+        (
+            "causal_conv1d_qkv_split-2,1,1,64,64,128of9+1-w4-bfloat16-channels-to_head_major+transposed+spaced-slots_odd-int64"
+            "-silu",
+        ),
     ),
     Mutant(
         "Eps is dropped where heads take several turns.",
@@ -347,8 +352,10 @@ _CONVOLUTIONS = (
         "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
         "is_idle ? 0.0f : squares",
         "squares",
-        ("causal_conv1d_qkv_split-2,1,1,96,96,64of12+3-w3-float16-channels-to_dense-weight_float32-pool_columns"
-         "-state_float32-slots_permuted-linear-l2norm",),
+        (
+            "causal_conv1d_qkv_split-2,1,1,96,96,64of12+3-w3-float16-channels-to_dense-weight_float32-pool_columns"
+            "-state_float32-slots_permuted-linear-l2norm",
+        ),
     ),
     Mutant(
         "The range of values is normalised, too.",
@@ -362,8 +369,10 @@ _CONVOLUTIONS = (
         "causal_conv1d/causal_conv1d_varlen_rows_fwd.cu",
         "if (roles.padding >> i & 1) *to",
         "if (roles.padding >> i & 0) *to",
-        ("causal_conv1d_varlen_fn-2ofoff3+70+2x1-w7-bfloat16-tokens_offset_by_2-to_tokens-pool_backward-state_float32"
-         "-slots_permuted-silu",),
+        (
+            "causal_conv1d_varlen_fn-2ofoff3+70+2x1-w7-bfloat16-tokens_offset_by_2-to_tokens-pool_backward-state_float32"
+            "-slots_permuted-silu",
+        ),
     ),
     Mutant(
         "Only the first group of a row's vectors has roles.",
@@ -400,7 +409,9 @@ _CONVOLUTIONS = (
         "causal_conv1d/conv_short.cuh",
         "shared.left_out = max(left_out, 0);",
         "shared.left_out = 0;",
-        ("causal_conv1d_varlen_fn-33of255+3+600+30x1+49-w4-bfloat16-tokens-strided-pool_slots-slots_odd-mixed-initial_all-silu",),
+        (
+            "causal_conv1d_varlen_fn-33of255+3+600+30x1+49-w4-bfloat16-tokens-strided-pool_slots-slots_odd-mixed-initial_all-silu",
+        ),
     ),
     Mutant(
         "Columns of a state are counted from the sequence's first token.",
