@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import mmap
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import cuconv
-from tests import cases, emulator
+from tests import emulator
 from tests.causal_conv1d import cases_bwd, cases_dense, cases_states, cases_update, cases_varlen
 from tests.emulator.family import EmulatedArray
 from tests.families.test_numerics import place_arguments
 from tests.selective_scan import cases_dense as scan
 from tests.selective_scan import cases_varlen as scan_varlen
 from tests.selective_state_update import cases as state_update
-from tests.support.compare import check_values, is_written
+from tests.support.compare import check_values
 from tests.support.placement import Array
 
 pytestmark = pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
@@ -28,26 +26,26 @@ NO_RESERVE = 0x4000
 APART = 2**31 + 2**12
 """Elements between neighbouring entries of the widest axis."""
 
-WIDE: tuple[tuple[ModuleType, Any, dict[str, int]], ...] = (
-    (cases_dense, cases_dense.Case(2, 3, 1029), {"x": 0, "out": 0}),
-    (cases_dense, cases_dense.Case(2, 3, 300, **cases_dense.ALL), {"x": 0, "out": 0, "initial_states": 0}),
-    (cases_dense, cases_dense.Case(2, 3, 40, 3, "float16"), {"x": 0, "out": 0}),
-    (cases_dense, cases_dense.Case(2, 6, 35, layout="channel_last", final=True), {"x": 0, "final_states_out": 0}),
-    (cases_dense, cases_dense.Case(1, 3, 40), {"x": 1, "out": 1}),
-    (cases_varlen, cases_varlen.Case(3, "9+2", **cases_varlen.ROWS), {"x": 0, "out": 0}),
-    (cases_varlen, cases_varlen.Case(8, "9+2"), {"conv_states": 0}),
-    (cases_states, cases_states.Case(8, "8+1", 4), {"out": 0}),
-    (cases_update, cases_update.Case(8, 3), {"x": 0, "out": 0}),
-    (cases_update, cases_update.Case(8, 2), {"conv_state": 0}),
-    (cases_update, cases_update.Case(8, 2, pool="columns"), {"conv_state": 0}),
-    (cases_bwd, cases_bwd.Case(2, 3, 300), {"x": 0, "dout": 0, "dx": 0}),
-    (scan, scan.Case(2, 3, 43), {"u": 0, "delta": 0, "out": 0}),
-    (scan, scan.Case(2, 3, 43), {"B": 0, "C": 0, "z": 0}),
-    (scan, scan.Case(2, 35, 48), {"u": 0, "z": 0, "out": 0}),
-    (scan, scan.Case(2, 35, 48), {"B": 0, "C": 0}),
-    (scan_varlen, scan_varlen.Case(3, "16+8", spare=0, initial="all"), {"ssm_states": 0}),
-    (state_update, state_update.Case(3, 0, 9, 16, dtype="bfloat16"), {"x": 0, "out": 0}),
-    (state_update, state_update.Case(2, 0, 9, 16, dtype="bfloat16", spare=0), {"state": 0}),
+WIDE: tuple[tuple[Any, dict[str, int]], ...] = (
+    (cases_dense.Case(2, 3, 1029), {"x": 0, "out": 0}),
+    (cases_dense.Case(2, 3, 300, **cases_dense.ALL), {"x": 0, "out": 0, "initial_states": 0}),
+    (cases_dense.Case(2, 3, 40, 3, "float16"), {"x": 0, "out": 0}),
+    (cases_dense.Case(2, 6, 35, layout="channel_last", final=True), {"x": 0, "final_states_out": 0}),
+    (cases_dense.Case(1, 3, 40), {"x": 1, "out": 1}),
+    (cases_varlen.Case(3, "9+2", **cases_varlen.ROWS), {"x": 0, "out": 0}),
+    (cases_varlen.Case(8, "9+2"), {"conv_states": 0}),
+    (cases_states.Case(8, "8+1", 4), {"out": 0}),
+    (cases_update.Case(8, 3), {"x": 0, "out": 0}),
+    (cases_update.Case(8, 2), {"conv_state": 0}),
+    (cases_update.Case(8, 2, pool="columns"), {"conv_state": 0}),
+    (cases_bwd.Case(2, 3, 300), {"x": 0, "dout": 0, "dx": 0}),
+    (scan.Case(2, 3, 43), {"u": 0, "delta": 0, "out": 0}),
+    (scan.Case(2, 3, 43), {"B": 0, "C": 0, "z": 0}),
+    (scan.Case(2, 35, 48), {"u": 0, "z": 0, "out": 0}),
+    (scan.Case(2, 35, 48), {"B": 0, "C": 0}),
+    (scan_varlen.Case(3, "16+8", spare=0, initial="all"), {"ssm_states": 0}),
+    (state_update.Case(3, 0, 9, 16, dtype="bfloat16"), {"x": 0, "out": 0}),
+    (state_update.Case(2, 0, 9, 16, dtype="bfloat16", spare=0), {"state": 0}),
 )
 
 
@@ -64,17 +62,12 @@ def spread(array: Array, axis: int) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("module", "case", "axes"),
-    [
-        pytest.param(module, case, axes, id=f"{cases.function_name(module)}-{case.id}-{'_'.join(axes)}")
-        for module, case, axes in WIDE
-    ],
+    ("case", "axes"),
+    [pytest.param(case, axes, id=f"{case.FUNCTION}-{case.id}-{'_'.join(axes)}") for case, axes in WIDE],
 )
-def test_entries_gigabytes_apart(module: ModuleType, case: Any, axes: dict[str, int]) -> None:
-    placed = place_arguments(module, case)
+def test_entries_gigabytes_apart(case: Any, axes: dict[str, int]) -> None:
+    placed = place_arguments(case)
     arrays = {name: spread(each.array, axes[name]) if name in axes else each.array for name, each in placed.items()}
-    before = {name: array.copy() for name, array in arrays.items() if name not in module.OUTPUTS}
-    getattr(cuconv, cases.function_name(module))(
-        **module.arguments(case, {name: EmulatedArray(array) for name, array in arrays.items()})
-    )
-    check_values(module, case, before, {name: arrays[name] for name in arrays if is_written(module, name)})
+    before = {name: array.copy() for name, array in arrays.items() if name not in case.OUTPUTS}
+    case.call({name: EmulatedArray(array) for name, array in arrays.items()})
+    check_values(case, before, {name: arrays[name] for name in arrays if name in (*case.OUTPUTS, *case.UPDATED)})
