@@ -774,10 +774,10 @@ _SCANS = (
         (_SCAN_BWD_FLOAT,),
     ),
     Mutant(
-        "The last places that blocks wait for do not begin as unwritten.",
+        "Counters and the places that blocks wait for keep what was in memory.",
         "selective_scan/selective_scan_bwd_start.cu",
         "if (at >= p.filled) return;",
-        "if (at + kVec >= p.filled) return;",
+        "if (at < p.filled) return;",
         (_SCAN_BWD,),
     ),
     Mutant(
