@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
+from math import gcd
 from typing import Any, ClassVar
 
 from cuconv.causal_conv1d.ranges import MAX_RANGES, Ranges
@@ -257,17 +258,20 @@ def _backward_axes() -> Iterator[dict[str, Any]]:
 @dataclass(frozen=True)
 class CausalConv1dBwd(Kernel):
     """Gradients of rows with contiguous tokens: a warp walks the vectors of one channel, or of a few when rows are
-    short, `step_groups` groups of 32 at a time.
+    very short, as one list over all rows.
     """
 
-    MAX_STEP_GROUPS: ClassVar[int] = 4
-    """Groups in flight per lane at most: more of them leave registers for fewer warps."""
+    WARP_VECS: ClassVar[int] = 4
+    """Vectors per lane that are worth a warp of its own: what a warp does once costs as much as two of them."""
+    SHORT_ROW_BYTES: ClassVar[int] = 64
+    """Below this, lanes share several channels, so that a warp's accesses are longer than a row."""
 
     width: int
     input_t: DType
     weight_t: DType
     vec: int
-    step_groups: int
+    edges: bool
+    """Whether vectors may lie inside a row only in part."""
     silu: bool
     seq_idx: bool
     packed: bool
@@ -276,46 +280,52 @@ class CausalConv1dBwd(Kernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dBwd]:
         for axes in _backward_axes():
-            for step_groups in range(1, cls.MAX_STEP_GROUPS + 1):
-                yield cls(step_groups=step_groups, **axes)
+            for edges in (False, True)[: axes["vec"]]:
+                yield cls(edges=edges, **axes)
 
-    @classmethod
-    def step_groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
-        """Groups in flight per lane: as many as a warp has, up to the most."""
-        return max(1, min(cls.MAX_STEP_GROUPS, cls._share(batch, dim, row_vecs)["warp_groups"]))
-
-    @classmethod
-    def _share(cls, batch: int, dim: int, row_vecs: int) -> dict[str, int]:
-        """How the work falls into parts: a block has the same channels of one part of the groups."""
-        row_lanes = min(row_vecs, WARP_SIZE)
-        row_groups = ceil_div(row_vecs, WARP_SIZE)
-        warp_rows = min(dim, WARP_SIZE // row_lanes) if row_groups == 1 else 1
-        channel_groups, groups = ceil_div(dim, warp_rows), batch * row_groups
-        if groups > MAX_DIVIDEND:
-            raise ValueError(f"the problem has {groups} vectors of a warp per channel; a launch takes {MAX_DIVIDEND}")
+    def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
+        vecs = batch * row_vecs
+        channels = 1
+        while channels < dim and channels * row_vecs * self.vec * self.input_t.itemsize < self.SHORT_ROW_BYTES:
+            channels *= 2
+        channels = min(channels, WARP_SIZE // 4)
+        lanes = WARP_SIZE // channels
+        groups = ceil_div(vecs, lanes)
+        if groups * lanes > MAX_DIVIDEND:
+            raise ValueError(f"the problem has {vecs} vectors per channel; a launch takes {MAX_DIVIDEND}")
+        channel_warps = self.warps
+        while channel_warps > 1 and groups < channel_warps * self.WARP_VECS:
+            channel_warps //= 2
+        channel_groups = ceil_div(dim, channels * self.warps // channel_warps)
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         parts = 1
         if channel_groups < BACKWARD_BLOCKS // 3:
-            parts = min(ceil_div(BACKWARD_BLOCKS, channel_groups), ceil_div(groups, cls.warps * cls.MAX_STEP_GROUPS))
-        warp_groups = max(1, ceil_div(groups, max(1, parts) * cls.warps))
-        return {
-            "row_lanes": row_lanes,
-            "row_groups": row_groups,
-            "warp_rows": warp_rows,
-            "channel_groups": channel_groups,
-            "groups": groups,
-            "warp_groups": warp_groups,
-            "parts": max(1, ceil_div(groups, warp_groups * cls.warps)),
-        }
-
-    def launch_config(self, batch: int, dim: int, row_vecs: int, has_edges: bool) -> tuple[LaunchConfig, Division, int]:
-        """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
-        share = self._share(batch, dim, row_vecs)
-        parts = share["parts"]
-        division: Division = {name: fast_div(share[name]) for name in ("row_lanes", "row_groups", "channel_groups")}
-        division |= {name: share[name] for name in ("warp_rows", "groups", "warp_groups")}
-        division |= {"row_vecs": row_vecs, "has_edges": has_edges}
-        return self.config(parts * share["channel_groups"]), division, parts
+            parts = min(
+                ceil_div(BACKWARD_BLOCKS, max(1, channel_groups)), ceil_div(groups, channel_warps * self.WARP_VECS)
+            )
+        warp_groups = max(1, ceil_div(groups, max(1, parts) * channel_warps))
+        if channels > 1:
+            # A warp of several channels has whole rows.
+            whole = row_vecs // gcd(row_vecs, lanes)
+            warp_groups = ceil_div(warp_groups, whole) * whole
+        parts = max(1, ceil_div(groups, warp_groups * channel_warps))
+        return (
+            self.config(parts * channel_groups),
+            {
+                "row_vecs": fast_div(row_vecs),
+                "channel_groups": fast_div(channel_groups),
+                "lanes": lanes,
+                "lanes_shift": lanes.bit_length() - 1,
+                "warps_shift": channel_warps.bit_length() - 1,
+                "vecs": vecs,
+                "groups": groups,
+                "warp_groups": warp_groups,
+                "step_rows": lanes // row_vecs,
+                "step_vecs": lanes % row_vecs,
+            },
+            parts,
+        )
 
 
 @dataclass(frozen=True)
@@ -347,7 +357,7 @@ class CausalConv1dChannellastBwd(Kernel):
     @staticmethod
     def tokens_for(width: int) -> int:
         """Tokens per step: at least the width - 1 that the next step needs again."""
-        return 8 if width <= 8 else 16
+        return 4 if width <= 5 else 8 if width <= 9 else 16
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""

@@ -134,9 +134,8 @@ def _differences(a: Layout, b: Layout) -> list[int]:
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
     batch, dim, seqlen = o.x.shape
-    kernel = CausalConv1dBwd(step_groups=CausalConv1dBwd.step_groups_for(batch, dim, row_vecs), **_axes(o, vec))
-    has_edges = row_vecs * vec != seqlen
-    config, division, parts = kernel.launch_config(batch, dim, row_vecs, has_edges)
+    kernel = CausalConv1dBwd(edges=row_vecs * vec != seqlen, **_axes(o, vec))
+    config, division, parts = kernel.launch_config(batch, dim, row_vecs)
     return _Main(kernel, config, division, parts, vec, dout_is_packed)
 
 

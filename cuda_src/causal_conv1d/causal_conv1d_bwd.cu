@@ -6,16 +6,16 @@
 //     dbias = sum_t g[t]
 //
 // Layout: x, dx (batch, dim, seqlen), seqlen stride 1; any strides when kVec is 1. dout the same, or any strides
-// element by element. A warp has one channel, or when rows are shorter than 32 vectors as many consecutive channels as
-// its lanes have vectors for. A group is what its lanes hold of one batch entry at a time: up to 32 consecutive vectors
-// of a row. The channel's groups, row after row, count as one list; a warp walks a part of it from its end to its
-// beginning, kStepGroups groups a step, all of whose loads are issued before the first is used. Inputs before a vector
-// come from the lane below by shuffle, gradients behind it from the lane above, those of the highest lane from the
-// lowest in the group before. The parameters' gradients stay in registers until the warp's last group; the block adds
-// up those of its lanes and warps in a fixed order. No atomics.
+// element by element. A channel's vectors, row after row, count as one list. A group is what the lanes of a warp hold
+// of it at a time, one vector each; where rows are very short, the lanes share several consecutive channels. A warp
+// walks a part of the list from its end to its beginning, and copies the groups ahead of it asynchronously into a ring
+// in shared memory. Inputs before a vector come from the ring, gradients behind it from the lane above by shuffle,
+// those of the highest lane from the lowest in the group before. The parameters' gradients stay in registers until the
+// warp's last group; the block adds up those of its lanes and warps in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kVec      elements an access       kStepGroups groups a step           kSilu     silu after the sum
+// kVec      elements an access       kEdges    vectors may lie inside a row only in part
+// kSilu     silu after the sum
 // kSeqIdx   tokens see only their own sequence number                kPacked   rows are packed sequences
 // kStates   initial states, or gradients of states, are given or wanted
 #include "causal_conv1d/conv_bwd.cuh"
@@ -24,85 +24,138 @@
 
 struct CausalConv1dBwdParams {
     CausalConv1dBwdOperands operands;
-    FastDiv row_lanes;       // lanes a row
-    FastDiv row_groups;      // groups a row
-    FastDiv channel_groups;  // warps' channels
-    unsigned warp_rows;      // channels a warp
+    FastDiv row_vecs;        // vectors a row
+    FastDiv channel_groups;  // blocks that have different channels
+    unsigned lanes;          // of a channel in a warp, a power of two
+    unsigned warps_shift;    // of a channel in a block, their binary logarithm
+    unsigned lanes_shift;    // the binary logarithm of `lanes`
+    unsigned vecs;           // of a channel, in all rows
     unsigned groups;         // of a channel, in all rows
     unsigned warp_groups;    // that a warp walks
-    int row_vecs;            // vectors a row
-    int has_edges;           // some vectors lie inside a row only in part
+    unsigned step_rows;      // from a lane's vector to that of the next group
+    unsigned step_vecs;      // further
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kStepGroups, bool kSilu, bool kSeqIdx,
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kEdges, bool kSilu, bool kSeqIdx,
           bool kPacked, bool kStates>
 struct CausalConv1dBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 5 : 1;
+    static constexpr int kMinBlocks = kIsLean ? 6 : 1;
+    static constexpr int kStages = 4;  // groups in the ring: the one in use, the one before it, and those on the way
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kStepGroups >= 1);
+    static_assert(kWidth >= 1 && kWidth <= 16 && kStages >= 3);
 };
 
-// Where a lane's vector of a group lies: vector `vec` of a row, which begins with the token `token`. Vectors lie where
-// memory is aligned, not where the row begins: vector j holds the tokens from j * kVec - phase on.
-template <int kVec>
+// A lane's vector of a group: vector `vec` of a row, which begins with the token `token`. Vectors lie where memory is
+// aligned, not where the row begins: vector j holds the tokens from j * kVec - phase on.
+template <int kVec, bool kEdges>
 struct Place {
+    int batch;
     int vec;
     int token;
+    int phase;
 
     // `row` is any of x, dx at the row's first token: all are equally far from where memory is aligned.
     template <typename T>
-    __device__ __forceinline__ Place(const T* row, int vec_)
-        : vec(vec_), token(vec * kVec - static_cast<int>(reinterpret_cast<size_t>(row) / sizeof(T) % kVec)) {}
+    __device__ __forceinline__ Place(int batch_, int vec_, const T* row)
+        : batch(batch_), vec(vec_), phase(kEdges ? reinterpret_cast<size_t>(row) / sizeof(T) % kVec : 0) {
+        token = vec * kVec - phase;
+    }
+
+    // The vector's first element, in a row whose elements are `step` apart unless kVec says that it is 1.
+    template <typename T>
+    __device__ __forceinline__ T* at(T* row, index_t step) const {
+        return kVec > 1 ? row - phase + static_cast<unsigned>(vec) * kVec : row + token * step;
+    }
 
     // Which elements of the vector lie inside the row.
     __device__ __forceinline__ int begin() const { return token < 0 ? -token : 0; }
     __device__ __forceinline__ int end(int seqlen) const { return seqlen - token < kVec ? seqlen - token : kVec; }
-    __device__ __forceinline__ bool is_whole(int seqlen) const { return token >= 0 && token + kVec <= seqlen; }
+    __device__ __forceinline__ bool is_whole(int seqlen) const {
+        return !kEdges || (token >= 0 && token + kVec <= seqlen);
+    }
 };
 
-// The groups of a lane's channel from one on, downwards: where the rows of kArrays arrays are.
+// How far a lane's vector is from that of the group before.
+struct GroupStep {
+    int rows;
+    int vecs;      // further
+    int row_vecs;  // a row
+};
+
+// A lane's vectors from one group on, downwards, and where their rows are in kArrays arrays.
 template <typename T, int kArrays>
-struct GroupWalk {
-    int row_groups;  // groups a row
+struct LaneWalk {
     int batch;
-    int group;        // of the row
-    T* row[kArrays];  // its first token
+    int vec;
+    T* row[kArrays];
     index_t stride[kArrays];
 
-    __device__ __forceinline__ GroupWalk(const QuotientRemainder& batch_group, int row_groups_)
-        : row_groups(row_groups_),
-          batch(static_cast<int>(batch_group.quotient)),
-          group(static_cast<int>(batch_group.remainder)) {}
+    __device__ __forceinline__ explicit LaneWalk(const QuotientRemainder& batch_vec)
+        : batch(static_cast<int>(batch_vec.quotient)), vec(static_cast<int>(batch_vec.remainder)) {}
 
-    // An array of (batch, dim, seqlen), its memory and its strides.
-    template <typename Pointer>
-    __device__ __forceinline__ void add(int i, Pointer pointer, const index_t (&strides)[3], index_t channel) {
+    // `first` is the channel's first row.
+    __device__ __forceinline__ void add(int i, T* first, const index_t (&strides)[3]) {
         stride[i] = strides[0];
-        row[i] = static_cast<T*>(pointer) + batch * strides[0] + channel * strides[1];
+        row[i] = first + batch * strides[0];
     }
 
-    __device__ __forceinline__ void step() {
-        if (group-- > 0) return;
-        group = row_groups - 1;
-        --batch;
+    __device__ __forceinline__ void step(const GroupStep& by) {
+        vec -= by.vecs;
+        if (by.rows > 0 || vec < 0) {
+            const int rows = by.rows + (vec < 0 ? 1 : 0);
+            vec += vec < 0 ? by.row_vecs : 0;
+            batch -= rows;
 #pragma unroll
-        for (int i = 0; i < kArrays; ++i) row[i] -= stride[i];
+            for (int i = 0; i < kArrays; ++i) row[i] -= rows * stride[i];
+        }
+    }
+};
+
+// A warp's ring: what its lanes have of x and dout in the groups that it walks.
+template <typename input_t, int kVec, int kStages>
+struct WarpRing {
+    alignas(16) input_t x[kStages][kWarpSize * kVec];
+    alignas(16) input_t dout[kStages][kWarpSize * kVec];
+};
+
+// Where a lane stands among those of its channel in the warp, and which ones are its neighbours.
+struct ChannelLanes {
+    int count;
+    int number;
+    int first;  // lane of the warp
+    int above;  // the lane that has the next vector, in the group behind for the last one
+    int below;  // the lane that has the vector before, in the group before for the first one
+
+    __device__ __forceinline__ explicit ChannelLanes(unsigned count_)
+        : count(static_cast<int>(count_)), number(lane_id() & (count - 1)), first(lane_id() - number) {
+        // Kept in registers, because a group's instructions are few.
+        above = opaque(first + ((number + 1) & (count - 1)));
+        below = opaque(first + ((number - 1) & (count - 1)));
+    }
+
+    // The lane `distance` further; the last ones go on with the first.
+    template <int kDistance>
+    __device__ __forceinline__ int at() const {
+        return kDistance == 1 ? above : kDistance == -1 ? below : first + ((number + kDistance) & (count - 1));
     }
 };
 
 // A lane's channel: its filter, the sums over what the lane has seen, and the gradients of one group.
-template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, Rows kRows, bool kStates>
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kEdges, bool kSilu, Rows kRows, bool kStates>
 struct RowGradients {
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
     using Vector = Vec<input_t, kVec>;
 
+    using Vecs = Place<kVec, kEdges>;
+
     const CausalConv1dBwdOperands& p;
+    const ChannelLanes& lanes;
     index_t channel;
     int row_vecs;
     float taps[kWidth];
@@ -110,8 +163,9 @@ struct RowGradients {
     ParameterSums<kWidth> sums;
     float next[kVec];  // gradients of the group behind, in the lowest lanes
 
-    __device__ __forceinline__ RowGradients(const CausalConv1dBwdOperands& p_, index_t channel_, int row_vecs_)
-        : p(p_), channel(channel_), row_vecs(row_vecs_), sums(ParameterSums<kWidth>::zero()) {
+    __device__ __forceinline__ RowGradients(const CausalConv1dBwdOperands& p_, const ChannelLanes& lanes_,
+                                            index_t channel_, int row_vecs_)
+        : p(p_), lanes(lanes_), channel(channel_), row_vecs(row_vecs_), sums(ParameterSums<kWidth>::zero()) {
         load_taps<kWidth, weight_t>(p, channel, taps);
         bias = load_bias<weight_t>(p, channel);
         if constexpr (kSilu) scale_for_silu<input_t>(taps, bias);
@@ -144,11 +198,23 @@ struct RowGradients {
         for (int i = 0; i < kVec; ++i) next[i] = from_lane(g, lane_id() * kVec + i);
     }
 
-    // One group: `before` holds, in the highest lanes, the inputs of the group before it.
-    __device__ __forceinline__ void add(const Place<kVec>& place, int batch, input_t* dx_row, const Vector& before,
-                                        const Vector& own, const Vector& dout) {
+    // One group, whose vectors lie in the ring's stage `at`, and those before them in the stage `before`.
+    template <int kStages>
+    __device__ __forceinline__ void add(const Vecs& place, input_t* dx_row, bool is_there,
+                                        const WarpRing<input_t, kVec, kStages>& ring, int at, int before) {
+        const int batch = place.batch;
+        const Vector own = load<kVec, Memory::kMutable>(&ring.x[at][lane_id() * kVec]);
+        const Vector dout = load<kVec, Memory::kMutable>(&ring.dout[at][lane_id() * kVec]);
         float x[kHalo + kVec];
-        gather_inputs(place, batch, before, own, x);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
+        gather_before<1>(place, ring, at, before, x);
+        if (p.initial_states != nullptr && kRows != Rows::kPacked && place.token < kHalo) {
+#pragma unroll
+            for (int i = 0; i < kHalo + kVec; ++i) {
+                if (place.token - kHalo + i < 0) x[i] = before_row(batch, place.token - kHalo + i);
+            }
+        }
         int seq[kHalo + kVec + kHalo];
         load_numbers<kRows>(p, batch, place.token - kHalo, seq);
         float g[kVec + kHalo];
@@ -179,10 +245,11 @@ struct RowGradients {
                 store_initial(place, batch, g, dx, seq);
             }
         }
-        input_t* to = dx_row + (kVec > 1 ? place.token : place.token * p.dx_stride[2]);
+        if (!is_there) return;
+        input_t* const to = place.at(dx_row, p.dx_stride[2]);
         if (place.is_whole(p.seqlen)) {
             store(as_global(to), Vector::from_floats(dx));
-        } else if (kVec > 1 && place.token < p.seqlen) {
+        } else if (kEdges && place.token < p.seqlen) {
             store_part(to, Vector::from_floats(dx), place.begin(), place.end(p.seqlen));
         }
     }
@@ -194,42 +261,33 @@ struct RowGradients {
         return load_initial<input_t>(p, batch, channel, token + kHalo);
     }
 
-    __device__ __forceinline__ void gather_inputs(const Place<kVec>& place, int batch, const Vector& before,
-                                                  const Vector& own, float (&x)[kHalo + kVec]) const {
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
-        gather_before<1>(place, before, own, x);
-        if (p.initial_states != nullptr && kRows != Rows::kPacked && place.token < kHalo) {
-#pragma unroll
-            for (int i = 0; i < kHalo + kVec; ++i) {
-                if (place.token - kHalo + i < 0) x[i] = before_row(batch, place.token - kHalo + i);
-            }
-        }
-    }
-
-    template <int kDistance>
-    __device__ __forceinline__ void gather_before(const Place<kVec>& place, const Vector& before, const Vector& own,
-                                                  float (&x)[kHalo + kVec]) const {
+    template <int kDistance, int kStages>
+    __device__ __forceinline__ void gather_before(const Vecs& place, const WarpRing<input_t, kVec, kStages>& ring,
+                                                  int at, int before, float (&x)[kHalo + kVec]) const {
         if constexpr (kDistance <= kHaloVecs) {
             constexpr int kFirst = kHalo - kDistance * kVec;
+            // Of the furthest vector its last half may be enough.
+            constexpr int kLoaded = kVec > 1 && kFirst + kVec / 2 <= 0 ? kVec / 2 : kVec;
             constexpr int kSkip = kFirst < 0 ? -kFirst : 0;
-            const Vector shifted = shift_in<kSkip / Vector::kPerWord>(before, own, kDistance);
-            const Vector v = select(place.vec >= kDistance, shifted, Vector::zero());
+            const int stage = lanes.number >= kDistance ? at : before;
+            Vec<input_t, kLoaded> v =
+                load<kLoaded, Memory::kMutable>(&ring.x[stage][lanes.template at<-kDistance>() * kVec + kVec - kLoaded]);
+            v = select(place.vec >= kDistance, v, Vec<input_t, kLoaded>::zero());
 #pragma unroll
-            for (int i = kSkip; i < kVec; ++i) x[kFirst + i] = v.to_float(i);
-            gather_before<kDistance + 1>(place, before, own, x);
+            for (int i = kSkip; i < kVec; ++i) x[kFirst + i] = v.to_float(i - (kVec - kLoaded));
+            gather_before<kDistance + 1>(place, ring, at, before, x);
         }
     }
 
     template <int kDistance>
-    __device__ __forceinline__ void gather_gradients(const Place<kVec>& place, float (&g)[kVec + kHalo]) const {
+    __device__ __forceinline__ void gather_gradients(const Vecs& place, float (&g)[kVec + kHalo]) const {
         if constexpr (kDistance <= kHaloVecs) {
             const bool is_inside = place.vec + kDistance < row_vecs;
-            const bool is_offered_behind = lane_id() < kDistance;
+            const bool is_offered_behind = lanes.number < kDistance;
 #pragma unroll
             for (int i = 0; i < kVec; ++i) {
                 if (kDistance * kVec + i < kVec + kHalo) {
-                    const float above = from_lane(is_offered_behind ? next[i] : g[i], lane_id() + kDistance);
+                    const float above = from_lane(is_offered_behind ? next[i] : g[i], lanes.template at<kDistance>());
                     g[kDistance * kVec + i] = is_inside ? above : 0.0f;
                 }
             }
@@ -237,7 +295,7 @@ struct RowGradients {
         }
     }
 
-    __device__ __forceinline__ void add_final(const Place<kVec>& place, int batch, const int* seq,
+    __device__ __forceinline__ void add_final(const Vecs& place, int batch, const int* seq,
                                               float (&dx)[kVec]) const {
         if (p.dfinal_states == nullptr || place.token >= p.seqlen) return;
         if (kRows != Rows::kPacked && place.token + kVec <= p.seqlen - kHalo) return;
@@ -252,7 +310,7 @@ struct RowGradients {
 
     // The first vector of a row holds gradients of the initial state before the row's first token, and has what makes
     // those before the vector.
-    __device__ __forceinline__ void store_initial(const Place<kVec>& place, int batch, const float (&g)[kVec + kHalo],
+    __device__ __forceinline__ void store_initial(const Vecs& place, int batch, const float (&g)[kVec + kHalo],
                                                   const float (&dx)[kVec], const int* seq) const {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
@@ -275,124 +333,148 @@ struct RowGradients {
     }
 };
 
-// Adds up the sums of the lanes of each row, then those of the block's warps, and writes them.
+// Adds up the sums of each channel's lanes, then those of its warps, and writes them.
 template <typename Traits, int kWidth, typename weight_t>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p, const ParameterSums<kWidth>& sums,
-                                                 float scale, const QuotientRemainder& row_lane, unsigned row_lanes,
-                                                 unsigned warp_rows, index_t first_channel, unsigned part) {
-    __shared__ float shared[Traits::kWarps][(kWidth + 1) * kWarpSize];
+                                                 float scale, const ChannelLanes& lanes, unsigned channel_warps,
+                                                 index_t channel, unsigned part) {
+    __shared__ float shared[Traits::kWarps][kWidth + 1][kWarpSize];
     const unsigned warp = threadIdx.x / kWarpSize;
+    float own[kWidth + 1];
 #pragma unroll
-    for (int j = 0; j <= kWidth; ++j) {
-        float sum = sums.at(j) * scale;
+    for (int j = 0; j <= kWidth; ++j) own[j] = sums.at(j) * scale;
 #pragma unroll
-        for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
-            const float above = from_lane(sum, lane_id() + distance);
-            if (row_lane.remainder + distance < row_lanes) sum += above;
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+#pragma unroll
+        for (int j = 0; j <= kWidth; ++j) {
+            const float other = from_lane(own[j], lane_id() ^ distance);
+            own[j] += distance < lanes.count ? other : 0.0f;
         }
-        if (row_lane.remainder == 0) shared[warp][j * kWarpSize + row_lane.quotient] = sum;
     }
-    __syncthreads();
-    const unsigned row = threadIdx.x % kWarpSize;
-    if (row >= warp_rows || first_channel + row >= p.dim) return;
-    for (int j = static_cast<int>(warp); j <= kWidth; j += Traits::kWarps) {
-        float sum = 0.0f;
+    if (channel_warps > 1) {
+        if (lanes.number == 0) {
 #pragma unroll
-        for (int i = 0; i < Traits::kWarps; ++i) sum += shared[i][j * kWarpSize + row];
-        store_block_sum<kWidth, weight_t>(p, part, first_channel + row, j, sum);
+            for (int j = 0; j <= kWidth; ++j) shared[warp][j][lane_id()] = own[j];
+        }
+        __syncthreads();
+        if (warp % channel_warps != 0 || lanes.number != 0) return;
+#pragma unroll 1
+        for (unsigned i = 1; i < channel_warps; ++i) {
+#pragma unroll
+            for (int j = 0; j <= kWidth; ++j) own[j] += shared[warp + i][j][lane_id()];
+        }
     }
+    if (lanes.number != 0 || channel >= p.dim) return;
+#pragma unroll
+    for (int j = 0; j <= kWidth; ++j) store_block_sum<kWidth, weight_t>(p, part, channel, j, own[j]);
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kStepGroups, bool kSilu, bool kSeqIdx,
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kEdges, bool kSilu, bool kSeqIdx,
           bool kPacked, bool kStates,
           typename Traits =
-              CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kStepGroups, kSilu, kSeqIdx, kPacked, kStates>>
+              CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kEdges, kSilu, kSeqIdx, kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bwd_kernel(const CausalConv1dBwdParams params) {
-    using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kSilu, Traits::kRows, kStates>;
+    using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kEdges, kSilu, Traits::kRows, kStates>;
     using Vector = Vec<input_t, kVec>;
+    using Vecs = Place<kVec, kEdges>;
+    constexpr int kStages = Traits::kStages;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
+    __shared__ WarpRing<input_t, kVec, kStages> rings[Traits::kWarps];
+    WarpRing<input_t, kVec, kStages>& ring = rings[threadIdx.x / kWarpSize];
 
     const QuotientRemainder part_channels = divide(blockIdx.x, params.channel_groups);
-    const QuotientRemainder row_lane = divide(lane_id(), params.row_lanes);
-    const index_t first_channel = static_cast<index_t>(part_channels.remainder) * params.warp_rows;
-    const bool is_idle = row_lane.quotient >= params.warp_rows || first_channel + row_lane.quotient >= p.dim;
-    const index_t channel = is_idle ? 0 : first_channel + row_lane.quotient;
-    const unsigned warp = part_channels.quotient * Traits::kWarps + threadIdx.x / kWarpSize;
-    const int begin = uniform(static_cast<int>(min(warp * params.warp_groups, params.groups)));
-    const int end = uniform(static_cast<int>(min(begin + params.warp_groups, params.groups)));
-    const int row_groups = static_cast<int>(params.row_groups.divisor);
-    // Lanes that have no row lie behind the end of one.
-    const int lane_vec = is_idle ? params.row_vecs : static_cast<int>(row_lane.remainder);
+    const ChannelLanes lanes(params.lanes);
+    const unsigned warp = uniform(threadIdx.x / kWarpSize);
+    const unsigned channel_warps = 1u << params.warps_shift;
+    const index_t wanted =
+        (static_cast<index_t>(part_channels.remainder * Traits::kWarps + warp) >> params.warps_shift) *
+            (kWarpSize >> params.lanes_shift) +
+        (lane_id() >> params.lanes_shift);
+    const bool is_idle = wanted >= p.dim;
+    const index_t channel = is_idle ? 0 : wanted;
+    const unsigned part_warp = (part_channels.quotient << params.warps_shift) + (warp & (channel_warps - 1));
+    const int begin = static_cast<int>(min(part_warp * params.warp_groups, params.groups));
+    const int end = static_cast<int>(min(begin + params.warp_groups, params.groups));
 
-    const QuotientRemainder last = divide(static_cast<unsigned>(max(end - 1, 0)), params.row_groups);
-    GroupWalk<const input_t, 2> inputs(last, row_groups);
-    inputs.add(0, p.x, p.x_stride, channel);
-    inputs.add(1, p.dout, p.dout_stride, channel);
-    GroupWalk<input_t, 1> outputs(last, row_groups);
-    outputs.add(0, p.dx, p.dx_stride, channel);
-    Gradients gradients(p, channel, params.row_vecs);
-    if (Traits::kHalo > 0 && begin < end && inputs.group + 1 < row_groups) {
-        const Place<kVec> behind(inputs.row[0], (inputs.group + 1) * kWarpSize);
-        gradients.begin_behind(inputs.batch, inputs.row[0], inputs.row[1], behind.token);
-    }
-#pragma unroll 1
-    for (int top = end - 1; top >= begin; top -= kStepGroups) {
-        // The i-th of a step is the group top - i; of the group before the lowest only what is in reach is loaded.
-        Vector x[kStepGroups + 1];
-        Vector dout[kStepGroups + 1];
-        GroupWalk<const input_t, 2> edges = inputs;
-        const auto is_before = [&](int i, int group) {
-            return (i == kStepGroups || top - i == begin - 1) && group + 1 < row_groups &&
-                   lane_id() >= kWarpSize - Traits::kHaloVecs;
-        };
-#pragma unroll
-        for (int i = 0; i <= kStepGroups; ++i) {
-            x[i] = dout[i] = Vector::zero();
-            const Place<kVec> place(inputs.row[0], inputs.group * kWarpSize + lane_vec);
-            const input_t* from = inputs.row[0] + (kVec > 1 ? place.token : place.token * p.x_stride[2]);
-            if (i < kStepGroups && top - i >= begin) {
-                if (place.is_whole(p.seqlen)) {
-                    x[i] = load<kVec>(from);
-                    dout[i] = load_dout<kVec>(
-                        inputs.row[1] + (kVec > 1 && p.dout_is_packed ? place.token : place.token * p.dout_stride[2]),
-                        p.dout_stride[2], p.dout_is_packed != 0);
+    const unsigned last = max(end - 1, 0) * lanes.count + lanes.number;
+    const bool is_last_there = !is_idle && last < params.vecs;
+    // The lowest group that a lane has of its own, or the one before it, if that is in reach of the first vectors.
+    const int lowest = is_idle ? end : max(0, begin - (lanes.number >= lanes.count - Traits::kHaloVecs ? 1 : 0));
+    const QuotientRemainder batch_vec = divide(last, params.row_vecs);
+    const GroupStep by = {static_cast<int>(params.step_rows), static_cast<int>(params.step_vecs),
+                          static_cast<int>(params.row_vecs.divisor)};
+    LaneWalk<const input_t, 2> inputs(batch_vec);
+    inputs.add(0, static_cast<const input_t*>(p.x) + channel * p.x_stride[1], p.x_stride);
+    inputs.add(1, static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1], p.dout_stride);
+    LaneWalk<input_t, 1> outputs(batch_vec);
+    outputs.add(0, static_cast<input_t*>(p.dx) + channel * p.dx_stride[1], p.dx_stride);
+    const LaneWalk<const input_t, 2> top = inputs;
+
+    // Starts to copy a group into a stage of the ring.
+    const auto fetch_group = [&](int group, int stage, bool is_there) {
+        if (group >= lowest) {
+            const Vecs place(inputs.batch, inputs.vec, inputs.row[0]);
+            input_t* const to_x = &ring.x[stage][lane_id() * kVec];
+            input_t* const to_dout = &ring.dout[stage][lane_id() * kVec];
+            if (is_there && place.is_whole(p.seqlen)) {
+                fetch<kVec>(to_x, place.at(inputs.row[0], p.x_stride[2]));
+                if (p.dout_is_packed) {
+                    fetch<kVec>(to_dout, place.at(inputs.row[1], p.dout_stride[2]));
+                } else {
+                    store(to_dout, load_dout<kVec>(inputs.row[1] + place.token * p.dout_stride[2], p.dout_stride[2],
+                                                   false));
                 }
-                inputs.step();
-            } else if (Traits::kHalo > 0 && is_before(i, inputs.group)) {
-                if (place.is_whole(p.seqlen)) x[i] = load<kVec>(from);
-            }
-        }
-        // Vectors at the ends of rows, element by element. Behind the loads, because merging elements waits for them.
-        if (kVec > 1 && params.has_edges) {
-#pragma unroll
-            for (int i = 0; i <= kStepGroups; ++i) {
-                const Place<kVec> place(edges.row[0], edges.group * kWarpSize + lane_vec);
-                const bool is_own = i < kStepGroups && top - i >= begin;
-                const bool is_edge = !place.is_whole(p.seqlen) && place.token < p.seqlen;
-                if (is_edge && (is_own || Traits::kHalo > 0 && is_before(i, edges.group))) {
-                    x[i] = load_part<kVec>(edges.row[0] + place.token, place.begin(), place.end(p.seqlen));
-                }
-                if (is_edge && is_own) {
+            } else {
+                Vector part = Vector::zero(), dout_part = Vector::zero();
+                if (kEdges && is_there && place.token < p.seqlen) {
+                    part = load_part<kVec>(inputs.row[0] + place.token, place.begin(), place.end(p.seqlen));
 #pragma unroll
                     for (int j = 0; j < kVec; ++j) {
                         if (j >= place.begin() && j < place.end(p.seqlen)) {
-                            dout[i].put(j, edges.row[1][(place.token + j) * p.dout_stride[2]]);
+                            dout_part.put(j, inputs.row[1][(place.token + j) * p.dout_stride[2]]);
                         }
                     }
                 }
-                if (is_own) edges.step();
+                store(to_x, part);
+                store(to_dout, dout_part);
             }
         }
+        commit_copies();
+        inputs.step(by);
+    };
 #pragma unroll
-        for (int i = 0; i < kStepGroups; ++i) {
-            if (top - i < begin) break;
-            const Place<kVec> place(outputs.row[0], outputs.group * kWarpSize + lane_vec);
-            gradients.add(place, outputs.batch, outputs.row[0], x[i + 1], x[i], dout[i]);
-            outputs.step();
+    for (int i = 0; i < kStages - 1; ++i) fetch_group(end - 1 - i, i, i > 0 || is_last_there);
+
+    Gradients gradients(p, lanes, channel, by.row_vecs);
+    // A warp's list ends inside a row only where one channel has all its lanes.
+    if (Traits::kHalo > 0 && begin < end && lanes.count == kWarpSize &&
+        static_cast<unsigned>(end) * kWarpSize < params.vecs) {
+        const int batch = from_lane(top.batch, kWarpSize - 1), vec = from_lane(top.vec, kWarpSize - 1) + 1;
+        if (vec < by.row_vecs) {
+            const input_t* const row = top.row[0] + (batch - top.batch) * top.stride[0];
+            gradients.begin_behind(batch, row, top.row[1] + (batch - top.batch) * top.stride[1],
+                                   Vecs(batch, vec, row).token);
         }
     }
-    store_block_sums<Traits, kWidth, weight_t>(p, gradients.sums, kSumScale<input_t, kSilu>, row_lane,
-                                               params.row_lanes.divisor, params.warp_rows, first_channel,
-                                               part_channels.quotient);
+    int stage = 0;
+#pragma unroll 1
+    for (int group = end - 1; group >= begin; --group) {
+        // This group and the one before it are there; the stage of the one behind it is free.
+        wait_for_copies_but<kStages - 3>();
+        __syncwarp();
+        const int before = stage + 1 < kStages ? stage + 1 : 0;
+        fetch_group(group - (kStages - 1), stage > 0 ? stage - 1 : kStages - 1, true);
+        Vecs place(outputs.batch, outputs.vec, outputs.row[0]);
+        const bool is_there = group < end - 1 ? !is_idle : is_last_there;
+        if ((Traits::kRows != Rows::kOne || kStates) && !is_there) {
+            place.batch = 0;
+            place.token = place.vec = by.row_vecs * kVec;
+        }
+        gradients.add(place, outputs.row[0], is_there, ring, stage, before);
+        outputs.step(by);
+        stage = before;
+    }
+    store_block_sums<Traits, kWidth, weight_t>(p, gradients.sums, kSumScale<input_t, kSilu>, lanes, channel_warps,
+                                               is_idle ? p.dim : channel, part_channels.quotient);
 }

@@ -114,6 +114,19 @@ __device__ __forceinline__ Vec<input_t, kVec> load_dout(const input_t* at, index
     return v;
 }
 
+// Starts to copy a vector to shared memory, where it is after the thread has waited for its copies.
+template <int kVec, typename input_t>
+__device__ __forceinline__ void fetch(input_t* to, const input_t* from) {
+    constexpr int kBytes = Vec<input_t, kVec>::kBytes;
+    if constexpr (kBytes == 16) {
+        copy_async(to, from);
+    } else if constexpr (kBytes >= 4) {
+        copy_few_async<kBytes>(to, from);
+    } else {
+        store(to, load<kVec>(from));
+    }
+}
+
 // The sequence number of a token: in a row with seq_idx what lies before the first token continues its sequence.
 // Negative numbers, and what lies behind the last token, have no gradient.
 __device__ __forceinline__ int load_seq_idx(const CausalConv1dBwdOperands& p, index_t batch, int token) {

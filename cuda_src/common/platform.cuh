@@ -108,6 +108,21 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// Ends a batch of copies: those that this thread has started since the last batch.
+__device__ __forceinline__ void commit_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits until all but the last kBatches batches of copies of this thread are there.
+template <int kBatches>
+__device__ __forceinline__ void wait_for_copies_but() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kBatches) : "memory");
+#endif
+}
+
 // 1 / x by one special-function operation, results below 2**-126 flushed to zero; within one unit in the last place
 // (PTX ISA, rcp.approx.ftz.f32).
 __device__ __forceinline__ float reciprocal_approx(float x) {
