@@ -14,8 +14,8 @@
 // warp's last group; the block adds up those of its lanes and warps in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kVec      elements an access       kEdges    vectors may lie inside a row only in part
-// kSilu     silu after the sum
+// kVec      elements an access       kStages   groups in the ring        kSilu     silu after the sum
+// kEdges    vectors may lie inside a row only in part
 // kSeqIdx   tokens see only their own sequence number                kPacked   rows are packed sequences
 // kStates   initial states, or gradients of states, are given or wanted
 #include "causal_conv1d/conv_bwd.cuh"
@@ -34,9 +34,10 @@ struct CausalConv1dBwdParams {
     unsigned warp_groups;    // that a warp walks
     unsigned step_rows;      // from a lane's vector to that of the next group
     unsigned step_vecs;      // further
+    int is_dense;            // x and dout have no gaps: what lies around a row is memory, too
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, bool kEdges, bool kSilu, bool kSeqIdx,
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kStages, bool kEdges, bool kSilu, bool kSeqIdx,
           bool kPacked, bool kStates>
 struct CausalConv1dBwdTraits {
     static constexpr int kThreads = 128;
@@ -44,7 +45,6 @@ struct CausalConv1dBwdTraits {
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
     static constexpr int kMinBlocks = kIsLean ? 6 : 1;
-    static constexpr int kStages = 4;  // groups in the ring: the one in use, the one before it, and those on the way
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
     static_assert(kWidth >= 1 && kWidth <= 16 && kStages >= 3);
@@ -114,13 +114,6 @@ struct LaneWalk {
             for (int i = 0; i < kArrays; ++i) row[i] -= rows * stride[i];
         }
     }
-};
-
-// A warp's ring: what its lanes have of x and dout in the groups that it walks.
-template <typename input_t, int kVec, int kStages>
-struct WarpRing {
-    alignas(16) input_t x[kStages][kWarpSize * kVec];
-    alignas(16) input_t dout[kStages][kWarpSize * kVec];
 };
 
 // Where a lane stands among those of its channel in the warp, and which ones are its neighbours.
@@ -198,17 +191,14 @@ struct RowGradients {
         for (int i = 0; i < kVec; ++i) next[i] = from_lane(g, lane_id() * kVec + i);
     }
 
-    // One group, whose vectors lie in the ring's stage `at`, and those before them in the stage `before`.
-    template <int kStages>
-    __device__ __forceinline__ void add(const Vecs& place, input_t* dx_row, bool is_there,
-                                        const WarpRing<input_t, kVec, kStages>& ring, int at, int before) {
+    // One group: a warp's inputs lie in `own_group`, those of the group before it in `group_before`.
+    __device__ __forceinline__ void add(const Vecs& place, input_t* dx_row, bool is_there, const Vector* own_group,
+                                        const Vector* group_before, const Vector& own, const Vector& dout) {
         const int batch = place.batch;
-        const Vector own = load<kVec, Memory::kMutable>(&ring.x[at][lane_id() * kVec]);
-        const Vector dout = load<kVec, Memory::kMutable>(&ring.dout[at][lane_id() * kVec]);
         float x[kHalo + kVec];
 #pragma unroll
         for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
-        gather_before<1>(place, ring, at, before, x);
+        gather_before<1>(place, own_group, group_before, x);
         if (p.initial_states != nullptr && kRows != Rows::kPacked && place.token < kHalo) {
 #pragma unroll
             for (int i = 0; i < kHalo + kVec; ++i) {
@@ -261,21 +251,21 @@ struct RowGradients {
         return load_initial<input_t>(p, batch, channel, token + kHalo);
     }
 
-    template <int kDistance, int kStages>
-    __device__ __forceinline__ void gather_before(const Vecs& place, const WarpRing<input_t, kVec, kStages>& ring,
-                                                  int at, int before, float (&x)[kHalo + kVec]) const {
+    template <int kDistance>
+    __device__ __forceinline__ void gather_before(const Vecs& place, const Vector* own_group,
+                                                  const Vector* group_before, float (&x)[kHalo + kVec]) const {
         if constexpr (kDistance <= kHaloVecs) {
             constexpr int kFirst = kHalo - kDistance * kVec;
             // Of the furthest vector its last half may be enough.
             constexpr int kLoaded = kVec > 1 && kFirst + kVec / 2 <= 0 ? kVec / 2 : kVec;
-            constexpr int kSkip = kFirst < 0 ? -kFirst : 0;
-            const int stage = lanes.number >= kDistance ? at : before;
+            const Vector* const from =
+                (lanes.number >= kDistance ? own_group : group_before) + lanes.template at<-kDistance>();
             Vec<input_t, kLoaded> v =
-                load<kLoaded, Memory::kMutable>(&ring.x[stage][lanes.template at<-kDistance>() * kVec + kVec - kLoaded]);
+                load<kLoaded, Memory::kMutable>(reinterpret_cast<const input_t*>(from) + kVec - kLoaded);
             v = select(place.vec >= kDistance, v, Vec<input_t, kLoaded>::zero());
 #pragma unroll
-            for (int i = kSkip; i < kVec; ++i) x[kFirst + i] = v.to_float(i - (kVec - kLoaded));
-            gather_before<kDistance + 1>(place, ring, at, before, x);
+            for (int i = kFirst < 0 ? -kFirst : 0; i < kVec; ++i) x[kFirst + i] = v.to_float(i - (kVec - kLoaded));
+            gather_before<kDistance + 1>(place, own_group, group_before, x);
         }
     }
 
@@ -338,8 +328,7 @@ template <typename Traits, int kWidth, typename weight_t>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p, const ParameterSums<kWidth>& sums,
                                                  float scale, const ChannelLanes& lanes, unsigned channel_warps,
                                                  index_t channel, unsigned part) {
-    __shared__ float shared[Traits::kWarps][kWidth + 1][kWarpSize];
-    const unsigned warp = threadIdx.x / kWarpSize;
+    __shared__ float shared[kWidth + 1][Traits::kThreads];
     float own[kWidth + 1];
 #pragma unroll
     for (int j = 0; j <= kWidth; ++j) own[j] = sums.at(j) * scale;
@@ -351,37 +340,34 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
             own[j] += distance < lanes.count ? other : 0.0f;
         }
     }
-    if (channel_warps > 1) {
-        if (lanes.number == 0) {
+    if (lanes.number == 0) {
 #pragma unroll
-            for (int j = 0; j <= kWidth; ++j) shared[warp][j][lane_id()] = own[j];
-        }
-        __syncthreads();
-        if (warp % channel_warps != 0 || lanes.number != 0) return;
-#pragma unroll 1
-        for (unsigned i = 1; i < channel_warps; ++i) {
-#pragma unroll
-            for (int j = 0; j <= kWidth; ++j) own[j] += shared[warp + i][j][lane_id()];
-        }
+        for (int j = 0; j <= kWidth; ++j) shared[j][threadIdx.x] = own[j];
     }
-    if (lanes.number != 0 || channel >= p.dim) return;
-#pragma unroll
-    for (int j = 0; j <= kWidth; ++j) store_block_sum<kWidth, weight_t>(p, part, channel, j, own[j]);
+    __syncthreads();
+    if (threadIdx.x / kWarpSize % channel_warps != 0 || channel >= p.dim) return;
+#pragma unroll 1
+    for (int j = lanes.number; j <= kWidth; j += lanes.count) {
+        float sum = 0.0f;
+#pragma unroll 1
+        for (unsigned i = 0; i < channel_warps; ++i) {
+            sum += shared[j][threadIdx.x - static_cast<unsigned>(lanes.number) + i * kWarpSize];
+        }
+        store_block_sum<kWidth, weight_t>(p, part, channel, j, sum);
+    }
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, bool kEdges, bool kSilu, bool kSeqIdx,
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kStages, bool kEdges, bool kSilu, bool kSeqIdx,
           bool kPacked, bool kStates,
           typename Traits =
-              CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kEdges, kSilu, kSeqIdx, kPacked, kStates>>
+              CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kStages, kEdges, kSilu, kSeqIdx, kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bwd_kernel(const CausalConv1dBwdParams params) {
     using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kEdges, kSilu, Traits::kRows, kStates>;
     using Vector = Vec<input_t, kVec>;
     using Vecs = Place<kVec, kEdges>;
-    constexpr int kStages = Traits::kStages;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
-    __shared__ WarpRing<input_t, kVec, kStages> rings[Traits::kWarps];
-    WarpRing<input_t, kVec, kStages>& ring = rings[threadIdx.x / kWarpSize];
+    __shared__ Vector ring[kStages][2][Traits::kThreads];
 
     const QuotientRemainder part_channels = divide(blockIdx.x, params.channel_groups);
     const ChannelLanes lanes(params.lanes);
@@ -398,9 +384,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int end = static_cast<int>(min(begin + params.warp_groups, params.groups));
 
     const unsigned last = max(end - 1, 0) * lanes.count + lanes.number;
-    const bool is_last_there = !is_idle && last < params.vecs;
-    // The lowest group that a lane has of its own, or the one before it, if that is in reach of the first vectors.
-    const int lowest = is_idle ? end : max(0, begin - (lanes.number >= lanes.count - Traits::kHaloVecs ? 1 : 0));
+    // The groups of which a lane has a vector. What comes from registers here would be computed again in every group.
+    const int highest = opaque(is_idle ? -1 : last < params.vecs ? end - 1 : end - 2);
+    // Of the group before the lowest, the first vectors need what is in reach.
+    const int lowest = opaque(is_idle ? end : max(0, begin - (lanes.number >= lanes.count - Traits::kHaloVecs ? 1 : 0)));
     const QuotientRemainder batch_vec = divide(last, params.row_vecs);
     const GroupStep by = {static_cast<int>(params.step_rows), static_cast<int>(params.step_vecs),
                           static_cast<int>(params.row_vecs.divisor)};
@@ -411,24 +398,24 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     outputs.add(0, static_cast<input_t*>(p.dx) + channel * p.dx_stride[1], p.dx_stride);
     const LaneWalk<const input_t, 2> top = inputs;
 
-    // Starts to copy a group into a stage of the ring.
-    const auto fetch_group = [&](int group, int stage, bool is_there) {
+    const input_t* const x_end = static_cast<const input_t*>(p.x) + static_cast<index_t>(p.batch) * p.dim * p.seqlen;
+    // Starts to copy a group to the lane's place in a stage of the ring.
+    const auto fetch = [&](int group, Vector* slot) {
         if (group >= lowest) {
+            Vector* const dout_slot = slot + Traits::kThreads;
             const Vecs place(inputs.batch, inputs.vec, inputs.row[0]);
-            input_t* const to_x = &ring.x[stage][lane_id() * kVec];
-            input_t* const to_dout = &ring.dout[stage][lane_id() * kVec];
-            if (is_there && place.is_whole(p.seqlen)) {
-                fetch<kVec>(to_x, place.at(inputs.row[0], p.x_stride[2]));
-                if (p.dout_is_packed) {
-                    fetch<kVec>(to_dout, place.at(inputs.row[1], p.dout_stride[2]));
-                } else {
-                    store(to_dout, load_dout<kVec>(inputs.row[1] + place.token * p.dout_stride[2], p.dout_stride[2],
-                                                   false));
-                }
+            const input_t* const x_at = place.at(inputs.row[0], p.x_stride[2]);
+            bool is_memory = group <= highest;
+            if (kEdges && is_memory && !place.is_whole(p.seqlen)) {
+                is_memory = params.is_dense && place.token < p.seqlen && x_at >= p.x && x_at + kVec <= x_end;
+            }
+            if (is_memory && p.dout_is_packed) {
+                copy_vector_async(slot, x_at);
+                copy_vector_async(dout_slot, place.at(inputs.row[1], p.dout_stride[2]));
             } else {
                 Vector part = Vector::zero(), dout_part = Vector::zero();
-                if (kEdges && is_there && place.token < p.seqlen) {
-                    part = load_part<kVec>(inputs.row[0] + place.token, place.begin(), place.end(p.seqlen));
+                if (group <= highest && place.token < p.seqlen) {
+                    part = load_part<kVec>(x_at, place.begin(), place.end(p.seqlen));
 #pragma unroll
                     for (int j = 0; j < kVec; ++j) {
                         if (j >= place.begin() && j < place.end(p.seqlen)) {
@@ -436,15 +423,18 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                         }
                     }
                 }
-                store(to_x, part);
-                store(to_dout, dout_part);
+                *slot = part;
+                *dout_slot = dout_part;
             }
         }
-        commit_copies();
+        end_copy_group();
         inputs.step(by);
     };
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) fetch_group(end - 1 - i, i, i > 0 || is_last_there);
+    constexpr int kStageSlots = 2 * Traits::kThreads;
+    Vector* const warp_slots = ring[0][0] + (threadIdx.x - lane_id());
+    // A loop, because a short call waits for the code to come from memory.
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) fetch(end - 1 - i, warp_slots + i * kStageSlots + lane_id());
 
     Gradients gradients(p, lanes, channel, by.row_vecs);
     // A warp's list ends inside a row only where one channel has all its lanes.
@@ -457,23 +447,29 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                                    Vecs(batch, vec, row).token);
         }
     }
-    int stage = 0;
+    int own_stage = 0, free_stage = (kStages - 1) * kStageSlots;
 #pragma unroll 1
     for (int group = end - 1; group >= begin; --group) {
-        // This group and the one before it are there; the stage of the one behind it is free.
-        wait_for_copies_but<kStages - 3>();
-        __syncwarp();
-        const int before = stage + 1 < kStages ? stage + 1 : 0;
-        fetch_group(group - (kStages - 1), stage > 0 ? stage - 1 : kStages - 1, true);
+        // This group and the one before it are there; all lanes have read the one behind it.
+        wait_for_copy_groups<kStages - 3>();
+        sync_warp();
+        fetch(group - (kStages - 1), warp_slots + free_stage + lane_id());
+        const Vector* const own_group = warp_slots + own_stage;
+        free_stage = own_stage;
+        own_stage = own_stage < (kStages - 1) * kStageSlots ? own_stage + kStageSlots : 0;
         Vecs place(outputs.batch, outputs.vec, outputs.row[0]);
-        const bool is_there = group < end - 1 ? !is_idle : is_last_there;
-        if ((Traits::kRows != Rows::kOne || kStates) && !is_there) {
+        Vector x = own_group[lane_id()];
+        Vector dout = own_group[Traits::kThreads + lane_id()];
+        if (kEdges && !place.is_whole(p.seqlen)) {
+            x = keep_part(x, place.begin(), place.end(p.seqlen));
+            dout = keep_part(dout, place.begin(), place.end(p.seqlen));
+        }
+        if ((Traits::kRows != Rows::kOne || kStates) && group > highest) {
             place.batch = 0;
             place.token = place.vec = by.row_vecs * kVec;
         }
-        gradients.add(place, outputs.row[0], is_there, ring, stage, before);
+        gradients.add(place, outputs.row[0], group <= highest, own_group, warp_slots + own_stage, x, dout);
         outputs.step(by);
-        stage = before;
     }
     store_block_sums<Traits, kWidth, weight_t>(p, gradients.sums, kSumScale<input_t, kSilu>, lanes, channel_warps,
                                                is_idle ? p.dim : channel, part_channels.quotient);

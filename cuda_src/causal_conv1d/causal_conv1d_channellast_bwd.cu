@@ -6,12 +6,12 @@
 //     dbias = sum_t g[t]
 //
 // Layout: x, dx (batch, dim, seqlen), dim stride 1; any strides when kVec is 1. dout the same, or any strides element
-// by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step. It copies the
-// steps ahead asynchronously into a ring in shared memory, from where no other thread reads them. It carries the last
-// width - 1 inputs and gradients from step to step, so that a token's gradient is computed once. At step t it knows dx[t - (width - 1)]; to finish a run's last ones it
-// walks width - 1 tokens into the next run. The rows' runs count as one list, which blocks share out evenly. The
-// parameters' gradients stay in registers until a thread's last run; the block adds up those of its threads in a fixed
-// order. No atomics.
+// by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step. While it walks a
+// step, the tokens of the next ones are copied to places of its own in shared memory: no barrier. It carries the last
+// width - 1 inputs and gradients from step to step, so that each token's gradient is computed once. At step t it knows
+// dx[t - (width - 1)]; to finish the last tokens of a run it walks width - 1 tokens into the next run. The runs of all
+// rows count as one list, which blocks share out evenly. The parameters' gradients stay in registers until a thread's
+// last run; the block adds up those of its threads in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a step             kSilu     silu after the sum
@@ -38,23 +38,23 @@ struct CausalConv1dChannellastBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 4 : 1;
-    static constexpr int kStages = kTokens <= 4 ? 4 : 2;  // steps in the ring: the one in use and those on the way
+    // A fourth block for 16-bit types would spill: 122 us instead of 112 on an H200 for B8 D4096 L2048.
+    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 4 : 3 : kWidth <= 4 ? 3 : 1;
     static constexpr int kHalo = kWidth - 1;
-    // Of a column of sums in shared memory: neighbouring channels of a vector are in different banks.
+    // Steps whose tokens are in shared memory or on their way there, one of them being walked.
+    static constexpr int kStageBytes = 2 * kTokens * kThreads * static_cast<int>(sizeof(Vec<input_t, kVec>));
+    static constexpr int kStages = kStageBytes <= 16384 ? 3 : kStageBytes <= 24576 ? 2 : 1;
+    // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= kHalo);
+    static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
+    static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
+    static_assert(kIsWidth<kWidth> && kTokens >= kHalo);
 };
 
-// A block's ring, and behind the last step its sums.
-template <typename Traits, typename Vector, int kTokens, int kSums>
-union BlockShared {
-    static constexpr int kThreads = Traits::kThreads;
-    struct {
-        Vector x[Traits::kStages][kTokens][Traits::kThreads];
-        Vector dout[Traits::kStages][kTokens][Traits::kThreads];
-    } ring;
-    float sums[kSums][Traits::kPitch];
+// First tokens on their way, then sums.
+template <int kBytes>
+struct BlockMemory {
+    alignas(16) unsigned char bytes[kBytes];
 };
 
 // Adds up a block's sums, one thread a channel and parameter, and writes them.
@@ -62,7 +62,7 @@ template <typename Traits, int kWidth, typename weight_t, int kVec>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
                                                  const ParameterSums<kWidth> (&sums)[kVec], float scale,
                                                  unsigned block_vecs, unsigned block_runs, index_t first_channel,
-                                                 unsigned part, float (&shared)[kVec * (kWidth + 1)][Traits::kPitch]) {
+                                                 unsigned part, float (*shared)[Traits::kPitch]) {
     __syncthreads();
 #pragma unroll
     for (int j = 0; j <= kWidth; ++j) {
@@ -82,44 +82,136 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
     }
 }
 
-// What a thread carries from step to step, and what it does in one.
+// Where a thread is in its runs.
+template <int kTokens, int kHalo>
+struct RunCursor {
+    const CausalConv1dChannellastBwdParams& params;
+    unsigned run;
+    unsigned rounds;  // runs left, this one included
+    int steps;        // left in this run
+    int batch;
+    int first;  // token of the run
+    int token;  // of the step
+
+    __device__ __forceinline__ RunCursor(const CausalConv1dChannellastBwdParams& params_, unsigned run_, bool is_idle)
+        : params(params_), run(run_), rounds(is_idle ? 0 : params_.rounds) {
+        begin();
+    }
+
+    __device__ __forceinline__ bool has_step() const { return rounds > 0; }
+    __device__ __forceinline__ bool is_at_begin() const { return token == first; }
+    __device__ __forceinline__ bool is_last_step() const { return steps == 1; }
+    __device__ __forceinline__ int run_tokens() const { return params.steps * kTokens - kHalo; }
+
+    __device__ __forceinline__ void next() {
+        --steps;
+        token += kTokens;
+        if (steps == 0 || token - kHalo >= params.operands.seqlen) {
+            run += params.block_runs;
+            --rounds;
+            begin();
+        }
+    }
+
+ private:
+    __device__ __forceinline__ void begin() {
+        if (run >= params.runs) rounds = 0;
+        const QuotientRemainder row_run = divide(rounds > 0 ? run : 0, params.row_runs);
+        batch = static_cast<int>(row_run.quotient);
+        first = token = static_cast<int>(row_run.remainder) * run_tokens();
+        steps = params.steps;
+    }
+};
+
+// The memory of a thread's channels from a token on.
+template <int kVec, typename T, typename Pointer>
+__device__ __forceinline__ T* at_token(Pointer pointer, const index_t (&stride)[3], int batch, index_t channel,
+                                       int token) {
+    return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
+}
+
+// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of [2][kTokens]
+// for x and dout, kThreads apart.
+template <typename input_t, int kVec, int kTokens, int kHalo, int kThreads>
+struct TokenFetch {
+    using Vector = Vec<input_t, kVec>;
+
+    const CausalConv1dBwdOperands& p;
+    RunCursor<kTokens, kHalo> cursor;
+    index_t channel;
+    const input_t* x_at;
+    const input_t* dout_at;
+
+    __device__ __forceinline__ TokenFetch(const CausalConv1dBwdOperands& p_, const RunCursor<kTokens, kHalo>& cursor_,
+                                          index_t channel_)
+        : p(p_), cursor(cursor_), channel(channel_) {
+        begin();
+    }
+
+    __device__ __forceinline__ void fetch(Vector* slots) {
+        if (!cursor.has_step()) return;
+        const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
+        Vector* const dout_slots = slots + kTokens * kThreads;
+        if (cursor.token + kTokens <= p.seqlen && p.dout_is_packed) {
+#pragma unroll
+            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
+                copy_vector_async(slots + i * kThreads, x_at);
+                copy_vector_async(dout_slots + i * kThreads, dout_at);
+            }
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
+                const bool is_inside = cursor.token + i < p.seqlen;
+                slots[i * kThreads] = is_inside ? load<kVec>(x_at) : Vector::zero();
+                dout_slots[i * kThreads] =
+                    is_inside ? load_dout<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
+            }
+        }
+        cursor.next();
+        if (cursor.is_at_begin()) begin();
+    }
+
+ private:
+    __device__ __forceinline__ void begin() {
+        x_at = at_token<kVec, const input_t>(p.x, p.x_stride, cursor.batch, channel, cursor.token);
+        dout_at = static_cast<const input_t*>(p.dout) + cursor.batch * p.dout_stride[0] + channel * p.dout_stride[1] +
+                  cursor.token * p.dout_stride[2];
+    }
+};
+
+// What a thread carries from step to step of a run, and what it does in one.
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, Rows kRows, bool kStates,
-          typename Shared, int kStages>
+          int kThreads>
 struct GradientWalk {
     static constexpr int kHalo = kWidth - 1;
     using Vector = Vec<input_t, kVec>;
 
     const CausalConv1dBwdOperands& p;
-    Shared& shared;
-    index_t batch;
     index_t channel;
-    int first;  // token of the run
-    int count;  // of the run's tokens that exist
-    int steps;  // that it takes
-    const input_t* x_at;
-    const input_t* dout_at;
+    int batch;
+    int first;       // token of the run
+    int count;       // of the run's tokens that exist
     input_t* dx_at;  // width - 1 tokens behind the others
     Vector x[kHalo + kTokens];
     float gradients[kHalo + kTokens][kVec];
     int seq[kHalo + kTokens];
+    PackedCursor cursor;  // of packed sequences
 
-    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, Shared& shared_, index_t batch_,
-                                            index_t channel_, int first_, int run_tokens)
-        : p(p_), shared(shared_), batch(batch_), channel(channel_), first(first_),
-          count(min(run_tokens, p_.seqlen - first_)), steps((count + kHalo + kTokens - 1) / kTokens) {
+    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
+        : p(p_), channel(channel_) {}
+
+    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run) {
+        batch = run.batch;
+        first = run.first;
+        count = min(run.run_tokens(), p.seqlen - first);
         const int from = first - kHalo;
-        x_at = at<const input_t>(p.x, p.x_stride, first);
-        dout_at = static_cast<const input_t*>(p.dout) + batch * p.dout_stride[0] + channel * p.dout_stride[1] +
-                  first * p.dout_stride[2];
-        dx_at = at<input_t>(p.dx, p.dx_stride, from);
-        const input_t* before = x_at - kHalo * p.x_stride[2];
+        dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
+        const input_t* x_at = at_token<kVec, const input_t>(p.x, p.x_stride, batch, channel, from);
 #pragma unroll
-        for (int i = 0; i < kStages - 1; ++i) fetch_step(i, i);
-#pragma unroll
-        for (int i = 0; i < kHalo; ++i, before += p.x_stride[2]) {
+        for (int i = 0; i < kHalo; ++i, x_at += p.x_stride[2]) {
             x[i] = Vector::zero();
             if (from + i >= 0 && from + i < p.seqlen) {
-                x[i] = load<kVec>(before);
+                x[i] = load<kVec>(x_at);
             } else if (kRows != Rows::kPacked && from + i < 0 && p.initial_states != nullptr) {
 #pragma unroll
                 for (int c = 0; c < kVec; ++c) {
@@ -130,76 +222,20 @@ struct GradientWalk {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = 0.0f;
         }
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, from);
+        number_tokens<0, kHalo>(from);
     }
 
-    // Walks the run: its last step has the first width - 1 tokens of the next run.
-    __device__ __forceinline__ void walk(const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
+    // The tokens from `token` on, of which the last width - 1 are the next run's in the last step.
+    __device__ __forceinline__ void step(const Vector* slots, int token, bool is_last,
+                                         const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
-        int stage = 0;
-#pragma unroll 1
-        for (int n = 0; n < steps - 1; ++n) {
-            step<false>(n, stage, taps, bias, sums);
-            stage = stage + 1 < kStages ? stage + 1 : 0;
-        }
-        step<true>(steps - 1, stage, taps, bias, sums);
-    }
-
- private:
-    template <typename T, typename Pointer>
-    __device__ __forceinline__ T* at(Pointer pointer, const index_t (&stride)[3], int token) const {
-        return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
-    }
-
-    // Starts to copy the tokens of a step into a stage of the ring; there are zeros behind a row's end.
-    __device__ __forceinline__ void fetch_step(int n, int stage) {
-        const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
-        const int token = first + n * kTokens;
-        if (n < steps) {
-            if (token + kTokens <= p.seqlen && p.dout_is_packed) {
-#pragma unroll
-                for (int i = 0; i < kTokens; ++i) {
-                    fetch<kVec>(in_ring(shared.ring.x, stage, i), x_at + i * x_step);
-                    fetch<kVec>(in_ring(shared.ring.dout, stage, i), dout_at + i * dout_step);
-                }
-            } else {
-#pragma unroll
-                for (int i = 0; i < kTokens; ++i) {
-                    Vector one = Vector::zero(), other = Vector::zero();
-                    if (token + i < p.seqlen) {
-                        one = load<kVec>(x_at + i * x_step);
-                        other = load_dout<kVec>(dout_at + i * dout_step, p.dout_stride[1], p.dout_is_packed != 0);
-                    }
-                    store(in_ring(shared.ring.x, stage, i), one);
-                    store(in_ring(shared.ring.dout, stage, i), other);
-                }
-            }
-            x_at += kTokens * x_step;
-            dout_at += kTokens * dout_step;
-        }
-        commit_copies();
-    }
-
-    __device__ __forceinline__ static input_t* in_ring(Vector (&ring)[kStages][kTokens][Shared::kThreads], int stage,
-                                                       int i) {
-        return reinterpret_cast<input_t*>(&ring[stage][i][threadIdx.x]);
-    }
-
-    template <bool kIsLast>
-    __device__ __forceinline__ void step(int n, int stage, const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
-                                         ParameterSums<kWidth> (&sums)[kVec]) {
-        const int token = first + n * kTokens;
-        wait_for_copies_but<kStages - 2>();
-        Vector dout[kTokens];
-#pragma unroll
-        for (int i = 0; i < kTokens; ++i) {
-            x[kHalo + i] = load<kVec, Memory::kMutable>(in_ring(shared.ring.x, stage, i));
-            dout[i] = load<kVec, Memory::kMutable>(in_ring(shared.ring.dout, stage, i));
-        }
-        if (!kIsLast) fetch_step(n + kStages - 1, stage > 0 ? stage - 1 : kStages - 1);
-        load_numbers<kRows>(p, batch, token - kHalo, seq);
+        number_tokens<kHalo, kTokens>(token);
         Vector results[kTokens];
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) {
+            x[kHalo + i] = slots[i * kThreads];
+            const Vector dout = slots[(kTokens + i) * kThreads];
             float dx[kVec];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
@@ -207,10 +243,10 @@ struct GradientWalk {
 #pragma unroll
                 for (int k = 0; k < kWidth; ++k) window[k] = x[i + k].to_float(c);
                 keep_own_inputs<kRows, kWidth, input_t>(p, channel + c, token + i, seq + i, window);
-                float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout[i].to_float(c));
+                float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout.to_float(c));
                 if (kRows != Rows::kOne) g = seq[i + kHalo] < 0 ? 0.0f : g;
                 gradients[i + kHalo][c] = g;
-                if (i < kTokens - kHalo || !kIsLast) sums[c].add(g, window);
+                sums[c].add(i >= kTokens - kHalo && is_last ? 0.0f : g, window);
                 float following[kWidth];
 #pragma unroll
                 for (int k = 0; k < kWidth; ++k) following[k] = gradients[i + k][c];
@@ -219,22 +255,30 @@ struct GradientWalk {
             if constexpr (kStates && kHalo > 0) add_states(token + i - kHalo, seq[i], dx);
             results[i] = Vector::from_floats(dx);
         }
-        const index_t dx_step = p.dx_stride[2];
-        if (!kIsLast && n > 0) {
+        // Behind the sums: a condition among them would keep the compiler from mixing tokens.
 #pragma unroll
-            for (int i = 0; i < kTokens; ++i) store(dx_at + i * dx_step, results[i]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < kTokens; ++i) {
-                if (is_own(token + i - kHalo)) store(dx_at + i * dx_step, results[i]);
-            }
+        for (int i = 0; i < kTokens; ++i, dx_at += p.dx_stride[2]) {
+            if (is_own(token + i - kHalo)) store(dx_at, results[i]);
         }
-        dx_at += kTokens * dx_step;
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             x[i] = x[kTokens + i];
+            if (kRows != Rows::kOne) seq[i] = seq[kTokens + i];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = gradients[kTokens + i][c];
+        }
+    }
+
+ private:
+    // The sequence numbers of kCount tokens from `token` on.
+    template <int kFirst, int kCount>
+    __device__ __forceinline__ void number_tokens(int token) {
+        if constexpr (kRows != Rows::kOne) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+                seq[kFirst + i] =
+                    kRows == Rows::kPacked ? cursor.advance(p, token + i) : load_seq_idx(p, batch, token + i);
+            }
         }
     }
 
@@ -266,22 +310,35 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
                                                              kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_bwd_kernel(const CausalConv1dChannellastBwdParams params) {
-    using Shared = BlockShared<Traits, Vec<input_t, kVec>, kTokens, kVec * (kWidth + 1)>;
-    using Walk = GradientWalk<kWidth, input_t, weight_t, kVec, kTokens, kSilu, Traits::kRows, kStates, Shared,
-                              Traits::kStages>;
-    __shared__ Shared shared;
     constexpr int kHalo = Traits::kHalo;
+    constexpr int kStages = Traits::kStages;
+    using Vector = Vec<input_t, kVec>;
+    using Fetch = TokenFetch<input_t, kVec, kTokens, kHalo, Traits::kThreads>;
+    using Walk =
+        GradientWalk<kWidth, input_t, weight_t, kVec, kTokens, kSilu, Traits::kRows, kStates, Traits::kThreads>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
+    __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
     const QuotientRemainder run_vec = divide(threadIdx.x, params.block_vecs);
     const QuotientRemainder part_dim = divide(blockIdx.x, params.dim_blocks);
     const index_t first_channel = static_cast<index_t>(part_dim.remainder) * params.block_vecs.divisor * kVec;
-    const index_t channel = first_channel + run_vec.remainder * kVec;
-    const bool is_idle = run_vec.quotient >= params.block_runs || channel >= p.dim;
+    const bool is_idle = run_vec.quotient >= params.block_runs || first_channel + run_vec.remainder * kVec >= p.dim;
+    const index_t channel = is_idle ? 0 : first_channel + run_vec.remainder * kVec;
     const unsigned first_run = part_dim.quotient * params.block_runs * params.rounds + run_vec.quotient;
-    const int run_tokens = params.steps * kTokens - kHalo;
 
-    const ChannelFilter<kWidth, weight_t, kVec> filter(p, is_idle ? 0 : channel);
+    RunCursor<kTokens, kHalo> cursor(params, first_run, is_idle);
+    Fetch fetch(p, cursor, channel);
+    Walk walk(p, channel);
+    // A thread reads only what it has brought itself: no barrier.
+    Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
+    constexpr int kStageSlots = 2 * kTokens * Traits::kThreads;
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+        fetch.fetch(slots + i * kStageSlots);
+        end_copy_group();
+    }
+    if (cursor.has_step()) walk.begin(cursor);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
@@ -291,13 +348,21 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if constexpr (kSilu) scale_for_silu<input_t>(taps[c], bias[c]);
         sums[c] = ParameterSums<kWidth>::zero();
     }
+    int stage = 0;
 #pragma unroll 1
-    for (unsigned i = 0, run = first_run; i < params.rounds; ++i, run += params.block_runs) {
-        if (is_idle || run >= params.runs) break;
-        const QuotientRemainder row_run = divide(run, params.row_runs);
-        const int first = static_cast<int>(row_run.remainder) * run_tokens;
-        Walk(p, shared, row_run.quotient, channel, first, run_tokens).walk(taps, bias, sums);
+    while (cursor.has_step()) {
+        // The free stage is the one that was walked last.
+        if constexpr (kStages > 1) wait_for_copy_groups<kStages - 2>();
+        const int free_stage = stage == 0 ? kStages - 1 : stage - 1;
+        fetch.fetch(slots + free_stage * kStageSlots);
+        end_copy_group();
+        if constexpr (kStages == 1) wait_for_copy_groups<0>();
+        walk.step(slots + stage * kStageSlots, cursor.token, cursor.is_last_step(), taps, bias, sums);
+        stage = stage + 1 == kStages ? 0 : stage + 1;
+        cursor.next();
+        if (cursor.is_at_begin() && cursor.has_step()) walk.begin(cursor);
     }
     store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs.divisor,
-                                               params.block_runs, first_channel, part_dim.quotient, shared.sums);
+                                               params.block_runs, first_channel, part_dim.quotient,
+                                               reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
 }

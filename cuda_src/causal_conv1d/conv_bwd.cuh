@@ -85,7 +85,7 @@ inline constexpr float kSumScale = kSilu ? kSiluScale<input_t> : 1.0f;
 // The gradient before the activation, divided by kSumScale, from the scaled sum before it.
 template <typename input_t, bool kSilu>
 __device__ __forceinline__ float inner_gradient(float scaled_sum, float dout) {
-    return kSilu ? dout * silu_slope<input_t>(scaled_sum) : dout;
+    return kSilu ? silu_gradient<input_t>(scaled_sum, dout) : dout;
 }
 
 // A number that is a float or a T.
@@ -114,19 +114,6 @@ __device__ __forceinline__ Vec<input_t, kVec> load_dout(const input_t* at, index
     return v;
 }
 
-// Starts to copy a vector to shared memory, where it is after the thread has waited for its copies.
-template <int kVec, typename input_t>
-__device__ __forceinline__ void fetch(input_t* to, const input_t* from) {
-    constexpr int kBytes = Vec<input_t, kVec>::kBytes;
-    if constexpr (kBytes == 16) {
-        copy_async(to, from);
-    } else if constexpr (kBytes >= 4) {
-        copy_few_async<kBytes>(to, from);
-    } else {
-        store(to, load<kVec>(from));
-    }
-}
-
 // The sequence number of a token: in a row with seq_idx what lies before the first token continues its sequence.
 // Negative numbers, and what lies behind the last token, have no gradient.
 __device__ __forceinline__ int load_seq_idx(const CausalConv1dBwdOperands& p, index_t batch, int token) {
@@ -136,11 +123,13 @@ __device__ __forceinline__ int load_seq_idx(const CausalConv1dBwdOperands& p, in
 
 // The numbers of packed tokens, asked for in rising order.
 struct PackedCursor {
-    static constexpr int kNobodys = -1;
+    static constexpr int kPadding = -1;
 
     int number;  // of the sequence that was asked for last, -1 before the first
     int end;     // the token behind it
     bool is_live;
+
+    PackedCursor() = default;
 
     // Stands before a token: at the last sequence that begins at or before it.
     __device__ __forceinline__ PackedCursor(const CausalConv1dBwdOperands& p, int token) {
@@ -156,10 +145,10 @@ struct PackedCursor {
         stand_at(p, low);
     }
 
-    // The number of the sequence that a token belongs to, kNobodys for padding.
+    // The number of the sequence that a token belongs to, kPadding for padding.
     __device__ __forceinline__ int advance(const CausalConv1dBwdOperands& p, int token) {
         while (token >= end && number < p.sequences) stand_at(p, number + 1);
-        return is_live && token >= 0 && token < p.total ? number : kNobodys;
+        return is_live && token >= 0 && token < p.total ? number : kPadding;
     }
 
  private:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cuconv
@@ -126,23 +126,6 @@ def segment_tokens(case: Case) -> int:
     return int(cases.numbers_of(launches[-1])["segment_tokens"]) if launches else case.seqlen + 1
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Evenly spread channels of a case without groups or constants."""
-    assert case.groups is None and not case.constants
-    step = max(1, case.dim // 16)
-    channels = slice(None, None, step)
-    cut = (slice(None), channels)
-    cuts: dict[str, Any] = dict.fromkeys(("u", "delta", "z", "out", "initial_state", "last_state_out"), cut)
-    cuts |= dict.fromkeys(("A", "D", "delta_bias"), channels) | {"chunk_states_out": (slice(None), *cut)}
-    smaller = replace(case, dim=-(-case.dim // step), segment=segment_tokens(case))
-    return smaller, {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once."""
-    return sum(lies.bytes for lies in placements(case).values())
-
-
 ROWS: Any = {"layout": "channel_last"}
 NO_STATES = "initial_state last_state_out chunk_states_out"
 
@@ -203,9 +186,6 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = (Case(1, 5120, 4096, **_SERVED, **ROWS),)
-
 
 BIG = (Case(5, 1024, 2**20, without=NO_STATES),)
 """More than 2**32 elements."""

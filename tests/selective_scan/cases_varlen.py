@@ -173,27 +173,6 @@ def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float
     return {"out": (relative, np.where(errors > 0, errors + subnormal, 0.0))}
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Evenly spread channels of a case without groups."""
-    assert case.groups is None
-    step = max(1, case.dim // 16)
-    channels = slice(None, None, step)
-    cuts: dict[str, Any] = dict.fromkeys(("u", "delta", "z", "out", "A", "D", "delta_bias"), channels)
-    cuts |= {"ssm_states": (slice(None), channels)}
-    return replace(case, dim=-(-case.dim // step)), {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element once, but of the pool what is live, twice where it is read, too."""
-    placed = placements(case)
-    count = sum(lies.bytes for name, lies in placed.items() if name != "ssm_states")
-    if case.pool is not None:
-        state = case.dim * case.d_state * placed["ssm_states"].dtype.itemsize
-        pool = {"ssm_states": np.zeros((case.pool_slots, 1, 1))}
-        count += sum(state * (1 + (each.initial_state is not None)) for each in _live(case, pool | integers(case)))
-    return count
-
-
 CHANNELS: Any = {"layout": "channels"}
 ODD: Any = {"slots": "odd"}
 
@@ -258,8 +237,6 @@ EDGE = tuple(
 )
 
 _SERVED: Any = {"spare": 0, "initial": "all"}
-
-BENCH = tuple(Case(8192, spec, **_SERVED, **CHANNELS) for spec in ("16x512", "1x8192"))
 
 BIG = (Case(1024, f"{2**20}+{2**22 - 2**20 - 1}+9", **_SERVED),)
 """More than 2**32 elements."""

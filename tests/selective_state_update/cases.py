@@ -59,39 +59,6 @@ def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float
     return {"out": (relative, np.where(errors > 0, errors + subnormal, 0.0))}
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """A head of every group, and some of its rows; all where rounding depends on an element's number."""
-    lies = placements(case)
-    if case.seed is not None:
-        return case, dict.fromkeys(lies, ...)
-    heads = slice(None, None, case.heads // case.groups) if case.heads else None
-    rows = slice(None, None, max(1, case.dim // (8 if case.heads else 64)))
-    by_row = (rows,) if heads is None else (heads, rows)
-    cuts: dict[str, Any] = dict.fromkeys(("x", "dt", "z", "D", "dt_bias", "out"), (..., *by_row))
-    cuts |= dict.fromkeys(("state", "A", "intermediate_states_buffer"), (..., *by_row, slice(None)))
-    return case, {name: cuts.get(name, ...) for name in lies}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once; of states those that are read and those that are written."""
-    placed = placements(case)
-    count = sum(lies.bytes for name, lies in placed.items() if name not in UPDATED)
-    known = integers(case)
-    # Arrays of the right shapes that take no memory.
-    empty = {name: np.broadcast_to(np.zeros((), lies.dtype.numpy), lies.shape) for name, lies in placed.items()}
-    call = calls.reference_call(case, {**empty, **known})
-    read, written = set[int](), 0
-    for sequence, places in enumerate(call.places()):
-        source = call.source(sequence)
-        if source is not None and places:
-            read.add(source)
-            for number in range(len(places)):
-                written += call.target(sequence, number, source, number + 1 == len(places)) is not None
-                written += call.row(sequence, number, source) is not None
-    state = placed["state"]
-    return count + (len(read) + written) * int(np.prod(state.shape[1:])) * state.dtype.itemsize
-
-
 def running(case: Case) -> AbstractContextManager[Any]:
     """The context for calls of a case: in it a kernel is planned that larger calls have, if the case forces one."""
     if not case.force:
@@ -235,9 +202,6 @@ EDGE = tuple(
         ]
     )
 )
-
-
-BENCH = ()
 
 
 BIG = (

@@ -14,6 +14,7 @@ from cuconv.cli.report.drawing import (
     GREEN,
     GREY,
     INK,
+    ORANGE,
     OUR_LOOK,
     PURPLE,
     STYLE,
@@ -32,7 +33,8 @@ from cuconv.cli.report.drawing import (
 from cuconv.cli.report.measured import Measured, batch_text, microseconds
 from cuconv.runtime.workload import CHANNELS, TOKENS
 
-_PREFILL, _STEP = ("packed prefill", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))
+_PREFILL, _STEP = ("packed", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))
+_BACKWARD = "backward", Look("v", ORANGE)
 OPERATIONS = {
     "causal_conv1d_fn": ("convolution", OUR_LOOK),
     "causal_conv1d_varlen_fn": _PREFILL,
@@ -41,6 +43,8 @@ OPERATIONS = {
     "causal_conv1d_update": _STEP,
     "causal_conv1d_update_split": _STEP,
     "causal_conv1d_update_qkv_split": _STEP,
+    "causal_conv1d_bwd": _BACKWARD,
+    "causal_conv1d_varlen_bwd": _BACKWARD,
     "selective_state_update": ("state space step", Look("D", PURPLE)),
 }
 """The functions that memory bounds."""

@@ -93,7 +93,16 @@ def headline(measured: Measured) -> str:
 
 
 def forward(measured: Measured) -> str:
-    function = "causal_conv1d_fn"
+    """The dense convolution in both layouts."""
+    return _dense(measured, "causal_conv1d_fn")
+
+
+def backward(measured: Measured) -> str:
+    """Gradients of the dense convolution in both layouts."""
+    return _dense(measured, "causal_conv1d_bwd")
+
+
+def _dense(measured: Measured, function: str) -> str:
     rows = [
         [
             f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}",
@@ -180,8 +189,8 @@ def scan(measured: Measured) -> str:
 
 
 HAVE_TABLES = {
-    *("causal_conv1d_fn", "causal_conv1d_varlen_fn", "causal_conv1d_qkv_split", "causal_conv1d_update"),
-    *("selective_state_update", "selective_scan_fn", "selective_scan_varlen_fn"),
+    *("causal_conv1d_fn", "causal_conv1d_bwd", "causal_conv1d_varlen_fn", "causal_conv1d_qkv_split"),
+    *("causal_conv1d_update", "selective_state_update", "selective_scan_fn", "selective_scan_varlen_fn"),
 }
 """Functions with a table of their own."""
 
@@ -204,7 +213,10 @@ def _channels(sizes: Sizes) -> str:
     found = next((str(sizes[name]) for name in ("parts", "heads", "dim") if name in sizes), None)
     if found is None:
         return ", ".join(f"{name} {value}" for name, value in sizes.items() if type(value) is int and name != "batch")
-    return found.replace(",", ", ").replace("x", " × ")
+    if "seqlen" in sizes:
+        found += f"x{sizes['seqlen']}"
+    note = ", tokens contiguous" if sizes.get("contiguous") == TOKENS else ""
+    return found.replace(",", ", ").replace("x", " × ") + note
 
 
 def host(measured: Measured) -> str:
@@ -217,7 +229,7 @@ def host(measured: Measured) -> str:
 
 
 TABLES: dict[str, Callable[[Measured], str]] = {
-    make.__name__: make for make in (headline, run, forward, varlen, qkv, update, states, others, scan, host)
+    make.__name__: make for make in (headline, run, forward, backward, varlen, qkv, update, states, others, scan, host)
 }
 """Tables by the names in markers."""
 
