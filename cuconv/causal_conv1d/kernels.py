@@ -17,6 +17,7 @@ from cuconv.runtime.launch import (
     MAX_VECTOR_BYTES,
     WARP_SIZE,
     LaunchConfig,
+    TooLarge,
     ceil_div,
     fast_div,
     vectors,
@@ -161,7 +162,7 @@ class CausalConv1dFwd(RowKernel):
         row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         tiles = batch * dim * row_tiles
         if tiles > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         division = {"row_tiles": fast_div(row_tiles), "dim_div": fast_div(dim), "tiles": tiles, "row_vecs": row_vecs}
         return self.config(ceil_div(tiles, self.warps)), division
 
@@ -260,8 +261,11 @@ class CausalConv1dBwd(Kernel):
     very short, as one list over all rows.
     """
 
+    BLOCKS: ClassVar[int] = 792
+    """Blocks that run at a time on an H200: 132 multiprocessors with 6 each."""
+
     WARP_VECS: ClassVar[int] = 4
-    """Vectors per lane that are worth a warp of its own: what a warp does once costs as much as two of them."""
+    """Vectors per lane that are worth a warp of its own. With 2 or 8 short calls take as long."""
     STAGES: ClassVar[tuple[int, int]] = (4, 6)
     LONG_ROW_BYTES: ClassVar[int] = 2048
     """From here on, more groups on their way pay. Measured on an H200, of 384 MiB: rows of 4 KiB 0.961 of copy instead
@@ -306,18 +310,16 @@ class CausalConv1dBwd(Kernel):
         lanes = WARP_SIZE // channels
         groups = ceil_div(vecs, lanes)
         if groups * lanes > MAX_DIVIDEND:
-            raise ValueError(f"the problem has {vecs} vectors per channel; a launch takes {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem has {vecs} vectors per channel; a launch takes {MAX_DIVIDEND}")
         channel_warps = self.warps
         while channel_warps > 1 and groups < channel_warps * self.WARP_VECS:
             channel_warps //= 2
         channel_groups = ceil_div(dim, channels * self.warps // channel_warps)
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         parts = 1
-        if channel_groups < BACKWARD_BLOCKS // 3:
-            parts = min(
-                ceil_div(BACKWARD_BLOCKS, max(1, channel_groups)), ceil_div(groups, channel_warps * self.WARP_VECS)
-            )
-        warp_groups = max(1, ceil_div(groups, max(1, parts) * channel_warps))
+        if channel_groups < self.BLOCKS // 3:
+            parts = max(1, min(2 * self.BLOCKS // channel_groups, ceil_div(groups, channel_warps * self.WARP_VECS)))
+        warp_groups = max(1, ceil_div(groups, parts * channel_warps))
         if channels > 1:
             # A warp of several channels has whole rows.
             whole = row_vecs // gcd(row_vecs, lanes)
@@ -405,7 +407,7 @@ class CausalConv1dChannellastBwd(Kernel):
         _, steps, rounds, row_runs = min(candidates)
         runs = batch * row_runs
         if runs > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
         parts = max(1, ceil_div(runs, block_runs * rounds))
         return (
             self.config(parts * dim_blocks),
@@ -436,10 +438,13 @@ class CausalConv1dBwdSum(Kernel):
 
     def launch_config(self, dim: int, parts: int) -> tuple[LaunchConfig, Division]:
         """The launch for `parts` sums of each of (width + 1) * dim parameters."""
+        sums = (self.width + 1) * dim
+        if sums > MAX_DIVIDEND:
+            raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
         # As many sums side by side as leave a thread no more parts than it loads at once.
         at_once = self.constants["kAtOnce"]
         across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
-        config = LaunchConfig((ceil_div((self.width + 1) * dim, across), 1, 1), (across, self.threads // across, 1))
+        config = LaunchConfig((ceil_div(sums, across), 1, 1), (across, self.threads // across, 1))
         return config, {"dim_div": fast_div(dim), "parts": parts}
 
 
@@ -590,7 +595,7 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
         most = self.constants["kGroup"]
         group = min(dim, most)
         if group * row_tiles + self.warps > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         row_blocks = ceil_div(group * row_tiles, self.warps)
         blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0)
         division = {"group_blocks": fast_div(blocks), "row_tiles": fast_div(row_tiles), "row_blocks": row_blocks}
@@ -650,7 +655,7 @@ class CausalConv1dVarlenStates(Kernel):
         dim_vecs = ceil_div(dim, self.vec)
         total_vecs = sequences * columns * dim_vecs
         if total_vecs > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
         return self.config(ceil_div(total_vecs, self.threads)), {
             "dim_vecs": fast_div(dim_vecs),
             "columns": fast_div(columns),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime.arrays import describe
+from cuconv.runtime.arrays import describe, refuse_other_arithmetic
 from cuconv.runtime.errors import message
 
 WANTED = "a NumPy array, a CuPy array, a torch CUDA tensor or an object with __dlpack__"
@@ -25,7 +25,9 @@ def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tup
 
 
 def _import(argument: str, array: Any) -> Any:
-    if not hasattr(array, "__dlpack__"):
+    refuse_other_arithmetic(argument, array)
+    # A class has the methods of its objects.
+    if not hasattr(array, "__dlpack__") or isinstance(array, type):
         raise TypeError(message(argument, describe(array), WANTED))
     device_type, _ = array.__dlpack_device__()
     if device_type == 1:  # kDLCPU (dlpack.h)

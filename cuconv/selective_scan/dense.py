@@ -78,7 +78,8 @@ def selective_scan_fn(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     given = (u, delta, A, B, C, D, z, delta_bias, initial_state, out, last_state_out, chunk_states_out)
-    out, last_state, _ = _scan(given, (bool(delta_softplus), bool(return_last_state)))
+    flags = checks.flag("delta_softplus", delta_softplus), checks.flag("return_last_state", return_last_state)
+    out, last_state, _ = _scan(given, flags)
     return (out, last_state) if return_last_state else out
 
 

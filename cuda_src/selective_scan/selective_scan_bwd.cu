@@ -31,7 +31,6 @@ struct SelectiveScanBwdTraits {
 
 // What a block reads of the states under way that does not depend on the token, and what it leaves.
 enum Number { kRate, kState, kAfter, kB, kC, kNumbers, kVectors = kNumbers };
-static constexpr unsigned kPause = 800;  // nanoseconds, about a fifth of the time that a channel takes
 static constexpr int kPlaces = (kVectors + 1) * kBlockStates;
 
 // Where a chunk's numbers of a state lie, by threads: one kind of number and one of the states under way each.
@@ -94,12 +93,7 @@ struct NumberPlace {
     // The same when it is needed: before, it may not have been there yet.
     __device__ __forceinline__ float to_float(unsigned bits, int i, int first_state, int d_state) const {
         if (bytes == 2) return Dtype<T>::unpack(bits, 0);
-        if (waits && bits == kUnset) {
-            while (bits == kUnset) bits = load(i, first_state, d_state);
-            // From now on the block is a little behind the next chunk's, and finds the next numbers when it first
-            // looks.
-            pause(kPause);
-        }
+        while (waits && bits == kUnset) bits = load(i, first_state, d_state);
         return __uint_as_float(bits);
     }
 
@@ -377,7 +371,8 @@ struct LaneTokens {
             for (int t = 0; t < kTokens; ++t) {
                 decay[k][t] = exp2_approx(dt[t] * rate);
                 pull[k][t] = gy[t] * c[k][t];
-                h[k] = fmaf(h[k], decay[k][t], dt_u[t] * b[k][t]);
+                kept[k][t] = dt_u[t] * b[k][t];
+                h[k] = fmaf(h[k], decay[k][t], kept[k][t]);
             }
             float e = pull[k][kTokens - 1];
 #pragma unroll
@@ -391,8 +386,9 @@ struct LaneTokens {
             float now = begin[k];
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
+                const float added = kept[k][t];
                 kept[k][t] = now * decay[k][t];
-                now = fmaf(dt_u[t], b[k][t], kept[k][t]);
+                now = fmaf(now, decay[k][t], added);
                 dC[k][t] = fmaf(gy[t], now, dC[k][t]);
                 y[t] = fmaf(c[k][t], now, y[t]);
             }
@@ -600,15 +596,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             const int n = first_state + warp * kStates + lane;
             const index_t at = (first_vector + i) * p.d_state + n;
-            wait_for_lanes();
-            if (lane < kStates && n < p.d_state) {
-                const float before = shared.before[warp * kStates + lane];
-                hand_over(p.scratch + kCounters + at, before);
-                if (tokens.is_first && p.dinitial_state != nullptr) {
-                    const index_t* const stride = p.dinitial_state_stride;
-                    p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = before;
-                }
-            }
             if (kManyStates || kConstantB || kConstantC) {
                 float rates[kStates];
 #pragma unroll
@@ -628,8 +615,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 parts[kStates + s] = 0.0f;
             }
             if (is_last) {
-                // What was not there when this thread first looked may be there now.
-                if (has_number && number == kUnset && has_next) number = number_place().load(i + 1, 0, p.d_state);
                 lanes.put_sums(shared.sums[warp]);
                 // Behind the last channel this prepares what nothing looks at.
                 if constexpr (Rows::kIsAhead) {
@@ -640,6 +625,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if (Shared::kTurns > 1) rows.put(prepared, i + 1);
             }
             __syncthreads();
+            if (lane < kStates && n < p.d_state) {
+                const float before = shared.before[warp * kStates + lane];
+                hand_over(p.scratch + kCounters + at, before);
+                if (tokens.is_first && p.dinitial_state != nullptr) {
+                    const index_t* const stride = p.dinitial_state_stride;
+                    p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = before;
+                }
+            }
         }
         if constexpr (Shape::kKeeps) {
             rows.finish(rows.kept(i), i, shared.D[i % 4], parts[kStates], parts[kStates + 1]);
