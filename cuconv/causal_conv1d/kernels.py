@@ -241,10 +241,6 @@ class CausalConv1dChannellastFwd(FilterKernel):
         }
 
 
-BACKWARD_BLOCKS = 528
-"""Blocks of a backward kernel that run at a time on an H200: 132 multiprocessors with 4 each."""
-
-
 def _backward_axes() -> Iterator[dict[str, Any]]:
     """Every combination of the template parameters that both backward kernels have."""
     for width, input_t, weight_t in product(WIDTHS, FLOATS, FLOATS):

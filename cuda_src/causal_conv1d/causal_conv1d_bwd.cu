@@ -262,9 +262,12 @@ struct RowGradients {
                 (lanes.number >= kDistance ? own_group : group_before) + lanes.template at<-kDistance>();
             Vec<input_t, kLoaded> v =
                 load<kLoaded, Memory::kMutable>(reinterpret_cast<const input_t*>(from) + kVec - kLoaded);
-            v = select(place.vec >= kDistance, v, Vec<input_t, kLoaded>::zero());
+            if (!kEdges) v = select(place.vec >= kDistance, v, Vec<input_t, kLoaded>::zero());
 #pragma unroll
-            for (int i = kFirst < 0 ? -kFirst : 0; i < kVec; ++i) x[kFirst + i] = v.to_float(i - (kVec - kLoaded));
+            for (int i = kFirst < 0 ? -kFirst : 0; i < kVec; ++i) {
+                const bool is_inside = !kEdges || place.token - kHalo + kFirst + i >= 0;
+                x[kFirst + i] = is_inside ? v.to_float(i - (kVec - kLoaded)) : 0.0f;
+            }
             gather_before<kDistance + 1>(place, own_group, group_before, x);
         }
     }
