@@ -294,16 +294,16 @@ class CausalConv1dBwd(Kernel):
         """Groups in the ring for rows of this many bytes."""
         return cls.STAGES[row_bytes >= cls.LONG_ROW_BYTES]
 
-    def launch_config(
-        self, batch: int, dim: int, row_vecs: int, is_dense: bool
-    ) -> tuple[LaunchConfig, Division, int]:
+    def launch_config(self, batch: int, dim: int, row_vecs: int, is_dense: bool) -> tuple[LaunchConfig, Division, int]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
         vecs = batch * row_vecs
         channels = 1
         while channels < dim and channels * row_vecs * self.vec * self.input_t.itemsize < self.SHORT_ROW_BYTES:
             channels *= 2
-        channels = min(channels, WARP_SIZE // 4)
-        lanes = WARP_SIZE // channels
+        # What a vector needs of others is in its group or the neighbouring ones.
+        halo_vecs = ceil_div(self.width - 1, self.vec)
+        lanes = max(4, WARP_SIZE // channels, 1 << max(0, halo_vecs - 1).bit_length())
+        channels = WARP_SIZE // lanes
         groups = ceil_div(vecs, lanes)
         if groups * lanes > MAX_DIVIDEND:
             raise TooLarge(f"the problem has {vecs} vectors per channel; a launch takes {MAX_DIVIDEND}")

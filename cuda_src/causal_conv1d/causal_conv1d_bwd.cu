@@ -26,14 +26,14 @@ struct CausalConv1dBwdParams {
     CausalConv1dBwdOperands operands;
     FastDiv row_vecs;        // vectors a row
     FastDiv channel_groups;  // blocks that have different channels
-    unsigned lanes;          // of a channel in a warp, a power of two
-    unsigned warps_shift;    // of a channel in a block, their binary logarithm
-    unsigned lanes_shift;    // the binary logarithm of `lanes`
-    unsigned vecs;           // of a channel, in all rows
-    unsigned groups;         // of a channel, in all rows
-    unsigned warp_groups;    // that a warp walks
-    unsigned step_rows;      // from a lane's vector to that of the next group
-    unsigned step_vecs;      // further
+    unsigned lanes;          // a channel in a warp, a power of two
+    unsigned lanes_shift;    // its binary logarithm
+    unsigned warps_shift;    // binary logarithm of the warps a channel in a block
+    unsigned vecs;           // vectors a channel, in all rows
+    unsigned groups;         // groups a channel, in all rows
+    unsigned warp_groups;    // groups that a warp walks
+    unsigned step_rows;      // whole rows between a lane's vectors of two groups
+    unsigned step_vecs;      // vectors between them beyond those rows
     int is_dense;            // x and dout have no gaps: what lies around a row is memory, too
 };
 
@@ -83,8 +83,8 @@ struct Place {
 // How far a lane's vector is from that of the group before.
 struct GroupStep {
     int rows;
-    int vecs;      // further
-    int row_vecs;  // a row
+    int vecs;      // beyond those rows
+    int row_vecs;  // vectors a row
 };
 
 // A lane's vectors from one group on, downwards, and where their rows are in kArrays arrays.
@@ -288,8 +288,7 @@ struct RowGradients {
         }
     }
 
-    __device__ __forceinline__ void add_final(const Vecs& place, int batch, const int* seq,
-                                              float (&dx)[kVec]) const {
+    __device__ __forceinline__ void add_final(const Vecs& place, int batch, const int* seq, float (&dx)[kVec]) const {
         if (p.dfinal_states == nullptr || place.token >= p.seqlen) return;
         if (kRows != Rows::kPacked && place.token + kVec <= p.seqlen - kHalo) return;
 #pragma unroll
@@ -390,7 +389,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // The groups of which a lane has a vector. What comes from registers here would be computed again in every group.
     const int highest = opaque(is_idle ? -1 : last < params.vecs ? end - 1 : end - 2);
     // Of the group before the lowest, the first vectors need what is in reach.
-    const int lowest = opaque(is_idle ? end : max(0, begin - (lanes.number >= lanes.count - Traits::kHaloVecs ? 1 : 0)));
+    const int lowest =
+        opaque(is_idle ? end : max(0, begin - (lanes.number >= lanes.count - Traits::kHaloVecs ? 1 : 0)));
     const QuotientRemainder batch_vec = divide(last, params.row_vecs);
     const GroupStep by = {static_cast<int>(params.step_rows), static_cast<int>(params.step_vecs),
                           static_cast<int>(params.row_vecs.divisor)};
@@ -412,22 +412,25 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (kEdges && is_memory && !place.is_whole(p.seqlen)) {
                 is_memory = params.is_dense && place.token < p.seqlen && x_at >= p.x && x_at + kVec <= x_end;
             }
-            if (is_memory && p.dout_is_packed) {
+            const bool is_part = group <= highest && place.token < p.seqlen;
+            if (is_memory) {
                 copy_vector_async(slot, x_at);
+            } else {
+                *slot = is_part ? load_part<kVec>(x_at, place.begin(), place.end(p.seqlen)) : Vector::zero();
+            }
+            if (is_memory && p.dout_is_packed) {
                 copy_vector_async(dout_slot, place.at(inputs.row[1], p.dout_stride[2]));
             } else {
-                Vector part = Vector::zero(), dout_part = Vector::zero();
-                if (group <= highest && place.token < p.seqlen) {
-                    part = load_part<kVec>(x_at, place.begin(), place.end(p.seqlen));
+                Vector part = Vector::zero();
+                if (is_part) {
 #pragma unroll
                     for (int j = 0; j < kVec; ++j) {
                         if (j >= place.begin() && j < place.end(p.seqlen)) {
-                            dout_part.put(j, inputs.row[1][(place.token + j) * p.dout_stride[2]]);
+                            part.put(j, inputs.row[1][(place.token + j) * p.dout_stride[2]]);
                         }
                     }
                 }
-                *slot = part;
-                *dout_slot = dout_part;
+                *dout_slot = part;
             }
         }
         end_copy_group();
