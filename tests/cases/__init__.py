@@ -1,42 +1,142 @@
 """The case tables: one module a public function, the place where tests find shapes.
 
-A family registers a case module by its name: `tests/<family>/cases.py` or `tests/<family>/cases_*.py`. It offers, for
-its own frozen `Case` with an `id`:
+A family registers a case module by its name: `tests/<family>/cases.py` or `tests/<family>/cases_*.py`. It has a frozen
+dataclass `Case`, derived from the one here, and tables of such cases:
 
-    FUNCTION                  the public function's name; the module's own when absent
-    UNIT, EDGE, BENCH, BIG    small with every feature · larger and odder · timed beside the report's workloads · too
-                              large for most machines
-    placements(case)          where every array lies, by name: no memory yet
-    OUTPUTS                   which of these are written, in the order in which the call returns them
-    UPDATED                   which are read and then written
-    inputs(case, seed)        all but the outputs, as NumPy arrays
-    place_inputs(case, seed)  the same with the memory around them
-    integers(case, seed)      those of them that are no random numbers
-    arguments(case, arrays)   the keyword arguments of the call with these arrays
-    oracle(case, arrays)      what is written for these inputs, in float64 or, where values are copies, exactly
-    tolerances(case, arrays)  relative and absolute, by output; absent where the family's ERRORS say it all
-    sample(case)              a smaller case that the oracle checks quickly, and what to cut out of every array for it
-    bytes_moved(case)         the least traffic with the device's memory
-    running(case)             the context for its calls that are planned or emulated; need not be there
-    RANGES                    of arrays whose random numbers are not from -1 to 1; need not be there
+    UNIT    small, with every feature
+    EDGE    larger and odder; may be absent
+    BIG     too large for most machines; may be absent
+
+A `Case` needs FUNCTION, its fields and `placements`. All else has a default here.
 """
 
 from __future__ import annotations
 
 import importlib
+import zlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 import cuconv
 from cuconv.runtime.abstract import AbstractArray, launches_of
 from cuconv.runtime.call import Launch
+from tests.support.placement import Array, Placed, Placement
 
 TESTS = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a public function, small or large."""
+
+    FUNCTION: ClassVar[str]
+    """The public function's name."""
+    OUTPUTS: ClassVar[tuple[str, ...]] = ("out",)
+    """The arrays that are only written, in the order in which the call returns them."""
+    UPDATED: ClassVar[tuple[str, ...]] = ()
+    """The arrays that are read and then written."""
+
+    @property
+    def id(self) -> str:
+        """The case in one word: its sizes, and what is not left at its default."""
+        words = [_word(getattr(self, field.name)) for field in fields(self) if field.default is MISSING]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is not MISSING and value != field.default:
+                is_flag = isinstance(value, bool)
+                words.append("no_" * (value is False) + field.name + f"_{_word(value)}" * (not is_flag))
+        return "-".join(words)
+
+    def placements(self) -> dict[str, Placement]:
+        """Where every array of the call lies."""
+        raise NotImplementedError
+
+    def options(self) -> dict[str, Any]:
+        """The arguments that are not arrays."""
+        return {}
+
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        """The inputs that are no random numbers."""
+        return {}
+
+    def range(self, name: str) -> tuple[float, float]:
+        """The least and the greatest random number of an input."""
+        return -1.0, 1.0
+
+    def spoil(self, arrays: dict[str, Array]) -> None:
+        """Write NaN into what no result may depend on."""
+
+    def running(self) -> AbstractContextManager[Any]:
+        """The context for calls that are planned or emulated."""
+        return nullcontext()
+
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        """What is written for these inputs: in float64, exactly in its own dtype, or Between two values."""
+        raise NotImplementedError
+
+    def errors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The absolute error per element that float32 arithmetic can have, by result."""
+        found: Mapping[str, Array] = errors_of(self.FUNCTION)(**self.arguments(arrays))
+        return found
+
+    def random(self, seed: int) -> np.random.Generator:
+        """Random numbers that belong to the case."""
+        return np.random.default_rng([seed, zlib.crc32(self.id.encode())])
+
+    def fill(self, placements: Mapping[str, Placement], seed: int = 0) -> dict[str, Placed]:
+        """The inputs with the memory around them, placed like this."""
+        random, known = self.random(seed), self.integers(seed)
+        placed = {
+            name: Placed(lies, known[name] if name in known else random.uniform(*self.range(name), lies.shape))
+            for name, lies in placements.items()
+            if name not in self.OUTPUTS
+        }
+        self.spoil({name: each.array for name, each in placed.items()})
+        return placed
+
+    def place_inputs(self, seed: int = 0) -> dict[str, Placed]:
+        """The inputs with the memory around them."""
+        return self.fill(self.placements(), seed)
+
+    def inputs(self, seed: int = 0) -> dict[str, Array]:
+        """All arrays but the outputs."""
+        return {name: placed.array for name, placed in self.place_inputs(seed).items()}
+
+    def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of the call with these arrays; `out[0]`, `out[1]`, … are one."""
+        outs = {"out": tuple(arrays[name] for name in self.OUTPUTS if name.startswith("out[") and name in arrays)}
+        given = {name: array for name, array in arrays.items() if not name.startswith("out[")}
+        return {**given, **(outs if outs["out"] else {}), **self.options()}
+
+    def call(self, arrays: Mapping[str, Any], **changes: Any) -> Any:
+        """The result of the public function on these arrays."""
+        return getattr(cuconv, self.FUNCTION)(**{**self.arguments(arrays), **changes})
+
+    def is_written(self, name: str) -> bool:
+        """Whether the call may write the array of this name."""
+        return name in self.OUTPUTS or name in self.UPDATED
+
+    def launches(self) -> tuple[Launch, ...]:
+        """The kernels that run, in order."""
+        abstract = {
+            name: AbstractArray(lies.shape, lies.strides, lies.dtype, lies.first)
+            for name, lies in self.placements().items()
+        }
+        with self.running():
+            return launches_of(getattr(cuconv, self.FUNCTION), **self.arguments(abstract))
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).replace(" ", "_")
 
 
 @cache
@@ -46,32 +146,21 @@ def modules() -> list[ModuleType]:
     return [importlib.import_module(f"tests.{file.parent.name}.{file.stem}") for file in files]
 
 
-def function_name(module: ModuleType) -> str:
-    """The public function that a case module describes."""
-    name: str = getattr(module, "FUNCTION", module.__name__.rpartition(".")[2])
-    return name
+def tables(*names: str) -> list[Any]:
+    """The cases of these tables of every public function."""
+    return [case for module in modules() for name in names for case in getattr(module, name, ())]
 
 
-def table(function: str) -> Any:
-    """The case module of a public function."""
-    (found,) = (module for module in modules() if function_name(module) == function)
+def kind(function: str) -> Any:
+    """The class of a public function's cases."""
+    (found,) = (module.Case for module in modules() if function == module.Case.FUNCTION)
     return found
 
 
-def launches(module: ModuleType, case: Any) -> tuple[Launch, ...]:
-    """The kernels that run for a case, in order."""
-    abstract = {
-        name: AbstractArray(lies.shape, lies.strides, lies.dtype, lies.first)
-        for name, lies in module.placements(case).items()
-    }
-    with running(module, case):
-        return launches_of(getattr(cuconv, function_name(module)), **module.arguments(case, abstract))
-
-
-def running(module: ModuleType, case: Any) -> AbstractContextManager[Any]:
-    """The context for calls of a case that do not run on a GPU."""
-    context: AbstractContextManager[Any] = getattr(module, "running", lambda case: nullcontext())(case)
-    return context
+def errors_of(function: str) -> Any:
+    """ERRORS of a public function."""
+    family = getattr(cuconv, function).__module__.rpartition(".")[0]
+    return importlib.import_module(f"{family}.reference").ERRORS[function]
 
 
 def numbers_of(launch: Launch) -> Any:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cuconv.causal_conv1d import reference_backward
-from cuconv.runtime.dtypes import BY_NAME, FLOAT32, INT32, DType
-from tests.causal_conv1d.cases_dense import integers
-from tests.support.bounds import ROUNDING
+from tests.causal_conv1d.cases_dense import OfRows
+from tests.support.compare import ROUNDING
 from tests.support.layouts import LAST, LAYOUTS, OTHERS
-from tests.support.placement import Array, Placed, Placement, place
-
-__all__ = ["integers"]
-
-FUNCTION = "causal_conv1d_bwd"
-OUTPUTS = ("dx", "dweight", "dbias", "dinitial_states")
-UPDATED = ()
+from tests.support.placement import Array, Placement, place
 
 EXPANDED: dict[str, Any] = {
     "expanded": {"repeated": (0, 1, 2)},
@@ -31,104 +23,39 @@ EXPANDED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(OfRows):
     """One call."""
 
-    batch: int
-    dim: int
-    seqlen: int
-    width: int = 4
-    dtype: str = "bfloat16"
-    weight_dtype: str = ""  # x's when empty
-    bias: str | None = "weight"  # or "float32"
-    layout: str = "channel_first"  # of x and dx
+    FUNCTION = "causal_conv1d_bwd"
+    OUTPUTS = ("dx", "dweight", "dbias", "dinitial_states")
+
     dout: str = ""  # as dx when empty
-    others: str = "dense"
-    activation: str | None = "silu"
-    seq_idx: bool = False
-    initial: bool = False
-    final: bool = False
     float32: bool = False  # dweight and dbias
-    scale: float = 1.0  # of x
 
-    @property
-    def id(self) -> str:
-        """The case in one word; what is left at its default is not named."""
-        words = [f"{self.batch}x{self.dim}x{self.seqlen}", f"w{self.width}", self.dtype, self.layout]
-        words += [f"weight_{self.weight_dtype}"] * bool(self.weight_dtype) + [f"dout_{self.dout}"] * bool(self.dout)
-        words += {None: ["no_bias"], "weight": [], "float32": ["bias_float32"]}[self.bias]
-        words += [self.others] * (self.others != "dense") + [self.activation or "linear"]
-        words += ["seq"] * self.seq_idx + ["initial"] * self.initial + ["final"] * self.final
-        words += ["gradients_float32"] * self.float32
-        return "-".join(words + [f"scale{self.scale:g}"] * (self.scale != 1))
+    def placements(self) -> dict[str, Placement]:
+        placed = super().placements()
+        shape, dx_lies = placed["x"].shape, LAYOUTS[self.layout][1]
+        dout_lies = EXPANDED[self.dout] if self.dout in EXPANDED else LAYOUTS[self.dout or self.layout][1]
+        placed["dout"] = place(self.input_t, shape, **dout_lies)
+        if self.final:
+            placed["dfinal_states"] = self.place_states("final_states_out")
+        placed |= {"dx": place(self.input_t, shape, **dx_lies), **self.gradients_of_taps(float32=self.float32)}
+        if self.initial:
+            placed["dinitial_states"] = self.place_states("initial_states")
+        return placed
 
+    def spoil(self, arrays: dict[str, Array]) -> None:
+        """Make x and dout NaN where a sequence number is negative, if no other token lies in the same memory."""
+        for name in ("x", "dout") if self.seq_idx else ():
+            if 0 not in arrays[name].strides:
+                arrays[name][...] = np.where(arrays["seq_idx"][:, None] < 0, np.nan, arrays[name])
 
-def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies."""
-    x_lies, dx_lies = LAYOUTS[case.layout]
-    dout_lies = EXPANDED[case.dout] if case.dout in EXPANDED else LAYOUTS[case.dout or case.layout][1]
-    others = OTHERS[case.others]
-    input_t = BY_NAME[case.dtype]
-    weight_t = BY_NAME[case.weight_dtype or case.dtype]
-    states_lie = LAST if x_lies.get("order") == LAST["order"] else {}
+    def options(self) -> dict[str, Any]:
+        return {"activation": self.activation} | ({"bias": None} if self.bias is None else {})
 
-    def other(name: str, dtype: DType, shape: tuple[int, ...], **dense: Any) -> Placement:
-        return place(dtype, shape, **others.get(name, dense))
-
-    x_shape = case.batch, case.dim, case.seqlen
-    states_shape = case.batch, case.dim, case.width - 1
-    bias_t = weight_t if case.bias == "weight" else FLOAT32
-    placed = {
-        "x": place(input_t, x_shape, **x_lies),
-        "weight": other("weight", weight_t, (case.dim, case.width)),
-        "bias": other("bias", bias_t, (case.dim,)),
-        "dout": place(input_t, x_shape, **dout_lies),
-        "seq_idx": other("seq_idx", INT32, (case.batch, case.seqlen)),
-        "initial_states": other("initial_states", input_t, states_shape, **states_lie),
-        "dfinal_states": other("final_states_out", input_t, states_shape, **states_lie),
-        "dx": place(input_t, x_shape, **dx_lies),
-        "dweight": other("weight", FLOAT32 if case.float32 else weight_t, (case.dim, case.width)),
-        "dbias": other("bias", FLOAT32 if case.float32 else bias_t, (case.dim,)),
-        "dinitial_states": other("initial_states", input_t, states_shape, **states_lie),
-    }
-    absent = [name for name, is_given in (("seq_idx", case.seq_idx), ("dfinal_states", case.final)) if not is_given]
-    absent += ["bias", "dbias"] * (case.bias is None) + ["initial_states", "dinitial_states"] * (not case.initial)
-    return {name: lies for name, lies in placed.items() if name not in absent}
-
-
-def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
-    """The arrays that are read, with their memory: values from -1 to 1, x's times `scale`.
-
-    Where a sequence number is negative x and dout are NaN, if no other token lies in the same memory.
-    """
-    random = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-    known = integers(case, seed)  # type: ignore[arg-type]
-    placed = {}
-    for name, lies in placements(case).items():
-        if name in OUTPUTS:
-            continue
-        scale = case.scale if name in ("x", "initial_states") else 1.0
-        values = known[name] if name in known else random.uniform(-scale, scale, lies.shape)
-        if name in ("x", "dout") and case.seq_idx and 0 not in lies.strides:
-            values = np.where(known["seq_idx"][:, None] < 0, np.nan, values)
-        placed[name] = Placed(lies, values)
-    return placed
-
-
-def inputs(case: Case, seed: int = 0) -> dict[str, Array]:
-    """The arrays that are read."""
-    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
-
-
-def arguments(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
-    """All arguments, by name."""
-    return {"bias": None, **arrays, "activation": case.activation}
-
-
-def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
-    """The gradients in float64."""
-    gradients = reference_backward.causal_conv1d_bwd(**arguments(case, arrays))._asdict()
-    return {name: gradients[name] for name in placements(case) if name in OUTPUTS}
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        gradients = reference_backward.causal_conv1d_bwd(**self.arguments(arrays))._asdict()
+        return {name: gradients[name] for name in self.placements() if name in self.OUTPUTS}
 
 
 ALL: Any = {"seq_idx": True, "initial": True, "final": True}

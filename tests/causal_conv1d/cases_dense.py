@@ -1,27 +1,23 @@
-"""causal_conv1d_fn: how its arrays can lie in memory, its oracle, and what a correct kernel may be off by."""
+"""causal_conv1d_fn: how its arrays can lie in memory, its oracle, and the shapes that tests take."""
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.runtime.dtypes import BY_NAME, FLOAT32, INT32, DType
-from tests.support.bounds import ROUNDING
+from cuconv.runtime.dtypes import INT32
+from tests.causal_conv1d.channels import OfTaps
+from tests.support.compare import ROUNDING
 from tests.support.layouts import LAST, LAYOUTS, OTHERS
-from tests.support.placement import Array, Placed, Placement, place
-
-FUNCTION = "causal_conv1d_fn"
-OUTPUTS = ("out", "final_states_out")
-UPDATED = ()
+from tests.support.placement import Array, Placement, place
 
 
 @dataclass(frozen=True)
-class Case:
-    """One call."""
+class OfRows(OfTaps):
+    """A call on rows of tokens."""
 
     batch: int
     dim: int
@@ -38,68 +34,27 @@ class Case:
     final: bool = False
     scale: float = 1.0  # of x
 
-    @property
-    def id(self) -> str:
-        """The case in one word; what is left at its default is not named."""
-        words = [f"{self.batch}x{self.dim}x{self.seqlen}", f"w{self.width}", self.dtype, self.layout]
-        words += [f"weight_{self.weight_dtype}"] * bool(self.weight_dtype)
-        words += {None: ["no_bias"], "weight": [], "float32": ["bias_float32"]}[self.bias]
-        words += [self.others] * (self.others != "dense") + [self.activation or "linear"]
-        words += ["seq"] * self.seq_idx + ["initial"] * self.initial + ["final"] * self.final
-        return "-".join(words + [f"scale{self.scale:g}"] * (self.scale != 1))
+    def place_states(self, name: str) -> Placement:
+        """Place initial or final states, their axes in the order of x's."""
+        lies = LAST if LAYOUTS[self.layout][0].get("order") == LAST["order"] else {}
+        return self.other(name, self.input_t, (self.batch, self.dim, self.width - 1), **lies)
 
+    def placements(self) -> dict[str, Placement]:
+        placed = {"x": place(self.input_t, (self.batch, self.dim, self.seqlen), **LAYOUTS[self.layout][0])}
+        placed |= self.taps()
+        if self.seq_idx:
+            placed["seq_idx"] = self.other("seq_idx", INT32, (self.batch, self.seqlen))
+        if self.initial:
+            placed["initial_states"] = self.place_states("initial_states")
+        return placed
 
-def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies."""
-    x_lies, out_lies = LAYOUTS[case.layout]
-    others = OTHERS[case.others]
-    input_t = BY_NAME[case.dtype]
-    weight_t = BY_NAME[case.weight_dtype or case.dtype]
-    states_lie = LAST if x_lies.get("order") == LAST["order"] else {}
+    def range(self, name: str) -> tuple[float, float]:
+        scale = self.scale if name in ("x", "initial_states") else 1.0
+        return -scale, scale
 
-    def other(name: str, dtype: DType, shape: tuple[int, ...], **dense: Any) -> Placement:
-        return place(dtype, shape, **others.get(name, dense))
-
-    x_shape = case.batch, case.dim, case.seqlen
-    states_shape = case.batch, case.dim, case.width - 1
-    placed = {
-        "x": place(input_t, x_shape, **x_lies),
-        "weight": other("weight", weight_t, (case.dim, case.width)),
-    }
-    if case.bias is not None:
-        placed["bias"] = other("bias", weight_t if case.bias == "weight" else FLOAT32, (case.dim,))
-    if case.seq_idx:
-        placed["seq_idx"] = other("seq_idx", INT32, (case.batch, case.seqlen))
-    if case.initial:
-        placed["initial_states"] = other("initial_states", input_t, states_shape, **states_lie)
-    placed["out"] = place(input_t, x_shape, **out_lies)
-    if case.final:
-        placed["final_states_out"] = other("final_states_out", input_t, states_shape, **states_lie)
-    return placed
-
-
-def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
-    """The arrays that are read, with their memory: values from -1 to 1, x's times `scale`."""
-    random = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-    known = integers(case, seed)
-    placed = {}
-    for name, placement in placements(case).items():
-        if name not in OUTPUTS:
-            scale = case.scale if name in ("x", "initial_states") else 1.0
-            values = known[name] if name in known else random.uniform(-scale, scale, placement.shape)
-            placed[name] = Placed(placement, values)
-    return placed
-
-
-def integers(case: Case, seed: int = 0) -> dict[str, Array]:
-    """The sequence numbers."""
-    random = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-    return {"seq_idx": _sequence_numbers(random, (case.batch, case.seqlen))} if case.seq_idx else {}
-
-
-def inputs(case: Case, seed: int = 0) -> dict[str, Array]:
-    """The arrays that are read."""
-    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        random = self.random(seed)
+        return {"seq_idx": _sequence_numbers(random, (self.batch, self.seqlen))} if self.seq_idx else {}
 
 
 def _sequence_numbers(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -111,21 +66,26 @@ def _sequence_numbers(random: np.random.Generator, shape: tuple[int, ...]) -> Ar
     return drawn
 
 
-def options(case: Case) -> dict[str, Any]:
-    """The arguments that are not arrays."""
-    return {"activation": case.activation, "return_final_states": case.final}
+@dataclass(frozen=True)
+class Case(OfRows):
+    """One call."""
 
+    FUNCTION = "causal_conv1d_fn"
+    OUTPUTS = ("out", "final_states_out")
 
-def arguments(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
-    """All arguments, by name."""
-    return {**arrays, **options(case)}
+    def placements(self) -> dict[str, Placement]:
+        placed = super().placements()
+        placed["out"] = place(self.input_t, placed["x"].shape, **LAYOUTS[self.layout][1])
+        if self.final:
+            placed["final_states_out"] = self.place_states("final_states_out")
+        return placed
 
+    def options(self) -> dict[str, Any]:
+        return {"activation": self.activation, "return_final_states": self.final}
 
-def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
-    """out in float64 and the final states, exactly."""
-    named = {name: arrays.get(name) for name in ("bias", "seq_idx", "initial_states")}
-    out, states = reference.causal_conv1d_fn(arrays["x"], arrays["weight"], **named, activation=case.activation)
-    return {"out": out, "final_states_out": states} if case.final else {"out": out}
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        out, states = reference.causal_conv1d_fn(**arrays, activation=self.activation)
+        return {"out": out, "final_states_out": states} if self.final else {"out": out}
 
 
 ALL: Any = {"seq_idx": True, "initial": True, "final": True}
@@ -141,6 +101,8 @@ UNIT = (
     Case(1, 3, 1041, 16, weight_dtype="float32", others="strided", **STATES),
     Case(1, 2, 1040, 9, "float16", "bfloat16", bias="float32", layout="sliced_aligned"),
     Case(2, 2, 1025, 3, "float32", "float16", layout="offset_alike", activation=None),
+    # The vectors of sequence numbers before the first whole vector of x would begin in front of the array.
+    Case(1, 3, 1029, 6, layout="offset_alike_by_2", others="offset_by_2", seq_idx=True),
     Case(2, 3, 360, 4, layout="offset_by_4", others="backward", **ALL),
     Case(1, 3, 300, 7, layout="offset_by_2", weight_dtype="float16", final=True),
     Case(1, 2, 260, 10, "float32", "bfloat16", layout="offset_by_2", initial=True),

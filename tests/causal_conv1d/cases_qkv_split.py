@@ -7,28 +7,22 @@ from typing import Any
 
 from cuconv.causal_conv1d.reference import l2norm
 from tests.causal_conv1d.channels import QKV, OfHeads
-from tests.causal_conv1d.varlen import *  # noqa: F403
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
-from tests.support.bounds import ROUNDING
+from tests.support.compare import ROUNDING
 from tests.support.layouts import HEADS
 from tests.support.placement import Array
-
-FUNCTION = "causal_conv1d_qkv_split"
-OUTPUTS = QKV
 
 
 @dataclass(frozen=True)
 class Case(OfHeads, Packed):
     """One call; `channels` are the heads of q, k and v and their dims."""
 
+    FUNCTION = "causal_conv1d_qkv_split"
+    OUTPUTS = QKV
+
     out: str = "dense"
     l2norm: bool = False
     eps: float = 1e-6
-
-    @property
-    def id(self) -> str:
-        """The base's with what is only here."""
-        return f"{super().id}{'-l2norm' * self.l2norm}{f'-eps{self.eps:g}' * (self.eps != 1e-6)}"
 
     def divide(self, out: Array) -> dict[str, Array]:
         """q and k divided by their norms where the case says so."""
@@ -37,7 +31,6 @@ class Case(OfHeads, Packed):
         return {q: l2norm(parts[q], self.eps), k: l2norm(parts[k], self.eps), v: parts[v]} if self.l2norm else parts
 
     def options(self) -> dict[str, Any]:
-        """Normalisation, too."""
         return {**super().options(), "qk_l2norm": self.l2norm, "l2norm_eps": self.eps}
 
 
@@ -58,6 +51,7 @@ UNIT = (
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3", **NORM),
     Case((1, 1, 1, 128, 128, 16), "20+3", bias=None, out="sliced+head_major+dense", **NORM),
     Case((1, 1, 1, 256, 256, 8), "12+3", 4, "float32", index="int64", state_dtype="bfloat16", **NORM, **ODD),
+    Case((1, 1, 1, 256, 256, 8), "12+3", 4, "float32", index="int64", state_dtype="bfloat16", eps=0.5, **NORM, **ODD),
     Case((2, 1, 1, 96, 96, 64), "12+3", 3, "float16", "float32", "float32", activation=None, pool="columns", **NORM),
     Case((2, 2, 1, 5, 5, 3), "12+3", eps=0.01, **NORM, **ODD),
     Case(

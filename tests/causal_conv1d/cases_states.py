@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +9,10 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BY_NAME
+from tests import cases
 from tests.support.batches import batch
-from tests.support.bounds import ROUNDING
-from tests.support.placement import Array, Placed, Placement, place
-
-FUNCTION = "causal_conv1d_varlen_states"
-OUTPUTS = ("out",)
-UPDATED = ()
+from tests.support.compare import ROUNDING
+from tests.support.placement import Array, Placement, place
 
 X: dict[str, dict[str, Any]] = {
     "dense": {},
@@ -46,8 +41,10 @@ OUT: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(cases.Case):
     """One call."""
+
+    FUNCTION = "causal_conv1d_varlen_states"
 
     dim: int
     batch: str
@@ -58,59 +55,22 @@ class Case:
     index: str = "int32"
     spacing: int = 1  # of cu_seqlens
 
-    @property
-    def id(self) -> str:
-        """The case in one word."""
-        words = [
-            f"{self.dim}of{self.batch}",
-            str(self.state_len),
-            self.dtype,
-            self.layout,
-            f"to_{self.out}",
-            self.index,
-        ]
-        return "-".join(words + [f"every{self.spacing}"] * (self.spacing > 1))
+    def placements(self) -> dict[str, Placement]:
+        b, dtype = batch(self.batch), BY_NAME[self.dtype]
+        return {
+            "x": place(dtype, (b.total, self.dim), **X[self.layout]),
+            "cu_seqlens": place(BY_NAME[self.index], (b.count + 1,), spacing=self.spacing),
+            "out": place(dtype, (b.count, self.dim, self.state_len), **OUT[self.out]),
+        }
 
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        return {"cu_seqlens": np.array(batch(self.batch).bounds)}
 
-def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies."""
-    b, dtype = batch(case.batch), BY_NAME[case.dtype]
-    return {
-        "x": place(dtype, (b.total, case.dim), **X[case.layout]),
-        "cu_seqlens": place(BY_NAME[case.index], (b.count + 1,), spacing=case.spacing),
-        "out": place(dtype, (b.count, case.dim, case.state_len), **OUT[case.out]),
-    }
+    def options(self) -> dict[str, Any]:
+        return {"state_len": self.state_len}
 
-
-def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
-    """The arrays that are read, with their memory."""
-    random = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
-    lies = placements(case)
-    starts = integers(case, seed)["cu_seqlens"]
-    return {
-        "x": Placed(lies["x"], random.uniform(-1, 1, lies["x"].shape)),
-        "cu_seqlens": Placed(lies["cu_seqlens"], starts),
-    }
-
-
-def inputs(case: Case, seed: int = 0) -> dict[str, Array]:
-    """The arrays that are read."""
-    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
-
-
-def integers(case: Case, seed: int = 0) -> dict[str, Array]:
-    """The starts."""
-    return {"cu_seqlens": np.array(batch(case.batch).bounds)}
-
-
-def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments, by name."""
-    return {**arrays, "state_len": case.state_len}
-
-
-def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Copies."""
-    return {"out": reference.causal_conv1d_varlen_states(arrays["x"], arrays["cu_seqlens"], case.state_len)}
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        return {"out": reference.causal_conv1d_varlen_states(**self.arguments(arrays))}
 
 
 UNIT = (
@@ -141,5 +101,3 @@ EDGE = tuple(
         ]
     )
 )
-
-BIG = ()

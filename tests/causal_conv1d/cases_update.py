@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from tests.causal_conv1d.channels import WHOLE
-from tests.causal_conv1d.update import *  # noqa: F403
-from tests.causal_conv1d.update import ACCEPTED, COLUMNS, ODD, RING, ROWS
-from tests.causal_conv1d.update import Step as Case
-from tests.support.bounds import ROUNDING
+from tests.causal_conv1d.update import ACCEPTED, COLUMNS, ODD, RING, ROWS, Step
+from tests.support.compare import ROUNDING
 from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
 
-FUNCTION = "causal_conv1d_update"
-OUTPUTS = WHOLE
+
+@dataclass(frozen=True)
+class Case(Step):
+    """One call."""
+
+    FUNCTION = "causal_conv1d_update"
+
 
 FROZEN: Any = {"frozen": True}
 

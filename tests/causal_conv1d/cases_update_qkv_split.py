@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.causal_conv1d.channels import QKV, OfHeads
-from tests.causal_conv1d.update import *  # noqa: F403
 from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS, Step
-from tests.support.bounds import ROUNDING
+from tests.support.compare import ROUNDING
 from tests.support.layouts import HEADS
-
-FUNCTION = "causal_conv1d_update_qkv_split"
-OUTPUTS = QKV
 
 
 @dataclass(frozen=True)
 class Case(OfHeads, Step):
     """One call; `channels` are the heads of q, k and v and their dims."""
+
+    FUNCTION = "causal_conv1d_update_qkv_split"
+    OUTPUTS = QKV
 
     out: str = "dense"
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tests.causal_conv1d.channels import RANGES
-from tests.causal_conv1d.update import *  # noqa: F403
-from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS
-from tests.causal_conv1d.update import Step as Case
-from tests.support.bounds import ROUNDING
+from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS, Step
+from tests.support.compare import ROUNDING
 from tests.support.layouts import LAYOUTS
 
-FUNCTION = "causal_conv1d_update_split"
-OUTPUTS = RANGES
+
+@dataclass(frozen=True)
+class Case(Step):
+    """One call."""
+
+    FUNCTION = "causal_conv1d_update_split"
+    OUTPUTS = RANGES
 
 
 UNIT = (

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from tests.causal_conv1d.channels import WHOLE
-from tests.causal_conv1d.varlen import *  # noqa: F403
-from tests.causal_conv1d.varlen import ODD, ROWS, without
-from tests.causal_conv1d.varlen import Packed as Case
-from tests.support.bounds import ROUNDING
+from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
+from tests.support.compare import ROUNDING
 from tests.support.layouts import OTHERS, PACKED, POOLS
 
-FUNCTION = "causal_conv1d_varlen_fn"
-OUTPUTS = WHOLE
+
+@dataclass(frozen=True)
+class Case(Packed):
+    """One call."""
+
+    FUNCTION = "causal_conv1d_varlen_fn"
 
 
 UNIT = (

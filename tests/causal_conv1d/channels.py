@@ -1,32 +1,68 @@
-"""What the cases of packed sequences and of decode steps have in common: channels handed out as one or in ranges."""
+"""What the cases of convolutions share: taps, and channels handed out as one or in ranges."""
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
 
 from cuconv.causal_conv1d.ranges import MAX_RANGES
-from cuconv.runtime.dtypes import BY_NAME, DType
-from tests.support.placement import Array, Placement
+from cuconv.runtime.dtypes import BY_NAME, FLOAT32, DType
+from tests import cases
+from tests.support.layouts import OTHERS
+from tests.support.placement import Array, Placement, place
 
 HEAD_NUMBERS = ("num_q_heads", "num_k_heads", "num_v_heads", "head_q", "head_k", "head_v")
 
-WHOLE = ("out",)
 RANGES = tuple(f"out[{number}]" for number in range(MAX_RANGES))
 QKV = RANGES[:3]
-"""The names of the outputs."""
+"""The names of several outputs."""
 
 
-class OfChannels:
+class OfTaps(cases.Case):
+    """A case of a convolution; a subclass places what has tokens."""
+
+    dim: int
+    width: int
+    dtype: str
+    weight_dtype: str
+    """x's dtype when empty."""
+    bias: str | None
+    """None, "weight" for the weight's dtype, or "float32"."""
+    others: str
+    activation: str | None
+
+    @property
+    def input_t(self) -> DType:
+        """The dtype of x and of the outputs."""
+        return BY_NAME[self.dtype]
+
+    def other(self, name: str, dtype: DType, shape: tuple[int, ...], **dense: Any) -> Placement:
+        """Place an array that has no tokens."""
+        return place(dtype, shape, **OTHERS[self.others].get(name, dense))
+
+    def taps(self) -> dict[str, Placement]:
+        """The weight and the bias, if there is one."""
+        weight_t = BY_NAME[self.weight_dtype or self.dtype]
+        placed = {"weight": self.other("weight", weight_t, (self.dim, self.width))}
+        if self.bias is not None:
+            placed["bias"] = self.other("bias", weight_t if self.bias == "weight" else FLOAT32, (self.dim,))
+        return placed
+
+    def gradients_of_taps(self, *, float32: bool) -> dict[str, Placement]:
+        """Where dweight and dbias lie: like the weight and the bias, maybe in float32."""
+        return {
+            f"d{name}": self.other(name, FLOAT32 if float32 else lies.dtype, lies.shape)
+            for name, lies in self.taps().items()
+        }
+
+
+class OfChannels(OfTaps):
     """A case of which `channels` are dim, or the sizes of the ranges that have an output each."""
 
     channels: int | tuple[int, ...]
-    dtype: str
     layout: str
     out: str
-    id: str
     has_heads = False
 
     @property
@@ -40,23 +76,9 @@ class OfChannels:
         return tuple(count * head_dim for count, head_dim in self.heads)
 
     @property
-    def dim(self) -> int:
+    def dim(self) -> int:  # type: ignore[override]
         """All channels."""
         return sum(self.sizes)
-
-    @property
-    def input_t(self) -> DType:
-        """x's dtype and that of the outputs."""
-        return BY_NAME[self.dtype]
-
-    @property
-    def channel_word(self) -> str:
-        """The channels in an id."""
-        return ",".join(map(str, (self.channels,) if isinstance(self.channels, int) else self.channels))
-
-    def random(self, seed: int) -> np.random.Generator:
-        """Random numbers of the case's own."""
-        return np.random.default_rng([seed, zlib.crc32(self.id.encode())])
 
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
         """Where the output of a range lies."""
@@ -65,8 +87,10 @@ class OfChannels:
     def outputs(self) -> dict[str, Placement]:
         """Where the outputs lie, in the order in which the call returns them; several ways are taken in turn."""
         ways = (self.out or self.layout).split("+")
-        names = WHOLE if isinstance(self.channels, int) else RANGES[: len(self.heads)]
-        return {name: self.lay_output(*self.heads[i], ways[i % len(ways)]) for i, name in enumerate(names)}
+        return {
+            name: self.lay_output(*heads, ways[i % len(ways)])
+            for i, (name, heads) in enumerate(zip(self.OUTPUTS, self.heads, strict=False))
+        }
 
     def divide(self, out: Array) -> dict[str, Array]:
         """The outputs, in float64, of which (…, dim, tokens) is made up."""

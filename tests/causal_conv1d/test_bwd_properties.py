@@ -31,7 +31,7 @@ PACKS = st.builds(
     dim=st.integers(1, 150), batch=BATCHES, width=WIDTHS, dtype=DTYPES, layout=st.sampled_from([*PACKED]),
     dout=st.sampled_from(["", *cases_varlen_bwd.EXPANDED, *PACKED]), others=st.sampled_from([*OTHERS]),
     pool=st.sampled_from([*POOLS]), slots=st.sampled_from([None, "permuted", "odd"]),
-    has=st.sampled_from([None, "mixed"]), final=FLAGS, float32=FLAGS,
+    initial=st.sampled_from([None, "mixed"]), final=FLAGS, float32=FLAGS,
 )  # fmt: skip
 
 
@@ -39,16 +39,16 @@ PACKS = st.builds(
 @given(ROWS)
 @settings(max_examples=60)
 def test_rows_on_a_gpu(case: cases_bwd.Case) -> None:
-    values = cases_bwd.inputs(case)
-    check_values(cases_bwd, case, values, on_gpu(cases_bwd, case, values))
+    values = case.inputs()
+    check_values(case, values, on_gpu(case, values))
 
 
 @pytest.mark.gpu
 @given(PACKS)
 @settings(max_examples=60)
 def test_packed_sequences_on_a_gpu(case: cases_varlen_bwd.Case) -> None:
-    values = cases_varlen_bwd.inputs(case)
-    check_values(cases_varlen_bwd, case, values, on_gpu(cases_varlen_bwd, case, values))
+    values = case.inputs()
+    check_values(case, values, on_gpu(case, values))
 
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 12), st.integers(1, 6))

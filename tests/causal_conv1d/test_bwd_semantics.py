@@ -34,13 +34,13 @@ DETERMINISTIC = (
 @pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
 @pytest.mark.parametrize("case", DETERMINISTIC, ids=lambda case: case.id)
 def test_no_order_of_blocks_and_threads_changes_a_bit(case: Case) -> None:
-    values = cases_bwd.inputs(case)
+    values = case.inputs()
     family = arrays.family(EmulatedArray(values["x"]))
-    first = emulated(cases_bwd, case, values)
+    first = emulated(case, values)
     try:
         for seed in range(1, 4):
             family.seed = seed  # type: ignore[union-attr]
-            for name, got in emulated(cases_bwd, case, values).items():
+            for name, got in emulated(case, values).items():
                 assert_same_bits(got, first[name], f"{name} in order {seed}")
     finally:
         family.seed = 0  # type: ignore[union-attr]
@@ -50,21 +50,21 @@ def test_no_order_of_blocks_and_threads_changes_a_bit(case: Case) -> None:
 @pytest.mark.parametrize("case", DETERMINISTIC, ids=lambda case: case.id)
 def test_a_gpu_gives_the_same_bits_again(case: Case) -> None:
     larger = replace(case, batch=8 * case.batch, seqlen=4 * case.seqlen)
-    values = cases_bwd.inputs(larger)
-    first = on_gpu(cases_bwd, larger, values)
+    values = larger.inputs()
+    first = on_gpu(larger, values)
     for _ in range(5):
-        for name, got in on_gpu(cases_bwd, larger, values).items():
+        for name, got in on_gpu(larger, values).items():
             assert_same_bits(got, first[name], name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dx_has_the_same_bits_in_every_layout(dtype: str, run: Runner) -> None:
     case = Case(2, 6, 75, 4, dtype, **ALL)
-    values = cases_bwd.inputs(case)
+    values = case.inputs()
     values["x"][1], values["seq_idx"][1] = values["x"][0], values["seq_idx"][0]  # for layouts with batch stride 0
-    first = run(cases_bwd, case, values)
+    first = run(case, values)
     for layout in LAYOUTS:
-        got = run(cases_bwd, replace(case, layout=layout), values)
+        got = run(replace(case, layout=layout), values)
         for name in ("dx", "dinitial_states"):
             assert_same_bits(got[name], first[name], f"{name} of {layout}")
 
@@ -73,11 +73,11 @@ def test_dx_has_the_same_bits_in_every_layout(dtype: str, run: Runner) -> None:
 def test_how_dout_lies_changes_no_bit(layout: str, run: Runner) -> None:
     """fla-org/flash-linear-attention #871: gradients of slices and of sums gave wrong results."""
     case = Case(2, 8, 70, layout=layout, **STATES)
-    values = cases_bwd.inputs(case)
+    values = case.inputs()
     values["dout"][...] = values["dout"][:1, :1, :1]
-    first = run(cases_bwd, case, values)
+    first = run(case, values)
     for dout in (*cases_bwd.EXPANDED, "sliced_seq", "last_sliced_dim_by_3", "spaced", "backward_seq"):
-        got = run(cases_bwd, replace(case, dout=dout), values)
+        got = run(replace(case, dout=dout), values)
         for name in first:
             assert_same_bits(got[name], first[name], f"{name} from dout that lies {dout}")
 
@@ -85,9 +85,9 @@ def test_how_dout_lies_changes_no_bit(layout: str, run: Runner) -> None:
 @pytest.mark.parametrize("layout", ["channels", "tokens"])
 def test_packed_sequences_are_as_if_alone(layout: str, run: Runner) -> None:
     """dx and dinitial_states to the bit; the sums over all sequences but for their order."""
-    case = Packed(8, "21+1+2+40", layout=layout, slots=None, has=None, float32=True)
-    values = cases_varlen_bwd.inputs(case)
-    together = run(cases_varlen_bwd, case, values)
+    case = Packed(8, "21+1+2+40", layout=layout, slots=None, initial=None, float32=True)
+    values = case.inputs()
+    together = run(case, values)
     dweight = np.zeros(values["weight"].shape)
     for i, (begin, end) in enumerate([(0, 21), (21, 22), (22, 24), (24, 64)]):
         row = Case(1, 8, end - begin, layout="channel_last" if layout == "channels" else "channel_first",
@@ -95,7 +95,7 @@ def test_packed_sequences_are_as_if_alone(layout: str, run: Runner) -> None:
         own: dict[str, Any] = {name: values[name] for name in ("weight", "bias")}
         own |= {name: values[name][None, :, begin:end] for name in ("x", "dout")}
         own |= {name: values[name][i : i + 1] for name in ("initial_states", "dfinal_states")}
-        alone = run(cases_bwd, row, own)
+        alone = run(row, own)
         assert_same_bits(together["dx"][:, begin:end], alone["dx"][0], f"dx of sequence {i}")
         assert_same_bits(together["dinitial_states"][i], alone["dinitial_states"][0], f"dinitial_states of {i}")
         dweight += alone["dweight"]
@@ -114,7 +114,7 @@ def short(layout: str) -> tuple[Case, dict[str, Array]]:
 def test_a_row_shorter_than_the_filter_passes_its_final_gradient_on(layout: str, run: Runner) -> None:
     """fla-org/flash-linear-attention #1140: the final state still holds columns of the initial one."""
     case, values = short(layout)
-    got = run(cases_bwd, case, values)
+    got = run(case, values)
     # dxe[p] = weight[p] * 5 + weight[p - 1] * 7 for the six columns of [initial | x], and dfinal from the third on.
     np.testing.assert_array_equal(got["dinitial_states"], [[[5, 17, 29 + 10, 41 + 20]]])
     np.testing.assert_array_equal(got["dx"], [[[58 + 30, 42 + 40]]])
@@ -127,12 +127,12 @@ def test_a_row_shorter_than_the_filter_passes_its_final_gradient_on(layout: str,
 def test_numbered_rows_of_a_batch_are_as_if_alone(layout: str, run: Runner) -> None:
     """fla-org/flash-linear-attention #955: boundaries in a batch of more than one row corrupted dweight alone."""
     case = Case(5, 6, 33, 4, "float32", layout=layout, seq_idx=True)
-    values = cases_bwd.inputs(case)
-    together = run(cases_bwd, case, values)
+    values = case.inputs()
+    together = run(case, values)
     dweight, dbias = np.zeros((6, 4)), np.zeros(6)
     for b in range(5):
         own = {name: array[b : b + 1] if name in ("x", "dout", "seq_idx") else array for name, array in values.items()}
-        alone = run(cases_bwd, replace(case, batch=1), own)
+        alone = run(replace(case, batch=1), own)
         assert_same_bits(together["dx"][b : b + 1], alone["dx"], f"dx of row {b}")
         dweight += alone["dweight"]
         dbias += alone["dbias"]

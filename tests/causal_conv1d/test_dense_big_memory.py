@@ -11,8 +11,7 @@ import pytest
 
 import cuconv
 from cuconv.causal_conv1d import reference
-from tests.causal_conv1d import cases_dense as table
-from tests.causal_conv1d.cases_dense import Case
+from tests.causal_conv1d.cases_dense import BIG, Case
 from tests.support.compare import check_call
 from tests.support.gpu import CupyArrays
 from tests.support.placement import POISON, Array, Placed, Placement
@@ -65,21 +64,21 @@ def to_host(array: Any) -> Array:
     return CupyArrays.download(cupy.ascontiguousarray(array.view(np.uint16))).view(array.dtype)
 
 
-@pytest.mark.parametrize("case", table.BIG, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", BIG, ids=lambda case: case.id)
 def test_tensors_of_billions_of_elements(case: Case) -> None:
     cupy = pytest.importorskip("cupy")
-    lies = table.placements(case)
+    lies = case.placements()
     count = int(np.prod(lies["x"].shape, dtype=np.int64))
     assert count > 2**31
     uniform = np.random.default_rng(0).uniform
-    rest = {name: lies[name] for name in lies.keys() - {"x", *table.OUTPUTS}}
+    rest = {name: lies[name] for name in lies.keys() - {"x", *Case.OUTPUTS}}
     small = {name: Placed(each, uniform(-1, 1, each.shape)) for name, each in rest.items()}
     words = {name: cupy.empty(lies[name].size, np.uint16) for name in ("x", "out")}
     fill(words["x"], case.dtype)
     words["out"].view(np.uint8).fill(POISON)
     arrays = {name: CupyArrays.upload(placed)[1] for name, placed in small.items()}
     x, out = (view(words[name], lies[name]) for name in ("x", "out"))
-    _, states = cuconv.causal_conv1d_fn(x, **arrays, out=out, **table.options(case))
+    _, states = cuconv.causal_conv1d_fn(x, **arrays, out=out, **case.options())
 
     assert_all_written(words["out"], lies["out"].first, count)
     host = {name: placed.array for name, placed in small.items()}

@@ -9,8 +9,7 @@ import pytest
 
 from cuconv.causal_conv1d.kernels import CausalConv1dChannellastFwd, CausalConv1dFwd, CausalConv1dShortseqFwd
 from cuconv.runtime.kernel import Kernel
-from tests import cases, emulator
-from tests.causal_conv1d import cases_dense as table
+from tests import emulator
 from tests.causal_conv1d.cases_dense import ALL, STATES, Case
 from tests.support.compare import assert_same_bits
 from tests.support.layouts import LAYOUTS
@@ -21,20 +20,20 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 def kernel_of(case: Case) -> Kernel:
-    (launch,) = cases.launches(table, case)
+    (launch,) = case.launches()
     return launch.kernel
 
 
 def results(run: Runner, case: Case, values: Values) -> tuple[Array, Array]:
     """out and the final states."""
-    written = run(table, case, values)
+    written = run(case, values)
     return written["out"], written["final_states_out"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout_gives_the_same_bits(dtype: str, run: Runner) -> None:
     case = Case(2, 6, 75, 4, dtype, **ALL)
-    values = table.inputs(case)
+    values = case.inputs()
     values["x"][1] = values["x"][0]  # so that the layouts with batch stride 0 hold the same, too
     others = [replace(case, layout=layout) for layout in LAYOUTS]
     kernels = {kernel_of(other) for other in others}
@@ -63,7 +62,7 @@ def rows_of_both_kernels(width: int, dtype: str) -> tuple[Case, Case]:
 @pytest.mark.parametrize("width", [4, 13])
 def test_every_kernel_gives_the_same_bits(dtype: str, width: int, run: Runner) -> None:
     short, long = rows_of_both_kernels(width, dtype)
-    values = table.inputs(short)
+    values = short.inputs()
     out, states = results(run, short, values)
     for b in range(2):
         one = {name: array if name in ("weight", "bias") else array[b : b + 1] for name, array in values.items()}
@@ -76,7 +75,7 @@ def test_every_kernel_gives_the_same_bits(dtype: str, width: int, run: Runner) -
 @pytest.mark.parametrize("cuts", [(50,), (1, 2, 3, 97), (0, 64, 64, 80)])
 def test_chunks_give_the_bits_of_the_whole(layout: str, cuts: tuple[int, ...], run: Runner) -> None:
     whole = Case(2, 6, 98, 4, layout=layout, **STATES)
-    values = table.inputs(whole)
+    values = whole.inputs()
     out, states = results(run, whole, values)
     passed_on = values["initial_states"]
     for begin, end in zip((0, *cuts), (*cuts, whole.seqlen), strict=True):
@@ -88,7 +87,7 @@ def test_chunks_give_the_bits_of_the_whole(layout: str, cuts: tuple[int, ...], r
 
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
     for case in (Case(3, 40, 70, **ALL), Case(1, 3, 1030, **STATES), Case(2, 40, 50, layout="channel_last", **ALL)):
-        values = table.inputs(case)
+        values = case.inputs()
         out, states = results(run, case, values)
         for _ in range(5):
             again, states_again = results(run, case, values)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import cuconv
-from tests.causal_conv1d import cases_dense as table
 from tests.causal_conv1d.cases_dense import STATES, Case
 from tests.support.compare import check_values
 from tests.support.gpu import LIBRARIES, CupyArrays, TorchTensors, byte_strides, to_numpy
@@ -28,22 +27,22 @@ class Inputs:
     def __init__(self, library: str) -> None:
         self.module = pytest.importorskip(library)
         self._copies = CupyArrays if library == "cupy" else TorchTensors
-        self._host = table.place_inputs(CASE)
+        self._host = CASE.place_inputs()
         self.arrays = {name: self._copies.upload(placed)[1] for name, placed in self._host.items()}
-        self.options = table.options(CASE)
+        self.options = CASE.options()
 
     def __call__(self, **changes: Any) -> Any:
         return cuconv.causal_conv1d_fn(**{**self.arrays, **self.options, **changes})
 
     def empty(self, name: str) -> Any:
         """An output to be given, full of NaN."""
-        return self._copies.upload(Placed(table.placements(CASE)[name]))[1]
+        return self._copies.upload(Placed(CASE.placements()[name]))[1]
 
     def check(self, out: Any, states: Any) -> None:
         """The results are right; waits for the device."""
         self.module.cuda.Device().synchronize() if self.module.__name__ == "cupy" else self.module.cuda.synchronize()
         written = {"out": to_numpy(out), "final_states_out": to_numpy(states)}
-        check_values(table, CASE, {name: placed.array for name, placed in self._host.items()}, written)
+        check_values(CASE, {name: placed.array for name, placed in self._host.items()}, written)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -279,9 +279,9 @@ def test_variants_are_finite_and_unique(cls: type[Kernel]) -> None:
     assert all(type(kernel) is cls for kernel in listed)
 
 
-@pytest.mark.parametrize("module", cases.modules(), ids=cases.function_name)
 @pytest.mark.parametrize("table", ["UNIT", "EDGE", "BIG"])
+@pytest.mark.parametrize("module", cases.modules(), ids=lambda module: module.Case.FUNCTION)
 def test_every_case_has_a_variant(module: Any, table: str) -> None:
-    for case in getattr(module, table):
-        for launch in cases.launches(module, case):
+    for case in getattr(module, table, ()):
+        for launch in case.launches():
             assert launch.kernel in variants()[type(launch.kernel)]

@@ -15,7 +15,6 @@ from cuconv.runtime import checks
 from cuconv.runtime.arrays import family
 from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.layout import View
-from tests.causal_conv1d import cases_dense as table
 from tests.causal_conv1d.cases_dense import Case
 from tests.causal_conv1d.strategies import calls
 from tests.support.compare import check_call, check_values
@@ -73,13 +72,13 @@ def fill(placements: dict[str, Placement], seed: int) -> dict[str, Placed]:
         values: Any = random.uniform(-1, 1, lies.shape)
         if name == "seq_idx":
             values = random.integers(-1, 3, lies.shape)
-        placed[name] = Placed(lies, None if name in table.OUTPUTS else values)
+        placed[name] = Placed(lies, None if name in Case.OUTPUTS else values)
     return placed
 
 
 def split(placed: dict[str, Placed]) -> tuple[dict[str, Array], dict[str, Array]]:
     arrays = {name: each.array for name, each in placed.items()}
-    outputs = {name: arrays.pop(name) for name in table.OUTPUTS if name in arrays}
+    outputs = {name: arrays.pop(name) for name in Case.OUTPUTS if name in arrays}
     return arrays, outputs
 
 
@@ -122,7 +121,7 @@ def test_gpu_follows_the_oracle(placements: dict[str, Placement], seed: int) -> 
     cuconv.causal_conv1d_fn(**views, activation=activation, return_final_states=has_states)
     inputs, outputs = split(placed)
     got = {name: placements[name].view(CupyArrays.download(uploaded[name][0])) for name in outputs}
-    check_values(table, Case(1, 1, 1, activation=activation, final=has_states), inputs, got)
+    check_values(Case(1, 1, 1, activation=activation, final=has_states), inputs, got)
 
 
 SHAPES = st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 5))

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.causal_conv1d import cases_update as table
 from tests.causal_conv1d import cases_update_qkv_split, cases_update_split, cases_varlen
 from tests.causal_conv1d.cases_update import Case
-from tests.causal_conv1d.test_varlen_bitwise import DTYPES, WIDTHS, live, prebuild
+from tests.causal_conv1d.test_varlen_bitwise import DTYPES, WIDTHS, live
 from tests.support.compare import assert_same_bits
 from tests.support.layouts import LAYOUTS, POOLS
 from tests.support.placement import Array
-from tests.support.runners import Runner, Values
+from tests.support.runners import Runner, Values, prebuild
 
 PLAIN = ("channels", "channels_longer", "columns", "columns_and_one")
 DIM, BATCH = 32, 3
@@ -25,7 +24,7 @@ EACH_POOL = pytest.mark.parametrize("pool", PLAIN)
 
 def inputs(case: Any) -> Values:
     """The case's, every column of every state a number."""
-    values: Values = table.inputs(case)
+    values: Values = case.inputs()
     state = values["conv_state"]
     state[...] = np.random.default_rng(0).uniform(-1, 1, state.shape)
     return values
@@ -44,7 +43,7 @@ def prefill(run: Runner, case: Case, values: Values, x: Array, initial: bool = T
         "cache_indices": values["conv_state_indices"],
         "has_initial_state": np.full(batch, initial),
     }
-    got = run(cases_varlen, packed, arrays | {name: values[name] for name in ("weight", "bias")})
+    got = run(packed, arrays | {name: values[name] for name in ("weight", "bias")})
     return got["out"].reshape(dim, batch, seqlen).transpose(1, 0, 2), got["conv_states"]
 
 
@@ -59,12 +58,12 @@ def test_many_calls_give_the_bits_of_one(
     values = inputs(whole)
     if mode == "circular":
         values["cache_seqlens"] = np.array([0, 1000, -7])
-    wanted = run(table, whole, values)
+    wanted = run(whole, values)
     given, begin = dict(values), 0
     for size in sizes:
         end = begin + (size or 1)
         x = values["x"][:, :, begin:end]
-        got = run(table, replace(whole, seqlen=size), {**given, "x": x if size else x[:, :, 0]})
+        got = run(replace(whole, seqlen=size), {**given, "x": x if size else x[:, :, 0]})
         assert_same_bits(got["out"].reshape(x.shape), wanted["out"][:, :, begin:end], f"tokens from {begin} on")
         given["conv_state"] = got["conv_state"]
         if mode == "circular":
@@ -79,7 +78,7 @@ def test_many_calls_give_the_bits_of_one(
 def test_a_call_gives_the_bits_of_a_prefill(state_dtype: str, pool: str, width: int, run: Runner) -> None:
     case = Case(DIM, BATCH, 5, width, pool=pool, state_dtype=state_dtype)
     values = inputs(case)
-    got = run(table, case, values)
+    got = run(case, values)
     out, states = prefill(run, case, values, values["x"])
     assert_same_bits(got["out"], out, "out")
     assert_same_bits(live(got["conv_state"], case), live(states, case), "states")
@@ -94,7 +93,7 @@ def test_a_prefill_goes_on_token_by_token(pool: str, width: int, run: Runner) ->
     wanted, states = prefill(run, case, values, x, initial=False)
     _, state = prefill(run, case, values, x[:, :, :6], initial=False)
     for t in range(6, 9):
-        got = run(table, replace(case, seqlen=None), {**values, "x": x[:, :, t], "conv_state": state})
+        got = run(replace(case, seqlen=None), {**values, "x": x[:, :, t], "conv_state": state})
         assert_same_bits(got["out"], wanted[:, :, t], f"token {t}")
         state = got["conv_state"]
     assert_same_bits(live(state, case), live(states, case), "states")
@@ -118,14 +117,14 @@ def test_accepted_drafts_have_the_bits_of_a_prefill(pool: str, width: int, run: 
     """A state that is longer by the drafts to come keeps them until the next call says which were accepted."""
     case = Case(DIM, BATCH, 4, width, pool=pool, mode="accepted")
     values, plain = inputs(case), Case(DIM, BATCH, 16, width)
-    x = table.inputs(plain)["x"]
+    x = plain.inputs()["x"]
     first = inputs(plain) | {name: values[name] for name in ("weight", "bias", "conv_state_indices")}
     wanted, _ = prefill(run, plain, first, x)
     values["conv_state"][:, :, : width - 1] = first["conv_state"]
     begins, accepted = np.zeros(BATCH, int), np.ones(BATCH, int)
     for call, counts in enumerate(ACCEPTED):
         given = {**values, "x": drafts(x, begins, call), "num_accepted_tokens": accepted}
-        got = run(table, case, given)
+        got = run(case, given)
         for i, (begin, count) in enumerate(zip(begins, counts, strict=True)):
             assert_same_bits(got["out"][i, :, :count], wanted[i, :, begin : begin + count], f"call {call}")
         values["conv_state"] = got["conv_state"]
@@ -139,11 +138,11 @@ def test_windows_of_drafts_are_the_states_of_a_prefill(window: str, pool: str, w
     """Drafts that leave the states alone, but leave windows: that of the last accepted one is the next state."""
     case = Case(DIM, BATCH, 4, width, pool=pool, window=window, rows=True, frozen=True)
     values = inputs(case)
-    x = table.inputs(replace(case, seqlen=16))["x"]
+    x = replace(case, seqlen=16).inputs()["x"]
     wanted, _ = prefill(run, case, values, x)
     begins = np.zeros(BATCH, int)
     for call, counts in enumerate(ACCEPTED):
-        got = run(table, case, {**values, "x": drafts(x, begins, call)})
+        got = run(case, {**values, "x": drafts(x, begins, call)})
         assert_same_bits(got["conv_state"], values["conv_state"], "states")
         for i, (begin, count) in enumerate(zip(begins, counts, strict=True)):
             assert_same_bits(got["out"][i, :, :count], wanted[i, :, begin : begin + count], f"call {call}")
@@ -165,9 +164,9 @@ ALIKE = [name for name, (x, out) in LAYOUTS.items() if x == out and name != "las
 def test_out_may_be_x(layout: str, pool: str, seqlen: int | None, run: Runner) -> None:
     for mode in ("shift", "circular", "accepted"):
         case = Case(DIM, BATCH, seqlen, layout=layout, pool=pool, mode=mode, window="channels", slots="odd")
-        assert table.placements(case)["x"] == table.placements(case)["out"]
-        values = table.inputs(case)
-        apart, in_place = run(table, case, values), run(table, case, values, {"out": "x"})
+        assert case.placements()["x"] == case.placements()["out"]
+        values = case.inputs()
+        apart, in_place = run(case, values), run(case, values, {"out": "x"})
         for name, wanted in apart.items():
             assert_same_bits(in_place[name], wanted, f"{name} of {mode}")
 
@@ -180,13 +179,13 @@ def test_every_layout_gives_the_same_bits(dtype: str, seqlen: int | None, run: R
     others += [
         replace(case, layout=layout, pool=pool) for layout in ("channel_first", "channel_last") for pool in POOLS
     ]
-    prebuild(run, [(table, other) for other in others])
-    values = table.inputs(case)
-    wanted = run(table, case, values)
+    prebuild(run, others)
+    values = case.inputs()
+    wanted = run(case, values)
     for other in others:
-        state = np.zeros(table.placements(other)["conv_state"].shape, values["conv_state"].dtype)
+        state = np.zeros(other.placements()["conv_state"].shape, values["conv_state"].dtype)
         live(state, case)[...] = values["conv_state"]
-        got = run(table, other, {**values, "conv_state": state})
+        got = run(other, {**values, "conv_state": state})
         assert_same_bits(got["out"], wanted["out"], other.id)
         assert_same_bits(live(got["conv_state"], case), wanted["conv_state"], f"states of {other.id}")
 
@@ -200,9 +199,9 @@ SIZES = (61, 3, 1, 1, 6, 64)
 def test_a_split_gives_the_bits_of_the_whole(seqlen: int | None, pool: str, width: int, run: Runner) -> None:
     step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
     whole, parts = Case(sum(SIZES), **step), cases_update_split.Case(SIZES, **step)
-    values = table.inputs(whole)
-    wanted = run(table, whole, values)
-    got = run(cases_update_split, parts, values)
+    values = whole.inputs()
+    wanted = run(whole, values)
+    got = run(parts, values)
     assert_same_bits(np.concatenate([got[name] for name in parts.outputs()], axis=1), wanted["out"], "ranges")
     assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
 
@@ -217,9 +216,9 @@ def test_heads_have_the_bits_of_the_whole(
     step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
     parts = cases_update_qkv_split.Case(heads, **step)
     whole = Case(parts.dim, **step)
-    values = table.inputs(whole)
-    wanted = run(table, whole, values)
-    got = run(cases_update_qkv_split, parts, values)
+    values = whole.inputs()
+    wanted = run(whole, values)
+    got = run(parts, values)
     for name, expected in parts.divide(np.atleast_3d(wanted["out"])).items():
         assert_same_bits(got[name], expected, name)
     assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
@@ -227,8 +226,8 @@ def test_heads_have_the_bits_of_the_whole(
 
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
     for case in (Case(136, 9, 4, mode="accepted", slots="odd"), Case(132, 9, pool="columns_and_one")):
-        values = table.inputs(case)
-        first = run(table, case, values)
+        values = case.inputs()
+        first = run(case, values)
         for _ in range(5):
-            for name, again in run(table, case, values).items():
+            for name, again in run(case, values).items():
                 assert_same_bits(again, first[name], f"{name} of {case.id}")

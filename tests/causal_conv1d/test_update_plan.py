@@ -18,8 +18,6 @@ from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
 from cuconv.runtime.layout import Layout
-from tests import cases
-from tests.causal_conv1d import cases_update as table
 from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, planned_by, some, variants
@@ -191,7 +189,7 @@ def test_indices_fit_at_any_size(shape: tuple[int, int], dtype: DType, width: in
 
 
 def kernel_of(case: Case) -> Any:
-    (launch,) = cases.launches(table, case)
+    (launch,) = case.launches()
     return launch.kernel
 
 

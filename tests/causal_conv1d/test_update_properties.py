@@ -14,7 +14,6 @@ import cuconv
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from tests import emulator
-from tests.causal_conv1d import cases_update as table
 from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.emulator.family import EmulatedArray
@@ -115,7 +114,7 @@ def by_reference(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str,
 def check(call: UpdateCall, before: dict[str, Placed], after: dict[str, Array], wanted: dict[str, Array]) -> None:
     """`after` holds the buffers that began as `before`."""
     arguments = call.arguments(inputs_of(before))
-    check_call("causal_conv1d_update", arguments, wanted, take_written(table, before, after))
+    check_call("causal_conv1d_update", arguments, wanted, take_written(Case, before, after))
 
 
 @given(update_calls(SMALL, st.integers(1, 6)), SEEDS)
@@ -158,7 +157,7 @@ def test_splits_are_the_whole(call: UpdateCall, seed: int, cuts: list[int], by_h
     dim = arguments["weight"].shape[0]
     if not dim:
         return
-    names = [name for name in table.UPDATED if name in arguments]
+    names = [name for name in Case.UPDATED if name in arguments]
     apart = {**arguments, **{name: arguments[name].copy() for name in names}}
     whole = cuconv.causal_conv1d_update(**arguments)
     if by_heads:
@@ -187,14 +186,14 @@ def test_splits_are_the_whole(call: UpdateCall, seed: int, cuts: list[int], by_h
 def test_wrong_indices_write_nowhere_else(pool: str, mode: str, seed: int, run: Runner) -> None:
     """Whatever they say, what is theirs is right and the rest of the memory stays untouched."""
     case = Case(136, 9, 3, pool=pool, mode=mode, index="int64", window="channels", rows=True)
-    values, random = table.inputs(case), np.random.default_rng(seed)
+    values, random = case.inputs(), np.random.default_rng(seed)
     wrong = np.array([-(2**63), -(2**62), -(2**31), -5, 12, 300, 2**31, 2**62, 2**63 - 1])
-    for name in table.integers(case):
+    for name in case.integers():
         is_wrong = random.uniform(size=case.batch) < 0.5
         values[name] = np.where(is_wrong, random.choice(wrong, case.batch), values[name])
     state = values["conv_state"]
     state[...] = random.uniform(-1, 1, state.shape)
-    check_values(table, case, values, run(table, case, values))
+    check_values(case, values, run(case, values))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.causal_conv1d import cases_varlen as table
-from tests.causal_conv1d.cases_varlen import Case
+from tests.causal_conv1d.cases_varlen import BIG, Case
 from tests.causal_conv1d.test_dense_big_memory import (
     SAMPLES,
     WINDOW,
@@ -21,7 +20,6 @@ from tests.causal_conv1d.test_dense_big_memory import (
     to_host,
     view,
 )
-from tests.causal_conv1d.varlen import readers
 from tests.support.batches import batch
 from tests.support.compare import assert_same_bits
 from tests.support.gpu import CupyArrays
@@ -32,12 +30,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.big_memory]
 
 def places(case: Case) -> list[tuple[int, int]]:
     """(channel, token) of windows: where sequences begin and end, elements 2**31 and 2**32, and many more."""
-    dim, total = table.placements(case)["x"].shape
+    dim, total = case.placements()["x"].shape
     choose = random.Random(case.id)
     edges = {token + shift for token in batch(case.batch).bounds for shift in (0, 1, 3, -1, -WINDOW)}
     chosen = [(channel, token) for channel in (0, dim - 1) for token in edges]
     for element in (2**31, 2**32):
-        strides = table.placements(case)["x"].strides
+        strides = case.placements()["x"].strides
         outer = max((0, 1), key=lambda axis: strides[axis])
         at = {outer: element // strides[outer], 1 - outer: element % strides[outer]}
         chosen += [(at[0] - back, at[1] - WINDOW // 2) for back in (0, 1)]
@@ -45,10 +43,10 @@ def places(case: Case) -> list[tuple[int, int]]:
     return [(channel, min(max(token, 0), total - 1)) for channel, token in chosen if 0 <= channel < dim]
 
 
-@pytest.mark.parametrize("case", table.BIG, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", BIG, ids=lambda case: case.id)
 def test_packed_tokens_of_billions_of_elements(case: Case) -> None:
     cupy = pytest.importorskip("cupy")
-    lies, known = table.placements(case), table.integers(case)
+    lies, known = case.placements(), case.integers()
     count = int(np.prod(lies["x"].shape, dtype=np.int64))
     assert count > 2**32
     uniform = np.random.default_rng(0).uniform
@@ -59,16 +57,16 @@ def test_packed_tokens_of_billions_of_elements(case: Case) -> None:
     words["out"].view(np.uint8).fill(POISON)
     arrays = {name: CupyArrays.upload(placed)[1] for name, placed in small.items()}
     x, out = (view(words[name], lies[name]) for name in ("x", "out"))
-    cuconv.causal_conv1d_varlen_fn(**table.arguments(case, {**arrays, "x": x, "out": out}))
+    cuconv.causal_conv1d_varlen_fn(**case.arguments({**arrays, "x": x, "out": out}))
 
     assert_all_written(words["out"], lies["out"].first, count)
     host = {name: placed.array for name, placed in small.items()}
     for channel, token in places(case):
         check_window(case, host, channel, token, x, out)
-    pool, bounds = CupyArrays.fetch(arrays["conv_states"]), batch(case.batch).bounds
-    for slot, i in readers(case, known).items():
-        last = to_host(x[:, bounds[i + 1] - (case.width - 1) : bounds[i + 1]])
-        assert_same_bits(pool[slot], last, f"state of sequence {i}")
+    pool = CupyArrays.fetch(arrays["conv_states"])
+    for each in case.live(known):
+        last = to_host(x[:, each.end - (case.width - 1) : each.end])
+        assert_same_bits(pool[each.slot], last, f"state of sequence {each.number}")
 
 
 def check_window(case: Case, host: dict[str, Array], channel: int, token: int, x: Any, out: Any) -> None:

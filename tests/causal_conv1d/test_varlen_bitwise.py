@@ -11,25 +11,18 @@ import pytest
 
 from cuconv.causal_conv1d import plan_varlen, varlen
 from cuconv.runtime.call import Operation
-from tests import cases, emulator
-from tests.causal_conv1d import cases_dense, cases_qkv_split, cases_split, cases_varlen
+from tests.causal_conv1d import cases_dense, cases_qkv_split, cases_split
 from tests.causal_conv1d.cases_varlen import Case
 from tests.support.compare import assert_same_bits
 from tests.support.layouts import PACKED, POOLS
 from tests.support.placement import Array
-from tests.support.runners import Runner, Values, emulated
+from tests.support.runners import Runner, Values, emulated, prebuild
 
 gpu = pytest.mark.gpu
 # Under the emulator every further specialisation is to be built.
 DTYPES = ("bfloat16", pytest.param("float32", marks=gpu), pytest.param("float16", marks=gpu))
 WIDTHS = (4, *(pytest.param(width, marks=gpu) for width in (1, 2, 7, 16)))
 BOTH = ("channels", "tokens")
-
-
-def prebuild(run: Runner, calls: list[tuple[Any, Any]]) -> None:
-    """Build what these cases of modules run at once."""
-    if run is emulated:
-        emulator.prebuild({launch.kernel for call in calls for launch in cases.launches(*call)})
 
 
 def forgetful(operation: Operation[Any]) -> Operation[Any]:
@@ -45,23 +38,22 @@ def live(pool: Array, case: Any) -> Array:
 
 def with_pool_of(case: Case, values: Values, states: Array) -> Values:
     """The inputs with these live columns in a pool of the case's own size."""
-    pool = np.full(cases_varlen.placements(case)["conv_states"].shape, np.nan, states.dtype)
+    pool = np.full(case.placements()["conv_states"].shape, np.nan, states.dtype)
     live(pool, case)[...] = states
     return {**values, "conv_states": pool}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout_gives_the_same_bits(dtype: str, run: Runner) -> None:
-    table = cases_varlen
     case = Case(32, "off2+20+0+3+9+off1", 4, dtype)
     others = [replace(case, layout=layout) for layout in PACKED]
     others += [replace(case, layout=a, out=b) for a, b in (("channels", "tokens"), ("tokens", "channels_spaced"))]
     others += [replace(case, layout=layout, pool=pool) for layout in BOTH for pool in POOLS]
-    prebuild(run, [(table, other) for other in others])
-    values = table.inputs(case)
-    wanted = run(table, case, values)
+    prebuild(run, others)
+    values = case.inputs()
+    wanted = run(case, values)
     for other in others:
-        got = run(table, other, with_pool_of(other, values, live(values["conv_states"], case)))
+        got = run(other, with_pool_of(other, values, live(values["conv_states"], case)))
         assert_same_bits(got["out"], wanted["out"], other.id)
         assert_same_bits(live(got["conv_states"], other), live(wanted["conv_states"], case), f"states of {other.id}")
 
@@ -69,16 +61,15 @@ def test_every_layout_gives_the_same_bits(dtype: str, run: Runner) -> None:
 @pytest.mark.parametrize("width", [2, 4])
 def test_short_sequences_give_the_bits_of_long_ones(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel for either."""
-    table = cases_varlen
     case = Case(33, "off2+300+0+3+9x1+2+off1", width, layout="tokens", slots="odd")
-    values = table.inputs(case)
-    short = emulated(table, case, values)
-    (launch,) = cases.launches(table, case)
+    values = case.inputs()
+    short = emulated(case, values)
+    (launch,) = case.launches()
     monkeypatch.setattr(plan_varlen, "SHORT", 0)
     monkeypatch.setattr(varlen, "_packed", forgetful(varlen._packed))
-    (other,) = cases.launches(table, case)
+    (other,) = case.launches()
     assert type(other.kernel) is not type(launch.kernel)
-    for name, wanted in emulated(table, case, values).items():
+    for name, wanted in emulated(case, values).items():
         assert_same_bits(short[name], wanted, name)
 
 
@@ -86,13 +77,13 @@ def test_short_sequences_give_the_bits_of_long_ones(width: int, monkeypatch: pyt
 @pytest.mark.parametrize("layout", BOTH)
 def test_a_packed_sequence_gives_the_bits_of_one_alone(layout: str, width: int, run: Runner) -> None:
     case = Case(32, "40+1+2+9", width, layout=layout, slots=None, spare=0, initial="all")
-    values = cases_varlen.inputs(case)
-    packed = run(cases_varlen, case, values)
+    values = case.inputs()
+    packed = run(case, values)
     alone = cases_dense.Case(1, 32, 0, width, layout="channel_last", initial=True, final=True)
     for i, (begin, end) in enumerate(pairwise(values["query_start_loc"])):
         inputs = {name: values[name] for name in ("weight", "bias")}
         inputs |= {"x": values["x"][None, :, begin:end], "initial_states": values["conv_states"][i : i + 1]}
-        wanted = run(cases_dense, replace(alone, seqlen=int(end - begin)), inputs)
+        wanted = run(replace(alone, seqlen=int(end - begin)), inputs)
         assert_same_bits(packed["out"][None, :, begin:end], wanted["out"], f"sequence {i}")
         assert_same_bits(packed["conv_states"][i : i + 1], wanted["final_states_out"], f"state of sequence {i}")
 
@@ -112,11 +103,10 @@ def test_a_packed_sequence_gives_the_bits_of_one_alone(layout: str, width: int, 
 def test_chunks_give_the_bits_of_the_whole(
     layout: str, width: int, chunks: tuple[tuple[int, ...], ...], run: Runner
 ) -> None:
-    table = cases_varlen
     lengths = np.sum(chunks, axis=0)
     whole = Case(32, "+".join(map(str, lengths)), width, layout=layout, slots=None, spare=1, initial="all")
-    values = table.inputs(whole)
-    wanted = run(table, whole, values)
+    values = whole.inputs()
+    wanted = run(whole, values)
     begins = np.cumsum([0, *lengths[:-1]])
     pool = values["conv_states"]
     for sizes in chunks:
@@ -124,7 +114,7 @@ def test_chunks_give_the_bits_of_the_whole(
         case = replace(whole, batch="+".join(map(str, sizes)))
         starts = np.array([0, *accumulate(sizes)])
         given = {**values, "x": values["x"][:, taken], "query_start_loc": starts, "conv_states": pool}
-        got = run(table, case, given)
+        got = run(case, given)
         assert_same_bits(got["out"], wanted["out"][:, taken], f"chunks of {sizes}")
         pool, begins = got["conv_states"], begins + sizes
     assert_same_bits(pool, wanted["conv_states"], "states")
@@ -138,9 +128,9 @@ SIZES = (61, 3, 1, 1, 6, 64)
 def test_a_split_gives_the_bits_of_the_whole(layout: str, width: int, run: Runner) -> None:
     batch: Any = {"batch": "9+0+13+off2", "width": width, "layout": layout, "slots": "odd"}
     whole, parts = Case(sum(SIZES), **batch), cases_split.Case(SIZES, **batch)
-    values = cases_varlen.inputs(whole)
-    wanted = run(cases_varlen, whole, values)
-    got = run(cases_split, parts, values)
+    values = whole.inputs()
+    wanted = run(whole, values)
+    got = run(parts, values)
     assert_same_bits(np.concatenate([got[name] for name in parts.outputs()]), wanted["out"], "ranges")
     assert_same_bits(got["conv_states"], wanted["conv_states"], "states")
 
@@ -151,26 +141,26 @@ def test_heads_have_the_bits_of_the_whole(heads: tuple[int, ...], width: int, ru
     batch: Any = {"batch": "9+0+13+off2", "width": width, "slots": "odd"}
     parts = cases_qkv_split.Case(heads, **batch)
     whole = Case(parts.dim, **batch)
-    values = cases_varlen.inputs(whole)
-    wanted = run(cases_varlen, whole, values)
-    got = run(cases_qkv_split, parts, values)
+    values = whole.inputs()
+    wanted = run(whole, values)
+    got = run(parts, values)
     for name, expected in parts.divide(wanted["out"]).items():
         assert_same_bits(got[name], expected, name)
     assert_same_bits(got["conv_states"], wanted["conv_states"], "states")
-    normalised = run(cases_qkv_split, replace(parts, l2norm=True), values)
+    normalised = run(replace(parts, l2norm=True), values)
     assert_same_bits(normalised["out[2]"], got["out[2]"], "v beside normalised q and k")
     assert_same_bits(normalised["conv_states"], wanted["conv_states"], "states beside normalised q and k")
 
 
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
     calls = [
-        (cases_varlen, Case(136, "2x0+19+2+0+3x1+50+0", slots="odd")),
-        (cases_varlen, Case(5, "7+0+90in200", layout="tokens", initial="all")),
-        (cases_qkv_split, cases_qkv_split.Case((2, 1, 2, 64, 64, 32), "20+0+3+off5", l2norm=True)),
+        Case(136, "2x0+19+2+0+3x1+50+0", slots="odd"),
+        Case(5, "7+0+90in200", layout="tokens", initial="all"),
+        cases_qkv_split.Case((2, 1, 2, 64, 64, 32), "20+0+3+off5", l2norm=True),
     ]
-    for module, case in calls:
-        values = module.inputs(case)
-        first = run(module, case, values)
+    for case in calls:
+        values = case.inputs()
+        first = run(case, values)
         for _ in range(5):
-            for name, again in run(module, case, values).items():
+            for name, again in run(case, values).items():
                 assert_same_bits(again, first[name], f"{name} of {case.id}")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import cuconv
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import FLOATS
-from tests.causal_conv1d import cases_varlen as table
 from tests.causal_conv1d.cases_varlen import Case
 from tests.causal_conv1d.strategies import PackedCall, packed_calls
 from tests.support.compare import assert_same_bits, check_call, take_written
@@ -81,7 +80,7 @@ def check(
     out, pool = wanted
     results = {"out": out} | ({} if pool is None else {"conv_states": pool})
     arguments = {**inputs_of(before), "activation": activation, "pad_slot_id": call.pad_slot_id}
-    check_call("causal_conv1d_varlen_fn", arguments, results, take_written(table, before, after))
+    check_call("causal_conv1d_varlen_fn", arguments, results, take_written(Case, before, after))
 
 
 @given(packed_calls(few_sequences(), st.integers(0, 3), st.integers(1, 6)), ACTIVATIONS, SEEDS)
@@ -166,7 +165,7 @@ def test_gpu_follows_the_oracle(call: PackedCall, seed: int) -> None:
 def test_wrong_indices_write_nowhere_else(layout: str, seed: int, run: Runner) -> None:
     """Whatever they say, memory that is not the call's stays untouched."""
     case = Case(136 if layout == "channels" else 5, "9+0+8+7x1+20+off4", index="int64", layout=layout)
-    values, random = table.inputs(case), np.random.default_rng(seed)
+    values, random = case.inputs(), np.random.default_rng(seed)
     total, slots = values["x"].shape[1], len(values["conv_states"])
     wrong = np.array([-(2**62), -(2**31), -5, 2**31, 2**62, total + 1, total + 300])
     starts = random.integers(0, total + 1, values["query_start_loc"].shape)
@@ -177,10 +176,8 @@ def test_wrong_indices_write_nowhere_else(layout: str, seed: int, run: Runner) -
     values["cache_indices"] = np.where(
         random.uniform(size=chosen.shape) < 0.3, random.choice(wrong, len(chosen)), chosen
     )
-    run(table, case, values)
-    run(
-        table, replace(case, initial=None), {name: each for name, each in values.items() if name != "has_initial_state"}
-    )
+    run(case, values)
+    run(replace(case, initial=None), {name: each for name, each in values.items() if name != "has_initial_state"})
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -1,4 +1,4 @@
-"""What the case tables of decode steps share: where arrays lie, inputs, oracle and traffic."""
+"""What the case tables of decode steps share: where arrays lie, inputs and oracle."""
 
 from __future__ import annotations
 
@@ -9,23 +9,11 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.runtime.dtypes import BY_NAME, FLOAT32, DType
+from cuconv.runtime.dtypes import BY_NAME, DType
 from tests.causal_conv1d.channels import OfChannels
-from tests.support.layouts import HEADS, LAYOUTS, OTHERS, POOLS, WINDOWS
-from tests.support.placement import Array, Placed, Placement, place
+from tests.support.layouts import HEADS, LAYOUTS, POOLS, WINDOWS
+from tests.support.placement import Array, Placement, place
 
-__all__ = [
-    *("BIG", "UPDATED", "arguments", "inputs", "integers", "oracle", "place_inputs"),
-    *("placements",),
-]
-
-INPUTS = (
-    *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
-    *("intermediate_conv_window", "intermediate_state_indices"),
-)
-"""The arrays of a call but its outputs."""
-UPDATED = ("conv_state", "intermediate_conv_window")
-BIG: Any = ()
 LOUD = 500.0
 """The factor by which columns that are moved and not convolved are larger."""
 
@@ -37,9 +25,20 @@ ACCEPTED: Any = {"mode": "accepted"}
 """What cases have in common."""
 
 
+MIXED = {
+    "cache_seqlens": "int64",
+    "conv_state_indices": "int32",
+    "num_accepted_tokens": "int64",
+    "intermediate_state_indices": "int32",
+}
+"""The dtypes of indices that are mixed."""
+
+
 @dataclass(frozen=True)
 class Step(OfChannels):
     """One call on the next tokens of every sequence."""
+
+    UPDATED = ("conv_state", "intermediate_conv_window")
 
     channels: int | tuple[int, ...]  # dim, or the sizes of ranges
     batch: int
@@ -65,21 +64,6 @@ class Step(OfChannels):
     scale: float = 1.0  # of x and the states
 
     @property
-    def id(self) -> str:
-        """The case in one word; what is left at its default is not named."""
-        words = [f"{self.channel_word}of{self.batch}", f"w{self.width}", self.dtype, self.layout, self.mode]
-        words[1:1] = [f"t{self.seqlen}"] * (self.seqlen is not None)
-        words += [f"to_{self.out}"] * bool(self.out) + [f"weight_{self.weight_dtype}"] * bool(self.weight_dtype)
-        words += {None: ["no_bias"], "weight": [], "float32": ["bias_float32"]}[self.bias]
-        words += [self.others] * (self.others != "dense") + [f"pool_{self.pool}"] * (self.pool != "channels")
-        words += [f"state_{self.state_dtype}"] * bool(self.state_dtype)
-        words += [f"slots_{self.slots}"] * (self.slots != "permuted") + [self.index] * (self.index != "int32")
-        words += [f"window_{self.window}"] * bool(self.window) + ["rows"] * self.rows + ["frozen"] * self.frozen
-        words += [f"pad{self.pad_slot_id}"] * (self.pad_slot_id != -1) + ["linear"] * (self.activation is None)
-        words += [f"spare{self.spare}"] * (self.spare != 2) + [f"scale{self.scale:g}"] * (self.scale != 1)
-        return "-".join(words + ["swish"] * (self.activation == "swish"))
-
-    @property
     def halo(self) -> int:
         """The inputs before a token that its output depends on."""
         return self.width - 1
@@ -100,7 +84,6 @@ class Step(OfChannels):
         return self.lay(self.input_t, (self.batch, heads * head_dim, self.tokens), LAYOUTS[way][1])
 
     def options(self) -> dict[str, Any]:
-        """The arguments that are not arrays."""
         frozen = {"disable_state_update": True} if self.frozen else {}
         return {"activation": self.activation, "pad_slot_id": self.pad_slot_id, **frozen, **self.division()}
 
@@ -113,141 +96,93 @@ class Step(OfChannels):
         shape, strides = (tuple(numbers[i] for i in kept) for numbers in (shape, placed.strides))
         return replace(placed, shape=shape, strides=strides)
 
+    def placements(self) -> dict[str, Placement]:
+        dim, batch = self.dim, self.batch
+        state_t = BY_NAME[self.state_dtype or self.dtype]
+        index_t = {name: BY_NAME[self.index if self.index != "mixed" else wide] for name, wide in MIXED.items()}
+        slots = batch + self.spare
+        placed = {
+            "x": self.lay(self.input_t, (batch, dim, self.tokens), LAYOUTS[self.layout][0]),
+            "conv_state": place(state_t, (slots, dim, self.state_len), **POOLS[self.pool][1]),
+            **self.taps(),
+        }
+        for name, is_given in (
+            ("cache_seqlens", self.mode == "circular"),
+            ("conv_state_indices", self.slots is not None),
+            ("num_accepted_tokens", self.mode == "accepted"),
+            ("intermediate_state_indices", self.rows),
+        ):
+            if is_given:
+                placed[name] = self.other(name, index_t[name], (batch,))
+        if self.window is not None:
+            longer, lies = WINDOWS[self.window]
+            rows = batch + 1 if self.rows else slots
+            placed["intermediate_conv_window"] = place(state_t, (rows, self.tokens + longer, dim, self.halo), **lies)
+        return placed | self.outputs()
 
-def placements(case: Step) -> dict[str, Placement]:
-    """Where every array of the call lies."""
-    others, dim, batch = OTHERS[case.others], case.dim, case.batch
-    weight_t = BY_NAME[case.weight_dtype or case.dtype]
-    state_t = BY_NAME[case.state_dtype or case.dtype]
-    index_t = {name: BY_NAME[case.index if case.index != "mixed" else wide] for name, wide in MIXED.items()}
-    slots = batch + case.spare
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        random, batch, odd, length = self.random(seed), self.batch, self.slots == "odd", self.state_len
+        is_wide = {name: self.index == "int64" or (self.index == "mixed" and t == "int64") for name, t in MIXED.items()}
+        found = {}
 
-    def other(name: str, dtype: DType, shape: tuple[int, ...]) -> Placement:
-        return place(dtype, shape, **others.get(name, {}))
+        def take(name: str, usual: Array, strange: list[int], wide: list[int]) -> None:
+            """Use the usual numbers, but strange ones for some sequences, which are not those of another array."""
+            chosen = np.resize(usual, batch).astype(np.int64)
+            if strange:
+                every = slice({"conv_state_indices": 1, "intermediate_state_indices": 3}.get(name, 2), None, 4)
+                chosen[every] = np.resize(strange + wide * is_wide[name], len(chosen[every]))
+            found[name] = chosen
 
-    placed = {
-        "x": case.lay(case.input_t, (batch, dim, case.tokens), LAYOUTS[case.layout][0]),
-        "conv_state": place(state_t, (slots, dim, case.state_len), **POOLS[case.pool][1]),
-        "weight": other("weight", weight_t, (dim, case.width)),
-    }
-    if case.bias is not None:
-        placed["bias"] = other("bias", weight_t if case.bias == "weight" else FLOAT32, (dim,))
-    for name, is_given in (
-        ("cache_seqlens", case.mode == "circular"),
-        ("conv_state_indices", case.slots is not None),
-        ("num_accepted_tokens", case.mode == "accepted"),
-        ("intermediate_state_indices", case.rows),
-    ):
-        if is_given:
-            placed[name] = other(name, index_t[name], (batch,))
-    if case.window is not None:
-        longer, lies = WINDOWS[case.window]
-        rows = batch + 1 if case.rows else slots
-        placed["intermediate_conv_window"] = place(state_t, (rows, case.tokens + longer, dim, case.halo), **lies)
-    return placed | case.outputs()
+        def beyond(count: int, unused: int) -> list[int]:
+            return [unused, count, -2, count + 7, -(2**31), 2**31 - 1] if odd else []
 
+        if self.slots is not None:
+            slots = batch + self.spare
+            take("conv_state_indices", random.permutation(slots), beyond(slots, self.pad_slot_id), [2**40, -(2**40)])
+        if self.mode == "circular":
+            around = [0, 1, length - 1, length, length + 1, 5 * length + 2, -1, -length, -2 * length - 1, 10**6 + 3]
+            ends = [2**31 - 1, -(2**31)] + [2**63 - 1, -(2**63), 2**40 + 1] * is_wide["cache_seqlens"]
+            take("cache_seqlens", random.permutation(around), random.permutation(ends).tolist(), [])
+        if self.mode == "accepted":
+            last = length - self.halo + 1
+            beyond_last = [last + 1, 2**31 - 1, last + 9] if odd else []
+            take("num_accepted_tokens", random.permutation(np.arange(-1, last + 1)), beyond_last, [2**63 - 1])
+        if self.rows:
+            # Here pad_slot_id is a row like any other.
+            take("intermediate_state_indices", random.permutation(batch + 1), beyond(batch + 1, -1), [2**40])
+        return found
 
-MIXED = {
-    "cache_seqlens": "int64",
-    "conv_state_indices": "int32",
-    "num_accepted_tokens": "int64",
-    "intermediate_state_indices": "int32",
-}
+    def live(self, known: Mapping[str, Array]) -> dict[int, tuple[int, Array]]:
+        """The sequences that have results: the slot of each, and the columns that precede its first token."""
+        slots, length, found = self.batch + self.spare, self.state_len, {}
+        padding = self.pad_slot_id if "conv_state_indices" in known else None
+        for i, slot in enumerate(known.get("conv_state_indices", np.arange(self.batch)).tolist()):
+            first = length - self.halo
+            if self.mode == "circular":
+                first = int(known["cache_seqlens"][i]) - self.halo
+            if self.mode == "accepted":
+                first = max(int(known["num_accepted_tokens"][i]), 1) - 1
+            if 0 <= slot < slots and slot != padding and (self.mode != "accepted" or first <= length - self.halo):
+                found[i] = slot, np.array([(first + k) % length for k in range(self.halo)], int)
+        return found
 
+    def range(self, name: str) -> tuple[float, float]:
+        scale = self.scale if name in ("x", "conv_state") else 1.0
+        return -scale, scale
 
-def integers(case: Step, seed: int = 0) -> dict[str, Array]:
-    """Slots, where rings are, how many tokens were accepted, and rows of windows."""
-    random, batch, odd, length = case.random(seed), case.batch, case.slots == "odd", case.state_len
-    is_wide = {name: case.index == "int64" or (case.index == "mixed" and t == "int64") for name, t in MIXED.items()}
-    found = {}
+    def spoil(self, arrays: dict[str, Array]) -> None:
+        """Leave in the pool only windows, and what is moved with them, which is louder."""
+        loudness = np.full(arrays["conv_state"].shape, np.nan)
+        for slot, columns in self.live(arrays).values():
+            if self.mode == "shift" and not self.frozen:
+                loudness[slot, :, self.tokens :] = LOUD
+            loudness[slot][:, columns] = 1.0
+        arrays["conv_state"][...] *= loudness.astype(arrays["conv_state"].dtype)
+        if "intermediate_conv_window" in arrays:
+            arrays["intermediate_conv_window"][...] = np.nan
 
-    def take(name: str, usual: Array, strange: list[int], wide: list[int]) -> None:
-        """Use the usual numbers, but strange ones for some sequences, which are not those of another array."""
-        chosen = np.resize(usual, batch).astype(np.int64)
-        if strange:
-            every = slice({"conv_state_indices": 1, "intermediate_state_indices": 3}.get(name, 2), None, 4)
-            chosen[every] = np.resize(strange + wide * is_wide[name], len(chosen[every]))
-        found[name] = chosen
-
-    def beyond(count: int, unused: int) -> list[int]:
-        return [unused, count, -2, count + 7, -(2**31), 2**31 - 1] if odd else []
-
-    if case.slots is not None:
-        slots = batch + case.spare
-        take("conv_state_indices", random.permutation(slots), beyond(slots, case.pad_slot_id), [2**40, -(2**40)])
-    if case.mode == "circular":
-        around = [0, 1, length - 1, length, length + 1, 5 * length + 2, -1, -length, -2 * length - 1, 10**6 + 3]
-        ends = [2**31 - 1, -(2**31)] + [2**63 - 1, -(2**63), 2**40 + 1] * is_wide["cache_seqlens"]
-        take("cache_seqlens", random.permutation(around), random.permutation(ends).tolist(), [])
-    if case.mode == "accepted":
-        last = length - case.halo + 1
-        beyond_last = [last + 1, 2**31 - 1, last + 9] if odd else []
-        take("num_accepted_tokens", random.permutation(np.arange(-1, last + 1)), beyond_last, [2**63 - 1])
-    if case.rows:
-        # Here pad_slot_id is a row like any other.
-        take("intermediate_state_indices", random.permutation(batch + 1), beyond(batch + 1, -1), [2**40])
-    return found
-
-
-def live(case: Step, known: Mapping[str, Array]) -> dict[int, tuple[int, Array]]:
-    """The sequences that have results: the slot of each, and the columns that precede its first token."""
-    slots, length, found = case.batch + case.spare, case.state_len, {}
-    for i, slot in enumerate(known.get("conv_state_indices", np.arange(case.batch)).tolist()):
-        first = length - case.halo
-        if case.mode == "circular":
-            first = int(known["cache_seqlens"][i]) - case.halo
-        if case.mode == "accepted":
-            first = max(int(known["num_accepted_tokens"][i]), 1) - 1
-        is_padding = "conv_state_indices" in known and slot == case.pad_slot_id
-        if 0 <= slot < slots and not is_padding and (case.mode != "accepted" or first <= length - case.halo):
-            found[i] = slot, np.array([(first + k) % length for k in range(case.halo)], int)
-    return found
-
-
-def place_inputs(case: Step, seed: int = 0) -> dict[str, Placed]:
-    """The arrays that are read, with their memory: values from -1 to 1, x's and the states' times `scale`.
-
-    Of the pool only windows have such values. What is moved with them has louder ones, all else is NaN.
-    """
-    random, known = case.random(seed), integers(case, seed)
-    placed = {}
-    for name, lies in placements(case).items():
-        if name in case.outputs():
-            continue
-        scale = case.scale if name in ("x", "conv_state") else 1.0
-        values = known[name] if name in known else random.uniform(-scale, scale, lies.shape)
-        if name == "conv_state":
-            loudness = np.full(lies.shape, np.nan)
-            for slot, columns in live(case, known).values():
-                if case.mode == "shift" and not case.frozen:
-                    loudness[slot, :, case.tokens :] = LOUD
-                loudness[slot][:, columns] = 1.0
-            values = values * loudness
-        elif name == "intermediate_conv_window":
-            values = np.full(lies.shape, np.nan)
-        placed[name] = Placed(lies, values)
-    return placed
-
-
-def inputs(case: Step, seed: int = 0) -> dict[str, Array]:
-    """The arrays that are read."""
-    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
-
-
-def arguments(case: Step, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments, by name; several outputs are one."""
-    outs = tuple(arrays[name] for name in case.outputs() if name in arrays)
-    given = {name: array for name, array in arrays.items() if name in INPUTS}
-    if outs:
-        given["out"] = outs[0] if tuple(case.outputs()) == ("out",) else outs
-    return {**given, **case.options()}
-
-
-def oracle(case: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs in float64, the pool and the windows, exactly."""
-    given = {name: arrays.get(name) for name in INPUTS}
-    given["x"] = np.atleast_3d(arrays["x"])
-    options = {"activation": case.activation, "pad_slot_id": case.pad_slot_id, "disable_state_update": case.frozen}
-    out, state, windows = reference.causal_conv1d_update(**given, **options)
-    updated = {"conv_state": state} | ({} if windows is None else {"intermediate_conv_window": windows})
-    return case.divide(out) | updated
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        options = {"activation": self.activation, "pad_slot_id": self.pad_slot_id, "disable_state_update": self.frozen}
+        out, state, windows = reference.causal_conv1d_update(**{**arrays, "x": np.atleast_3d(arrays["x"])}, **options)
+        updated = {"conv_state": state} | ({} if windows is None else {"intermediate_conv_window": windows})
+        return self.divide(out) | updated

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from cuconv.causal_conv1d import varlen
 from cuconv.causal_conv1d.kernels import (
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
@@ -22,7 +23,6 @@ from cuconv.runtime.launch import WARP_SIZE
 from cuconv.runtime.layout import Layout
 from tests.causal_conv1d.strategies import packed_calls
 from tests.causal_conv1d.test_dense_plan import numbers_of
-from tests.causal_conv1d.varlen import ARRAYS
 from tests.support.placement import place
 from tests.support.strategies import few_sequences, lain_out
 
@@ -84,7 +84,9 @@ def problems(draw: st.DrawFn) -> Problem:
         (channel, token), lies = call.placements["out"].strides, call.placements["out"].layout
         outs = (lies._replace(shape=(x.shape[1], 1, x.shape[0]), strides=(token, 0, channel)),)
     normalized = draw(st.sampled_from([0, 0, min(2, len(outs))]))
-    layouts: list[Any] = [call.placements[name].layout if name in call.placements else None for name in ARRAYS]
+    layouts: list[Any] = [
+        call.placements[name].layout if name in call.placements else None for name in varlen._packed._inputs
+    ]
     o = Operands(*layouts, outs, Split(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
     starts = tuple(call.integers.get("query_start_loc", np.array([0, x.shape[1]])).tolist())
     slots = call.integers.get("cache_indices", np.arange(len(starts) - 1)).tolist()

@@ -6,13 +6,11 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import cuconv
 from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
 from tests import cases, emulator
@@ -41,16 +39,15 @@ IN_VECTORS = ("state", "u", "out", "out[0]", "dout")
 """
 
 
-def sample(cls: type[Kernel], needs_vectors: bool = False) -> tuple[ModuleType, Any, Sequence[Launch]]:
+def sample(cls: type[Kernel], needs_vectors: bool = False) -> tuple[Any, Sequence[Launch]]:
     """The first small case that runs this kernel, in tensors without negative strides, and its launches."""
-    for module in cases.modules():
-        for case in module.UNIT:
-            launches = cases.launches(module, case)
-            kernel = next((launch.kernel for launch in launches if type(launch.kernel) is cls), None)
-            if kernel is None or any(placement.is_backward for placement in module.placements(case).values()):
-                continue
-            if not needs_vectors or getattr(kernel, "vec", 2) > 1:
-                return module, case, launches
+    for case in cases.tables("UNIT"):
+        launches = case.launches()
+        kernel = next((launch.kernel for launch in launches if type(launch.kernel) is cls), None)
+        if kernel is None or any(placement.is_backward for placement in case.placements().values()):
+            continue
+        if not needs_vectors or getattr(kernel, "vec", 2) > 1:
+            return case, launches
     raise LookupError(f"no small case runs {cls.__name__}")
 
 
@@ -61,30 +58,29 @@ def prebuilt() -> None:
         # Where there is no case, only this kernel's own tests fail.
         with contextlib.suppress(LookupError):
             samples.append(sample(cls, needs_vectors))
-    emulator.prebuild(launch.kernel for _, _, launches in samples for launch in launches)
+    emulator.prebuild(launch.kernel for _, launches in samples for launch in launches)
 
 
-def call(module: ModuleType, case: Any, placed: Mapping[str, Placed], seed: int = 0) -> None:
+def call(case: Any, placed: Mapping[str, Placed], seed: int = 0) -> None:
     """The public function on emulated arrays."""
-    arguments = module.arguments(case, {name: EmulatedArray(each.array) for name, each in placed.items()})
-    with scheduled(seed), cases.running(module, case):
-        getattr(cuconv, cases.function_name(module))(**arguments)
+    with scheduled(seed), case.running():
+        case.call({name: EmulatedArray(each.array) for name, each in placed.items()})
 
 
 @pytest.mark.parametrize("cls", op_kernels())
 def test_no_order_of_threads_and_blocks_changes_a_bit(cls: type[Kernel]) -> None:
-    module, case, _ = sample(cls)
+    case, _ = sample(cls)
     results = []
     for seed in ORDERS:
-        placed = place_arguments(module, case)
-        call(module, case, placed, seed)
+        placed = place_arguments(case)
+        call(case, placed, seed)
         results.append({name: each.buffer.view(np.uint8) for name, each in placed.items()})
     assert all(np.array_equal(result[name], results[0][name]) for result in results for name in result)
 
 
 def finding(
     cls: type[Kernel],
-    found: tuple[ModuleType, Any, Sequence[Launch]],
+    found: tuple[Any, Sequence[Launch]],
     names: Sequence[str],
     change: Callable[[Array], Array],
     text: str,
@@ -94,7 +90,7 @@ def finding(
 
     Empty if there is none.
     """
-    module, case, launches = found
+    case, launches = found
     *_, planned = (launch.kernel for launch in launches if type(launch.kernel) is cls)
     run = emulator.run
 
@@ -110,7 +106,7 @@ def finding(
 
         monkeypatch.setattr(emulator, "run", run_changed)
         try:
-            call(module, case, place_arguments(module, case))
+            call(case, place_arguments(case))
         except emulator.EmulationError as error:
             if not re.search(text, str(error)):
                 continue

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-import cuconv
-from tests import cases
 from tests.support.fixed_calls import CALLS, Fixed, assert_on_the_callers_cupy_stream
 from tests.support.foreign import Foreign
 from tests.support.gpu import CYCLES, LIBRARIES, byte_strides, to_numpy
 
 pytestmark = pytest.mark.gpu
 
-EACH_CALL = pytest.mark.parametrize(("module", "similar"), CALLS.values(), ids=CALLS)
+EACH_CALL = pytest.mark.parametrize("similar", CALLS.values(), ids=CALLS)
 EACH_LIBRARY = pytest.mark.parametrize("library", LIBRARIES)
 
 
 @EACH_CALL
-def test_a_cupy_graph_is_replayed_with_other_sequences(module: ModuleType, similar: list[Any]) -> None:
+def test_a_cupy_graph_is_replayed_with_other_sequences(similar: list[Any]) -> None:
     cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", module, similar[0])
+    fixed = Fixed("cupy", similar[0])
     fixed()  # loads the kernel
     fixed.wait()
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -31,35 +28,35 @@ def test_a_cupy_graph_is_replayed_with_other_sequences(module: ModuleType, simil
         fixed()
         graph = stream.end_capture()
         for case in (*similar, similar[0]):
-            fixed.take(Fixed("cupy", module, case))
+            fixed.take(Fixed("cupy", case))
             graph.launch(stream)
             fixed.check()
 
 
 @EACH_CALL
-def test_a_torch_graph_is_replayed_with_other_sequences(module: ModuleType, similar: list[Any]) -> None:
+def test_a_torch_graph_is_replayed_with_other_sequences(similar: list[Any]) -> None:
     torch = pytest.importorskip("torch")
-    fixed = Fixed("torch", module, similar[0])
+    fixed = Fixed("torch", similar[0])
     fixed()
     fixed.wait()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         fixed()
     for case in (*similar, similar[0]):
-        fixed.take(Fixed("torch", module, case))
+        fixed.take(Fixed("torch", case))
         graph.replay()
         fixed.check()
 
 
 @EACH_CALL
-def test_the_callers_cupy_stream_is_used_and_nothing_is_awaited(module: ModuleType, similar: list[Any]) -> None:
-    assert_on_the_callers_cupy_stream(module, similar)
+def test_the_callers_cupy_stream_is_used_and_nothing_is_awaited(similar: list[Any]) -> None:
+    assert_on_the_callers_cupy_stream(similar)
 
 
 @EACH_CALL
-def test_the_callers_torch_stream_is_used_and_nothing_is_awaited(module: ModuleType, similar: list[Any]) -> None:
+def test_the_callers_torch_stream_is_used_and_nothing_is_awaited(similar: list[Any]) -> None:
     torch = pytest.importorskip("torch")
-    fixed, late = (Fixed("torch", module, case) for case in similar[:2])
+    fixed, late = (Fixed("torch", case) for case in similar[:2])
     fixed()
     fixed.wait()
     side, done = torch.cuda.Stream(), torch.cuda.Event()
@@ -74,9 +71,9 @@ def test_the_callers_torch_stream_is_used_and_nothing_is_awaited(module: ModuleT
 
 
 @EACH_CALL
-def test_nothing_is_allocated_when_outputs_are_given(module: ModuleType, similar: list[Any]) -> None:
+def test_nothing_is_allocated_when_outputs_are_given(similar: list[Any]) -> None:
     torch = pytest.importorskip("torch")
-    fixed = Fixed("torch", module, similar[0])
+    fixed = Fixed("torch", similar[0])
     fixed()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     fixed()
@@ -84,9 +81,9 @@ def test_nothing_is_allocated_when_outputs_are_given(module: ModuleType, similar
 
 
 @EACH_CALL
-def test_no_cupy_memory_is_allocated_when_outputs_are_given(module: ModuleType, similar: list[Any]) -> None:
+def test_no_cupy_memory_is_allocated_when_outputs_are_given(similar: list[Any]) -> None:
     cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", module, similar[0])
+    fixed = Fixed("cupy", similar[0])
     fixed()
     asked_for: list[int] = []
 
@@ -103,15 +100,15 @@ def test_no_cupy_memory_is_allocated_when_outputs_are_given(module: ModuleType, 
 
 @EACH_CALL
 @EACH_LIBRARY
-def test_results_are_new_arrays_of_the_callers_kind(library: str, module: ModuleType, similar: list[Any]) -> None:
-    fixed = Fixed(library, module, similar[0])
+def test_results_are_new_arrays_of_the_callers_kind(library: str, similar: list[Any]) -> None:
+    fixed = Fixed(library, similar[0])
     x = fixed.arrays["u" if "u" in fixed.arrays else "x"]
     fixed()
-    updated = {name: fixed.arrays[name] for name in module.UPDATED if name in fixed.arrays}
-    again = Fixed(library, module, similar[0])
-    results = getattr(cuconv, cases.function_name(module))(**again.arguments(with_outputs=False))
+    updated = {name: fixed.arrays[name] for name in similar[0].UPDATED if name in fixed.arrays}
+    again = Fixed(library, similar[0])
+    results = again(with_outputs=False)
     returned = results if isinstance(results, tuple) else (results,)
-    given = [array for name, array in fixed.arrays.items() if name in module.OUTPUTS]
+    given = [array for name, array in fixed.arrays.items() if name in similar[0].OUTPUTS]
     assert len(returned) == len(given)
     for result, wanted in zip(returned, given, strict=True):
         assert type(result) is type(x) and result.dtype == x.dtype and result.device == x.device
@@ -142,9 +139,9 @@ def test_results_are_new_arrays_of_the_callers_kind(library: str, module: Module
     ],
 )
 def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[int, ...]]) -> None:
-    module, similar = CALLS[call]
-    fixed = Fixed(library, module, similar[0])
-    results = getattr(cuconv, cases.function_name(module))(**fixed.arguments(with_outputs=False))
+    similar = CALLS[call]
+    fixed = Fixed(library, similar[0])
+    results = fixed(with_outputs=False)
     returned = results if isinstance(results, tuple) else (results,)
     assert [byte_strides(result) for result in returned] == [tuple(4 * n for n in each) for each in strides]
 
@@ -162,8 +159,8 @@ def test_new_arrays_have_no_gaps(library: str, call: str, strides: list[tuple[in
 )
 def test_a_tensor_that_requires_grad_is_refused(call: str, name: str) -> None:
     torch = pytest.importorskip("torch")
-    module, similar = CALLS[call]
-    fixed = Fixed("torch", module, similar[0])
+    similar = CALLS[call]
+    fixed = Fixed("torch", similar[0])
     tracked = fixed.arrays[name].detach().requires_grad_()
     with pytest.raises(ValueError) as caught:
         fixed(**{name: tracked})
@@ -180,13 +177,13 @@ def test_dlpack_arrays_are_taken_and_their_pool_is_updated() -> None:
     cupy = pytest.importorskip("cupy")
     calls = ("rows", "channels", "split", "normalised", "step", "ring", "step_split", "step_qkv", "scan", "scan_packed")
     for call in (*calls, "ssm", "ssm_tokens", "ssm_accepted", "ssm_rounded", "ssm_packed"):
-        module, similar = CALLS[call]
-        fixed = Fixed("cupy", module, similar[0])
+        similar = CALLS[call]
+        fixed = Fixed("cupy", similar[0])
         foreign = {name: Foreign(array) for name, array in fixed.arrays.items()}
-        results = getattr(cuconv, cases.function_name(module))(**module.arguments(similar[0], foreign))
-        outs = [foreign[name] for name in module.OUTPUTS if name in foreign]
+        results = similar[0].call(foreign)
+        outs = [foreign[name] for name in similar[0].OUTPUTS if name in foreign]
         assert list(results if isinstance(results, tuple) else (results,)) == outs
         fixed.check()
-        inputs = {name: array for name, array in foreign.items() if name not in module.OUTPUTS}
-        new = getattr(cuconv, cases.function_name(module))(**module.arguments(similar[0], inputs))
+        inputs = {name: array for name, array in foreign.items() if name not in similar[0].OUTPUTS}
+        new = similar[0].call(inputs)
         assert all(isinstance(array, cupy.ndarray) for array in (new if isinstance(new, tuple) else (new,)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,8 @@ UNIT = tables("UNIT")
 
 
 def launches() -> Iterator[Any]:
-    for module in cases.modules():
-        for case in module.UNIT:
-            yield from cases.launches(module, case)
+    for case in cases.tables("UNIT"):
+        yield from case.launches()
 
 
 @pytest.fixture(scope="module")
@@ -36,31 +34,31 @@ def prebuilt(request: pytest.FixtureRequest) -> None:
     if (reason := emulator.available()) is not None:
         pytest.skip(reason)
     selected = (item for item in request.session.items if getattr(item, "originalname", "") == test_emulated.__name__)
-    called = ((item.callspec.params["module"], item.callspec.params["case"]) for item in selected)
-    emulator.prebuild({launch.kernel for module, case in called for launch in cases.launches(module, case)})
+    called = (item.callspec.params["case"] for item in selected)
+    emulator.prebuild({launch.kernel for case in called for launch in case.launches()})
 
 
 @pytest.mark.usefixtures("prebuilt")
-@pytest.mark.parametrize(("module", "case"), UNIT)
-def test_emulated(module: ModuleType, case: Any) -> None:
+@pytest.mark.parametrize("case", UNIT)
+def test_emulated(case: Any) -> None:
     """The first order of threads against the oracle, the others bit for bit against the first."""
-    before = place_arguments(module, case)
+    before = place_arguments(case)
     results = []
     for seed in emulator.SEEDS:
         after = {name: placed.copy() for name, placed in before.items()}
-        with scheduled(seed), cases.running(module, case):
-            call(module, case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
+        with scheduled(seed), case.running():
+            call(case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
         results.append({name: placed.buffer for name, placed in after.items()})
     first, *others = results
-    check_results(module, case, before, first)
+    check_results(case, before, first)
     for seed, result in zip(emulator.SEEDS[1:], others, strict=True):
         differing = [name for name in first if not np.array_equal(result[name].view("u1"), first[name].view("u1"))]
         assert not differing, f"the order of threads of seed {seed} changes {', '.join(differing)}"
 
 
-@pytest.mark.parametrize(("module", "case"), UNIT)
-def test_a_placement_is_what_a_call_sees_of_the_array(module: ModuleType, case: Any) -> None:
-    for name, placed in place_arguments(module, case).items():
+@pytest.mark.parametrize("case", UNIT)
+def test_a_placement_is_what_a_call_sees_of_the_array(case: Any) -> None:
+    for name, placed in place_arguments(case).items():
         numpys = arrays.family(placed.array)
         assert numpys is not None
         _, (facts,) = numpys.inspect((name,), (placed.array,))

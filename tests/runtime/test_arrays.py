@@ -20,7 +20,6 @@ from cuconv.bench.workloads import SMALL, workloads
 from cuconv.runtime import arrays
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32
 from cuconv.runtime.layout import dense
-from tests.causal_conv1d import cases_dense as table
 from tests.causal_conv1d.cases_dense import STATES, Case
 from tests.support.compare import check_values
 from tests.support.discovery import ROOT
@@ -49,15 +48,15 @@ def test_nothing_heavy_is_imported(code: str) -> None:
 
 @pytest.mark.parametrize("case", [CASE, LAST], ids=["channel_first", "channel_last"])
 def test_results_lie_as_x_does(case: Case) -> None:
-    inputs: dict[str, Any] = table.inputs(case)
-    out, states = cuconv.causal_conv1d_fn(**inputs, **table.options(case))
+    inputs: dict[str, Any] = case.inputs()
+    out, states = cuconv.causal_conv1d_fn(**inputs, **case.options())
     size = inputs["x"].itemsize
     for result, length in ((out, 9), (states, 3)):
         assert type(result) is np.ndarray and result.dtype == inputs["x"].dtype
         assert result.shape == (2, 5, length)
         inner = (length * size, size) if case is CASE else (size, 5 * size)
         assert result.strides == (5 * length * size, *inner)
-    check_values(table, case, inputs, {"out": out, "final_states_out": states})
+    check_values(case, inputs, {"out": out, "final_states_out": states})
 
 
 def test_one_channel_or_one_token_is_laid_out_as_x() -> None:
@@ -68,7 +67,7 @@ def test_one_channel_or_one_token_is_laid_out_as_x() -> None:
 
 
 def test_only_what_is_asked_for_is_returned() -> None:
-    inputs: dict[str, Any] = table.inputs(CASE)
+    inputs: dict[str, Any] = CASE.inputs()
     out = cuconv.causal_conv1d_fn(**inputs)
     assert type(out) is np.ndarray
     both = cuconv.causal_conv1d_fn(**inputs, return_final_states=True)
@@ -76,20 +75,20 @@ def test_only_what_is_asked_for_is_returned() -> None:
 
 
 def test_swish_is_silu() -> None:
-    inputs: dict[str, Any] = table.inputs(CASE)
+    inputs: dict[str, Any] = CASE.inputs()
     linear, silu, swish = (cuconv.causal_conv1d_fn(**inputs, activation=name) for name in (None, "silu", "swish"))
     np.testing.assert_array_equal(silu, swish)
     assert (silu != linear).any()
 
 
 def numpy_call() -> Any:
-    inputs: dict[str, Any] = table.inputs(CASE)
-    return cuconv.causal_conv1d_fn(**inputs, **table.options(CASE))
+    inputs: dict[str, Any] = CASE.inputs()
+    return cuconv.causal_conv1d_fn(**inputs, **CASE.options())
 
 
 def dlpack_call(wrap: type[Foreign], **changes: Any) -> Any:
-    foreign = {name: wrap(array) for name, array in table.inputs(CASE).items()}
-    return cuconv.causal_conv1d_fn(**{**foreign, **table.options(CASE), **changes})
+    foreign = {name: wrap(array) for name, array in CASE.inputs().items()}
+    return cuconv.causal_conv1d_fn(**{**foreign, **CASE.options(), **changes})
 
 
 def test_foreign_arrays_on_the_cpu_are_convolved() -> None:
@@ -119,7 +118,7 @@ def test_a_given_output_is_returned_itself() -> None:
 
 
 def test_a_foreign_array_beside_a_numpy_one_is_refused() -> None:
-    inputs: dict[str, Any] = table.inputs(CASE)
+    inputs: dict[str, Any] = CASE.inputs()
     with pytest.raises(TypeError, match=r"^weight: got a Foreign; wanted a NumPy array, as the first is$"):
         cuconv.causal_conv1d_fn(inputs["x"], Foreign(inputs["weight"]))
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cuconv
-from cuconv.runtime.launch import ceil_div
 from cuconv.selective_scan import reference, reference_backward
-from cuconv.selective_scan.kernels import chunk_tokens
-from tests.selective_scan import scan
-from tests.selective_scan.scan import OfStates
-from tests.support.bounds import ROUNDING
-from tests.support.layouts import BY_TOKEN, LAYOUTS, PARAMETERS
-from tests.support.placement import Array, Placed, Placement, place
-
-FUNCTION = "selective_scan_bwd"
-OUTPUTS = ("du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_state")
-UPDATED = ()
-RANGES = scan.RANGES
+from tests.selective_scan.cases_dense import OfRows
+from tests.support.compare import ROUNDING
+from tests.support.layouts import BY_TOKEN, LAYOUTS
+from tests.support.placement import Array, Placement, place
 
 DOUT: dict[str, dict[str, Any]] = {
     "dense": {},
@@ -33,102 +22,39 @@ DOUT: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Case(OfStates):
+class Case(OfRows):
     """One call."""
 
-    batch: int
-    dim: int
-    seqlen: int
-    d_state: int = 16
-    groups: int | None = None  # None: without an axis of groups
-    dtype: str = "bfloat16"
-    params: str = "float32"  # dtype of D, delta_bias and constants; u's when empty
-    constants: str = ""  # which of B and C are
-    without: str = ""  # which of D, z, delta_bias, initial_state, dlast_state and chunk_states are left out
-    softplus: bool = True
-    layout: str = "channel_first"
+    FUNCTION = "selective_scan_bwd"
+    OUTPUTS = ("du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_state")
+
     dout: str = "dense"
-    matrices: str = "dense"  # how B and C lie
-    others: str = "dense"  # how A, D, delta_bias, constants and states lie
-    loud: float = 1.0  # factor on delta and z
 
-    @property
-    def id(self) -> str:
-        """The case in one word; what is left at its default is not named."""
-        words = [f"{self.batch}x{self.dim}x{self.seqlen}n{self.d_state}", *self.words()]
-        words += [f"g{self.groups}"] * (self.groups is not None) + [f"constant_{self.constants}"] * bool(self.constants)
-        words += [self.layout] * (self.layout != "channel_first") + [f"dout_{self.dout}"] * (self.dout != "dense")
-        return "-".join(words + [f"matrices_{self.matrices}"] * (self.matrices != "dense"))
+    def placements(self) -> dict[str, Placement]:
+        lies, out_lies = LAYOUTS[self.layout]
+        placed = super().placements()
+        placed |= {f"d{name}": each for name, each in placed.items()}
+        placed |= {f"d{name}": place(self.input_t, self.shape, **out_lies) for name in ("u", "delta", "z")}
+        placed["dout"] = place(self.input_t, self.shape, **(DOUT[self.dout] if self.dout != "dense" else lies))
+        return self.in_order({**placed, "dlast_state": self.place_state(), "chunk_states": self.place_chunks()})
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The shape of u."""
-        return self.batch, self.dim, self.seqlen
+    def spoil(self, arrays: dict[str, Array]) -> None:
+        """Give the states before chunks that follow from the other arrays."""
+        if "chunk_states" in arrays:
+            forward = {
+                name: each for name, each in arrays.items() if name not in ("dout", "dlast_state", "chunk_states")
+            }
+            states = reference.selective_scan_fn(**forward, delta_softplus=self.softplus).chunk_states
+            arrays["chunk_states"][...] = states
 
-
-def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies, in the order of the arguments."""
-    lies, out_lies = LAYOUTS[case.layout]
-    states = PARAMETERS[case.others]
-    placed = {name: place(case.input_t, case.shape, **lies) for name in ("u", "delta", "z")}
-    placed |= case.parameters()
-    grouped = () if case.groups is None else (case.groups,)
-    for name in "BC":
-        if name in case.constants:
-            placed[name] = place(case.param_t, (case.dim, case.d_state), **states(2))
-        else:
-            shape = (case.batch, *grouped, case.d_state, case.seqlen)
-            placed[name] = place(case.input_t, shape, **BY_TOKEN[case.matrices](len(shape)))
-        placed[f"d{name}"] = placed[name]
-    placed["dout"] = place(case.input_t, case.shape, **(DOUT[case.dout] if case.dout != "dense" else lies))
-    one = (case.batch, case.dim, case.d_state)
-    for name in ("initial_state", "dlast_state"):
-        placed[name] = place(scan.FLOAT32, one, **states(3))
-    chunks = ceil_div(case.seqlen, chunk_tokens())
-    placed["chunk_states"] = place(scan.FLOAT32, (case.batch, chunks, *one[1:]), **states(4))
-    placed |= {f"d{name}": place(case.input_t, case.shape, **out_lies) for name in ("u", "delta", "z")}
-    placed |= {f"d{name}": placed[name] for name in ("A", "D", "delta_bias", "initial_state") if name in placed}
-    for name in ("z", "initial_state", "dlast_state", "chunk_states"):
-        if not case.has(name):
-            del placed[name]
-            placed.pop(f"d{name}", None)
-    return {name: placed[name] for name in inspect.signature(cuconv.selective_scan_bwd).parameters if name in placed}
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        return gradients(reference_backward.selective_scan_bwd, self, arrays)
 
 
-def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
-    """The arrays that are read, with their memory: states before chunks are those of the other arrays."""
-    read = {name: lies for name, lies in placements(case).items() if name not in OUTPUTS}
-    found = scan.fill(case, read, {}, seed)
-    if "chunk_states" in found:
-        forward = {name: each.array for name, each in found.items() if name in _FORWARD}
-        states = reference.selective_scan_fn(**forward, delta_softplus=case.softplus).chunk_states
-        found["chunk_states"] = Placed(read["chunk_states"], states)
-    return found
-
-
-_FORWARD = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state")
-
-
-def inputs(case: Case, seed: int = 0) -> dict[str, Array]:
-    """The arrays that are read."""
-    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
-
-
-def integers(case: Case, seed: int = 0) -> dict[str, Array]:
-    """All are random numbers."""
-    return {}
-
-
-def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments, by name."""
-    return {**arrays, "delta_softplus": case.softplus}
-
-
-def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def gradients(function: Any, case: Any, arrays: dict[str, Array]) -> dict[str, Array]:
     """The gradients in float64."""
     named = {"D": None, "z": None, "delta_bias": None, **arrays}
-    named = {name: array for name, array in named.items() if name not in OUTPUTS}
-    found = reference_backward.selective_scan_bwd(**named, delta_softplus=case.softplus)
+    found = function(**named, delta_softplus=case.softplus)
     return {name: each for name, each in found._asdict().items() if each is not None}
 
 
@@ -195,5 +121,3 @@ EDGE = tuple(
         ]
     )
 )
-
-BIG = ()

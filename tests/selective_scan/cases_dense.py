@@ -2,128 +2,106 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cuconv
+import numpy as np
+
+from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.launch import ceil_div
 from cuconv.selective_scan import reference
 from cuconv.selective_scan.kernels import chunk_tokens
 from tests import cases
-from tests.selective_scan import scan
 from tests.selective_scan.scan import OfStates
-from tests.support.bounds import ROUNDING, stored
+from tests.support.compare import ROUNDING
 from tests.support.layouts import BY_TOKEN, LAYOUTS, PARAMETERS
-from tests.support.placement import Array, Placed, Placement, place
+from tests.support.placement import Array, Placement, place
 
-FUNCTION = "selective_scan_fn"
-OUTPUTS = ("out", "last_state_out")
-UPDATED = ("chunk_states_out",)
-RANGES = scan.RANGES
 STATES = ("initial_state", "last_state_out", "chunk_states_out")
 
 
 @dataclass(frozen=True)
-class Case(OfStates):
-    """One call."""
+class OfRows(OfStates):
+    """A call on rows of tokens."""
 
     batch: int
     dim: int
     seqlen: int
     d_state: int = 16
-    groups: int | None = None  # None: without an axis of groups
+    groups: int | None = None
     dtype: str = "bfloat16"
     params: str = "float32"  # dtype of D, delta_bias and constants; u's when empty
     constants: str = ""  # which of B and C are
-    without: str = ""  # which of D, z, delta_bias and of the states' arrays are left out
+    without: str = ""  # which of the optional arrays are left out
     softplus: bool = True
     layout: str = "channel_first"
     matrices: str = "dense"  # how B and C lie
     others: str = "dense"  # how A, D, delta_bias, constants and states lie
     loud: float = 1.0  # factor on delta and z
-    segment: int = 0  # tokens per segment where a larger case is launched in place of this one
-
-    @property
-    def id(self) -> str:
-        """The case in one word; what is left at its default is not named."""
-        words = [f"{self.batch}x{self.dim}x{self.seqlen}n{self.d_state}", *self.words()]
-        words += [f"g{self.groups}"] * (self.groups is not None) + [f"constant_{self.constants}"] * bool(self.constants)
-        words += [self.layout] * (self.layout != "channel_first")
-        return "-".join(words + [f"matrices_{self.matrices}"] * (self.matrices != "dense"))
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of u."""
         return self.batch, self.dim, self.seqlen
 
+    def place_state(self, *chunks: int) -> Placement:
+        """One state per channel, or one per chunk of it."""
+        shape = (self.batch, *chunks, self.dim, self.d_state)
+        return place(FLOAT32, shape, **PARAMETERS[self.others](len(shape)))
 
-def placements(case: Case) -> dict[str, Placement]:
-    """The placement of every array of the call, in the order of the arguments."""
-    lies, out_lies = LAYOUTS[case.layout]
-    states = PARAMETERS[case.others]
-    placed = {"u": place(case.input_t, case.shape, **lies), "delta": place(case.input_t, case.shape, **lies)}
-    placed |= case.parameters()
-    grouped = () if case.groups is None else (case.groups,)
-    for name in "BC":
-        if name in case.constants:
-            placed[name] = place(case.param_t, (case.dim, case.d_state), **states(2))
-        else:
-            shape = (case.batch, *grouped, case.d_state, case.seqlen)
-            placed[name] = place(case.input_t, shape, **BY_TOKEN[case.matrices](len(shape)))
-    if case.has("z"):
-        placed["z"] = place(case.input_t, case.shape, **lies)
-    placed["out"] = place(case.input_t, case.shape, **out_lies)
-    one = (case.batch, case.dim, case.d_state)
-    chunked = (case.batch, ceil_div(case.seqlen, chunk_tokens()), *one[1:])
-    for name, shape in zip(STATES, (one, one, chunked), strict=True):
-        if case.has(name):
-            placed[name] = place(scan.FLOAT32, shape, **states(len(shape)))
-    return {name: placed[name] for name in inspect.signature(cuconv.selective_scan_fn).parameters if name in placed}
+    def place_chunks(self) -> Placement:
+        """The states before chunks."""
+        return self.place_state(ceil_div(self.seqlen, chunk_tokens()))
+
+    def placements(self) -> dict[str, Placement]:
+        lies, states = LAYOUTS[self.layout][0], PARAMETERS[self.others]
+        placed = {name: place(self.input_t, self.shape, **lies) for name in ("u", "delta", "z")} | self.parameters()
+        for name in "BC":
+            placed[name] = self.matrix((self.batch,), self.seqlen)
+            if name in self.constants:
+                placed[name] = place(self.param_t, (self.dim, self.d_state), **states(2))
+        return placed | {"initial_state": self.place_state()}
 
 
-def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
-    """The arrays that are read, and NaN in that of the states before chunks, with their memory."""
-    read = {name: lies for name, lies in placements(case).items() if name not in OUTPUTS}
-    return scan.fill(case, read, {}, seed)
+@dataclass(frozen=True)
+class Case(OfRows):
+    """One call."""
 
+    FUNCTION = "selective_scan_fn"
+    OUTPUTS = ("out", "last_state_out")
+    UPDATED = ("chunk_states_out",)
 
-def inputs(case: Case, seed: int = 0) -> dict[str, Array]:
-    """The arrays that are read."""
-    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
+    def placements(self) -> dict[str, Placement]:
+        out = place(self.input_t, self.shape, **LAYOUTS[self.layout][1])
+        states = {"last_state_out": self.place_state(), "chunk_states_out": self.place_chunks()}
+        return self.in_order({**super().placements(), "out": out, **states})
 
+    def spoil(self, arrays: dict[str, Array]) -> None:
+        """Begin with NaN in what is only written."""
+        if "chunk_states_out" in arrays:
+            arrays["chunk_states_out"][...] = np.nan
 
-def integers(case: Case, seed: int = 0) -> dict[str, Array]:
-    """All are random numbers."""
-    return {}
+    def options(self) -> dict[str, Any]:
+        return {**super().options(), "return_last_state": self.has("last_state_out")}
 
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        named = {name: array for name, array in arrays.items() if name not in self.UPDATED}
+        result = reference.selective_scan_fn(**named, delta_softplus=self.softplus)
+        results = zip(("out", *STATES[1:]), result, strict=True)
+        return {name: each for name, each in results if self.has(name)}
 
-def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments, by name."""
-    return {**arrays, "delta_softplus": case.softplus, "return_last_state": case.has("last_state_out")}
+    def errors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The errors with the segments that are planned."""
+        found: Mapping[str, Array] = reference.ERRORS[self.FUNCTION](
+            **self.arguments(arrays), segment_tokens=self.segment_tokens()
+        )
+        return found
 
-
-def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The results in float64."""
-    named = {name: array for name, array in arrays.items() if name not in UPDATED}
-    result = reference.selective_scan_fn(**named, delta_softplus=case.softplus)
-    results = zip(("out", *STATES[1:]), result, strict=True)
-    return {name: each for name, each in results if name == "out" or case.has(name)}
-
-
-def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """The tolerance of each result, relative and absolute, with the segments that are planned."""
-    named = arguments(case, arrays)
-    errors = reference.ERRORS[FUNCTION](**named, segment_tokens=case.segment or segment_tokens(case))
-    relative, subnormal = stored(case.dtype)
-    return {name: (0.0, error) for name, error in errors.items()} | {"out": (relative, errors["out"] + subnormal)}
-
-
-def segment_tokens(case: Case) -> int:
-    """Tokens per segment that are planned; more than there are where nothing is launched."""
-    launches = cases.launches(cases.table(FUNCTION), case)
-    return int(cases.numbers_of(launches[-1])["segment_tokens"]) if launches else case.seqlen + 1
+    def segment_tokens(self) -> int:
+        """Tokens per segment that are planned; more than there are where nothing is launched."""
+        launches = self.launches()
+        return int(cases.numbers_of(launches[-1])["segment_tokens"]) if launches else self.seqlen + 1
 
 
 ROWS: Any = {"layout": "channel_last"}
@@ -152,6 +130,7 @@ UNIT = (
     Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),
+    Case(2, 35, 43, loud=20),
     Case(2, 35, 40, without="D z delta_bias", softplus=False),
     Case(2, 35, 64, loud=20, params="bfloat16"),
     Case(2, 35, 7, without="D"),
@@ -159,6 +138,7 @@ UNIT = (
     Case(2, 35, 0, without="last_state_out chunk_states_out"),
     Case(0, 35, 16),
     Case(2, 0, 16),
+    Case(2, 35, 264),
     Case(2, 35, 264, without="chunk_states_out"),
     Case(1, 3, 1016, loud=5),
     Case(2, 35, 43, groups=5, **ROWS),

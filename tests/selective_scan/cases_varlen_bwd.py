@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-import cuconv
-from cuconv.runtime.dtypes import BY_NAME
+from cuconv.runtime.dtypes import BY_NAME, FLOAT32
 from cuconv.selective_scan import reference_backward
-from tests.selective_scan import scan
+from tests.selective_scan import cases_bwd
 from tests.selective_scan.scan import OfStates
 from tests.support.batches import batch
-from tests.support.bounds import ROUNDING
+from tests.support.compare import ROUNDING
 from tests.support.layouts import BY_TOKEN, PACKED, PARAMETERS
-from tests.support.placement import Array, Placed, Placement, place
+from tests.support.placement import Array, Placement, place
 
-FUNCTION = "selective_scan_varlen_bwd"
-OUTPUTS = ("du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_state")
-UPDATED = ()
-RANGES = scan.RANGES
 BY_TOKENS = ("u", "delta", "z", "B", "C", "dout")
 
 
@@ -30,10 +23,13 @@ BY_TOKENS = ("u", "delta", "z", "B", "C", "dout")
 class Case(OfStates):
     """One call."""
 
+    FUNCTION = "selective_scan_varlen_bwd"
+    OUTPUTS = cases_bwd.Case.OUTPUTS
+
     dim: int
     batch: str
     d_state: int = 16
-    groups: int | None = None  # None: without an axis of groups
+    groups: int | None = None
     dtype: str = "bfloat16"
     params: str = "float32"  # dtype of D and delta_bias; u's when empty
     without: str = ""  # which of D, z, delta_bias, initial_state and dlast_state are left out
@@ -45,76 +41,35 @@ class Case(OfStates):
     index: str = "int32"
     loud: float = 1.0  # factor on delta and z
 
-    @property
-    def id(self) -> str:
-        """The case in one word; what is left at its default is not named."""
-        words = [f"{self.dim}of{self.batch}n{self.d_state}", *self.words()]
-        words += [f"g{self.groups}"] * (self.groups is not None) + [self.layout] * (self.layout != "tokens")
-        words += [f"to_{self.results}"] * bool(self.results)
-        words += [f"matrices_{self.matrices}"] * (self.matrices != "dense")
-        return "-".join(words + [self.index] * (self.index != "int32"))
+    def placements(self) -> dict[str, Placement]:
+        b, others = batch(self.batch), PARAMETERS[self.others]
+        shape = (self.dim, b.total)
+        placed = dict.fromkeys(("u", "delta", "z"), place(self.input_t, shape, **PACKED[self.layout]))
+        placed |= self.parameters() | dict.fromkeys("BC", self.matrix((), b.total))
+        placed["initial_state"] = place(FLOAT32, (b.count, self.dim, self.d_state), **others(3))
+        placed |= {f"d{name}": each for name, each in placed.items()}
+        result = place(self.input_t, shape, **PACKED[self.results or self.layout])
+        placed |= dict.fromkeys(("du", "ddelta", "dz"), result)
+        placed |= {"dout": placed["u"], "dlast_state": placed["initial_state"]}
+        if b.starts is not None:
+            placed["query_start_loc"] = place(BY_NAME[self.index], (b.count + 1,), **others(1))
+        return self.in_order(placed)
 
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        starts = batch(self.batch).starts
+        return {} if starts is None else {"query_start_loc": np.array(starts)}
 
-def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies, in the order of the arguments."""
-    b, others = batch(case.batch), PARAMETERS[case.others]
-    shape = (case.dim, b.total)
-    grouped = () if case.groups is None else (case.groups,)
-    token = place(case.input_t, shape, **PACKED[case.layout])
-    placed = case.parameters() | dict.fromkeys(("u", "delta", "z", "dout"), token)
-    result = place(case.input_t, shape, **PACKED[case.results or case.layout])
-    placed |= dict.fromkeys(("du", "ddelta", "dz"), result)
-    matrix = (*grouped, case.d_state, b.total)
-    placed |= dict.fromkeys(("B", "C", "dB", "dC"), place(case.input_t, matrix, **BY_TOKEN[case.matrices](len(matrix))))
-    state = place(scan.FLOAT32, (b.count, case.dim, case.d_state), **others(3))
-    placed |= dict.fromkeys(("initial_state", "dlast_state"), state)
-    placed |= {f"d{name}": placed[name] for name in ("A", "D", "delta_bias", "initial_state") if name in placed}
-    if b.starts is not None:
-        placed["query_start_loc"] = place(BY_NAME[case.index], (b.count + 1,), **others(1))
-    for name in ("z", "initial_state", "dlast_state"):
-        if not case.has(name):
-            del placed[name]
-            placed.pop(f"d{name}", None)
-    names = inspect.signature(cuconv.selective_scan_varlen_bwd).parameters
-    return {name: placed[name] for name in names if name in placed}
+    def spoil(self, arrays: dict[str, Array]) -> None:
+        """Make padding NaN."""
+        b = batch(self.batch)
+        is_padding = np.ones(b.total, bool)
+        is_padding[b.bounds[0] : b.bounds[-1]] = False
+        for name in BY_TOKENS:
+            if name in arrays:
+                arrays[name][..., is_padding] = np.nan
 
-
-def integers(case: Case, seed: int = 0) -> dict[str, Array]:
-    """Where sequences begin."""
-    starts = batch(case.batch).starts
-    return {} if starts is None else {"query_start_loc": np.array(starts)}
-
-
-def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:
-    """The arrays that are read; padding is NaN."""
-    read = {name: lies for name, lies in placements(case).items() if name not in OUTPUTS}
-    found = scan.fill(case, read, integers(case, seed), seed)
-    b = batch(case.batch)
-    starts = (0, b.total) if b.starts is None else b.starts
-    is_padding = np.ones(b.total, bool)
-    is_padding[starts[0] : starts[-1]] = False
-    for name in BY_TOKENS:
-        if name in found:
-            found[name].array[..., is_padding] = np.nan
-    return found
-
-
-def inputs(case: Case, seed: int = 0) -> dict[str, Array]:
-    """The arrays that are read."""
-    return {name: placed.array for name, placed in place_inputs(case, seed).items()}
-
-
-def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments, by name."""
-    return {**arrays, "delta_softplus": case.softplus}
-
-
-def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The gradients in float64."""
-    named = {"D": None, "z": None, "delta_bias": None, **arrays}
-    named = {name: array for name, array in named.items() if name not in OUTPUTS}
-    found = reference_backward.selective_scan_varlen_bwd(**named, delta_softplus=case.softplus)
-    return {name: each for name, each in found._asdict().items() if each is not None}
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        return cases_bwd.gradients(reference_backward.selective_scan_varlen_bwd, self, arrays)
 
 
 CHANNELS: Any = {"layout": "channels"}
@@ -151,5 +106,3 @@ EDGE = tuple(
         ]
     )
 )
-
-BIG = ()

@@ -1,16 +1,15 @@
-"""Parameters, and ranges of random numbers, of the cases of both selective scans."""
+"""What the cases of selective scans share: parameters, matrices, and ranges of random numbers."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
+import inspect
 from typing import Any
 
-import numpy as np
-
+import cuconv
 from cuconv.runtime.dtypes import BY_NAME, FLOAT32, DType
-from tests.support.layouts import PARAMETERS
-from tests.support.placement import Array, Placed, Placement, place
+from tests import cases
+from tests.support.layouts import BY_TOKEN, PARAMETERS
+from tests.support.placement import Placement, place
 
 RANGES = {"A": (-1.0, -0.01), "delta": (-2.0, 2.0)}
 LINEAR_RANGES = {"A": (-1.0, -0.01), "delta": (0.0, 1.0), "delta_bias": (0.0, 0.5)}
@@ -19,19 +18,20 @@ LINEAR_RANGES = {"A": (-1.0, -0.01), "delta": (0.0, 1.0), "delta_bias": (0.0, 0.
 PARAMETER_NAMES = ("D", "delta_bias")
 
 
-class OfStates:
+class OfStates(cases.Case):
     """Base of the cases of selective scans; a subclass places the arrays by token."""
 
     dim: int
     d_state: int
+    groups: int | None
+    """None: without an axis of groups."""
     dtype: str
     params: str
     without: str
     softplus: bool
+    matrices: str
     others: str
     loud: float
-
-    id: str
 
     @property
     def input_t(self) -> DType:
@@ -47,12 +47,6 @@ class OfStates:
         """Whether an optional array is given."""
         return name not in self.without.split()
 
-    def words(self) -> list[str]:
-        """Words of an id for options that are not left at their defaults."""
-        words = [self.dtype] + [f"params_{self.params or self.dtype}"] * (self.params != "float32")
-        words += [f"without {self.without}".replace(" ", "_")] * bool(self.without) + ["linear"] * (not self.softplus)
-        return words + [self.others] * (self.others != "dense") + [f"loud{self.loud:g}"] * (self.loud != 1)
-
     def parameters(self) -> dict[str, Placement]:
         """A, D and delta_bias."""
         lies = PARAMETERS[self.others]
@@ -60,19 +54,22 @@ class OfStates:
         names = [name for name in PARAMETER_NAMES if self.has(name)]
         return placed | {name: place(self.param_t, (self.dim,), **lies(1)) for name in names}
 
+    def matrix(self, batch: tuple[int, ...], tokens: int) -> Placement:
+        """B or C."""
+        grouped = () if self.groups is None else (self.groups,)
+        shape = (*batch, *grouped, self.d_state, tokens)
+        return place(self.input_t, shape, **BY_TOKEN[self.matrices](len(shape)))
 
-def random_of(case: OfStates, seed: int) -> np.random.Generator:
-    """Random numbers of a case."""
-    return np.random.default_rng([seed, zlib.crc32(case.id.encode())])
+    def in_order(self, placed: dict[str, Placement]) -> dict[str, Placement]:
+        """The arrays that are given, in the order of the arguments; gradients come and go with what they are of."""
+        names = inspect.signature(getattr(cuconv, self.FUNCTION)).parameters
+        return {name: placed[name] for name in names if name in placed and self.has(name) and self.has(name[1:])}
 
+    def range(self, name: str) -> tuple[float, float]:
+        """A range with which states grow slowly."""
+        low, high = (RANGES if self.softplus else LINEAR_RANGES).get(name, (-1.0, 1.0))
+        loud = self.loud if name in ("delta", "z") else 1.0
+        return low * loud, high * loud
 
-def fill(case: OfStates, placed: Mapping[str, Placement], known: Mapping[str, Array], seed: int) -> dict[str, Placed]:
-    """Random values, with steps and decays such that states grow slowly; NaN in chunk_states_out."""
-    random, found = random_of(case, seed), {}
-    ranges = RANGES if case.softplus else LINEAR_RANGES
-    for name, lies in placed.items():
-        low, high = ranges.get(name, (-1.0, 1.0))
-        loud = case.loud if name in ("delta", "z") else 1.0
-        values: Any = known[name] if name in known else random.uniform(low * loud, high * loud, lies.shape)
-        found[name] = Placed(lies, None if name == "chunk_states_out" else values)
-    return found
+    def options(self) -> dict[str, Any]:
+        return {"delta_softplus": self.softplus}

@@ -99,12 +99,12 @@ def refuse(function: str, good: dict[str, Array], change: Any, error: type[Excep
 
 @pytest.mark.parametrize(("change", "error", "text"), ROWS.values(), ids=ROWS)
 def test_rows(change: Any, error: type[Exception], text: str) -> None:
-    refuse("selective_scan_bwd", cases_bwd.inputs(DENSE), change, error, text)
+    refuse("selective_scan_bwd", DENSE.inputs(), change, error, text)
 
 
 @pytest.mark.parametrize(("change", "error", "text"), PACKED_ROWS.values(), ids=PACKED_ROWS)
 def test_packed_sequences(change: Any, error: type[Exception], text: str) -> None:
-    refuse("selective_scan_varlen_bwd", cases_varlen_bwd.inputs(PACKED), change, error, text)
+    refuse("selective_scan_varlen_bwd", PACKED.inputs(), change, error, text)
 
 
 @pytest.mark.parametrize("starts", [(0, 30, 20), (-1, 30, 40), (0, 30, 41)])
@@ -112,6 +112,6 @@ def test_boundaries_that_cannot_be_right_are_found_when_asked_for(
     starts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUCONV_CHECK", "1")
-    arguments = {**cases_varlen_bwd.inputs(PACKED), "query_start_loc": np.array(starts, np.int32)}
+    arguments = {**PACKED.inputs(), "query_start_loc": np.array(starts, np.int32)}
     with pytest.raises(ValueError, match=r"^query_start_loc"):
         cuconv.selective_scan_varlen_bwd(**arguments)

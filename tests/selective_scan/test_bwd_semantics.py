@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from tests.selective_scan import cases_bwd, cases_varlen_bwd
+from tests.selective_scan import cases_varlen_bwd
 from tests.selective_scan.cases_bwd import Case
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
@@ -29,7 +29,7 @@ def gradients(arrays: dict[str, Any]) -> dict[str, Array]:
 def test_gradients_flow_through_states_across_chunks() -> None:
     """The last state of one call is the initial state of the next; dinitial_state of this is dlast_state of that."""
     case = Case(2, 3, 300, dtype="float32", without="chunk_states")
-    whole = cases_bwd.inputs(case)
+    whole = case.inputs()
     cut = 77
     first = {name: whole[name][..., :cut] if name in ROWS else whole[name] for name in whole}
     second = {name: whole[name][..., cut:] if name in ROWS else whole[name] for name in whole}
@@ -50,7 +50,7 @@ def test_gradients_flow_through_states_across_chunks() -> None:
 
 def test_states_that_the_forward_scan_left_change_no_more_than_their_rounding() -> None:
     case = Case(2, 3, 600, dtype="float32")
-    arrays = cases_bwd.inputs(case)
+    arrays = case.inputs()
     with_states = gradients(arrays)
     del arrays["chunk_states"]
     for name, wanted in gradients(arrays).items():
@@ -59,7 +59,7 @@ def test_states_that_the_forward_scan_left_change_no_more_than_their_rounding() 
 
 def test_packed_sequences_are_rows_of_their_own() -> None:
     case = cases_varlen_bwd.Case(3, "40+0+300", dtype="float32")
-    arrays = cases_varlen_bwd.inputs(case)
+    arrays = case.inputs()
     found = cuconv.selective_scan_varlen_bwd(**arrays, delta_softplus=True)._asdict()
     starts = arrays.pop("query_start_loc")
     sums = {name: np.zeros(found[name].shape) for name in ("dA", "dD", "ddelta_bias")}
@@ -79,7 +79,7 @@ def test_packed_sequences_are_rows_of_their_own() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 0), (0, 3, 5)])
 def test_sums_over_no_tokens_are_zeros(shape: tuple[int, int, int]) -> None:
-    found = gradients(cases_bwd.inputs(Case(*shape, dtype="float32")))
+    found = gradients(Case(*shape, dtype="float32").inputs())
     for name in ("dA", "dD", "ddelta_bias"):
         np.testing.assert_array_equal(found[name], 0.0)
 
@@ -94,17 +94,17 @@ DETERMINISTIC = (
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", DETERMINISTIC, ids=lambda case: case.id)
 def test_a_gpu_gives_the_same_bits_again(case: Case) -> None:
-    values = cases_bwd.inputs(case)
-    first = on_gpu(cases_bwd, case, values)
+    values = case.inputs()
+    first = on_gpu(case, values)
     for _ in range(5):
-        for name, got in on_gpu(cases_bwd, case, values).items():
+        for name, got in on_gpu(case, values).items():
             assert_same_bits(got, first[name], name)
 
 
 def test_states_before_chunks_are_taken_as_they_are_given() -> None:
     """Half the states, and the second chunk alone with them, have the same gradients."""
     case = Case(2, 3, 300, dtype="float32", without="initial_state")
-    arrays = cases_bwd.inputs(case)
+    arrays = case.inputs()
     arrays["chunk_states"] *= 0.5
     whole = gradients(arrays)
     second = {name: array[..., 256:] if name in ROWS else array for name, array in arrays.items()}

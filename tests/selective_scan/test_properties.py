@@ -18,8 +18,7 @@ from cuconv.runtime import machine
 from cuconv.selective_scan import plan_varlen, varlen
 from tests.selective_scan import cases_dense as rows
 from tests.selective_scan import cases_varlen as packed
-from tests.support.bounds import ROUNDING
-from tests.support.compare import assert_same_bits
+from tests.support.compare import ROUNDING, assert_same_bits
 from tests.support.placement import Array
 from tests.support.runners import Runner
 
@@ -67,16 +66,16 @@ def assert_agree(got: Array, wanted: Array, off: Any, dtype: str) -> None:
 )
 def test_chunks_agree_with_the_whole(dtype: str, cuts: tuple[int, ...], run: Runner) -> None:
     whole = rows.Case(1, 3, 520, 16, dtype=dtype, without="chunk_states_out")
-    values = rows.inputs(whole)
-    wanted = run(rows, whole, values)
-    off = rows.tolerances(whole, values)
+    values = whole.inputs()
+    wanted = run(whole, values)
+    off = whole.errors(values)
     state = values["initial_state"]
     for begin, end in zip((0, *cuts), (*cuts, whole.seqlen), strict=True):
         cut = {name: values[name][..., begin:end] for name in ("u", "delta", "z", "B", "C")}
-        part = run(rows, replace(whole, seqlen=end - begin), {**values, **cut, "initial_state": state})
-        assert_agree(part["out"], wanted["out"][..., begin:end], off["out"][1][..., begin:end], dtype)
+        part = run(replace(whole, seqlen=end - begin), {**values, **cut, "initial_state": state})
+        assert_agree(part["out"], wanted["out"][..., begin:end], off["out"][..., begin:end], dtype)
         state = part["last_state_out"]
-    assert_agree(state, wanted["last_state_out"], off["last_state_out"][1], "float32")
+    assert_agree(state, wanted["last_state_out"], off["last_state_out"], "float32")
 
 
 @pytest.mark.parametrize("layout", ["tokens", "channels"])
@@ -84,18 +83,18 @@ def test_chunks_agree_with_the_whole(dtype: str, cuts: tuple[int, ...], run: Run
 def test_packed_chunks_agree_with_rows(layout: str, cuts: tuple[int, ...], run: Runner) -> None:
     """A sequence in one call, in several with its state in the pool, and as a row."""
     row = rows.Case(1, 20, 40, 16, dtype="float32", without="chunk_states_out initial_state")
-    values = rows.inputs(row)
-    wanted, off = run(rows, row, values), rows.tolerances(row, values)
+    values = row.inputs()
+    wanted, off = run(row, values), row.errors(values)
     case = packed.Case(20, "40", dtype="float32", layout=layout, slots=None, initial="all", spare=0)
     pool = np.full((1, 20, 16), np.nan, np.float32)
     shared = {name: values[name] for name in ("A", "D", "delta_bias")}
     for begin, end in pairwise((0, *cuts, 40)):
         cut = {name: values[name][0, ..., begin:end] for name in ("u", "delta", "z", "B", "C")}
         indices = {"query_start_loc": np.array([0, end - begin]), "has_initial_state": np.array([begin > 0])}
-        part = run(packed, replace(case, batch=str(end - begin)), {**cut, **shared, **indices, "ssm_states": pool})
-        assert_agree(part["out"], wanted["out"][0, :, begin:end], off["out"][1][0, :, begin:end], "float32")
+        part = run(replace(case, batch=str(end - begin)), {**cut, **shared, **indices, "ssm_states": pool})
+        assert_agree(part["out"], wanted["out"][0, :, begin:end], off["out"][0, :, begin:end], "float32")
         pool = part["ssm_states"]
-    assert_agree(pool, wanted["last_state_out"], off["last_state_out"][1], "float32")
+    assert_agree(pool, wanted["last_state_out"], off["last_state_out"], "float32")
 
 
 @pytest.mark.parametrize("layout", ["channels", "tokens"])
@@ -103,15 +102,15 @@ def test_packed_chunks_agree_with_rows(layout: str, cuts: tuple[int, ...], run: 
 def test_wrong_indices_write_nowhere_else(layout: str, seed: int, run: Runner) -> None:
     """Whatever they say, memory that is not the call's stays untouched."""
     case = packed.Case(35, "9+0+8+7x1+20+off4", index="int64", layout=layout)
-    values, random = packed.inputs(case), np.random.default_rng(seed)
+    values, random = case.inputs(), np.random.default_rng(seed)
     total, slots = values["u"].shape[1], len(values["ssm_states"])
     wrong = np.array([-(2**62), -(2**31), -5, 2**31, 2**62, total + 1, total + 300])
     for name, most in (("query_start_loc", total + 1), ("cache_indices", slots)):
         good = random.integers(0, most, values[name].shape)
         values[name] = np.where(random.uniform(size=good.shape) < 0.4, random.choice(wrong, len(good)), good)
-    run(packed, case, values)
+    run(case, values)
     rest = {name: each for name, each in values.items() if name != "has_initial_state"}
-    run(packed, replace(case, initial=None), rest)
+    run(replace(case, initial=None), rest)
 
 
 @pytest.mark.parametrize("layout", ["channels", "tokens"])
@@ -120,7 +119,7 @@ def test_bits_do_not_depend_on_who_takes_which_sequences(
 ) -> None:
     """Blocks of one sequence, and of as many as can be."""
     case = packed.Case(140, "off3+40x1+0+2x3+30+1+4x60+9+7x1+off20", layout=layout, **packed.ODD)
-    values = packed.inputs(case)
+    values = case.inputs()
     found = []
     for blocks, processors in ((10**4, 132), (1, 1)):
         monkeypatch.setattr(plan_varlen, "RUN_BLOCKS", blocks)
@@ -129,16 +128,16 @@ def test_bits_do_not_depend_on_who_takes_which_sequences(
         forgetful._remembered, forgetful._last = forgetful._prepare, None  # type: ignore[assignment]
         monkeypatch.setattr(varlen, "_packed_scan", forgetful)
         with machine.assuming(processors):
-            found.append(run(packed, case, values))
+            found.append(run(case, values))
     for name, array in found[0].items():
         assert_same_bits(found[1][name], array, name)
 
 
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
-    for module, case in ((rows, rows.Case(1, 3, 1024)), (packed, packed.Case(35, "16+8+3+21"))):
-        values = module.inputs(case)
-        first = run(module, case, values)
+    for case in (rows.Case(1, 3, 1024), packed.Case(35, "16+8+3+21")):
+        values = case.inputs()
+        first = run(case, values)
         for _ in range(3):
-            again = run(module, case, values)
+            again = run(case, values)
             for name, array in first.items():
                 assert_same_bits(again[name], array, name)

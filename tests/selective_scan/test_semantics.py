@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-import cuconv
 from cuconv.selective_scan import dense
 from cuconv.selective_scan.plan_dense import plan
-from tests import cases
 from tests.selective_scan import cases_dense as table
 from tests.support.fixed_calls import Fixed, assert_on_the_callers_cupy_stream
 
@@ -25,26 +23,26 @@ SIMILAR: list[Any] = [replace(CASE, loud=loud) for loud in (1.0, 2.0, 4.0)]
 
 def scratch_bytes(case: table.Case) -> int:
     """Bytes of memory between the launches of a call."""
-    layouts = {name: lies.layout for name, lies in table.placements(case).items()}
+    layouts = {name: lies.layout for name, lies in case.placements().items()}
     names = (*dense._scan._inputs, *dense._scan._outputs)
     checked = dense._check({name: layouts.get(name) for name in names}, case.softplus, True)
     return plan(checked.operands).scratch
 
 
 def test_it_has_several_launches() -> None:
-    assert len(cases.launches(table, CASE)) == 3
+    assert len(CASE.launches()) == 3
 
 
 def test_a_torch_graph_keeps_the_memory_between_launches() -> None:
     torch = pytest.importorskip("torch")
-    fixed = Fixed("torch", table, SIMILAR[0])
+    fixed = Fixed("torch", SIMILAR[0])
     fixed()
     fixed.wait()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         fixed()
     for case in (*SIMILAR, SIMILAR[0]):
-        fixed.take(Fixed("torch", table, case))
+        fixed.take(Fixed("torch", case))
         # Free memory is overwritten between the replays.
         torch.full((2**22,), float("nan"), device="cuda")
         graph.replay()
@@ -53,7 +51,7 @@ def test_a_torch_graph_keeps_the_memory_between_launches() -> None:
 
 def test_a_cupy_graph_keeps_the_memory_between_launches() -> None:
     cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", table, SIMILAR[0])
+    fixed = Fixed("cupy", SIMILAR[0])
     size = scratch_bytes(SIMILAR[0])
     assert size > 0
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -66,7 +64,7 @@ def test_a_cupy_graph_keeps_the_memory_between_launches() -> None:
         graph = stream.end_capture()
         others = [cupy.full(size // 4, 7.0, cupy.float32) for _ in range(4)]
         for case in (*SIMILAR, SIMILAR[0]):
-            fixed.take(Fixed("cupy", table, case))
+            fixed.take(Fixed("cupy", case))
             graph.launch(stream)
             stream.synchronize()
             fixed.check()
@@ -74,13 +72,13 @@ def test_a_cupy_graph_keeps_the_memory_between_launches() -> None:
 
 
 def test_all_launches_are_on_the_callers_stream() -> None:
-    assert_on_the_callers_cupy_stream(table, SIMILAR)
+    assert_on_the_callers_cupy_stream(SIMILAR)
 
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_calls_in_a_row_do_not_disturb_each_other(library: str) -> None:
     """The next call's memory between launches may be that of the one before."""
-    calls = [Fixed(library, table, case) for case in SIMILAR]
+    calls = [Fixed(library, case) for case in SIMILAR]
     for fixed in calls * 3:
         fixed()
     for fixed in calls:
@@ -89,8 +87,8 @@ def test_calls_in_a_row_do_not_disturb_each_other(library: str) -> None:
 
 def test_results_are_given_back_without_being_asked_for_places() -> None:
     cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", table, CASE)
+    fixed = Fixed("cupy", CASE)
     fixed()
-    out, last = cuconv.selective_scan_fn(**fixed.arguments(with_outputs=False))
+    out, last = fixed(with_outputs=False)
     assert bool((out == fixed.arrays["out"]).all()) and bool((last == fixed.arrays["last_state_out"]).all())
     assert last.dtype == cupy.float32

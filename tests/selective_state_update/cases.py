@@ -2,79 +2,265 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
+import cuconv
 from cuconv.runtime.call import Plan
+from cuconv.runtime.dtypes import BY_NAME, DType
 from cuconv.selective_state_update import plan as planner
 from cuconv.selective_state_update import update
-from cuconv.selective_state_update.reference import ERRORS
-from tests.selective_state_update import call as calls
-from tests.selective_state_update.call import Case
-from tests.support.bounds import ROUNDING, stored
-from tests.support.compare import Between
+from cuconv.selective_state_update.reference import SelectiveStateUpdate
+from tests import cases
+from tests.support.batches import batch
+from tests.support.compare import ROUNDING, Between
 from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
-from tests.support.placement import Array
+from tests.support.placement import Array, Placement, place
 
-FUNCTION = "selective_state_update"
-OUTPUTS = calls.OUTPUTS
-UPDATED = calls.UPDATED
-RANGES = calls.RANGES
+BY_TOKENS = ("x", "dt", "B", "C", "z")
+OPTIONAL = ("D", "z", "dt_bias")
+INDICES = (
+    *("state_batch_indices", "dst_state_batch_indices"),
+    *("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens"),
+)
+RANGES = {"A": (-1.0, 0.03), "dt": (-2.0, 2.0)}
+LINEAR_RANGES = {"A": (-1.0, 0.03), "dt": (0.0, 1.0), "dt_bias": (0.0, 0.5)}
+"""Ranges of the arguments that decide how states grow, with softplus and without."""
 
-placements = calls.placements
-inputs = calls.inputs
-place_inputs = calls.place_inputs
-integers = calls.integers
-arguments = calls.arguments
-
-
-def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """The result in float64; what states may be, which are rounded to their dtype with the call's random numbers."""
-    call = calls.reference_call(case, arrays)
-    out = np.zeros(arrays["x"].shape)
-    updated = {name: Between(arrays[name].copy(), arrays[name].copy()) for name in UPDATED if name in arrays}
-    for token, error in call.errors():
-        out[token.place] = token.out(token.after).reshape(out[token.place].shape)
-        at = {
-            "state": token.slot,
-            "intermediate_states_buffer": None if token.row is None else (token.row, token.number),
-        }
-        for name, between in updated.items():
-            if at[name] is not None:
-                for bound, sign in zip(between, (-1, 1), strict=True):
-                    bound[at[name]] = call.rounded(token, token.after + sign * error).reshape(bound[at[name]].shape)
-    return {"out": out, **updated}
+INDEX_DTYPES = {"int32": ("int32",), "int64": ("int64",), "mixed": ("int64", "int32")}
+"""The dtypes that index arrays take in turn."""
 
 
-def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Array]]:
-    """The tolerance of the result, relative and absolute."""
-    relative, subnormal = stored(case.dtype)
-    errors = ERRORS[FUNCTION](**arguments(case, arrays))["out"]
-    return {"out": (relative, np.where(errors > 0, errors + subnormal, 0.0))}
+@dataclass(frozen=True)
+class Case(cases.Case):
+    """One call."""
 
+    FUNCTION = "selective_state_update"
+    UPDATED = ("state", "intermediate_states_buffer")
 
-def running(case: Case) -> AbstractContextManager[Any]:
-    """The context for calls of a case: in it a kernel is planned that larger calls have, if the case forces one."""
-    if not case.force:
-        return nullcontext()
-    words = (word.partition("=") for word in case.force.split())
-    changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
-    choose = planner.choose
+    batch: int | str  # sequences, or a batch of packed ones
+    heads: int  # 0: without an axis of heads
+    dim: int  # headdim
+    d_state: int
+    groups: int = 1
+    tokens: int | None = None  # per sequence; None: one, without an axis of tokens
+    dtype: str = "bfloat16"
+    state_dtype: str = ""  # x's when empty
+    A_dtype: str = "float32"  # x's when empty
+    dtypes: str = ""  # which of dt, D and dt_bias are float32, or "float32" for all
+    per_head: str = ""  # which of A, dt, D, dt_bias have one value per head, "A_n" one per row; "all" of these
+    without: str = ""  # which of D, z, dt_bias are left out; "all" of these
+    softplus: bool = True
+    lies: str = "dense"  # arrays by tokens and out; several are taken in turn
+    pool: str = "dense"
+    others: str = "dense"  # A, D, dt_bias and the indices; or "strided" or "backward"
+    spare: int = 2  # slots of no sequence
+    slots: str | None = "permuted"  # or "shared": two sequences start from one slot, which is not written
+    targets: str | None = None  # "one" per sequence or per "each" token
+    columns: int = 0  # of index arrays of two axes; 0: as many as the longest sequence has tokens
+    accepted: bool = False
+    steps: str | None = None  # intermediate states by "slot" or by "row"
+    odd: bool = False  # some indices lie outside the pool
+    index: str = "int32"
+    pad_slot_id: int = -1
+    frozen: bool = False
+    seed: int | str | None = None  # or "array"
+    rounds: int = 10
+    loud: float = 1.0  # factor on dt and z
+    force: str = ""  # "rows=8 stream=0": how the kernel differs from the one planned, which is for larger calls
 
-    def plan(o: planner.Operands) -> Plan:
-        with mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)):
-            return planner.plan(o)
+    @property
+    def lengths(self) -> list[int]:
+        """The tokens of every sequence."""
+        if isinstance(self.batch, str):
+            return [int(n) for n in np.diff(batch(self.batch).bounds)]
+        return [1 if self.tokens is None else self.tokens] * self.batch
 
-    operation = copy(update._update)
-    # Without what is remembered of calls with the kernel that is planned otherwise.
-    operation._plan, operation._remembered, operation._last = plan, operation._prepare, None  # type: ignore[assignment]
-    return mock.patch.object(update, "_update", operation)
+    @property
+    def width(self) -> int:
+        """The columns of index arrays that have two axes, and the steps of the buffer."""
+        if isinstance(self.batch, str):
+            return self.columns or max([1, *self.lengths])
+        return max(self.columns, 1, self.tokens or 0)
+
+    @property
+    def pool_slots(self) -> int:
+        """Slots for the starts and targets of all sequences, and spare ones."""
+        count = len(self.lengths)
+        targets = {None: 0, "one": 1, "each": self.width}[self.targets]
+        return self.spare + count * ((self.width if self.accepted else 1) + targets)
+
+    def has(self, name: str) -> bool:
+        """Whether an optional array is given."""
+        return name not in (OPTIONAL if self.without == "all" else self.without.split())
+
+    def options(self) -> dict[str, Any]:
+        seed = {} if self.seed is None or isinstance(self.seed, str) else {"rand_seed": self.seed}
+        named = {"dt_softplus": self.softplus, "disable_state_update": self.frozen, "pad_slot_id": self.pad_slot_id}
+        return {**named, **seed, "philox_rounds": self.rounds}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the arrays that a case may have, but for the indices."""
+        if isinstance(self.batch, str):
+            lead: tuple[int, ...] = (batch(self.batch).total,)
+        else:
+            lead = (self.batch,) if self.tokens is None else (self.batch, self.tokens)
+        rows = (self.heads, self.dim) if self.heads else (self.dim,)
+        grouped = (*lead, self.groups, self.d_state) if self.heads else (*lead, self.d_state)
+        inner = (*rows, self.d_state)
+        found = dict.fromkeys(("x", "dt", "z", "out"), (*lead, *rows)) | dict.fromkeys("BC", grouped)
+        found |= {"A": inner, "D": rows, "dt_bias": rows, "state": (self.pool_slots, *inner)}
+        rows_of_buffer = self.pool_slots if self.steps == "slot" else len(self.lengths) + 1
+        return found | {"intermediate_states_buffer": (rows_of_buffer, self.width, *inner)}
+
+    def repeated(self, name: str, rank: int) -> tuple[int, ...]:
+        """The axes along which a parameter has stride 0."""
+        per_head = ["A", "dt", "D", "dt_bias"] if self.per_head == "all" else self.per_head.split()
+        if name == "A" and "A_n" in per_head:
+            return (rank - 1,)
+        if name not in per_head:
+            return ()
+        return (rank - 2, rank - 1) if name == "A" else (rank - 1,)
+
+    def own_dtypes(self) -> dict[str, DType]:
+        """The dtypes of the arrays that need not have that of x."""
+        own = ["dt", "D", "dt_bias"] if self.dtypes == "float32" else self.dtypes.split()
+        named = dict.fromkeys(self.UPDATED, self.state_dtype) | {"A": self.A_dtype} | dict.fromkeys(own, "float32")
+        named |= dict(zip(INDICES, cycle(INDEX_DTYPES[self.index]), strict=False)) | {"rand_seed": "int64"}
+        return {name: BY_NAME[dtype or self.dtype] for name, dtype in named.items()}
+
+    def way_to_lie(self, name: str, rank: int) -> dict[str, Any]:
+        """The options of `place` for an array."""
+        if name in self.UPDATED:
+            return SLOTS[self.pool](rank)
+        if name in (*BY_TOKENS, *self.OUTPUTS):
+            names = self.lies.split("+")
+            return BY_TOKEN[names[(*BY_TOKENS, *self.OUTPUTS).index(name) % len(names)]](rank)
+        return PARAMETERS[self.others](rank)
+
+    def placements(self) -> dict[str, Placement]:
+        known, of_shape, of_dtype = self.integers(), self.shapes(), self.own_dtypes()
+        placed = {}
+        for name in inspect.signature(cuconv.selective_state_update).parameters:
+            shape = known[name].shape if name in known else of_shape.get(name)
+            is_left_out = self.steps is None if name == "intermediate_states_buffer" else not self.has(name)
+            if shape is not None and not is_left_out:
+                axes, way = self.repeated(name, len(shape)), self.way_to_lie(name, len(shape))
+                placed[name] = place(of_dtype.get(name, BY_NAME[self.dtype]), shape, repeated=axes, **way)
+        return placed
+
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        """Index arrays and the seed; no slot is written twice, nor read by one sequence and written by another."""
+        random, count, found = self.random(seed), len(self.lengths), {}
+        slots = np.arange(self.pool_slots)
+        if self.slots is not None:
+            slots = random.permutation(slots)
+        starts, targets = np.split(slots, [count * (self.width if self.accepted else 1)])
+        starts = starts.reshape(count, self.width) if self.accepted else starts
+        if self.slots == "shared":
+            starts = starts[np.arange(count) // 2]
+        if self.slots is not None:
+            found["state_batch_indices"] = starts
+        if self.targets == "one":
+            stays = random.uniform(size=count) < (0.0 if self.slots == "shared" else 0.3)
+            found["dst_state_batch_indices"] = np.where(stays, starts, targets[:count])
+        if self.targets == "each":
+            found["dst_state_batch_indices"] = targets[: count * self.width].reshape(count, self.width)
+        if self.steps == "row":
+            found["intermediate_state_indices"] = random.permutation(count + 1)[:count]
+        if self.accepted:
+            found["num_accepted_tokens"] = random.integers(0, self.width + 1, count)
+        if self.odd:
+            found = {name: self._with_invalid(name, number, found[name]) for number, name in enumerate(found)}
+        if isinstance(self.batch, str):
+            found["cu_seqlens"] = np.array(batch(self.batch).bounds)
+        if self.seed == "array":
+            found["rand_seed"] = random.integers(-(2**63), 2**63 - 1, 1)
+        return found
+
+    def _with_invalid(self, name: str, number: int, values: Array) -> Array:
+        """The indices, some of them replaced by ones outside the pool or the buffer, at other places in every array."""
+        end = len(self.lengths) + 1 if name == "intermediate_state_indices" else self.pool_slots
+        strange = [end, -2, end + 7, -(2**31), 2**31 - 1]
+        strange += [2**40, -(2**40)] * (self.index == "int64")
+        if name.endswith("state_batch_indices"):
+            strange.insert(0, self.pad_slot_id)
+        if name == "num_accepted_tokens":
+            strange = [self.width + 1, -1, 2**31 - 1, -(2**31)]
+        flat = values.copy().reshape(-1)
+        places = slice(1 + number, None, 4)
+        flat[places] = np.resize(strange, len(flat[places]))
+        return flat.reshape(values.shape)
+
+    def range(self, name: str) -> tuple[float, float]:
+        """A range with which states grow slowly."""
+        low, high = (RANGES if self.softplus else LINEAR_RANGES).get(name, (-1.0, 1.0))
+        loud = self.loud if name in ("dt", "z") else 1.0
+        return low * loud, high * loud
+
+    def spoil(self, arrays: dict[str, Array]) -> None:
+        """Make states that no sequence starts from, padding, and tokens of sequences without a slot NaN."""
+        if "intermediate_states_buffer" in arrays:
+            arrays["intermediate_states_buffer"][...] = np.nan
+        call = self.reference_call(arrays)
+        is_read = np.zeros(self.pool_slots, bool)
+        is_computed = np.zeros(arrays["x"].shape[: -2 if self.heads else -1], bool)
+        for sequence, places in enumerate(call.places()):
+            source = call.source(sequence)
+            if source is not None:
+                is_read[source] |= len(places) > 0
+                for place_of_token in places:
+                    is_computed[place_of_token] = True
+        arrays["state"][~is_read] = np.nan
+        for name in BY_TOKENS:
+            if name in arrays:
+                arrays[name][~is_computed] = np.nan
+
+    def reference_call(self, arrays: Mapping[str, Array]) -> SelectiveStateUpdate:
+        """The call of the oracle."""
+        return SelectiveStateUpdate(**self.arguments(arrays))
+
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        """The result in float64; bounds of the states, which are rounded with the call's random numbers."""
+        call = self.reference_call(arrays)
+        out = np.zeros(arrays["x"].shape)
+        updated = {name: Between(arrays[name].copy(), arrays[name].copy()) for name in self.UPDATED if name in arrays}
+        for token, error in call.errors():
+            out[token.place] = token.out(token.after).reshape(out[token.place].shape)
+            at = {
+                "state": token.slot,
+                "intermediate_states_buffer": None if token.row is None else (token.row, token.number),
+            }
+            for name, between in updated.items():
+                if at[name] is not None:
+                    for bound, sign in zip(between, (-1, 1), strict=True):
+                        bound[at[name]] = call.rounded(token, token.after + sign * error).reshape(bound[at[name]].shape)
+        return {"out": out, **updated}
+
+    def running(self) -> AbstractContextManager[Any]:
+        """The context for calls of a case: in it a kernel is planned that larger calls have, if the case forces one."""
+        if not self.force:
+            return nullcontext()
+        words = (word.partition("=") for word in self.force.split())
+        changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
+        choose = planner.choose
+
+        def plan(o: planner.Operands) -> Plan:
+            with mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)):
+                return planner.plan(o)
+
+        operation = copy(update._update)
+        # Without what is remembered of calls with the kernel that is planned otherwise.
+        operation._plan, operation._remembered, operation._last = plan, operation._prepare, None  # type: ignore[assignment]
+        return mock.patch.object(update, "_update", operation)
 
 
 PER_HEAD: Any = {"per_head": "all"}

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from tests.selective_state_update.call import Case, placements
-from tests.support.bounds import ROUNDING
+from tests.selective_state_update.cases import Case
+from tests.support.compare import ROUNDING
 from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
 from tests.support.placement import Placement
 from tests.support.strategies import Draw, lain_out
@@ -83,7 +83,7 @@ def update_calls(
             **draw(kinds),
         }
     )
-    placed = placements(case)
+    placed = case.placements()
     if draw(st.integers(0, 2)) == 0:
         placed = {name: draw(anywhere(case, name, lies)) for name, lies in placed.items()}
     return UpdateCall(case, placed)

@@ -11,9 +11,7 @@ import pytest
 
 import cuconv
 from tests.causal_conv1d.test_dense_big_memory import assert_all_written, fill, view
-from tests.selective_state_update import call as calls
-from tests.selective_state_update import cases as table
-from tests.selective_state_update.call import Case
+from tests.selective_state_update.cases import BIG, BY_TOKENS, Case
 from tests.support.compare import check_values
 from tests.support.gpu import CupyArrays
 from tests.support.placement import POISON, Placed
@@ -26,7 +24,7 @@ SAMPLES = 40
 def sequences(case: Case, slots: list[int]) -> list[int]:
     """The sequences at elements 2**31 and 2**32 of any array, the first, the last, and many random ones."""
     choose, chosen = random.Random(case.id), {0, len(slots) - 1}
-    for name, shape in calls.shapes(case).items():
+    for name, shape in case.shapes().items():
         edges = {element // int(np.prod(shape[1:])) for element in (2**31, 2**32)}
         edges |= {edge - 1 for edge in edges}
         if name == "state":
@@ -36,15 +34,15 @@ def sequences(case: Case, slots: list[int]) -> list[int]:
     return sorted(chosen | {choose.randrange(len(slots)) for _ in range(SAMPLES)})
 
 
-@pytest.mark.parametrize("case", table.BIG, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", BIG, ids=lambda case: case.id)
 def test_billions_of_elements(case: Case) -> None:
     cupy = pytest.importorskip("cupy")
-    lies, uniform = table.placements(case), np.random.default_rng(0).uniform
+    lies, uniform = case.placements(), np.random.default_rng(0).uniform
     assert max(lie.size for lie in lies.values()) > 2**31
     per_slot = int(np.prod(lies["state"].shape[1:]))
     # The last slot, and those before and behind elements 2**31 and 2**32.
     last = lies["state"].shape[0] - 1
-    slots = table.integers(case)["state_batch_indices"]
+    slots = case.integers()["state_batch_indices"]
     if len(slots) < last:
         slots = np.array([last, 2**32 // per_slot, 0, 2**31 // per_slot, 2**32 // per_slot - 1])
     words, arrays = {}, {}
@@ -63,17 +61,17 @@ def test_billions_of_elements(case: Case) -> None:
     chosen = sequences(case, slots.tolist())
     before = {i: CupyArrays.fetch(arrays["state"], slice(int(slots[i]), int(slots[i]) + 1)) for i in chosen}
 
-    cuconv.selective_state_update(**table.arguments(case, arrays))
+    cuconv.selective_state_update(**case.arguments(arrays))
 
     one = replace(case, batch=1, slots=None, spare=0)
     for i in chosen:
         inputs: Any = {name: CupyArrays.fetch(arrays[name]) for name in ("A", "D", "dt_bias") if name in arrays}
-        inputs |= {name: CupyArrays.fetch(arrays[name], slice(i, i + 1)) for name in calls.BY_TOKENS if name in arrays}
+        inputs |= {name: CupyArrays.fetch(arrays[name], slice(i, i + 1)) for name in BY_TOKENS if name in arrays}
         written = {
             "out": CupyArrays.fetch(arrays["out"], slice(i, i + 1)),
             "state": CupyArrays.fetch(arrays["state"], slice(int(slots[i]), int(slots[i]) + 1)),
         }
-        check_values(table, one, {**inputs, "state": before[i]}, written)
+        check_values(one, {**inputs, "state": before[i]}, written)
     for slot in unused:
         assert bool((arrays["state"][int(slot)].view(np.uint16) == 0xFFFF).all())
     assert_all_written(words["out"], lies["out"].first, int(np.prod(lies["out"].shape)))

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from cuconv.selective_state_update.kernels import SelectiveStateUpdate
-from tests import cases, emulator
-from tests.selective_state_update import call as calls
-from tests.selective_state_update import cases as table
-from tests.selective_state_update.call import Case
+from tests import emulator
+from tests.selective_state_update.cases import BY_TOKENS, Case
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
-from tests.support.runners import Runner, Values, emulated
+from tests.support.runners import Runner, Values, emulated, prebuild
 
 gpu = pytest.mark.gpu
 # Under the emulator every further specialisation is to be built.
@@ -26,7 +24,7 @@ PER_HEAD = pytest.mark.parametrize("per_head", ["all", ""], ids=["per_head", "pe
 
 def of_batch(values: Values, index: Any) -> Values:
     """The inputs with these tokens of what has a value by token."""
-    return {name: array[index] if name in calls.BY_TOKENS else array for name, array in values.items()}
+    return {name: array[index] if name in BY_TOKENS else array for name, array in values.items()}
 
 
 def at(t: int) -> tuple[Any, int]:
@@ -45,12 +43,12 @@ def test_several_tokens_have_the_bits_of_one_after_the_other(
     dtype: str, d_state: int, per_head: str, run: Runner
 ) -> None:
     case = Case(3, 4, 9, d_state, 2, tokens=4, dtype=dtype, state_dtype="float32", steps="row", per_head=per_head)
-    values = table.inputs(case)
-    wanted = run(table, case, values)
+    values = case.inputs()
+    wanted = run(case, values)
     one = replace(case, tokens=None, steps=None)
     single = {name: array for name, array in values.items() if not name.startswith("intermediate")}
     for t in range(4):
-        got = run(table, one, of_batch(single, at(t)))
+        got = run(one, of_batch(single, at(t)))
         assert_same_bits(got["out"], wanted["out"][:, t], f"token {t}")
         steps = wanted["intermediate_states_buffer"][values["intermediate_state_indices"], t]
         assert_same_bits(live(case, values, got["state"]), steps, f"states after token {t}")
@@ -62,15 +60,12 @@ def test_several_tokens_have_the_bits_of_one_after_the_other(
 @STATES
 def test_packed_sequences_have_the_bits_of_a_batch(d_state: int, per_head: str, run: Runner) -> None:
     case = Case(3, 4, 9, d_state, 2, tokens=4, steps="row", per_head=per_head)
-    values = table.inputs(case)
-    flat = {
-        name: array.reshape(-1, *array.shape[2:]) if name in calls.BY_TOKENS else array
-        for name, array in values.items()
-    }
-    wanted = run(table, case, values)
-    got = run(table, replace(case, batch="4+4+4", tokens=None), {**flat, "cu_seqlens": np.arange(0, 16, 4)})
+    values = case.inputs()
+    flat = {name: array.reshape(-1, *array.shape[2:]) if name in BY_TOKENS else array for name, array in values.items()}
+    wanted = run(case, values)
+    got = run(replace(case, batch="4+4+4", tokens=None), {**flat, "cu_seqlens": np.arange(0, 16, 4)})
     assert_same_bits(got["out"], wanted["out"].reshape(got["out"].shape), "out")
-    for name in calls.UPDATED:
+    for name in Case.UPDATED:
         assert_same_bits(got[name], wanted[name], name)
 
 
@@ -81,8 +76,8 @@ def test_a_sequence_alone_has_the_bits_that_it_has_in_a_batch(d_state: int, per_
         Case(6, 4, 9, d_state, 2, per_head=per_head),
         Case("1+3+0+2+off1", 4, 9, d_state, 2, per_head=per_head),
     ):
-        values = table.inputs(case)
-        wanted = run(table, case, values)
+        values = case.inputs()
+        wanted = run(case, values)
         starts = values.get("cu_seqlens", np.arange(len(case.lengths) + 1))
         for i, length in enumerate(case.lengths):
             tokens = slice(starts[i], starts[i + 1])
@@ -92,7 +87,7 @@ def test_a_sequence_alone_has_the_bits_that_it_has_in_a_batch(d_state: int, per_
             if "cu_seqlens" in values:
                 one = replace(one, batch=str(length))
                 alone["cu_seqlens"] = np.array([0, length])
-            got = run(table, one, alone)
+            got = run(one, alone)
             assert_same_bits(got["out"], wanted["out"][tokens], f"sequence {i}")
             assert_same_bits(got["state"][slot], wanted["state"][slot], f"state of sequence {i}")
 
@@ -109,13 +104,11 @@ def test_larger_calls_have_the_bits_of_smaller_ones(tokens: int | None, per_head
         del others[1:]
     others += [replace(case, force="index32=0")] + [replace(case, force="stream=0")] * (tokens is None)
     prebuild(emulated, [case, *others])
-    assert {launch.kernel for other in others for launch in cases.launches(table, other)} <= set(
-        SelectiveStateUpdate.variants()
-    )
-    values = table.inputs(case)
-    wanted = emulated(table, case, values)
+    assert {launch.kernel for other in others for launch in other.launches()} <= set(SelectiveStateUpdate.variants())
+    values = case.inputs()
+    wanted = emulated(case, values)
     for other in others:
-        for name, array in emulated(table, other, values).items():
+        for name, array in emulated(other, values).items():
             assert_same_bits(array, wanted[name], f"{name} by {other.force}")
 
 
@@ -124,8 +117,8 @@ def test_larger_calls_have_the_bits_of_smaller_ones(tokens: int | None, per_head
 def test_states_have_the_same_bits_wherever_they_go(d_state: int, per_head: str, run: Runner) -> None:
     """In place, out of place, into a slot per token, into the buffer: out does not depend on it, either."""
     case = Case(4, 4, 9, d_state, 2, tokens=3, per_head=per_head)
-    values = table.inputs(case)
-    wanted = run(table, case, values)
+    values = case.inputs()
+    wanted = run(case, values)
     others = {
         "out of place": replace(case, targets="one", spare=2),
         "a slot a token": replace(case, targets="each", spare=2),
@@ -133,11 +126,11 @@ def test_states_have_the_same_bits_wherever_they_go(d_state: int, per_head: str,
         "both": replace(case, steps="slot"),
     }
     for what, other in others.items():
-        known = table.integers(other)
-        pool = np.full(calls.shapes(other)["state"], np.nan, values["state"].dtype)
+        known = other.integers()
+        pool = np.full(other.shapes()["state"], np.nan, values["state"].dtype)
         pool[known["state_batch_indices"]] = live(case, values, values["state"])
-        buffer = {name: each for name, each in table.inputs(other).items() if name == "intermediate_states_buffer"}
-        got = run(table, other, {**values, **known, **buffer, "state": pool})
+        buffer = {name: each for name, each in other.inputs().items() if name == "intermediate_states_buffer"}
+        got = run(other, {**values, **known, **buffer, "state": pool})
         assert_same_bits(got["out"], wanted["out"], f"out, {what}")
         states = last_states(other, known, got)
         expected = live(case, values, wanted["state"])
@@ -163,14 +156,14 @@ def last_states(case: Case, known: Values, got: Values) -> Array:
 @STATES
 def test_accepted_tokens_choose_a_start_and_nothing_else(d_state: int, per_head: str, run: Runner) -> None:
     case = Case(4, 4, 9, d_state, 2, tokens=2, accepted=True, columns=3, per_head=per_head)
-    values = table.inputs(case)
+    values = case.inputs()
     slots = values["state_batch_indices"]
     chosen = slots[np.arange(4), np.maximum(values["num_accepted_tokens"], 1) - 1]
-    got = run(table, case, values)
+    got = run(case, values)
     plain = replace(case, accepted=False, columns=0, targets="each", spare=case.pool_slots - 12)
     assert plain.pool_slots == case.pool_slots
     without = {name: array for name, array in values.items() if name != "num_accepted_tokens"}
-    wanted = run(table, plain, {**without, "state_batch_indices": chosen, "dst_state_batch_indices": slots[:, :2]})
+    wanted = run(plain, {**without, "state_batch_indices": chosen, "dst_state_batch_indices": slots[:, :2]})
     for name, array in wanted.items():
         assert_same_bits(got[name], array, name)
 
@@ -179,9 +172,9 @@ def test_accepted_tokens_choose_a_start_and_nothing_else(d_state: int, per_head:
 @pytest.mark.parametrize("state_dtype", ["float32", pytest.param("bfloat16", marks=gpu)])
 def test_x_may_be_overwritten(state_dtype: str, per_head: str, run: Runner) -> None:
     case = Case(3, 4, 9, 128, 2, tokens=3, dtype="float32", state_dtype=state_dtype, per_head=per_head, lies="fused")
-    values = table.inputs(case)
-    wanted = run(table, case, values)
-    got = run(table, case, values, {"out": "x"})
+    values = case.inputs()
+    wanted = run(case, values)
+    got = run(case, values, {"out": "x"})
     assert_same_bits(got["out"], wanted["out"], "out")
     assert_same_bits(got["state"], wanted["state"], "states")
 
@@ -194,14 +187,8 @@ def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
     ]
     prebuild(run, some)
     for case in some:
-        values = table.inputs(case)
-        first = run(table, case, values)
+        values = case.inputs()
+        first = run(case, values)
         for _ in range(5):
-            for name, again in run(table, case, values).items():
+            for name, again in run(case, values).items():
                 assert_same_bits(again, first[name], f"{name} of {case.id}")
-
-
-def prebuild(run: Runner, chosen: list[Case]) -> None:
-    """Build what these cases run at once."""
-    if run is emulated:
-        emulator.prebuild({launch.kernel for case in chosen for launch in cases.launches(table, case)})

@@ -19,7 +19,7 @@ from cuconv.selective_state_update.plan import Operands, plan
 from cuconv.selective_state_update.update import _check, _update
 from tests.cases import numbers_of
 from tests.causal_conv1d.test_dense_plan import FEW, MANY, some, variants
-from tests.selective_state_update.call import Case
+from tests.selective_state_update.cases import Case
 from tests.selective_state_update.strategies import FLOATS as DTYPES
 from tests.selective_state_update.strategies import UpdateCall, update_calls
 from tests.support.placement import Placement, place

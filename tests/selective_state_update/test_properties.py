@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 import cuconv
 from tests import emulator
 from tests.emulator.family import EmulatedArray
-from tests.selective_state_update import call as calls
-from tests.selective_state_update import cases as table
-from tests.selective_state_update.call import Case
+from tests.selective_state_update.cases import INDICES, Case
 from tests.selective_state_update.strategies import FLOATS, UpdateCall, update_calls
-from tests.support.bounds import ROUNDING
-from tests.support.compare import Between, assert_between, assert_close, check_results
+from tests.support.compare import ROUNDING, Between, assert_between, assert_close, check_results
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed
 from tests.support.runners import Runner
@@ -79,7 +76,7 @@ def formula(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
     """The definition, one number at a time: the result, and states before they are rounded."""
     x, state = inputs["x"], inputs["state"]
     out = np.zeros(x.shape)
-    found = {name: inputs[name].astype(np.float64) for name in calls.UPDATED if name in inputs}
+    found = {name: inputs[name].astype(np.float64) for name in Case.UPDATED if name in inputs}
     for b, tokens in enumerate(sequences_of(case, x, inputs.get("cu_seqlens"))):
         start = start_of(case, inputs, b)
         if start < 0:
@@ -136,12 +133,11 @@ def targets_of(
 
 def place_call(call: UpdateCall, seed: int) -> dict[str, Placed]:
     """Memory for a call's arrays."""
-    inputs = {name: lies for name, lies in call.placements.items() if name not in calls.OUTPUTS}
-    return {**calls.fill(call.case, inputs, seed), "out": Placed(call.placements["out"])}
+    return {**call.case.fill(call.placements, seed), "out": Placed(call.placements["out"])}
 
 
 def inputs_of(placed: dict[str, Placed]) -> dict[str, Array]:
-    return {name: each.array for name, each in placed.items() if name not in calls.OUTPUTS}
+    return {name: each.array for name, each in placed.items() if name not in Case.OUTPUTS}
 
 
 @given(update_calls(ANY_KIND, SMALL), SEEDS)
@@ -149,12 +145,12 @@ def test_numpy_follows_the_formula(call: UpdateCall, seed: int) -> None:
     before = place_call(call, seed)
     after = {name: placed.copy() for name, placed in before.items()}
     arrays = {name: placed.array for name, placed in after.items()}
-    out = cuconv.selective_state_update(**table.arguments(call.case, arrays))
+    out = cuconv.selective_state_update(**call.case.arguments(arrays))
     assert out is arrays["out"]
     inputs = inputs_of(before)
     wanted = formula(call.case, inputs)
     assert_close("out", out, wanted["out"], 1.000001 * ROUNDING[call.case.dtype], 2.0**-25)
-    for name in calls.UPDATED:
+    for name in Case.UPDATED:
         if name in wanted:
             # Sums of other orders are rounded to other sides now and then.
             numbers, dtype = wanted[name], arrays[name].dtype
@@ -162,7 +158,7 @@ def test_numpy_follows_the_formula(call: UpdateCall, seed: int) -> None:
             stays = np.isnan(numbers)
             bounds = [np.where(stays, inputs[name], limit.astype(dtype)) for limit in (low, high)]
             assert_between(name, arrays[name], Between(*bounds))
-    check_results(table, call.case, before, {name: placed.buffer for name, placed in after.items()})
+    check_results(call.case, before, {name: placed.buffer for name, placed in after.items()})
 
 
 @given(update_calls(FEW_KINDS, SOME), SEEDS)
@@ -173,9 +169,9 @@ def test_emulated_kernels_follow_the_oracle(call: UpdateCall, seed: int) -> None
     before = place_call(call, seed)
     after = {name: placed.copy() for name, placed in before.items()}
     arrays = {name: EmulatedArray(placed.array) for name, placed in after.items()}
-    with table.running(call.case):
-        cuconv.selective_state_update(**table.arguments(call.case, arrays))
-    check_results(table, call.case, before, {name: placed.buffer for name, placed in after.items()})
+    with call.case.running():
+        cuconv.selective_state_update(**call.case.arguments(arrays))
+    check_results(call.case, before, {name: placed.buffer for name, placed in after.items()})
 
 
 @pytest.mark.gpu
@@ -184,10 +180,8 @@ def test_gpu_follows_the_oracle(call: UpdateCall, seed: int) -> None:
     before = place_call(call, seed)
     uploaded = {name: CupyArrays.upload(placed) for name, placed in before.items()}
     views = {name: view for name, (_, view) in uploaded.items()}
-    cuconv.selective_state_update(**table.arguments(call.case, views))
-    check_results(
-        table, call.case, before, {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()}
-    )
+    cuconv.selective_state_update(**call.case.arguments(views))
+    check_results(call.case, before, {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()})
 
 
 WRONG = [-(2**62), -(2**31) - 1, -(2**31), -5, 2**31 - 1, 2**31, 2**62]
@@ -203,10 +197,10 @@ INDEXED = (
 @pytest.mark.parametrize("seed", range(6))
 def test_wrong_indices_write_nowhere_else(case: Case, seed: int, run: Runner) -> None:
     """Whatever they say, memory that is not the call's stays untouched."""
-    values, random = table.inputs(case), np.random.default_rng(seed)
-    for name in calls.INDICES:
+    values, random = case.inputs(), np.random.default_rng(seed)
+    for name in INDICES:
         if name in values:
             right = values[name]
             is_wrong = random.uniform(size=right.shape) < 0.4
             values[name] = np.where(is_wrong, random.choice([*WRONG, len(values["state"])], right.shape), right)
-    run(table, case, values)
+    run(case, values)

@@ -11,9 +11,7 @@ import pytest
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT16, DType
 from cuconv.selective_state_update.rounding import philox4x32, random_numbers, round_stochastically
 from tests.emulator.test_primitives import interesting_floats
-from tests.selective_state_update import call as calls
-from tests.selective_state_update import cases as table
-from tests.selective_state_update.call import Case
+from tests.selective_state_update.cases import Case
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
 from tests.support.runners import Runner, Values
@@ -114,10 +112,10 @@ def exact_call(case: Case) -> tuple[Values, Array]:
 
     Nothing decays, steps are 1, and what is added to a row is B times a power of two.
     """
-    values = table.inputs(case)
+    values = case.inputs()
     values["A"][...], values["dt"][...], values["x"][...] = 0.0, 1.0, 1.0
     tokens = values["x"].shape[1]
-    floats = np.random.default_rng(2).permutation(interesting_floats(calls.dtypes(case)["state"]))
+    floats = np.random.default_rng(2).permutation(interesting_floats(case.own_dtypes()["state"]))
     floats = floats[np.abs(floats) < 2.0**100]
     B = np.resize(floats, values["B"].shape)
     B[:, 1:] = 0.0  # further tokens only draw again
@@ -139,9 +137,9 @@ EACH_STATE = pytest.mark.parametrize("state_dtype", ["bfloat16", "float16"])
 def test_a_kernel_rounds_bit_by_bit_as_numpy(state_dtype: str, seed: Any, run: Runner) -> None:
     case = replace(EXACT, state_dtype=state_dtype, seed=seed, per_head="A dt" if seed == 0 else "")
     values, states = exact_call(case)
-    got = run(table, case, values)
+    got = run(case, values)
     number = seed if isinstance(seed, int) else int(values["rand_seed"][0]) % 2**64
-    dtype = calls.dtypes(case)["state"].numpy
+    dtype = case.own_dtypes()["state"].numpy
     for (b, t), row in zip(np.ndindex(*states.shape[:2]), states.reshape(-1, *states.shape[2:]), strict=True):
         random = random_numbers(row.size, b, t, number).reshape(row.shape)
         wanted = round_stochastically(row, random, dtype).astype(np.float64)
@@ -155,7 +153,7 @@ def test_a_kernel_rounds_bit_by_bit_as_numpy(state_dtype: str, seed: Any, run: R
 def test_so_many_rounds_are_made(state_dtype: str, rounds: int, run: Runner) -> None:
     case = replace(EXACT, state_dtype=state_dtype, seed=11, rounds=rounds, per_head="A dt")
     values, states = exact_call(case)
-    got = run(table, case, values)["state"][values["dst_state_batch_indices"][0, 0]]
+    got = run(case, values)["state"][values["dst_state_batch_indices"][0, 0]]
     random = random_numbers(states[0, 0].size, 0, 0, 11, rounds).reshape(states[0, 0].shape)
     assert_same_values(got.astype(np.float64), round_stochastically(states[0, 0], random, got.dtype).astype(np.float64))
 
@@ -164,12 +162,12 @@ def test_so_many_rounds_are_made(state_dtype: str, rounds: int, run: Runner) -> 
 def test_results_depend_on_the_seed_alone(state_dtype: str, run: Runner) -> None:
     """Out does not at all; a seed in an array is one that is given."""
     case = Case(3, 2, 6, 128, dtype="float32", state_dtype=state_dtype, seed=5, per_head="all")
-    values = table.inputs(case)
-    first = run(table, case, values)
-    again = run(table, case, values)
-    in_array = run(table, replace(case, seed="array"), {**values, "rand_seed": np.array([5])})
-    other = run(table, replace(case, seed=6), values)
-    nearest = run(table, replace(case, seed=None), values)
+    values = case.inputs()
+    first = run(case, values)
+    again = run(case, values)
+    in_array = run(replace(case, seed="array"), {**values, "rand_seed": np.array([5])})
+    other = run(replace(case, seed=6), values)
+    nearest = run(replace(case, seed=None), values)
     for got in (again, in_array):
         assert_same_bits(got["state"], first["state"], "states")
     for got in (again, in_array, other, nearest):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import cuconv
 from tests import cases
 from tests.families.test_numerics import place_arguments
 from tests.support.compare import check_results
@@ -19,20 +17,18 @@ BATCHES = ("20+3+0+40+off2", "1+30+33+0+off1", "0+0+0+0+off65", "65+0+0+0")
 """Batches of equally many sequences, with equally many tokens in all."""
 
 
-Similar = tuple[ModuleType, list[Any]]
-"""A case module, and cases that differ only in what their arrays hold."""
+Similar = list[Any]
+"""Cases that differ only in what their arrays hold."""
 
 
 def of_batches(function: str, *fixed: Any, **options: Any) -> Similar:
     """Packed sequences: other ones."""
-    module = cases.table(function)
-    return module, [module.Case(fixed[0], batch, *fixed[1:], **options) for batch in BATCHES]
+    return [cases.kind(function)(fixed[0], batch, *fixed[1:], **options) for batch in BATCHES]
 
 
 def varied(function: str, *fixed: Any, changes: list[dict[str, Any]], **options: Any) -> Similar:
     """Others: other numbers and values, as these changes of the case make them."""
-    module = cases.table(function)
-    return module, [replace(module.Case(*fixed, **options), **change) for change in changes]
+    return [replace(cases.kind(function)(*fixed, **options), **change) for change in changes]
 
 
 def of_steps(function: str, *fixed: Any, **options: Any) -> Similar:
@@ -83,12 +79,11 @@ CALLS: dict[str, Similar] = {
 class Fixed:
     """A call's arrays on the GPU, into which the contents of similar calls' go."""
 
-    def __init__(self, library: str, module: ModuleType, case: Any) -> None:
+    def __init__(self, library: str, case: Any) -> None:
         self.library = pytest.importorskip(library)
         self._copies = CupyArrays if library == "cupy" else TorchTensors
-        self._module = module
         self._case = case
-        self._before = place_arguments(module, case)
+        self._before = place_arguments(case)
         self._uploaded = {name: self._copies.upload(placed) for name, placed in self._before.items()}
         self.arrays = {name: view for name, (_, view) in self._uploaded.items()}
 
@@ -102,13 +97,9 @@ class Fixed:
             else:
                 old.copy_(new)
 
-    def arguments(self, *, with_outputs: bool = True) -> dict[str, Any]:
-        names = [name for name in self.arrays if with_outputs or name not in self._module.OUTPUTS]
-        arguments: dict[str, Any] = self._module.arguments(self._case, {name: self.arrays[name] for name in names})
-        return arguments
-
-    def __call__(self, **changes: Any) -> Any:
-        return getattr(cuconv, cases.function_name(self._module))(**{**self.arguments(), **changes})
+    def __call__(self, *, with_outputs: bool = True, **changes: Any) -> Any:
+        arrays = {name: each for name, each in self.arrays.items() if with_outputs or name not in self._case.OUTPUTS}
+        return self._case.call(arrays, **changes)
 
     def wait(self) -> None:
         self.library.cuda.Device().synchronize() if self._copies is CupyArrays else self.library.cuda.synchronize()
@@ -117,17 +108,17 @@ class Fixed:
         """What the call should have written is there; waits for the device."""
         self.wait()
         after = {name: self._copies.download(buffer) for name, (buffer, _) in self._uploaded.items()}
-        check_results(self._module, self._case, self._before, after)
+        check_results(self._case, self._before, after)
 
 
-def assert_on_the_callers_cupy_stream(module: ModuleType, similar: list[Any]) -> None:
+def assert_on_the_callers_cupy_stream(similar: Similar) -> None:
     """A call runs behind what is already on CuPy's current stream, and does not wait for it."""
     cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", module, similar[0])
+    fixed = Fixed("cupy", similar[0])
     fixed()
     spin = cupy.RawKernel(SPIN, "spin")
     spin((1,), (1,), (np.int64(1),))
-    late = Fixed("cupy", module, similar[1])
+    late = Fixed("cupy", similar[1])
     fixed.wait()
     side, done = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
     with side:

@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import cuconv
-from tests import cases
+from tests import emulator
 from tests.emulator.family import EmulatedArray
-from tests.support.compare import is_written, take_written
+from tests.support.compare import take_written
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed
 
 Values = dict[str, Array]
 Runner = Callable[..., Values]
-"""Runs a case of a case module on these inputs, and gives the outputs and what was updated, by name. A fourth argument
+"""Runs a case on these inputs, and gives the outputs and what was updated, by name. A third argument
 says, by output, in which input's memory the output lies.
 """
 APART: Mapping[str, str] = {}
 
 
-def place_all(module: ModuleType, case: Any, values: Values) -> dict[str, Placed]:
-    return {name: Placed(lies, values.get(name)) for name, lies in module.placements(case).items()}
+def place_all(case: Any, values: Values) -> dict[str, Placed]:
+    return {name: Placed(lies, values.get(name)) for name, lies in case.placements().items()}
 
 
-def emulated(module: ModuleType, case: Any, values: Values, in_place: Mapping[str, str] = APART) -> Values:
+def emulated(case: Any, values: Values, in_place: Mapping[str, str] = APART) -> Values:
     """By the public function, on arrays of the emulator."""
-    placed = place_all(module, case, values)
+    placed = place_all(case, values)
     placed |= {output: placed[name] for output, name in in_place.items()}
-    arguments = module.arguments(case, {name: EmulatedArray(each.array) for name, each in placed.items()})
-    with cases.running(module, case):
-        getattr(cuconv, cases.function_name(module))(**arguments)
-    return {name: each.array.copy() for name, each in placed.items() if is_written(module, name)}
+    with case.running():
+        case.call({name: EmulatedArray(each.array) for name, each in placed.items()})
+    return {name: each.array.copy() for name, each in placed.items() if case.is_written(name)}
 
 
-def on_gpu(module: ModuleType, case: Any, values: Values, in_place: Mapping[str, str] = APART) -> Values:
+def on_gpu(case: Any, values: Values, in_place: Mapping[str, str] = APART) -> Values:
     """By the public function, on CuPy arrays."""
-    before = place_all(module, case, values)
+    before = place_all(case, values)
     uploaded = {name: CupyArrays.upload(placed) for name, placed in before.items()}
     for output, name in in_place.items():
         before[output], uploaded[output] = before[name], uploaded[name]
     views = {name: view for name, (_, view) in uploaded.items()}
-    getattr(cuconv, cases.function_name(module))(**module.arguments(case, views))
+    case.call(views)
     after = {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()}
-    return take_written(module, {name: each for name, each in before.items() if name not in in_place.values()}, after)
+    return take_written(case, {name: each for name, each in before.items() if name not in in_place.values()}, after)
+
+
+def prebuild(run: Runner, cases: Iterable[Any]) -> None:
+    """Build at once what these cases run under the emulator: one by one, builds could not share a translation unit."""
+    if run is emulated:
+        emulator.prebuild({launch.kernel for case in cases for launch in case.launches()})
