@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import cuconv
-from tests import cases, emulator
+from tests import emulator
 from tests.selective_scan import cases_dense as rows
 from tests.selective_scan import cases_varlen as packed
 from tests.selective_state_update import cases as updates
@@ -19,7 +17,6 @@ from tests.support.runners import Runner, Values, emulated, on_gpu
 
 STEPS = {"rows": "delta", "packed": "delta", "updates": "dt"}
 INPUTS = {"rows": "u", "packed": "u", "updates": "x"}
-TABLES: dict[str, Any] = {"rows": rows, "packed": packed, "updates": updates}
 
 SCANNED: tuple[tuple[str, Any], ...] = (
     # By a lane for some states and by a lane for a whole channel, whole and in segments.
@@ -40,19 +37,19 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     ("updates", updates.Case(9, 0, 9, 16, dtype="float32", without="all", slots=None)),
     ("updates", updates.Case(9, 4, 8, 128, 2, without="z", **updates.PER_HEAD)),
 )
-JOINED = ("1x9x1024", "3x20x200", "2x35x264", "16+8+3+29", "340+16+20")
+JOINED = ("1-9-1024", "3-20-200", "2-35-264", "16+8+3+29", "340+16+20")
 """Cases in which lanes join the states of their tokens: there an infinite state may become NaN."""
 
 CASES = [pytest.param(name, case, id=f"{name}-{case.id}") for name, case in SCANNED]
 
 
-def by_numpy(module: ModuleType, case: Any, values: Values) -> Values:
+def by_numpy(case: Any, values: Values) -> Values:
     """The public function on NumPy arrays."""
     arrays = {name: array.copy() for name, array in values.items()}
-    for name, lies in module.placements(case).items():
-        if name in module.OUTPUTS:
+    for name, lies in case.placements().items():
+        if name in case.OUTPUTS:
             arrays[name] = np.full(lies.shape, np.nan, lies.dtype.numpy)
-    getattr(cuconv, cases.function_name(module))(**module.arguments(case, arrays))
+    case.call(arrays)
     return arrays
 
 
@@ -70,9 +67,9 @@ def least(array: Array) -> float:
     return float(np.array(bits, f"u{array.itemsize}").view(array.dtype))
 
 
-def inputs(name: str, case: Any) -> Values:
+def inputs(case: Any) -> Values:
     """A call in which no terms of opposite signs meet."""
-    values: Values = TABLES[name].inputs(case)
+    values: Values = case.inputs()
     kept = (*STEPS.values(), "A", "chunk_states_out")
     for each, array in values.items():
         if array.dtype.kind not in "iub" and each not in kept:
@@ -102,12 +99,12 @@ def classes(array: Array) -> Array:
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_masked_token_changes_no_state(name: str, case: Any, run: Runner) -> None:
     """-inf, the least number and a number of which the product with log2(e) is infinite."""
-    module, values = TABLES[name], inputs(name, case)
+    values = inputs(case)
     step = values[STEPS[name]]
     masks = (-np.inf, least(step), -3e38)
     indices = np.arange(step.size).reshape(step.shape)
     step[...] = np.choose(indices % len(masks), masks).astype(step.dtype)
-    written = run(module, case, values)
+    written = run(case, values)
     assert np.isfinite(written["out"].astype(np.float32)).all()
     pairs = {"last_state_out": "initial_state", "ssm_states": "ssm_states", "state": "state"}
     for after, before in pairs.items():
@@ -123,15 +120,15 @@ def test_a_masked_token_changes_no_state(name: str, case: Any, run: Runner) -> N
 @pytest.mark.parametrize(("name", "case"), CASES)
 @pytest.mark.parametrize("argument", ["step", "input"])
 def test_infinities_and_nan_are_those_of_the_formula(name: str, case: Any, argument: str, run: Runner) -> None:
-    module, values = TABLES[name], inputs(name, case)
+    values = inputs(case)
     array = values[{"step": STEPS, "input": INPUTS}[argument][name]]
     with np.errstate(over="ignore"):
         specials = [np.inf, np.nan, -np.inf, least(array) if argument == "step" else np.inf]
         for row, special in zip(rows_of(name, array), specials, strict=False):
             set_token(name, row, special)
-    written = run(module, case, values)
+    written = run(case, values)
     with np.errstate(all="ignore"):
-        wanted = module.oracle(case, values)
+        wanted = case.oracle(values)
     for each, got in written.items():
         if each not in wanted or isinstance(wanted[each], Between):
             continue

@@ -4,64 +4,72 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-_FWD = "causal_conv1d_fn-1x5x1029-w4-bfloat16-channel_first-silu"
-_FWD_STATES = "causal_conv1d_fn-2x3x1029-w6-float16-sliced_alike-silu-initial-final"
-_FWD_ALL = "causal_conv1d_fn-1x2x513-w5-float32-channel_first-silu-seq-initial-final"
-_ODD = "causal_conv1d_fn-2x24x19-w6-bfloat16-channel_first-weight_float32-strided-silu-initial-final"
-_SHORT = "causal_conv1d_fn-5x3x64-w3-float16-channel_first-weight_float32-silu-seq-initial-final"
-_LAST = "causal_conv1d_fn-2x130x21-w4-float32-channel_last-silu-seq-initial-final"
-_VARLEN = "causal_conv1d_varlen_fn-136of2x0+19+2+0+3x1+50+0-w4-bfloat16-channels-slots_odd-int64-silu"
-_VARLEN_ROWS = "causal_conv1d_varlen_fn-3of513+0+260+1-w6-float16-tokens_aligned-pool_columns-slots_permuted-silu"
-_SHORTROWS = "causal_conv1d_varlen_fn-36ofoff3+253+1+255+1+2+3+63+65+off9+20x1+0+93-w4-bfloat16-tokens-slots_odd-initial_all-silu"
-_ROUTED = "causal_conv1d_split-61,3,1,1,6,64of40+0+3x1-w4-bfloat16-channels-slots_odd-silu"
-_L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32ofoff5+20+0+3-w4-bfloat16-channels-to_dense-slots_permuted-silu-l2norm"
-_L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3of12+3-w4-bfloat16-channels-to_dense-slots_odd-silu-l2norm-eps0.01"
-_L2NORM_WIDE = "causal_conv1d_qkv_split-1,1,1,256,256,8of12+3-w4-float32-channels-to_dense-state_bfloat16-slots_odd-int64-silu-l2norm"
-_STATES = "causal_conv1d_varlen_states-136of9x1+7-3-bfloat16-dense-to_channels-int64"
-_STATES_EVERY = "causal_conv1d_varlen_states-6of2+30-16-float32-sliced_by_2-to_channels-int32-every3"
-_STEP = "causal_conv1d_update-131of1023-w4-bfloat16-last_offset_by_1-shift-slots_odd"
+_FWD = "causal_conv1d_fn-1-5-1029"
+_FWD_STATES = "causal_conv1d_fn-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
+_FWD_ALL = "causal_conv1d_fn-1-2-513-width_5-dtype_float32-seq_idx-initial-final"
+_ODD = "causal_conv1d_fn-2-24-19-width_6-weight_dtype_float32-others_strided-initial-final"
+_SHORT = "causal_conv1d_fn-5-3-64-width_3-dtype_float16-weight_dtype_float32-seq_idx-initial-final"
+_LAST = "causal_conv1d_fn-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_VARLEN = "causal_conv1d_varlen_fn-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
+_VARLEN_ROWS = "causal_conv1d_varlen_fn-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
+_SHORTROWS = "causal_conv1d_varlen_fn-36-off3+253+1+255+1+2+3+63+65+off9+20x1+0+93-layout_tokens-slots_odd-initial_all"
+_ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
+_L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
+_L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
+_L2NORM_WIDE = (
+    "causal_conv1d_qkv_split-1,1,1,256,256,8-12+3-dtype_float32-state_dtype_bfloat16-slots_odd-index_int64-l2norm"
+)
+_STATES = "causal_conv1d_varlen_states-136-9x1+7-3-out_channels-index_int64"
+_STATES_EVERY = "causal_conv1d_varlen_states-6-2+30-16-dtype_float32-layout_sliced_by_2-out_channels-spacing_3"
+_STEP = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd"
 _STEPS = (
-    "causal_conv1d_update-40of4-t3-w3-float16-channel_last-shift-weight_float32-pool_channels_longer-state_float32-int64"
-    "-window_columns"
+    "causal_conv1d_update-40-4-seqlen_3-width_3-dtype_float16-weight_dtype_float32"
+    "-state_dtype_float32-pool_channels_longer-index_int64-window_columns"
 )
-_RING = "causal_conv1d_update-7of4-t5-w5-float16-last_offset_by_1-circular-window_channels-linear"
-_ACCEPTED = "causal_conv1d_update-136of9-t4-w4-bfloat16-channel_last-accepted-slots_odd"
-_UPDATE_ROWS = "causal_conv1d_update-131of1023-w4-bfloat16-last_offset_by_1-shift-pool_columns-slots_odd"
-_UPDATE_ROWS_LONGER = "causal_conv1d_update-132of9-w4-bfloat16-channel_last-shift-pool_columns_and_one"
+_RING = (
+    "causal_conv1d_update-7-4-seqlen_5-width_5-dtype_float16-layout_last_offset_by_1"
+    "-mode_circular-window_channels-activation_None"
+)
+_ACCEPTED = "causal_conv1d_update-136-9-seqlen_4-slots_odd-mode_accepted"
+_UPDATE_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd"
+_UPDATE_ROWS_LONGER = "causal_conv1d_update-132-9-pool_columns_and_one"
 
-_BWD = "causal_conv1d_bwd-1x5x1029-w4-bfloat16-channel_first-silu"
-_BWD_ALL = "causal_conv1d_bwd-3x8x13-w9-float32-channel_first-linear-seq-initial-final"
-_BWD_SUM = "causal_conv1d_bwd-2x3x1029-w6-float16-sliced_alike-silu-initial-final"
-_BWD_LAST = "causal_conv1d_bwd-2x130x21-w4-float32-channel_last-silu-seq-initial-final"
-_BWD_VARLEN = "causal_conv1d_varlen_bwd-6of2+1+0+35-w5-float16-channels-no_bias-pool_columns-slots_odd-has_mixed-silu"
+_BWD = "causal_conv1d_bwd-1-5-1029"
+_BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
+_BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
+_BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 
-_SCAN = "selective_scan_fn-2x35x43n16-bfloat16"
+_SCAN = "selective_scan_fn-2-35-43"
 _SCAN_SEGMENTS = (
-    "selective_scan_fn-2x3x513n1-float32-without_initial_state_last_state_out_chunk_states_out-sliced_alike"
+    "selective_scan_fn-2-3-513-d_state_1-dtype_float32"
+    "-without_initial_state_last_state_out_chunk_states_out-layout_sliced_alike"
 )
-_SCAN_CONSTANTS = "selective_scan_fn-1x20x600n20-float32-without_delta_bias-strided-g4-constant_BC"
-_TILES = "selective_scan_fn-3x20x200n16-bfloat16"
-_TILES_ALONE = "selective_scan_fn-2x35x48n16-bfloat16"
-_TILES_PARTS = "selective_scan_fn-2x35x264n16-bfloat16-without_chunk_states_out"
-_TILES_ONE_STAGE = "selective_scan_fn-1x5x508n8-float32-without_chunk_states_out"
-_TILES_SEGMENTS = "selective_scan_fn-1x3x1024n12-float32"
-_SCAN_VARLEN = (
-    "selective_scan_varlen_fn-35of16+8+3+13n16-bfloat16-channels-pool_slots_innermost-state_bfloat16-slots_permuted"
+_SCAN_CONSTANTS = (
+    "selective_scan_fn-1-20-600-d_state_20-groups_4-dtype_float32-constants_BC-without_delta_bias-others_strided"
 )
-_TILES_VARLEN = "selective_scan_varlen_fn-35of16+8+3+29n16-bfloat16-slots_permuted"
-_TILES_VARLEN_ODD = "selective_scan_varlen_fn-33ofoff3+1+7+0+8+9+4x1+off8n16-bfloat16-pool_slot_strided-slots_odd"
-_FEW = "selective_scan_varlen_fn-35of40x1n16-bfloat16-slots_permuted-initial_all"
-_SCAN_BWD = "selective_scan_bwd-2x3x514n16-bfloat16-without_chunk_states"
-_SCAN_BWD_FLOAT = "selective_scan_bwd-1x4x257n16-float32-sliced_alike-dout_expanded"
-_SCAN_BWD_VARLEN = "selective_scan_varlen_bwd-5of300+0+10+513n16-bfloat16"
-_STATE = "selective_state_update-3of0x40x16-float32"
-_STATE_SHARED = "selective_state_update-7of2x20x128-bfloat16-dt_float32-per_head_all-pool_slot_strided-odd-int64"
-_STATE_MANY = "selective_state_update-5of2x6x128x4t-bfloat16-per_head_all-fused-to_each-columns6-steps_by_row-odd-int64"
-_STATE_PACKED = "selective_state_update-off1+3+1+0+2+off2of2x6x128-g2-bfloat16-per_head_all"
-_STATE_ACCEPTED = "selective_state_update-6of2x6x128x3t-bfloat16-per_head_all-accepted-steps_by_row-odd-int64"
-_STATE_RANDOM = "selective_state_update-3of2x6x128-bfloat16-per_head_all-seed_18446744073709551615"
+_TILES = "selective_scan_fn-3-20-200"
+_TILES_ALONE = "selective_scan_fn-2-35-48"
+_TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
+_TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
+_TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
+_SCAN_VARLEN = "selective_scan_varlen_fn-35-16+8+3+13-state_dtype_bfloat16-layout_channels-pool_slots_innermost"
+_TILES_VARLEN = "selective_scan_varlen_fn-35-16+8+3+29"
+_TILES_VARLEN_ODD = "selective_scan_varlen_fn-33-off3+1+7+0+8+9+4x1+off8-pool_slot_strided-slots_odd"
+_FEW = "selective_scan_varlen_fn-35-40x1-initial_all"
+_SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
+_SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
+_SCAN_BWD_VARLEN = "selective_scan_varlen_bwd-5-300+0+10+513"
+_STATE = "selective_state_update-3-0-40-16-dtype_float32"
+_STATE_SHARED = "selective_state_update-7-2-20-128-dtypes_float32-per_head_all-pool_slot_strided-odd-index_int64"
+_STATE_MANY = (
+    "selective_state_update-5-2-6-128-tokens_4-per_head_all-lies_fused-targets_each-columns_6-steps_row-odd-index_int64"
+)
+_STATE_PACKED = "selective_state_update-off1+3+1+0+2+off2-2-6-128-groups_2-per_head_all"
+_STATE_ACCEPTED = "selective_state_update-6-2-6-128-tokens_3-per_head_all-accepted-steps_row-odd-index_int64"
+_STATE_RANDOM = "selective_state_update-3-2-6-128-per_head_all-seed_18446744073709551615"
 _SOFTPLUS = "selective_state_update/test_softplus.py::test_softplus_is_as_exact_as_it_is_said_to_be[unit-emulated]"
-_STATE_LOUD = "selective_state_update-4of2x3x16-float32-loud60"
+_STATE_LOUD = "selective_state_update-4-2-3-16-dtype_float32-loud_60"
 
 _COMMON = (
     Mutant(
@@ -84,7 +92,8 @@ _COMMON = (
         "__saturatef(fmaf(power, rest, power))",
         "fmaf(power, rest, power)",
         (
-            "families/test_special_values.py::test_a_masked_token_changes_no_state[unit-emulated-updates-9of0x40x16-float32]",
+            "families/test_special_values.py::test_a_masked_token_changes_no_state[unit-emulated"
+            "-updates-9-0-40-16-dtype_float32]",
         ),
     ),
     Mutant(
@@ -102,7 +111,7 @@ _COMMON = (
         "common/activation.cuh",
         "return dout * fmaf(s, fmaf(-s, scaled, scaled), s);",
         "return dout * s;",
-        ("causal_conv1d_bwd-1x2x260-w10-float32-offset_by_2-weight_bfloat16-silu-initial",),
+        ("causal_conv1d_bwd-1-2-260-width_10-dtype_float32-weight_dtype_bfloat16-layout_offset_by_2-initial",),
     ),
     Mutant(
         "A bfloat16's upper half keeps the lower one's bits.",
@@ -124,8 +133,8 @@ _COMMON = (
         "slot >= p.slots ? -1",
         "slot > p.slots ? -1",
         (
-            "causal_conv1d_varlen_fn-20of19+5x2+off2-w6-bfloat16-channels-weight_float16-strided-pool_channels_longer-slots_odd"
-            "-int64-silu",
+            "causal_conv1d_varlen_fn-20-19+5x2+off2-width_6-weight_dtype_float16-others_strided"
+            "-pool_channels_longer-slots_odd-index_int64",
         ),
     ),
     Mutant(
@@ -192,7 +201,7 @@ _CONVOLUTIONS = (
         "causal_conv1d/conv_row.cuh",
         "token >= kAhead && is_whole",
         "token >= kHalo && is_whole",
-        ("causal_conv1d_fn-1x3x1029-w6-bfloat16-offset_alike_by_2-offset_by_2-silu-seq",),
+        ("causal_conv1d_fn-1-3-1029-width_6-layout_offset_alike_by_2-others_offset_by_2-seq_idx",),
     ),
     Mutant(
         "A row's past is taken as one token earlier.",
@@ -234,7 +243,7 @@ _CONVOLUTIONS = (
         "causal_conv1d/causal_conv1d_shortseq_fwd.cu",
         "if (is_row[i]) add_edge<kWidth>(p, rows[i], tokens[i], x[i]);",
         "if (is_row[i] && tokens[i] >= 0) add_edge<kWidth>(p, rows[i], tokens[i], x[i]);",
-        ("causal_conv1d_fn-3x6x48-w13-bfloat16-offset_by_4-silu-final",),
+        ("causal_conv1d_fn-3-6-48-width_13-layout_offset_by_4-final",),
     ),
     Mutant(
         "Short rows of a batch of odd size take one entry too many.",
@@ -262,7 +271,7 @@ _CONVOLUTIONS = (
         "causal_conv1d/conv_channels.cuh",
         "weight[k * p.weight_stride[1]]",
         "weight[k]",
-        ("causal_conv1d_fn-2x3x65-w2-bfloat16-channel_last-strided-silu-initial",),
+        ("causal_conv1d_fn-2-3-65-width_2-layout_channel_last-others_strided-initial",),
     ),
     Mutant(
         "The block's tile of packed sequences is one row further.",
@@ -278,9 +287,9 @@ _CONVOLUTIONS = (
         return roles[tile];""",
         "        return roles[tile];",
         (
-            "causal_conv1d_varlen_fn-136of40x1-w4-bfloat16-channels-slots_permuted-initial_all-silu",
+            "causal_conv1d_varlen_fn-136-40x1-initial_all",
             _VARLEN,
-            "causal_conv1d_varlen_fn-2of9+11-w4-float32-channels-slots_permuted-silu",
+            "causal_conv1d_varlen_fn-2-9+11-dtype_float32",
         ),
     ),
     Mutant(
@@ -302,33 +311,28 @@ _CONVOLUTIONS = (
         "common/sequences.cuh",
         "return p.has_initial_state != nullptr &&",
         "return p.has_initial_state == nullptr ||",
-        (
-            "causal_conv1d_varlen_fn-136ofall7-w4-bfloat16-channels-pool_channels_outermost-slots_permuted-initial_None-silu",
-        ),
+        ("causal_conv1d_varlen_fn-136-all7-pool_channels_outermost-initial_None",),
     ),
     Mutant(
         "Between two looks at runs of sequences one is passed over.",
         "causal_conv1d/conv_varlen.cuh",
         "low += kWarpSize - 1;",
         "low += kWarpSize;",
-        ("causal_conv1d_varlen_fn-136of40x1-w4-bfloat16-channels-slots_permuted-initial_all-silu",),
+        ("causal_conv1d_varlen_fn-136-40x1-initial_all",),
     ),
     Mutant(
         "A vector across a border of ranges is stored as one.",
         "causal_conv1d/conv_ranges.cuh",
         "channel + kVec <= p.range_end[range]",
         "channel < p.range_end[range]",
-        ("causal_conv1d_split-62,74of18+7-w4-bfloat16-channels-to_channels_sliced_by_2+channels-slots_permuted-silu",),
+        ("causal_conv1d_split-62,74-18+7-out_channels_sliced_by_2+channels",),
     ),
     Mutant(
         "The second channel of a head is taken as the next head's.",
         "causal_conv1d/conv_ranges.cuh",
         "channels = at.quotient * stride[2] + at.remainder * stride[3];",
         "channels = at.remainder * stride[2] + at.quotient * stride[3];",
-        (
-            "causal_conv1d_qkv_split-2,1,1,64,64,128of9+1-w4-bfloat16-channels-to_head_major+transposed+spaced-slots_odd-int64"
-            "-silu",
-        ),
+        ("causal_conv1d_qkv_split-2,1,1,64,64,128-9+1-out_head_major+transposed+spaced-slots_odd-index_int64",),
     ),
     Mutant(
         "Eps is dropped where heads take several turns.",
@@ -336,8 +340,8 @@ _CONVOLUTIONS = (
         "rsqrtf(sum_over_lanes(scale[i], group.lanes) + eps)",
         "rsqrtf(sum_over_lanes(scale[i], group.lanes))",
         (
-            "causal_conv1d_qkv_split-1,1,1,256,256,8of12+3-w4-float32-channels-to_dense-state_bfloat16-slots_odd-int64"
-            "-silu-l2norm-eps0.5",
+            "causal_conv1d_qkv_split-1,1,1,256,256,8-12+3-dtype_float32-state_dtype_bfloat16-slots_odd"
+            "-index_int64-l2norm-eps_0.5",
         ),
     ),
     Mutant(
@@ -353,8 +357,8 @@ _CONVOLUTIONS = (
         "is_idle ? 0.0f : squares",
         "squares",
         (
-            "causal_conv1d_qkv_split-2,1,1,96,96,64of12+3-w3-float16-channels-to_dense-weight_float32-pool_columns"
-            "-state_float32-slots_permuted-linear-l2norm",
+            "causal_conv1d_qkv_split-2,1,1,96,96,64-12+3-width_3-dtype_float16-weight_dtype_float32"
+            "-state_dtype_float32-pool_columns-activation_None-l2norm",
         ),
     ),
     Mutant(
@@ -370,8 +374,8 @@ _CONVOLUTIONS = (
         "if (roles.padding >> i & 1) *to",
         "if (roles.padding >> i & 0) *to",
         (
-            "causal_conv1d_varlen_fn-2ofoff3+70+2x1-w7-bfloat16-tokens_offset_by_2-to_tokens-pool_backward-state_float32"
-            "-slots_permuted-silu",
+            "causal_conv1d_varlen_fn-2-off3+70+2x1-width_7-state_dtype_float32"
+            "-layout_tokens_offset_by_2-out_tokens-pool_backward",
         ),
     ),
     Mutant(
@@ -410,7 +414,8 @@ _CONVOLUTIONS = (
         "shared.left_out = max(left_out, 0);",
         "shared.left_out = 0;",
         (
-            "causal_conv1d_varlen_fn-33of255+3+600+30x1+49-w4-bfloat16-tokens-strided-pool_slots-slots_odd-mixed-initial_all-silu",
+            "causal_conv1d_varlen_fn-33-255+3+600+30x1+49-layout_tokens-others_strided-pool_slots"
+            "-slots_odd-index_mixed-initial_all",
         ),
     ),
     Mutant(
@@ -549,7 +554,7 @@ _SCANS = (
         "selective_scan/scan.cuh",
         "own_dt[i] = p.delta_softplus ? softplus(v) : v;",
         "own_dt[i] = p.delta_softplus && v > -4.0f ? softplus(v) : v;",
-        ("selective_scan_fn-2x35x43n16-bfloat16-loud20",),
+        ("selective_scan_fn-2-35-43-loud_20",),
     ),
     Mutant(
         "A plain scan's edge advances states by tokens outside.",
@@ -591,14 +596,14 @@ _SCANS = (
         "selective_scan/selective_scan_carry.cu",
         "h = fmaf(h, exp2_approx(rate * steps[i]), behind[i]);",
         "h += behind[i];",
-        ("selective_scan_fn-1x3x1032n24-bfloat16",),
+        ("selective_scan_fn-1-3-1032-d_state_24",),
     ),
     Mutant(
         "All segments before the last begin with the last one's state.",
         "selective_scan/selective_scan_carry.cu",
         "const index_t segment = min(from + i, segments - 2);",
         "const index_t segment = segments - 2;",
-        (_TILES_SEGMENTS, "selective_scan_fn-1x3x1032n24-bfloat16"),
+        (_TILES_SEGMENTS, "selective_scan_fn-1-3-1032-d_state_24"),
     ),
     Mutant(
         "Lanes of a tile take the next lane's state.",
@@ -646,7 +651,7 @@ _SCANS = (
         """            __syncthreads();
             const index_t* stride = p.chunk_states_stride;""",
         "            const index_t* stride = p.chunk_states_stride;",
-        ("selective_scan_fn-2x35x264n16-bfloat16",),
+        ("selective_scan_fn-2-35-264",),
     ),
     Mutant(
         "Without D a tile multiplies u by 0.",
@@ -663,7 +668,7 @@ _SCANS = (
         "selective_scan/scan_tiles.cuh",
         "t >= tokens.behind)) own_dt[t] = 0.0f;",
         "t > tokens.behind)) own_dt[t] = 0.0f;",
-        (_TILES_PARTS, "selective_scan_fn-2x35x43n16-bfloat16", _TILES),
+        (_TILES_PARTS, "selective_scan_fn-2-35-43", _TILES),
     ),
     Mutant(
         "A tile's dt of both parts is one part's.",
@@ -684,21 +689,21 @@ _SCANS = (
         "selective_scan/selective_scan_varlen_fwd.cu",
         "static_cast<state_t*>(p.ssm_states) + slot * stride[0] + scan.channel * stride[1]",
         "static_cast<state_t*>(p.ssm_states) + number * stride[0] + scan.channel * stride[1]",
-        ("selective_scan_varlen_fn-5of16+8+40n24-bfloat16-slots_permuted",),
+        ("selective_scan_varlen_fn-5-16+8+40-d_state_24",),
     ),
     Mutant(
         "A packed sequence without a slot is left as it was.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
         "        scan.store_zeros(begin, end);\n        return;",
         "        return;",
-        ("selective_scan_varlen_fn-33of30+40+50n16-bfloat16-slots_odd",),
+        ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
     ),
     Mutant(
         "A sequence of as many tokens as count as few is left out.",
         "selective_scan/runs.cuh",
         "tokens > few && tokens <= most",
         "tokens > few && tokens < most",
-        ("selective_scan_varlen_fn-35of24+8n16-bfloat16-loud20-slots_permuted",),
+        ("selective_scan_varlen_fn-35-24+8-loud_20",),
     ),
     Mutant(
         "The state of a short sequence is one that begins anew.",
@@ -778,7 +783,7 @@ _STATE_UPDATES = (
         "selective_state_update/states.cuh",
         "if (row < p.headdim && element",
         "if (row <= p.headdim && element",
-        (_STATE_SHARED, "selective_state_update-2of0x9x16-float32-without_all-linear-slots_None"),
+        (_STATE_SHARED, "selective_state_update-2-0-9-16-dtype_float32-without_all-no_softplus-slots_None"),
     ),
     Mutant(
         "Random bits are those of the element before.",
@@ -792,7 +797,7 @@ _STATE_UPDATES = (
         "selective_state_update/update.cuh",
         "return slot == p.pad_slot_id || slot < 0 ||",
         "return slot < -1 ||",
-        ("selective_state_update-2of2x3x128-bfloat16-per_head_A-linear-fused-pad0", _STATE_SHARED),
+        ("selective_state_update-2-2-3-128-per_head_A-no_softplus-lies_fused-pad_slot_id_0", _STATE_SHARED),
     ),
     Mutant(
         "Rejected tokens of a state count as accepted.",
@@ -820,7 +825,7 @@ _STATE_UPDATES = (
         "selective_state_update/selective_state_update.cu",
         "const int to = p.is_read_only ? -1 : load_destination",
         "const int to = load_destination",
-        ("selective_state_update-3of2x6x128-bfloat16-per_head_all-frozen",),
+        ("selective_state_update-3-2-6-128-per_head_all-frozen",),
     ),
 )
 

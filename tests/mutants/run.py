@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,11 +35,11 @@ class Verdict(NamedTuple):
 
 
 @functools.cache
-def _cases() -> dict[str, tuple[ModuleType, Any]]:
-    return {str(each.id).partition("-")[2]: each.values for each in numerics.UNIT}
+def _cases() -> dict[str, Any]:
+    return {str(each.id).partition("-")[2]: each.values[0] for each in numerics.UNIT}
 
 
-def find_case(test: str) -> tuple[ModuleType, Any] | Path:
+def find_case(test: str) -> Any:
     """The small case that a test's id names, or the file of a test that is pytest's to run."""
     if "::" in test:
         file = TESTS / test.partition("::")[0]
@@ -65,7 +64,7 @@ def run_test(test: str) -> str | None:
             raise RuntimeError(report.getvalue())
         return next((line for line in report.getvalue().splitlines() if "Error" in line), "failed")
     try:
-        numerics.test_emulated(*found)
+        numerics.test_emulated(found)
     except AssertionError as error:
         # The first line of a finding of the emulator is the kernel's name.
         lines = str(error).splitlines() or ["an assertion"]

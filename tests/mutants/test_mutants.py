@@ -38,5 +38,5 @@ def test_every_kernel_has_one(cls: type[Kernel]) -> None:
 
 
 def test_a_text_that_occurs_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="occurs 2 times in a.cu, not once"):
+    with pytest.raises(ValueError, match=r"occurs 2 times in a\.cu, not once"):
         Mutant("Bug.", "a.cu", "x", "y", ("some",)).apply({"a.cu": "xx"})

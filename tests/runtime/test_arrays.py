@@ -203,13 +203,13 @@ def test_threads_that_bring_the_first_array_at_once_share_one_family(monkeypatch
 def test_types_that_programs_define_are_not_kept_alive() -> None:
     def call(base: type) -> weakref.ref[type]:
         kind = type("Own", (base,), {})
-        inputs: dict[str, Any] = table.inputs(CASE)
+        inputs: dict[str, Any] = CASE.inputs()
         if base is np.ndarray:
             inputs = {name: array.view(kind) for name, array in inputs.items()}
         else:
             inputs = {name: kind(array) for name, array in inputs.items()}
         np.testing.assert_array_equal(
-            np.asarray(cuconv.causal_conv1d_fn(**inputs)), cuconv.causal_conv1d_fn(**table.inputs(CASE))
+            np.asarray(cuconv.causal_conv1d_fn(**inputs)), cuconv.causal_conv1d_fn(**CASE.inputs())
         )
         return weakref.ref(kind)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from tests.selective_state_update import cases as table
-from tests.support.compare import is_written
 from tests.support.placement import Array
 from tests.support.runners import Runner
 
@@ -26,15 +25,15 @@ def test_softplus_is_as_exact_as_it_is_said_to_be(run: Runner) -> None:
 
     dt' is seen in the state itself: that was zero, and x and B are 1.
     """
-    values = table.inputs(CASE)
+    values = CASE.inputs()
     for name, array in values.items():
-        if is_written(table, name):
+        if CASE.is_written(name):
             array[...] = 0.0
         elif name in ("x", "B"):
             array[...] = 1.0
     v = arguments_of(values["dt"].shape)
     values["dt"][...] = v
-    state = run(table, CASE, values)["state"]
+    state = run(CASE, values)["state"]
     got = state[: len(v), :, 0].astype(np.float64)
     exact = v.astype(np.float64)
     logarithm = np.log1p(np.exp(-np.abs(exact)))
