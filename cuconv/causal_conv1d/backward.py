@@ -287,7 +287,20 @@ _INPUTS = ("x", "weight", "bias", "dout", "seq_idx", "initial_states", "dfinal_s
            "query_start_loc", "cache_indices", "has_initial_state")  # fmt: skip
 _OUTPUTS = ("dx", "dweight", "dbias", "dinitial_states")
 
-_dense = Operation(_INPUTS, _OUTPUTS, check=_check_dense, plan=plan, reference=_reference_dense)
+_dense = Operation(
+    _INPUTS,
+    _OUTPUTS,
+    name="causal_conv1d_bwd",
+    check=_check_dense,
+    plan=plan,
+    reference=_reference_dense,
+)
 _packed = Operation(
-    _INPUTS, _OUTPUTS, check=_check_packed, plan=plan, reference=_reference_packed, contents=_check_contents
+    _INPUTS,
+    _OUTPUTS,
+    name="causal_conv1d_varlen_bwd",
+    check=_check_packed,
+    plan=plan,
+    reference=_reference_packed,
+    contents=_check_contents,
 )

@@ -103,6 +103,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 _forward = Operation(
     ("x", "weight", "bias", "seq_idx", "initial_states"),
     ("out", "final_states_out"),
+    name="causal_conv1d_fn",
     check=_check,
     plan=plan,
     reference=_reference,

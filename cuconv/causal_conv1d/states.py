@@ -99,5 +99,11 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 
 
 _states = Operation(
-    ("x", "cu_seqlens"), ("out",), check=_check, plan=plan, reference=_reference, contents=_check_contents
+    ("x", "cu_seqlens"),
+    ("out",),
+    name="causal_conv1d_varlen_states",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
 )

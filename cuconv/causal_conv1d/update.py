@@ -317,6 +317,7 @@ _step = Operation(
         *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
         *("intermediate_conv_window", "intermediate_state_indices"),
     ),
+    name="causal_conv1d_update",
     check=_check,
     plan=plan,
     reference=_reference,

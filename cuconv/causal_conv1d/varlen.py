@@ -216,6 +216,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 
 _packed = Operation(
     ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
+    name="causal_conv1d_varlen_fn",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -283,4 +283,12 @@ def _reference(o: BackwardOperands, arrays: Arrays) -> None:
             arrays[name][...] = result.astype(arrays[name].dtype)
 
 
-_backward = Operation(INPUTS, OUTPUTS, check=_check, plan=plan, reference=_reference, contents=_check_contents)
+_backward = Operation(
+    INPUTS,
+    OUTPUTS,
+    name="selective_scan_bwd",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+)

@@ -150,6 +150,7 @@ _packed_scan = Operation(
         *("query_start_loc", "cache_indices", "has_initial_state"),
     ),
     ("out",),
+    name="selective_scan_varlen_fn",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -368,6 +368,7 @@ _update = Operation(
         *("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens", "rand_seed"),
     ),
     ("out",),
+    name="selective_state_update",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -1,0 +1,216 @@
+"""The public functions as functions of autograd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
+from cuconv.causal_conv1d.dense import causal_conv1d_fn
+from cuconv.causal_conv1d.form import Form
+from cuconv.runtime.call import Operation
+from cuconv.runtime.errors import message
+from cuconv.selective_scan.backward import selective_scan_bwd
+
+Tensor = torch.Tensor
+
+
+def call(
+    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+) -> list[Any]:
+    """The results of a call, in the graph of autograd; ValueError for what has no derivative."""
+    name, count = operation.name, len(operation.inputs)
+    names = (*operation.inputs, *(operation.outputs if outputs is None else outputs))
+    if name not in DIFFERENTIABLE:
+        wrong = next(i for i, each in enumerate(given) if each is not None and each.requires_grad)
+        got = "a tensor that requires grad while grad mode is on"
+        raise ValueError(message(names[wrong], got, "torch.no_grad() or a detached tensor: there is no backward"))
+    for target, argument in zip(given[count:], names[count:], strict=True):
+        if target is not None:
+            got = "a tensor while another argument requires grad"
+            raise ValueError(message(argument, got, "None: autograd follows only what a call returns"))
+    if name == "causal_conv1d_fn":
+        return list(_Convolution.apply(*given[:count], *options))
+    if name == "selective_scan_fn":
+        return list(_Scan.apply(*given[:count], *options))
+    if name == "causal_conv1d_varlen_fn":
+        return _packed(operation, given[:count], options)
+    return list(_Gradients.apply(operation, options, *given))
+
+
+DIFFERENTIABLE = (
+    *("causal_conv1d_fn", "causal_conv1d_varlen_fn", "selective_scan_fn"),
+    *("causal_conv1d_bwd", "causal_conv1d_varlen_bwd", "selective_scan_bwd"),
+)
+"""The operations that autograd may follow; those of backward only once."""
+
+
+class _Gradients(torch.autograd.Function):
+    """A backward operation. With create_graph autograd follows it, and what differentiates again gets an error.
+
+    `once_differentiable` would not do: it looks at the incoming gradient only, and would drop a penalty on the gradient
+    where that is a constant, as y.sum() makes it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, operation: Operation[Any], options: tuple[Any, ...], *given: Any) -> tuple[Any, ...]:
+        ctx.name = operation.name
+        return tuple(operation(given, options))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(f"cuconv has no second derivative: {ctx.name} cannot be differentiated")
+
+
+class _Convolution(torch.autograd.Function):
+    """`causal_conv1d_fn`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        seq_idx: Tensor | None,
+        initial_states: Tensor | None,
+        return_final_states: bool,
+        silu: bool,
+    ) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, weight, bias, seq_idx, initial_states)
+        ctx.activation = "silu" if silu else None
+        inputs = (x, weight, bias, seq_idx, initial_states)
+        results = causal_conv1d_fn(*inputs, return_final_states, activation=ctx.activation)
+        return results if return_final_states else (results, None)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dfinal_states: Tensor | None = None) -> tuple[Any, ...]:
+        x, weight, bias, seq_idx, initial_states = ctx.saved_tensors
+        dx, dweight, dbias, dinitial_states = causal_conv1d_bwd(
+            x,
+            weight,
+            bias,
+            torch.zeros_like(x) if dout is None else dout,
+            seq_idx=seq_idx,
+            initial_states=initial_states,
+            dfinal_states=dfinal_states,
+            activation=ctx.activation,
+        )
+        return dx, dweight, dbias, None, dinitial_states, None, None
+
+
+class _Scan(torch.autograd.Function):
+    """`selective_scan_fn`, which leaves the states that its backward starts from."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        u: Tensor,
+        delta: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None,
+        z: Tensor | None,
+        delta_bias: Tensor | None,
+        initial_state: Tensor | None,
+        delta_softplus: bool,
+        return_last_state: bool,
+        keep_chunk_states: bool,
+    ) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        given = (u, delta, A, B, C, D, z, delta_bias, initial_state)
+        scan = Operation.named["selective_scan_fn"]
+        out, last_state, chunk_states = scan((*given, None, None, None), (delta_softplus, return_last_state, True))
+        ctx.save_for_backward(*given, chunk_states)
+        ctx.delta_softplus = delta_softplus
+        return out, last_state, None
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None, *others: Any) -> tuple[Any, ...]:
+        u, delta, A, B, C, D, z, delta_bias, initial_state, chunk_states = ctx.saved_tensors
+        gradients = selective_scan_bwd(
+            *(u, delta, A, B, C, D, z, delta_bias),
+            torch.zeros_like(u) if dout is None else dout,
+            delta_softplus=ctx.delta_softplus,
+            initial_state=initial_state,
+            dlast_state=dlast_state,
+            chunk_states=chunk_states,
+        )
+        return (*gradients, None, None, None)
+
+
+def _packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
+    x, weight, bias, conv_states, query_start_loc, _, _ = inputs
+    form, silu, _ = options
+    if conv_states is not None:
+        got = "a tensor while another argument requires grad"
+        wanted = "None: what is updated in place cannot be computed again; cuconv.torch.causal_conv1d_packed returns it"
+        raise ValueError(message("conv_states", got, wanted))
+    return list(_Packed.apply(x, weight, bias, query_start_loc, form, silu))
+
+
+class _Packed(torch.autograd.Function):
+    """`causal_conv1d_varlen_fn` and its splits, on sequences that start from zeros."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, form: Form, silu: bool
+    ) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, weight, bias, query_start_loc)
+        ctx.form, ctx.silu = form, silu
+        return tuple(_convolve_packed(x, weight, bias, query_start_loc, form, silu))
+
+    @staticmethod
+    def backward(ctx: Any, *douts: Tensor | None) -> tuple[Any, ...]:
+        x, weight, bias, query_start_loc = ctx.saved_tensors
+        form, silu = ctx.form, ctx.silu
+        if form.normalized:
+            plain = replace(form, normalized=0)
+            results = _convolve_packed(x, weight, bias, query_start_loc, plain, silu)
+            douts = tuple(
+                _l2norm_gradient(y, dout, form.eps) if number < form.normalized and dout is not None else dout
+                for number, (y, dout) in enumerate(zip(results, douts, strict=True))
+            )
+        dout = douts[0]
+        if form.ranges is not None:
+            dout = _joined(x, form.ranges, douts)
+        activation = "silu" if silu else None
+        dx, dweight, dbias, _ = causal_conv1d_varlen_bwd(
+            *(x, weight, bias, torch.zeros_like(x) if dout is None else dout),
+            query_start_loc=query_start_loc,
+            activation=activation,
+        )
+        return dx, dweight, dbias, None, None, None
+
+
+def _convolve_packed(
+    x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, form: Form, silu: bool
+) -> list[Any]:
+    operation = Operation.named["causal_conv1d_varlen_fn"]
+    given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(form.names))
+    return operation(given, (form, silu, -1), form.names)
+
+
+def _joined(x: Tensor, ranges: tuple[tuple[int, int], ...], douts: tuple[Tensor | None, ...]) -> Tensor:
+    """The gradients of ranges of channels as one of (dim, total)."""
+    total = x.shape[1]
+    parts = []
+    for (heads, head_dim), dout in zip(ranges, douts, strict=True):
+        if dout is None:
+            parts.append(x.new_zeros(total, heads * head_dim))
+        else:
+            parts.append(dout.reshape(total, heads * head_dim) if dout.dim() == 4 else dout.t())
+    return torch.cat(parts, dim=1).t()
+
+
+def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
+    """The gradient of y, of which dout is that of y / sqrt(sum of y * y + eps) along the last axis."""
+    wide = y.double() if y.dtype == torch.float64 else y.float()
+    scale = torch.rsqrt((wide * wide).sum(-1, keepdim=True) + eps)
+    unit = wide * scale
+    grown = dout.to(wide.dtype)
+    return ((grown - unit * (unit * grown).sum(-1, keepdim=True)) * scale).to(dout.dtype)
