@@ -319,17 +319,13 @@ class Operation(Generic[Operands]):
             family.mark_written([given[number] for number in call.given_written])
         return results
 
-    def layouts_of_results(
-        self, layouts: Layouts, options: tuple[Any, ...]
-    ) -> dict[str, Layout]:
+    def layouts_of_results(self, layouts: Layouts, options: tuple[Any, ...]) -> dict[str, Layout]:
         """The results that a call on these layouts makes, by argument; raises for what does not fit."""
         first = layouts[self.inputs[self._leader]]
         assert first is not None
         checked = self._checked(layouts, options, first.device == HOST)
         return {
-            name: layout
-            for name, layout in checked.outputs.items()
-            if layout is not None and layouts.get(name) is None
+            name: layout for name, layout in checked.outputs.items() if layout is not None and layouts.get(name) is None
         }
 
     def _prepared(self, key: tuple[Any, ...], facts: list[Facts | None]) -> Call[Operands]:
@@ -378,7 +374,9 @@ class Operation(Generic[Operands]):
         for name, layout in layouts.items():
             if layout is not None and layout.dtype is FLOAT32:
                 checks.dtype(name, layout.dtype, [FLOAT64])
-        checked = self._check({name: _exchanged(layout, FLOAT64, FLOAT32) for name, layout in layouts.items()}, *options)
+        checked = self._check(
+            {name: _exchanged(layout, FLOAT64, FLOAT32) for name, layout in layouts.items()}, *options
+        )
         outputs = {name: _exchanged(layout, FLOAT32, FLOAT64) for name, layout in checked.outputs.items()}
         return replace(checked, outputs=outputs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ import torch
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.form import Form
-from cuconv.runtime.call import Operation
+from cuconv.runtime.call import Operation, is_traced
 from cuconv.runtime.errors import message
-from cuconv.selective_scan.backward import selective_scan_bwd
+from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
+from cuconv.selective_scan.varlen import selective_scan_varlen_fn
 
 Tensor = torch.Tensor
 
@@ -36,12 +38,14 @@ def call(
     if name == "selective_scan_fn":
         return list(_Scan.apply(*given[:count], *options))
     if name == "causal_conv1d_varlen_fn":
-        return _packed(operation, given[:count], options)
+        return _packed(given[:count], options)
+    if name == "selective_scan_varlen_fn":
+        return [_scan_packed(given[:count], options)]
     return list(_Gradients.apply(operation, options, *given))
 
 
 DIFFERENTIABLE = (
-    *("causal_conv1d_fn", "causal_conv1d_varlen_fn", "selective_scan_fn"),
+    *("causal_conv1d_fn", "causal_conv1d_varlen_fn", "selective_scan_fn", "selective_scan_varlen_fn"),
     *("causal_conv1d_bwd", "causal_conv1d_varlen_bwd", "selective_scan_bwd"),
 )
 """The operations that autograd may follow; those of backward only once."""
@@ -142,13 +146,17 @@ class _Scan(torch.autograd.Function):
         return (*gradients, None, None, None)
 
 
-def _packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
+def _refuse_states(argument: str, states: Any, instead: str) -> None:
+    if states is not None:
+        got = "a tensor while another argument requires grad"
+        wanted = f"None: what is updated in place cannot be computed again; {instead} returns new states"
+        raise ValueError(message(argument, got, wanted))
+
+
+def _packed(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
     x, weight, bias, conv_states, query_start_loc, _, _ = inputs
     form, silu, _ = options
-    if conv_states is not None:
-        got = "a tensor while another argument requires grad"
-        wanted = "None: what is updated in place cannot be computed again; cuconv.torch.causal_conv1d_packed returns it"
-        raise ValueError(message("conv_states", got, wanted))
+    _refuse_states("conv_states", conv_states, "cuconv.torch.causal_conv1d_packed")
     return list(_Packed.apply(x, weight, bias, query_start_loc, form, silu))
 
 
@@ -169,7 +177,7 @@ class _Packed(torch.autograd.Function):
         x, weight, bias, query_start_loc = ctx.saved_tensors
         form, silu = ctx.form, ctx.silu
         if form.normalized:
-            plain = replace(form, normalized=0)
+            plain = _without_norm.__wrapped__(form) if is_traced() else _without_norm(form)
             results = _convolve_packed(x, weight, bias, query_start_loc, plain, silu)
             douts = tuple(
                 _l2norm_gradient(y, dout, form.eps) if number < form.normalized and dout is not None else dout
@@ -187,12 +195,55 @@ class _Packed(torch.autograd.Function):
         return dx, dweight, dbias, None, None, None
 
 
+# Forms are known by identity.
+@lru_cache(maxsize=4096)
+def _without_norm(form: Form) -> Form:
+    return replace(form, normalized=0)
+
+
 def _convolve_packed(
     x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, form: Form, silu: bool
 ) -> list[Any]:
     operation = Operation.named["causal_conv1d_varlen_fn"]
     given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(form.names))
     return operation(given, (form, silu, -1), form.names)
+
+
+def _scan_packed(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Tensor:
+    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, _, _ = inputs
+    delta_softplus, _ = options
+    _refuse_states("ssm_states", ssm_states, "selective_scan_fn")
+    result: Tensor = _PackedScan.apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, delta_softplus)
+    return result
+
+
+class _PackedScan(torch.autograd.Function):
+    """`selective_scan_varlen_fn` on sequences that start from zeros."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        u: Tensor,
+        delta: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None,
+        z: Tensor | None,
+        delta_bias: Tensor | None,
+        query_start_loc: Tensor | None,
+        delta_softplus: bool,
+    ) -> Any:
+        ctx.save_for_backward(u, delta, A, B, C, D, z, delta_bias, query_start_loc)
+        ctx.delta_softplus = delta_softplus
+        options = {"delta_softplus": delta_softplus, "query_start_loc": query_start_loc}
+        return selective_scan_varlen_fn(u, None, delta, A, B, C, D, z, delta_bias, **options)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> Any:
+        *arguments, query_start_loc = ctx.saved_tensors
+        gradients = selective_scan_varlen_bwd(*arguments, dout, query_start_loc, delta_softplus=ctx.delta_softplus)
+        return (*gradients[:-1], None, None)
 
 
 def _joined(x: Tensor, ranges: tuple[tuple[int, int], ...], douts: tuple[Tensor | None, ...]) -> Tensor:

@@ -160,7 +160,9 @@ def _run_fake(operation: Operation[Any], *arguments: Any) -> Any:
     tensors = arguments[:count]
     options, outputs = _decoded(operation, arguments[count:])
     names = operation.outputs if outputs is None else outputs
-    layouts = {name: None if each is None else _layout(each) for name, each in zip(operation.inputs, tensors, strict=True)}
+    layouts = {
+        name: None if each is None else _layout(each) for name, each in zip(operation.inputs, tensors, strict=True)
+    }
     made = operation.layouts_of_results({**layouts, **dict.fromkeys(names)}, options)
     leader = next(each for each in tensors if each is not None)
     results = []
