@@ -11,6 +11,7 @@ import torch
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.form import Form
+from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime.call import Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
@@ -207,6 +208,47 @@ def _convolve_packed(
     operation = Operation.named["causal_conv1d_varlen_fn"]
     given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(form.names))
     return operation(given, (form, silu, -1), form.names)
+
+
+class PackedWithStates(torch.autograd.Function):
+    """`causal_conv1d_varlen_fn` with the states before and after each sequence as an argument and a result."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        query_start_loc: Tensor | None,
+        initial_states: Tensor | None,
+        activation: str | None,
+    ) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, weight, bias, query_start_loc, initial_states)
+        ctx.activation = activation
+        if initial_states is None:
+            sequences = 1 if query_start_loc is None else query_start_loc.shape[0] - 1
+            states, follows = x.new_zeros(sequences, x.shape[0], weight.shape[1] - 1), None
+        else:
+            states = initial_states.clone()
+            follows = torch.ones(states.shape[0], dtype=torch.bool, device=x.device)
+        out = causal_conv1d_varlen_fn(x, weight, bias, states, query_start_loc, None, follows, activation)
+        return out, states
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dfinal_states: Tensor | None) -> tuple[Any, ...]:
+        x, weight, bias, query_start_loc, initial_states = ctx.saved_tensors
+        dx, dweight, dbias, dinitial_states = causal_conv1d_varlen_bwd(
+            x,
+            weight,
+            bias,
+            torch.zeros_like(x) if dout is None else dout,
+            query_start_loc=query_start_loc,
+            initial_states=initial_states,
+            dfinal_states=dfinal_states,
+            activation=ctx.activation,
+        )
+        return dx, dweight, dbias, None, dinitial_states, None
 
 
 def _scan_packed(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Tensor:
