@@ -10,7 +10,7 @@ import torch
 
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
-from cuconv.causal_conv1d.form import Form
+from cuconv.causal_conv1d.split import Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime.call import Operation, is_traced
 from cuconv.runtime.errors import message
@@ -156,9 +156,9 @@ def _refuse_states(argument: str, states: Any, instead: str) -> None:
 
 def _packed(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
     x, weight, bias, conv_states, query_start_loc, _, _ = inputs
-    form, silu, _ = options
+    split, silu, _ = options
     _refuse_states("conv_states", conv_states, "cuconv.torch.causal_conv1d_packed")
-    return list(_Packed.apply(x, weight, bias, query_start_loc, form, silu))
+    return list(_Packed.apply(x, weight, bias, query_start_loc, split, silu))
 
 
 class _Packed(torch.autograd.Function):
@@ -166,27 +166,33 @@ class _Packed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, form: Form, silu: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        query_start_loc: Tensor | None,
+        split: Split,
+        silu: bool,
     ) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, bias, query_start_loc)
-        ctx.form, ctx.silu = form, silu
-        return tuple(_convolve_packed(x, weight, bias, query_start_loc, form, silu))
+        ctx.split, ctx.silu = split, silu
+        return tuple(_convolve_packed(x, weight, bias, query_start_loc, split, silu))
 
     @staticmethod
     def backward(ctx: Any, *douts: Tensor | None) -> tuple[Any, ...]:
         x, weight, bias, query_start_loc = ctx.saved_tensors
-        form, silu = ctx.form, ctx.silu
-        if form.normalized:
-            plain = _without_norm.__wrapped__(form) if is_traced() else _without_norm(form)
+        split, silu = ctx.split, ctx.silu
+        if split.normalized:
+            plain = _without_norm.__wrapped__(split) if is_traced() else _without_norm(split)
             results = _convolve_packed(x, weight, bias, query_start_loc, plain, silu)
             douts = tuple(
-                _l2norm_gradient(y, dout, form.eps) if number < form.normalized and dout is not None else dout
+                _l2norm_gradient(y, dout, split.eps) if number < split.normalized and dout is not None else dout
                 for number, (y, dout) in enumerate(zip(results, douts, strict=True))
             )
         dout = douts[0]
-        if form.ranges is not None:
-            dout = _joined(x, form.ranges, douts)
+        if split.ranges is not None:
+            dout = _joined(x, split.ranges, douts)
         activation = "silu" if silu else None
         dx, dweight, dbias, _ = causal_conv1d_varlen_bwd(
             *(x, weight, bias, torch.zeros_like(x) if dout is None else dout),
@@ -196,18 +202,18 @@ class _Packed(torch.autograd.Function):
         return dx, dweight, dbias, None, None, None
 
 
-# Forms are known by identity.
+# Splits are known by identity.
 @lru_cache(maxsize=4096)
-def _without_norm(form: Form) -> Form:
-    return replace(form, normalized=0)
+def _without_norm(split: Split) -> Split:
+    return replace(split, normalized=0)
 
 
 def _convolve_packed(
-    x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, form: Form, silu: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, split: Split, silu: bool
 ) -> list[Any]:
     operation = Operation.named["causal_conv1d_varlen_fn"]
-    given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(form.names))
-    return operation(given, (form, silu, -1), form.names)
+    given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(split.names))
+    return operation(given, (split, silu, -1), split.names)
 
 
 class PackedWithStates(torch.autograd.Function):

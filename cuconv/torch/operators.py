@@ -11,28 +11,29 @@ from typing import Any
 
 import torch
 
-from cuconv.causal_conv1d.form import MAX_RANGES, WHOLE, Form, form_of
+from cuconv.causal_conv1d.ranges import MAX_RANGES
+from cuconv.causal_conv1d.split import WHOLE, Split, split_of
 from cuconv.runtime.call import Operation
 from cuconv.runtime.dtypes import BY_NAME, FLOAT64, DType
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.torch import derivatives
 
-FORM = "int[]? ranges, bool has_heads, int normalized, float eps, "
+SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
 
 OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
-    "causal_conv1d_varlen_fn": FORM + "bool silu, int pad_slot_id",
+    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id",
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
-    "causal_conv1d_update": FORM + "bool silu, bool disable_state_update, int pad_slot_id",
+    "causal_conv1d_update": SPLIT + "bool silu, bool disable_state_update, int pad_slot_id",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, int? seed, "
     "int philox_rounds",
 }
-"""What each operation takes besides arrays, as a schema says it; a Form is four arguments."""
+"""What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
 
 UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
 """The arguments that operators write to."""
@@ -108,7 +109,7 @@ def _encoded(options: tuple[Any, ...]) -> tuple[Any, ...]:
     """Options as a schema has them."""
     encoded: list[Any] = []
     for option in options:
-        if isinstance(option, Form):
+        if isinstance(option, Split):
             ranges = None if option.ranges is None else [number for pair in option.ranges for number in pair]
             encoded += [ranges, option.has_heads, option.normalized, option.eps]
         else:
@@ -125,17 +126,17 @@ def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[A
     if operation.outputs:
         return tuple(options), None
     ranges, has_heads, normalized, eps, *others = options
-    form = _form(None if ranges is None else tuple(ranges), has_heads, normalized, eps)
-    return (form, *others), form.names
+    split = _split(None if ranges is None else tuple(ranges), has_heads, normalized, eps)
+    return (split, *others), split.names
 
 
-# Forms are known by identity.
+# Splits are known by identity.
 @lru_cache(maxsize=4096)
-def _form(ranges: tuple[int, ...] | None, has_heads: bool, normalized: int, eps: float) -> Form:
+def _split(ranges: tuple[int, ...] | None, has_heads: bool, normalized: int, eps: float) -> Split:
     if ranges is None:
         return WHOLE
     argument = "num_q_heads * head_q, num_k_heads * head_k, num_v_heads * head_v" if has_heads else "sizes"
-    return form_of(argument, tuple(zip(ranges[::2], ranges[1::2], strict=True)), has_heads, normalized, eps)
+    return split_of(argument, tuple(zip(ranges[::2], ranges[1::2], strict=True)), has_heads, normalized, eps)
 
 
 def _returned(operation: Operation[Any], results: list[torch.Tensor]) -> Any:

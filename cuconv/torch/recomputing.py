@@ -38,7 +38,7 @@ class Recomputed:
         """The tensor, which later operations save as its recipe: what computes it again from the sources."""
         if self._is_on:
             given = [source for source in sources if source is not None]
-            self._recipes[tensor.data_ptr(), tensor.dtype] = _Recipe(recipe, given)
+            self._recipes[tensor.data_ptr(), tensor.dtype] = _Recipe(recipe, given, tensor.device.type)
         return tensor
 
     def _pack(self, tensor: Tensor) -> Any:
@@ -49,8 +49,9 @@ class Recomputed:
 class _Recipe:
     """How to compute a tensor again; it is computed once for all operations that saved it."""
 
-    def __init__(self, compute: Callable[[], Tensor], sources: list[Tensor]) -> None:
-        self._compute, self._sources = compute, sources
+    def __init__(self, compute: Callable[[], Tensor], sources: list[Tensor], device: str) -> None:
+        self._compute, self._sources, self._device = compute, sources, device
+        self._autocast = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
         self._versions = [source._version for source in sources]
         self._result: Tensor | None = None
 
@@ -59,7 +60,7 @@ class _Recipe:
         if self._result is None:
             if [source._version for source in self._sources] != self._versions:
                 raise RuntimeError("a tensor that the backward pass computes from has been modified in place")
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast(self._device, *self._autocast):
                 self._result = self._compute()
         return self._result
 
