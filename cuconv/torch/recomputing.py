@@ -18,25 +18,25 @@ class Recomputed:
     """
 
     def __init__(self, is_on: bool) -> None:
-        self._is_on = is_on
         self._recipes: dict[tuple[Any, ...], _Recipe] = {}
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+        # torch.compile traces this class where it is off, and no hooks.
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack) if is_on else None
 
     def __enter__(self) -> None:
-        if self._is_on:
+        if self._hooks is not None:
             self._hooks.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_on:
+        if self._hooks is not None:
             self._hooks.__exit__(kind, error, trace)
             # Addresses mean tensors only as long as these live.
             self._recipes.clear()
 
     def keep(self, tensor: Tensor, recipe: Callable[[], Tensor], sources: Sequence[Tensor | None]) -> Tensor:
         """The tensor, which later operations save as its recipe: what computes it again from the sources."""
-        if self._is_on:
+        if self._hooks is not None:
             given = [source for source in sources if source is not None]
             self._recipes[tensor.data_ptr(), tensor.dtype] = _Recipe(recipe, given, tensor.device.type)
         return tensor
