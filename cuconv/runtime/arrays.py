@@ -224,23 +224,24 @@ class TorchFamily(Family):
         pointers: list[int] = []
         facts: list[Facts | None] = []
         tensor, is_grad_enabled = self._tensor, self._is_grad_enabled()
-        for array in given:
-            if array is None:
-                pointers.append(0)
-                facts.append(None)
-                continue
-            if type(array) is not tensor and (other := family(array)) is not self:
-                if isinstance(other, DispatchedFamily):
+        try:
+            for array in given:
+                if array is None:
+                    pointers.append(0)
+                    facts.append(None)
+                    continue
+                if type(array) is not tensor and (other := family(array)) is not self:
+                    if isinstance(other, DispatchedFamily):
+                        raise NotPlain
+                    self._reject(arguments[len(facts)], array)
+                if is_grad_enabled and array.requires_grad:
                     raise NotPlain
-                self._reject(arguments[len(facts)], array)
-            if is_grad_enabled and array.requires_grad:
-                raise NotPlain
-            try:
                 pointer = array.data_ptr()
-            except RuntimeError as error:
-                raise NotPlain from error
-            pointers.append(pointer)
-            facts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer % ALIGNMENT))
+                pointers.append(pointer)
+                facts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer % ALIGNMENT))
+        except RuntimeError as error:
+            # A tensor without memory of its own, as torch.vmap has them.
+            raise NotPlain from error
         if self._forward_mode._current_level >= 0 and any(
             self._tangents(array).tangent is not None for array in given if array is not None
         ):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
-from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.split import Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime.call import Operation, is_traced
@@ -24,32 +24,38 @@ def call(
     operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
 ) -> list[Any]:
     """The results of a call, in the graph of autograd; ValueError for what has no derivative."""
-    name, count = operation.name, len(operation.inputs)
-    names = (*operation.inputs, *(operation.outputs if outputs is None else outputs))
-    if name not in DIFFERENTIABLE:
-        wrong = next(i for i, each in enumerate(given) if each is not None and each.requires_grad)
-        got = "a tensor that requires grad while grad mode is on"
-        raise ValueError(message(names[wrong], got, "torch.no_grad() or a detached tensor: there is no backward"))
-    for target, argument in zip(given[count:], names[count:], strict=True):
+    derivative = DERIVATIVES.get(operation.name)
+    count = len(operation.inputs)
+    if derivative is None:
+        _refuse(operation, given, outputs, "there is no backward")
+    for target in given[count:]:
         if target is not None:
-            got = "a tensor while another argument requires grad"
-            raise ValueError(message(argument, got, "None: autograd follows only what a call returns"))
-    if name == "causal_conv1d_fn":
-        return list(_Convolution.apply(*given[:count], *options))
-    if name == "selective_scan_fn":
-        return list(_Scan.apply(*given[:count], *options))
-    if name == "causal_conv1d_varlen_fn":
-        return _packed(given[:count], options)
-    if name == "selective_scan_varlen_fn":
-        return [_scan_packed(given[:count], options)]
-    return list(_Gradients.apply(operation, options, *given))
+            _refuse(operation, given, outputs, "autograd follows only what a call returns")
+    results: list[Any] = derivative(operation, given[:count], options)
+    return results
 
 
-DIFFERENTIABLE = (
-    *("causal_conv1d_fn", "causal_conv1d_varlen_fn", "selective_scan_fn", "selective_scan_varlen_fn"),
-    *("causal_conv1d_bwd", "causal_conv1d_varlen_bwd", "selective_scan_bwd"),
-)
-"""The operations that autograd may follow; those of backward only once."""
+def _refuse(
+    operation: Operation[Any], given: tuple[Any, ...], outputs: tuple[str, ...] | None, because: str
+) -> NoReturn:
+    """Raise for what autograd cannot follow: an operation without a derivative, or a result that the caller gives."""
+    count = len(operation.inputs)
+    names = (*operation.inputs, *(operation.outputs if outputs is None else outputs))
+    if operation.name in DERIVATIVES:
+        argument = next(name for name, each in zip(names[count:], given[count:], strict=True) if each is not None)
+        got, wanted = "a tensor while another argument requires grad", f"None: {because}"
+    else:
+        argument = next(n for n, each in zip(names, given, strict=True) if each is not None and each.requires_grad)
+        got, wanted = (
+            "a tensor that requires grad while grad mode is on",
+            f"torch.no_grad() or a detached tensor: {because}",
+        )
+    raise ValueError(message(argument, got, wanted))
+
+
+_convolution = Operation.named["causal_conv1d_fn"]
+_packed_convolution = Operation.named["causal_conv1d_varlen_fn"]
+_scan = Operation.named["selective_scan_fn"]
 
 
 class _Gradients(torch.autograd.Function):
@@ -86,9 +92,8 @@ class _Convolution(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, bias, seq_idx, initial_states)
         ctx.activation = "silu" if silu else None
-        inputs = (x, weight, bias, seq_idx, initial_states)
-        results = causal_conv1d_fn(*inputs, return_final_states, activation=ctx.activation)
-        return results if return_final_states else (results, None)
+        given = (x, weight, bias, seq_idx, initial_states, None, None)
+        return tuple(_convolution(given, (return_final_states, silu)))
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dfinal_states: Tensor | None = None) -> tuple[Any, ...]:
@@ -127,8 +132,7 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
         given = (u, delta, A, B, C, D, z, delta_bias, initial_state)
-        scan = Operation.named["selective_scan_fn"]
-        out, last_state, chunk_states = scan((*given, None, None, None), (delta_softplus, return_last_state, True))
+        out, last_state, chunk_states = _scan((*given, None, None, None), (delta_softplus, return_last_state, True))
         ctx.save_for_backward(*given, chunk_states)
         ctx.delta_softplus = delta_softplus
         return out, last_state, None
@@ -154,7 +158,7 @@ def _refuse_states(argument: str, states: Any, instead: str) -> None:
         raise ValueError(message(argument, got, wanted))
 
 
-def _packed(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
+def _packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
     x, weight, bias, conv_states, query_start_loc, _, _ = inputs
     split, silu, _ = options
     _refuse_states("conv_states", conv_states, "cuconv.torch.causal_conv1d_packed")
@@ -211,9 +215,8 @@ def _without_norm(split: Split) -> Split:
 def _convolve_packed(
     x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, split: Split, silu: bool
 ) -> list[Any]:
-    operation = Operation.named["causal_conv1d_varlen_fn"]
     given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(split.names))
-    return operation(given, (split, silu, -1), split.names)
+    return _packed_convolution(given, (split, silu, -1), split.names)
 
 
 class PackedWithStates(torch.autograd.Function):
@@ -257,12 +260,11 @@ class PackedWithStates(torch.autograd.Function):
         return dx, dweight, dbias, None, dinitial_states, None
 
 
-def _scan_packed(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Tensor:
+def _scan_packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
     u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, _, _ = inputs
     delta_softplus, _ = options
     _refuse_states("ssm_states", ssm_states, "selective_scan_fn")
-    result: Tensor = _PackedScan.apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, delta_softplus)
-    return result
+    return [_PackedScan.apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, delta_softplus)]
 
 
 class _PackedScan(torch.autograd.Function):
@@ -313,3 +315,19 @@ def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
     unit = wide * scale
     grown = dout.to(wide.dtype)
     return ((grown - unit * (unit * grown).sum(-1, keepdim=True)) * scale).to(dout.dtype)
+
+
+def _followed_once(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
+    return list(_Gradients.apply(operation, options, *inputs, *[None] * len(operation.outputs)))
+
+
+DERIVATIVES: dict[str, Callable[[Operation[Any], tuple[Any, ...], tuple[Any, ...]], list[Any]]] = {
+    "causal_conv1d_fn": lambda operation, inputs, options: list(_Convolution.apply(*inputs, *options)),
+    "causal_conv1d_varlen_fn": _packed,
+    "selective_scan_fn": lambda operation, inputs, options: list(_Scan.apply(*inputs, *options)),
+    "selective_scan_varlen_fn": _scan_packed,
+    "causal_conv1d_bwd": _followed_once,
+    "causal_conv1d_varlen_bwd": _followed_once,
+    "selective_scan_bwd": _followed_once,
+}
+"""How autograd follows each operation; those of backward only once."""

@@ -13,6 +13,7 @@ import torch
 
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.causal_conv1d.split import WHOLE, Split, split_of
+from cuconv.runtime import call as _runner
 from cuconv.runtime.call import Operation
 from cuconv.runtime.dtypes import BY_NAME, FLOAT64, DType
 from cuconv.runtime.layout import HOST, Layout
@@ -60,8 +61,10 @@ def call(
         functorch: bool = torch._C._are_functorch_transforms_active()
         if functorch or torch.autograd.forward_ad._current_level >= 0:
             raise RuntimeError(NOT_FOLLOWED.format(operation.name))
-    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given):
-        return derivatives.call(operation, given, options, outputs)
+    if torch.is_grad_enabled():
+        for each in given:
+            if each is not None and each.requires_grad:
+                return derivatives.call(operation, given, options, outputs)
     return _operate(operation, given, options, outputs)
 
 
@@ -202,3 +205,6 @@ def _define() -> torch.library.Library:
 
 
 _library = _define()
+
+# Later calls come here directly.
+_runner.through_torch = call
