@@ -128,7 +128,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    from importlib import metadata
+    from cuconv.runtime import distribution
 
     parser = _Parser(
         prog="cuconv",
@@ -136,10 +136,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         epilog=f"Exit codes: {OK} all is well; {WRONG} something is wrong or missing; {USAGE} the command line makes "
         f"no sense; {CANNOT} this machine cannot do it.",
     )
-    try:
-        version = metadata.version("cuconv")
-    except metadata.PackageNotFoundError:
-        version = "not installed, run from its source tree"
+    version = distribution.version() or "not installed, run from its source tree"
     parser.add_argument("--version", action="version", version=f"cuconv {version}")
     commands = parser.add_subparsers(metavar="command", required=True)
     for name, text in COMMANDS.items():

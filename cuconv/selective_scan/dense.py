@@ -81,9 +81,7 @@ def selective_scan_fn(
     return (out, last_state) if return_last_state else out
 
 
-def _check(
-    given: Layouts, delta_softplus: bool, return_last_state: bool, keep_chunk_states: bool
-) -> Checked[Operands]:
+def _check(given: Layouts, delta_softplus: bool, return_last_state: bool, keep_chunk_states: bool) -> Checked[Operands]:
     """A checked call; keep_chunk_states asks for new chunk_states_out, which a backward pass starts from."""
     checked = inputs(given, "batch, dim, seqlen", delta_softplus)
     batch, dim, seqlen = checked.u.shape

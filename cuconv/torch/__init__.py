@@ -11,34 +11,29 @@ import importlib
 from typing import Any
 
 HOMES = {
-    "Mamba": "modules",
-    "ShortConvolution": "modules",
-    "causal_conv1d_packed": "functional",
-    "install": "dropin",
-    "mamba_inner_fn": "functional",
-    "patch_transformers": "transformers",
-    "uninstall": "dropin",
-    "unpatch_transformers": "transformers",
+    "Mamba": "torch.modules",
+    "ShortConvolution": "torch.modules",
+    "causal_conv1d_fn": "causal_conv1d.dense",
+    "causal_conv1d_packed": "torch.functional",
+    "causal_conv1d_qkv_split": "causal_conv1d.varlen",
+    "causal_conv1d_split": "causal_conv1d.varlen",
+    "causal_conv1d_update": "causal_conv1d.update",
+    "causal_conv1d_varlen_fn": "causal_conv1d.varlen",
+    "install": "torch.dropin",
+    "mamba_inner_fn": "torch.functional",
+    "patch_transformers": "torch.transformers",
+    "selective_scan_fn": "selective_scan.dense",
+    "selective_scan_varlen_fn": "selective_scan.varlen",
+    "selective_state_update": "selective_state_update.update",
+    "uninstall": "torch.dropin",
+    "unpatch_transformers": "torch.transformers",
 }
-"""The module of this folder that has each name."""
+"""The module of the package that has each name."""
 
-__all__ = [
-    "Mamba",
-    "ShortConvolution",
-    "causal_conv1d_packed",
-    "install",
-    "mamba_inner_fn",
-    "patch_transformers",
-    "uninstall",
-    "unpatch_transformers",
-]
+__all__ = list(HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name in HOMES:
-        return getattr(importlib.import_module(f"cuconv.torch.{HOMES[name]}"), name)
-    import cuconv
-
-    if name in cuconv.__all__:
-        return getattr(cuconv, name)
+        return getattr(importlib.import_module(f"cuconv.{HOMES[name]}"), name)
     raise AttributeError(f"module 'cuconv.torch' has no attribute {name!r}")

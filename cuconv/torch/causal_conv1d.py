@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cuconv.causal_conv1d import dense, states, update
-
-Tensor = torch.Tensor
 
 
 def causal_conv1d_fn(

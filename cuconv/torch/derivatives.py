@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
 from cuconv.causal_conv1d.split import Split
@@ -16,8 +17,6 @@ from cuconv.runtime.call import Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
-
-Tensor = torch.Tensor
 
 
 def call(
@@ -286,13 +285,15 @@ class _PackedScan(torch.autograd.Function):
     ) -> Any:
         ctx.save_for_backward(u, delta, A, B, C, D, z, delta_bias, query_start_loc)
         ctx.delta_softplus = delta_softplus
-        options = {"delta_softplus": delta_softplus, "query_start_loc": query_start_loc}
-        return selective_scan_varlen_fn(u, None, delta, A, B, C, D, z, delta_bias, **options)
+        arguments = (u, None, delta, A, B, C, D, z, delta_bias)
+        return selective_scan_varlen_fn(*arguments, delta_softplus, query_start_loc)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> Any:
-        *arguments, query_start_loc = ctx.saved_tensors
-        gradients = selective_scan_varlen_bwd(*arguments, dout, query_start_loc, delta_softplus=ctx.delta_softplus)
+        arguments: tuple[Any, ...] = ctx.saved_tensors
+        *inputs, query_start_loc = arguments
+        given: tuple[Any, ...] = (*inputs, dout, query_start_loc)
+        gradients = selective_scan_varlen_bwd(*given, delta_softplus=ctx.delta_softplus)
         return (*gradients[:-1], None, None)
 
 

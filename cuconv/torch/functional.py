@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
@@ -13,8 +14,6 @@ from cuconv.runtime.errors import message
 from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.torch.derivatives import PackedWithStates
 from cuconv.torch.recomputing import Recomputed
-
-Tensor = torch.Tensor
 
 
 def causal_conv1d_packed(
@@ -78,8 +77,8 @@ def mamba_inner_fn(
 ) -> Tensor:
     """The Mamba block between its two projections and the output projection, as mamba_ssm has it.
 
-    With x and z the halves of xz: u = silu(conv(x)); p = x_proj(u), whose parts are r numbers for delta, B and C; delta =
-    delta_proj(the first r); out = out_proj(scan(u, delta, A, B, C, D, z)) (Gu and Dao, "Mamba", 2023, figure 3).
+    With x and z the halves of xz: u = silu(conv(x)); p = x_proj(u), which is r numbers for delta, then B, then C;
+    delta = delta_proj(the first r); out = out_proj(scan(u, delta, A, B, C, D, z)) (Gu and Dao, "Mamba", 2023, fig. 3).
 
     Args:
         xz: (batch, 2 * dim, seqlen).

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cuconv.selective_scan import dense
 from cuconv.selective_state_update import update
 from cuconv.torch.functional import mamba_inner_fn
 
 __all__ = ["mamba_inner_fn", "selective_scan_fn", "selective_state_update"]
-
-Tensor = torch.Tensor
 
 
 def selective_scan_fn(

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
@@ -17,14 +17,12 @@ from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.torch.functional import causal_conv1d_packed, mamba_inner_fn
 from cuconv.torch.mamba_ssm import selective_state_update
 
-Tensor = torch.Tensor
-
 
 class ShortConvolution(nn.Conv1d):
     """A depthwise causal convolution with the parameters and options of fla.modules.ShortConvolution.
 
-    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs, of which the first column is never
-    needed and is 0 in what `forward` returns.
+    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs. The first column is never needed,
+    and is 0 in what `forward` returns.
     """
 
     def __init__(
@@ -158,7 +156,7 @@ class ShortConvolution(nn.Conv1d):
 
 
 class Mamba(nn.Module):
-    """The Mamba block (Gu and Dao, "Mamba", 2023, figure 3), its parameters named as in mamba_ssm.modules.mamba_simple."""
+    """The block of Gu and Dao, "Mamba", 2023, figure 3. Its parameters are named as in mamba_ssm."""
 
     def __init__(
         self,

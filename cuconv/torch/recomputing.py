@@ -7,8 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 class Recomputed:

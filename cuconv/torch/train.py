@@ -1,7 +1,7 @@
 """Train a small Mamba language model on the sources of Python's standard library, then let it write.
 
-`python -m cuconv.torch.train` takes the GPU where there is one; with few steps and channels it runs on the CPU, too. The
-loss goes to a picture, loss.svg. Text is written by the decode functions, one byte after the other.
+`python -m cuconv.torch.train` takes the GPU where there is one; with few steps and channels it runs on the CPU, too.
+The loss goes to a picture, loss.svg. Text is written by the decode functions, one byte after the other.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cuconv.torch.modules import Mamba
 
-Tensor = torch.Tensor
 BYTES = 256
 
 
@@ -59,10 +58,8 @@ class Model(nn.Module):
         for number in range(count):
             x = self.embedding(tokens)
             for block, norm, state in zip(self.blocks, self.norms, states, strict=True):
-                if number == 0:
-                    x = x + block.prefill(norm(x), *state)  # type: ignore[union-attr, operator]
-                else:
-                    x = x + block.step(norm(x), *state)[0]  # type: ignore[union-attr, operator]
+                before = norm(x)
+                x = x + (block.step(before, *state)[0] if number else block.prefill(before, *state))  # type: ignore[operator]
             probabilities = torch.softmax(self._logits(x[:, -1]).float() / temperature, dim=-1)
             tokens = torch.multinomial(probabilities, 1)
             yield int(tokens)

@@ -83,7 +83,8 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
         if torch.compiler.is_exporting() or not all(map(_fits, (*arguments, *named.values()))):
             return original(*arguments, **named)
         if is_inner and named.get("dt_rms_weight") is not None:
-            # mamba_ssm normalises delta after its projection, the models before it. Without a result they go on by steps.
+            # mamba_ssm normalises delta after its projection, and the models before it. Without a result they go on by
+            # steps.
             return None
         return function(*arguments, **{name: value for name, value in named.items() if name in known})
 

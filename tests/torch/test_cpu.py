@@ -12,7 +12,6 @@ import pytest
 
 import cuconv
 from cuconv.bench.workloads import SMALL, workloads
-
 from tests.torch import inputs
 from tests.torch.inputs import as_array, as_tensor
 

@@ -110,7 +110,7 @@ def test_gradients_have_the_dtypes_and_shapes_of_their_arguments(dtype: str) -> 
 
 
 def test_incoming_gradients_of_any_strides() -> None:
-    x, weight, bias, states = inputs.conv_inputs()
+    x, weight, bias, _ = inputs.conv_inputs()
     for reduce in (lambda y: y.sum(), lambda y: y.mean(1).sum(), lambda y: y.flip(2).transpose(1, 2).prod(0).sum()):
         got = torch.autograd.grad(
             reduce(cuconv.causal_conv1d_fn(x, weight, bias, activation="silu")), (x, weight, bias)
@@ -171,12 +171,12 @@ def test_a_tangent_is_not_dropped() -> None:
 def test_what_is_updated_in_place_is_refused() -> None:
     x, weight, pool = random(6, 9), random(6, 4), torch.zeros(1, 6, 3, dtype=torch.float64)
     with pytest.raises(
-        ValueError, match="^conv_states: got a tensor while another argument requires grad; wanted None"
+        ValueError, match=r"^conv_states: got a tensor while another argument requires grad; wanted None"
     ):
         cuconv.causal_conv1d_varlen_fn(x, weight, None, pool)
-    with pytest.raises(ValueError, match="^weight: got a tensor that requires grad .* there is no backward$"):
+    with pytest.raises(ValueError, match=r"^weight: got a tensor that requires grad .* there is no backward$"):
         cuconv.causal_conv1d_update(x[None, :, 0].detach(), pool, weight)
-    with pytest.raises(ValueError, match="^out: got a tensor while another argument requires grad; wanted None"):
+    with pytest.raises(ValueError, match=r"^out: got a tensor while another argument requires grad; wanted None"):
         cuconv.causal_conv1d_fn(x[None], weight, out=torch.empty(1, 6, 9, dtype=torch.float64))
     assert not pool.any()
     with torch.no_grad():
