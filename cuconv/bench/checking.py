@@ -89,7 +89,12 @@ def _mixed(function: str) -> Iterator[Workload]:
             if array.dtype is BFLOAT16 and name in ("weight", "bias", "state", "intermediate_states_buffer")
         }
         if wider:
-            yield replace(workload, arrays={**workload.arrays, **wider})
+            # The gradient of an argument has its dtype.
+            outs = {
+                name: replace(array, dtype=FLOAT32) if name.removeprefix("d") in wider else array
+                for name, array in workload.outs.items()
+            }
+            yield replace(workload, arrays={**workload.arrays, **wider}, outs=outs)
 
 
 def check(case: Case, runner: Runner) -> Row:

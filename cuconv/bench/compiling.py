@@ -1,4 +1,4 @@
-"""Many kernels compiled at a time."""
+"""Compiling many kernels at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Wanted = tuple[Kernel, int]
 """A kernel and the compute capability that it is for."""
 
 Done = Callable[[int, int, str], None]
-"""Is told how many kernels of how many there are, and the last one's name."""
+"""A function that is told how many kernels are done, how many there are, and the name of the last one."""
 
 
 def kernels_of(workloads: Iterable[Workload], gpu: Gpu = REFERENCE) -> list[Kernel]:
@@ -42,7 +42,7 @@ def compile_all(kernels: Collection[Kernel], capability: int, done: Done) -> dic
 
 
 def compile_each(wanted: Collection[Wanted], done: Done, jobs: int | None = None) -> dict[Wanted, Artifact | Exception]:
-    """The same for each on its own; `jobs` at a time, or as many as there are processors for."""
+    """Compile each kernel for its own architecture, `jobs` at a time or one for each processor."""
     found: dict[Wanted, Artifact | Exception] = {}
     # Threads: the compiler runs without the interpreter's lock.
     pool = ThreadPoolExecutor(jobs or default_jobs())

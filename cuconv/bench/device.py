@@ -1,4 +1,4 @@
-"""A workload's arrays on a GPU, as CuPy ones: made there, sent there and brought back."""
+"""The arrays of a workload on a GPU, as CuPy arrays: made there, copied to it and copied back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from cuconv.runtime.workload import Array, Workload
 
 POISON = 0xFF
-"""Every byte of what is to be written: a NaN in every float format."""
+"""Every byte of an array for results: NaN in every float format."""
 
 
 def missing() -> str | None:
@@ -70,7 +70,7 @@ def memory_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], int]:
 
 
 def outs(workload: Workload) -> list[Any]:
-    """What a call writes to, full of NaN."""
+    """Arrays for the results of a call, full of NaN."""
     import cupy
 
     poisoned = []
@@ -86,7 +86,7 @@ def fetch(array: Any) -> np.ndarray[Any, Any]:
 
 
 def cut(workload: Workload, name: str, array: Any) -> np.ndarray[Any, Any]:
-    """A copy on the host of what the workload keeps of an argument or a result."""
+    """A copy on the host of the part of an argument or result that is compared."""
     return _download(workload.cut(name, _integers(array)), array.dtype)
 
 
@@ -139,7 +139,7 @@ def _byte_strides(array: Array) -> tuple[int, ...]:
 
 
 def _integers(array: Any) -> Any:
-    """The same memory as integers: not every CuPy copies, or indexes, bfloat16."""
+    """A view of an array as integers: not every CuPy copies or indexes bfloat16."""
     return array.view(f"u{array.dtype.itemsize}")
 
 

@@ -1,4 +1,4 @@
-"""GPUs as numbers, and from them what a call can at best take: predictions, where nothing can be measured."""
+"""The numbers of GPUs, and lower bounds of the time of calls predicted from them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cuconv.runtime.machine import MULTIPROCESSORS
 
 @dataclass(frozen=True)
 class Gpu:
-    """What decides how fast memory and multiprocessors are."""
+    """The speed and size of a GPU's memory and multiprocessors."""
 
     name: str
     capability: int
     multiprocessors: int
     bandwidth: float
-    """Of the memory, in bytes a second, as the data sheet has it."""
+    """Bytes per second of the device memory, from the data sheet."""
     l2_bytes: int
     clock: float
-    """Of the multiprocessors when they boost, in Hz."""
+    """Boost clock of the multiprocessors, in Hz."""
 
     def exponential_seconds(self, count: int) -> float | None:
-        """For so many exponentials; None when the clock is not known."""
+        """Seconds for `count` exponentials; None when the clock is not known."""
         if not self.clock:
             return None
         return (
@@ -32,9 +32,9 @@ class Gpu:
         )
 
     def copy_seconds(self, nbytes: int) -> float | None:
-        """For a plain copy that moves so many bytes, read and written together, from a cold cache.
+        """Seconds for a plain copy that moves `nbytes`, read and written together, with a cold cache.
 
-        As REFERENCE does it, with so many more bytes as its memory is faster. None when the bandwidth is not known.
+        The time that REFERENCE takes, scaled by the bandwidths of both. None when the bandwidth is not known.
         """
         if not self.bandwidth:
             return None
@@ -58,12 +58,13 @@ KNOWN = {
         Gpu("RTX4090", 89, MULTIPROCESSORS["RTX4090"], 1.008e12, 72 * _MIB, 2.52e9),
     )
 }
-"""By name, from their data sheets; those that come in several forms as SXM modules with 80 GB or more."""
+"""GPUs by name, from their data sheets; SXM modules with at least 80 GB of those that come in several forms."""
 
 REFERENCE = KNOWN[machine.REFERENCE]
-"""Where the two measurements below were made: calls in a CUDA graph over more memory than the cache holds."""
+"""The GPU of the measurements below: calls in a CUDA graph over more memory than the cache holds."""
 
 EMPTY_KERNEL = 0.5e-6
+"""Seconds of a kernel that does nothing."""
 
 _COPIES = (
     (0, EMPTY_KERNEL),
@@ -75,14 +76,14 @@ _COPIES = (
     (512 * _MIB, 131e-6),
     (2048 * _MIB, 518e-6),
 )
-"""Bytes that a copy moves, half read and half written, and seconds."""
+"""Bytes that a copy moves, half of them read and half written, and its seconds."""
 
 _EXPONENTIALS = 3.6e12
-"""A second; special-function units that do 16 a clock and multiprocessor would do 4.2e12."""
+"""Exponentials per second; special-function units of 16 per clock and multiprocessor would do 4.2e12."""
 
 
 def present(number: int | None = None) -> Gpu:
-    """A device of this machine, CuPy's current one if None: by its data sheet if it is known, else as it says it is."""
+    """A device of this machine, CuPy's current one if None, with the numbers of its data sheet where that is known."""
     from cupy import cuda
 
     device = cuda.Device(number)
@@ -100,7 +101,7 @@ def present(number: int | None = None) -> Gpu:
 
 
 def as_known(gpu: Gpu) -> Gpu:
-    """The same with the data sheet's numbers, if its name and what it says of itself are those of a known one."""
+    """The GPU with the numbers of its data sheet, if its name and what it reports are those of a known one."""
     for known in KNOWN.values():
         is_named = known.name in gpu.name.replace(" ", "")
         # The same name may be that of a smaller or slower form; one that does not say is taken at its name.

@@ -56,7 +56,7 @@ class Machine:
         )
 
     def clocks(self) -> str:
-        """Of the multiprocessors: now, and at most; empty where nobody says."""
+        """The present and the highest clock of the multiprocessors; empty where nvidia-smi does not say."""
         now, most = self._ask("clocks.sm"), self._ask("clocks.max.sm")
         return f"{now} of {most}" if now and most else ""
 
@@ -75,15 +75,15 @@ class Machine:
         return 1.0 / seconds if seconds else 0.0
 
     def arrays(self, workload: Workload, number: int) -> dict[str, Any]:
-        """A call's arrays; of each number others."""
+        """The arrays of a call, with other random numbers for each `number`."""
         return device.arrays(workload, number)
 
     def outs(self, workload: Workload) -> list[Any]:
-        """What a call writes to, full of NaN."""
+        """Arrays for the results of a call, full of NaN."""
         return device.outs(workload)
 
     def tensors(self, arrays: Mapping[Name, Any]) -> dict[Name, Any]:
-        """The same memory as torch tensors; ImportError without a torch that has this GPU."""
+        """Torch tensors over the memory of arrays; ImportError without a torch that has this GPU."""
         tensors.check()
         return {name: tensors.to_torch(array) for name, array in arrays.items()}
 
@@ -121,7 +121,7 @@ class Machine:
         return Replay(calls).times(self._replays)
 
     def torch_times(self, calls: Sequence[Call]) -> tuple[list[float], str]:
-        """The same for calls on torch's current stream, and what is to be said of the way they were timed."""
+        """Seconds of one call on torch's current stream, replay by replay, and a note on how they were timed."""
         self.synchronize()
         return tensors.times(calls, self._replays)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from types import ModuleType
@@ -16,7 +16,8 @@ from cuconv.runtime.workload import Workload
 def _modules() -> dict[str, ModuleType]:
     """The `workloads` module beside each public function, families in order and functions as they stand in it."""
     families = dict.fromkeys(getattr(cuconv, name).__module__.split(".")[1] for name in cuconv.__all__)
-    modules = [importlib.import_module(f"cuconv.{family}.workloads") for family in families]
+    names = [name for family in families if importlib.util.find_spec(name := f"cuconv.{family}.workloads")]
+    modules = map(importlib.import_module, names)
     return {name: module for module in modules for name in vars(module) if name in cuconv.__all__}
 
 

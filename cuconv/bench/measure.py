@@ -17,12 +17,12 @@ from cuconv.bench.timing import Call, Percentiles
 from cuconv.runtime.workload import Workload
 
 SHARE = 0.7
-"""Of the free memory: the rest is for what calls allocate."""
+"""The fraction of the free memory that arrays may take: calls allocate from the rest."""
 
 MIN_SETS = 2
 
 PEER_SLACK = 32.0
-"""How many of our tolerances a peer may be off by. Others round between steps (torch's convolution in float16 before
+"""The largest error of a peer, in tolerances. Others round between steps (torch's convolution in float16 before
 the activation: 13) or compute fast exponentials; what is wrong is off by hundreds.
 """
 
@@ -36,7 +36,7 @@ class TooLarge(Exception):
 
 
 class Set(NamedTuple):
-    """One call's arrays and what it writes to."""
+    """The arrays of one call and those for its results."""
 
     arrays: dict[str, Any]
     outs: list[Any]
@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 
 def kernels(machine: Machine, workload: Workload, peers: Iterable[Loaded]) -> list[Kernel]:
-    """What one workload takes, ours first. TooLarge if it does not fit."""
+    """Rows for one workload, that of cuconv first. TooLarge if it does not fit."""
     case = on_machine(machine, workload)
     rows = [_ours(case)]
     for peer in peers:
@@ -65,7 +65,7 @@ def kernels(machine: Machine, workload: Workload, peers: Iterable[Loaded]) -> li
 
 
 def sets_that_fit(needed: int, set_bytes: int, free_bytes: int) -> int:
-    """How many sets of arrays to make, of so many that are needed to find the L2 cache cold."""
+    """The number of sets of arrays to make: as many as find the L2 cache cold, or as many as fit."""
     fit = int(free_bytes * SHARE) // set_bytes
     if fit < MIN_SETS:
         wanted, free = MIN_SETS * set_bytes / SHARE * 2**-30, free_bytes * 2**-30
@@ -74,7 +74,7 @@ def sets_that_fit(needed: int, set_bytes: int, free_bytes: int) -> int:
 
 
 def held_bytes(workload: Workload) -> int:
-    """The memory of a set, of which calls need not touch everything."""
+    """Bytes of a set's arrays. Calls need not touch all of them."""
     return sum(array.nbytes for array in (*workload.arrays.values(), *workload.outs.values()))
 
 
@@ -99,7 +99,7 @@ def _sets(case: Case) -> Iterator[Set]:
 
 
 def our_calls(case: Case) -> tuple[list[Call], list[Difference]]:
-    """Our call on sets of arrays of its own each, and how far the first one's results are from what they should be."""
+    """Calls of cuconv, each on a set of its own, and how far the results of the first are from what they should be."""
     function = getattr(cuconv, case.workload.function)
     sets = list(_sets(case))
     first = sets[0]

@@ -72,4 +72,4 @@ MODELS = {
     "kimi-linear-48b": _linear_attention(32, 32, 32),
     "lfm2-1.2b": Model(Conv(2048, width=3, bias=False, silu=False)),
 }
-"""By name, from the models' published configurations."""
+"""Models by name, from their published configurations."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from cuconv.runtime.launch import WARP_SIZE, ceil_div
 
 REGISTERS = 64 * 1024
-"""Of a multiprocessor."""
+"""Registers of a multiprocessor."""
 
 PARTITIONS = 4
-"""Each with a quarter of the registers and of the warps."""
+"""Partitions of a multiprocessor, each with its share of the registers and the warps."""
 
 REGISTER_STEP = 256
-"""What a warp's registers are rounded up to."""
+"""The unit in which registers are handed out to a warp."""
 
 
 @dataclass(frozen=True)
@@ -46,36 +46,36 @@ LIMITS = {
     120: _ADA,
     121: _ADA,
 }
-"""By compute capability (CUDA programming guide, technical specifications)."""
+"""Limits by compute capability (CUDA programming guide, technical specifications)."""
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Of a multiprocessor by one kernel."""
+    """How much of a multiprocessor one kernel fills."""
 
     allowed: Mapping[str, int]
-    """Blocks that there is room for, by what they take of it."""
+    """Blocks that fit, by the resource that they take."""
     warps_a_block: int
     most_warps: int
 
     @property
     def blocks(self) -> int:
-        """That a multiprocessor holds at a time."""
+        """Blocks that a multiprocessor holds at a time."""
         return min(self.allowed.values())
 
     @property
     def warps(self) -> int:
-        """Of these blocks."""
+        """Warps of the blocks that a multiprocessor holds at a time."""
         return self.blocks * self.warps_a_block
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """What there is no room of for another block."""
+        """The resources that leave no room for another block."""
         return tuple(name for name, blocks in self.allowed.items() if blocks == self.blocks)
 
 
 def occupancy(capability: int, threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
-    """Of a kernel with so many threads a block, registers a thread, and bytes of shared memory a block of any kind.
+    """The occupancy of a kernel with `threads` and all `shared_bytes` per block, `registers` per thread.
 
     None for a compute capability whose limits are not known.
     """

@@ -15,15 +15,15 @@ from cuconv.runtime.errors import message, one_of
 SCHEMA = 1
 
 OURS = "cuconv"
-"""The library that others are beside."""
+"""The name of this library among those that are timed."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """On what and with what a run was made."""
+    """The machine and the versions of a run."""
 
     time: str
-    """ISO 8601, UTC."""
+    """Begin of the run, ISO 8601 in UTC."""
     gpu: str
     compute_capability: int
     driver: str
@@ -35,7 +35,7 @@ class Header:
     python: str
     cuconv: str
     source_digest: str
-    """Of the device code."""
+    """SHA-256 of the device code, cut off."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Kernel:
     library: str
     kernel_us: Percentiles | None
     copy_us: float | None
-    """A copy that moves as many bytes."""
+    """Microseconds of a copy that moves the same number of bytes."""
     bytes_moved: int
     gb_per_s: float | None
     fraction_of_copy: float | None
     exponentials: int
     fraction_of_exponentials: float | None
-    """Of the rate at which the GPU can compute them; None where there are none."""
+    """Exponentials per second as a fraction of the rate of the GPU; None for a call without any."""
     error: float | None
     """The largest error, in tolerances; None when there is no such number."""
     is_right: bool
@@ -88,7 +88,7 @@ KINDS: dict[str, type[Header | Kernel | Host]] = {"run": Header, "kernel": Kerne
 
 
 def to_json(item: Header | Row) -> dict[str, Any]:
-    """As a line says it."""
+    """The JSON value of a line."""
     kind = next(name for name, known in KINDS.items() if known is type(item))
     return {"kind": kind, **({"schema": SCHEMA} if kind == "run" else {}), **asdict(item)}
 

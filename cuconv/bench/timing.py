@@ -20,7 +20,7 @@ from cuconv.runtime.launch import ceil_div
 
 REPLAYS = 15
 MIN_REPLAYS, MAX_SECONDS = 5, 0.5
-"""Slow work is replayed fewer times: it varies less."""
+"""The fewest replays, and the seconds after which slow work, which varies less, is not replayed again."""
 MIN_CALLS = 20
 COLD_BYTES = 3
 """A graph's sets of arrays together hold this many times the L2 cache."""
@@ -38,7 +38,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Sequence[float], unit: float = 1.0) -> Percentiles:
-        """Of values in seconds, in this unit of time."""
+        """The percentiles of values in seconds, expressed in `unit` seconds."""
         return cls(*(float(value) / unit for value in np.percentile(values, (20, 50, 80))))
 
 

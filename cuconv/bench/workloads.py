@@ -64,10 +64,10 @@ def _decode(model: Model, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "selective_state_update", {"batch": batch, **known, "d_state": states.d_state, "indices": True}
 
 
-REPORT: Rows = {function: MODULES[function].REPORT.get(function, ()) for function in MAKERS}
+REPORT: Rows = {function: getattr(MODULES[function], "REPORT", {}).get(function, ()) for function in MAKERS}
 """The sizes that tables and pictures show, by function; none of a function that was never measured."""
 
-SMALL: Rows = {function: MODULES[function].SMALL.get(function, ()) for function in MAKERS}
+SMALL: Rows = {function: getattr(MODULES[function], "SMALL", {}).get(function, ()) for function in MAKERS}
 """Quick sizes, odd in every way that matters, by function: what checks run."""
 
 

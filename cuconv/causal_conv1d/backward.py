@@ -179,6 +179,7 @@ def _check_packed(given: Layouts, silu: bool, float32_gradients: bool, pad_slot_
     if initial is not None:
         slots = count if given["cache_indices"] is None else 0, "cache_indices"
         checks.pool("initial_states", initial, dim, (weight.shape[1] - 1, "width - 1"), slots)
+        checks.dtype("initial_states", initial.dtype, floats)
         _check_if_given(given, "dinitial_states", shape, axes, (initial.dtype,))
     return _checked(given, shape, silu, float32_gradients, packed=True, pad_slot_id=pad_slot_id)
 

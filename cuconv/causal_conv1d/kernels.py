@@ -239,9 +239,8 @@ class CausalConv1dChannellastFwd(FilterKernel):
         }
 
 
-BACKWARD_BLOCKS = 1056
-"""Blocks of a backward kernel that fill an H200 twice: more of them leave more sums to add up, fewer leave
-multiprocessors idle. Not measured yet."""
+BACKWARD_BLOCKS = 528
+"""Blocks of a backward kernel that run at a time on an H200: 132 multiprocessors with 4 each."""
 
 
 def _backward_axes() -> Iterator[dict[str, Any]]:
@@ -257,17 +256,13 @@ def _backward_axes() -> Iterator[dict[str, Any]]:
 @dataclass(frozen=True)
 class CausalConv1dBwd(Kernel):
     """Gradients of rows with contiguous tokens: a warp walks the vectors of one channel, or of a few when rows are
-    short, `step_groups` groups of 32 at a time.
+    short.
     """
-
-    MAX_STEP_GROUPS: ClassVar[int] = 4
-    """Groups in flight per lane at most: more of them leave registers for fewer warps."""
 
     width: int
     input_t: DType
     weight_t: DType
     vec: int
-    step_groups: int
     silu: bool
     seq_idx: bool
     packed: bool
@@ -276,46 +271,35 @@ class CausalConv1dBwd(Kernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dBwd]:
         for axes in _backward_axes():
-            for step_groups in range(1, cls.MAX_STEP_GROUPS + 1):
-                yield cls(step_groups=step_groups, **axes)
+            yield cls(**axes)
 
-    @classmethod
-    def step_groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
-        """Groups in flight per lane: as many as a warp has, up to the most."""
-        return max(1, min(cls.MAX_STEP_GROUPS, cls._share(batch, dim, row_vecs)["warp_groups"]))
-
-    @classmethod
-    def _share(cls, batch: int, dim: int, row_vecs: int) -> dict[str, int]:
-        """How the work falls into parts: a block has the same channels of one part of the groups."""
-        row_lanes = min(row_vecs, WARP_SIZE)
-        row_groups = ceil_div(row_vecs, WARP_SIZE)
+    def launch_config(
+        self, batch: int, dim: int, row_vecs: int, has_edges: bool, is_dense: bool
+    ) -> tuple[LaunchConfig, Division, int]:
+        """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
+        row_lanes, row_groups = min(row_vecs, WARP_SIZE), ceil_div(row_vecs, WARP_SIZE)
         warp_rows = min(dim, WARP_SIZE // row_lanes) if row_groups == 1 else 1
         channel_groups, groups = ceil_div(dim, warp_rows), batch * row_groups
         if groups > MAX_DIVIDEND:
-            raise ValueError(f"the problem has {groups} vectors of a warp per channel; a launch takes {MAX_DIVIDEND}")
+            raise ValueError(f"the problem has {groups} groups of vectors per channel; a launch takes {MAX_DIVIDEND}")
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         parts = 1
-        if channel_groups < BACKWARD_BLOCKS // 3:
-            parts = min(ceil_div(BACKWARD_BLOCKS, channel_groups), ceil_div(groups, cls.warps * cls.MAX_STEP_GROUPS))
-        warp_groups = max(1, ceil_div(groups, max(1, parts) * cls.warps))
-        return {
-            "row_lanes": row_lanes,
-            "row_groups": row_groups,
+        if channel_groups < BACKWARD_BLOCKS // 2:
+            parts = max(1, min(2 * BACKWARD_BLOCKS // channel_groups, ceil_div(groups, 4 * self.warps)))
+        warp_groups = max(1, ceil_div(groups, parts * self.warps))
+        parts = max(1, ceil_div(groups, warp_groups * self.warps))
+        division: Division = {
+            "row_lanes": fast_div(row_lanes),
+            "row_groups": fast_div(row_groups),
+            "channel_groups": fast_div(channel_groups),
             "warp_rows": warp_rows,
-            "channel_groups": channel_groups,
             "groups": groups,
             "warp_groups": warp_groups,
-            "parts": max(1, ceil_div(groups, warp_groups * cls.warps)),
+            "row_vecs": row_vecs,
+            "has_edges": has_edges,
+            "is_dense": is_dense,
         }
-
-    def launch_config(self, batch: int, dim: int, row_vecs: int, has_edges: bool) -> tuple[LaunchConfig, Division, int]:
-        """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
-        share = self._share(batch, dim, row_vecs)
-        parts = share["parts"]
-        division: Division = {name: fast_div(share[name]) for name in ("row_lanes", "row_groups", "channel_groups")}
-        division |= {name: share[name] for name in ("warp_rows", "groups", "warp_groups")}
-        division |= {"row_vecs": row_vecs, "has_edges": has_edges}
-        return self.config(parts * share["channel_groups"]), division, parts
+        return self.config(parts * channel_groups), division, parts
 
 
 @dataclass(frozen=True)
@@ -324,8 +308,12 @@ class CausalConv1dChannellastBwd(Kernel):
     step.
     """
 
-    MAX_STEPS: ClassVar[int] = 16
-    """Steps per run: in the last one the width - 1 tokens behind the run are computed again, 3 of 128 for width 4."""
+    MAX_STEPS: ClassVar[int] = 64
+    """Steps per run: in the last one the width - 1 tokens behind the run are computed again, 3 of 512 for width 4."""
+
+    RUN_TOKENS: ClassVar[int] = 4
+    BLOCK_TOKENS: ClassVar[int] = 16
+    """What the beginning of a run, and that of a block with the sums at its end, cost in tokens. Not measured."""
 
     width: int
     input_t: DType
@@ -353,19 +341,28 @@ class CausalConv1dChannellastBwd(Kernel):
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
         dim_blocks, block_vecs = _share_channels(ceil_div(dim, self.vec))
         block_runs = self.threads // block_vecs
-        # Tokens per thread, in runs that lie in one row and end in it evenly.
-        wanted = ceil_div(batch * seqlen, block_runs * max(1, BACKWARD_BLOCKS // dim_blocks))
         halo = self.width - 1
-        shortest = 2 * self.tokens - halo
-        longest = self.MAX_STEPS * self.tokens - halo
-        row_runs = max(1, ceil_div(seqlen, max(shortest, min(wanted, longest))))
-        steps = max(1, ceil_div(ceil_div(seqlen, row_runs) + halo, self.tokens))
-        run = steps * self.tokens - halo
-        row_runs = max(1, ceil_div(seqlen, run))
+        longest = min(self.MAX_STEPS, max(1, ceil_div(seqlen + halo, self.tokens)))
+
+        def shared_out(steps: int, waves: int) -> tuple[int, int, int, int]:
+            """The time, in tokens that a thread walks, of runs of these steps in so many waves of blocks."""
+            row_runs = max(1, ceil_div(seqlen, steps * self.tokens - halo))
+            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * BACKWARD_BLOCKS * waves))
+            blocks = dim_blocks * max(1, ceil_div(batch * row_runs, block_runs * rounds))
+            needed = ceil_div(blocks, BACKWARD_BLOCKS)
+            return (
+                needed * (rounds * (steps * self.tokens + self.RUN_TOKENS) + self.BLOCK_TOKENS),
+                steps,
+                rounds,
+                row_runs,
+            )
+
+        shortest = min(longest, halo // self.tokens + 1)
+        candidates = (shared_out(n, waves) for n in range(shortest, longest + 1) for waves in (1, 2, 3, 4))
+        _, steps, rounds, row_runs = min(candidates)
         runs = batch * row_runs
         if runs > MAX_DIVIDEND:
             raise ValueError(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
-        rounds = max(1, ceil_div(wanted, max(1, min(run, seqlen))))
         parts = max(1, ceil_div(runs, block_runs * rounds))
         return (
             self.config(parts * dim_blocks),

@@ -15,7 +15,7 @@ from cuconv.causal_conv1d.kernels import (
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.launch import ceil_div, widest_vector
-from cuconv.runtime.layout import Layout, is_channel_last
+from cuconv.runtime.layout import Layout, dense, is_channel_last
 
 
 class Operands(NamedTuple):
@@ -134,10 +134,16 @@ def _differences(a: Layout, b: Layout) -> list[int]:
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
     batch, dim, seqlen = o.x.shape
-    kernel = CausalConv1dBwd(step_groups=CausalConv1dBwd.step_groups_for(batch, dim, row_vecs), **_axes(o, vec))
-    has_edges = row_vecs * vec != seqlen
-    config, division, parts = kernel.launch_config(batch, dim, row_vecs, has_edges)
+    kernel = CausalConv1dBwd(**_axes(o, vec))
+    # Where arrays have no gaps, vectors may be read whole though they reach into neighbouring rows.
+    is_dense = dout_is_packed and all(_has_no_gaps(each) for each in (o.x, o.dout))
+    config, division, parts = kernel.launch_config(batch, dim, row_vecs, row_vecs * vec != seqlen, is_dense)
     return _Main(kernel, config, division, parts, vec, dout_is_packed)
+
+
+def _has_no_gaps(layout: Layout) -> bool:
+    packed = dense(layout.shape, (0, 1, 2), layout)
+    return layout.active(0, 1, 2) == packed.active(0, 1, 2)
 
 
 def _dtype(layout: Layout) -> DType:

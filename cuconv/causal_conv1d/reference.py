@@ -10,7 +10,7 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference_backward
 from cuconv.causal_conv1d.sequences import sequence_starts
-from cuconv.runtime.activation import silu
+from cuconv.runtime.activation import HALF_ULP, silu, silu_error
 
 Array = np.ndarray[Any, Any]
 
@@ -169,17 +169,8 @@ def causal_conv1d_update(
     return out, state, snapshots
 
 
-HALF_ULP = 2.0**-24
-"""The largest relative error of rounding to float32, in which kernels compute."""
-
 UNDERFLOW = 2.0**-150
 """The largest absolute error of rounding to float32, next to 0."""
-
-SILU_SLOPE = 1.1
-"""The largest slope of silu."""
-
-TANH_SILU_ERROR = 1.1e-5
-"""The absolute error of silu for 16-bit results (common/activation.cuh)."""
 
 FACTORS = ("x", "weight", "bias", "initial_states", "conv_states", "conv_state")
 """Arguments that a convolution multiplies and adds."""
@@ -192,19 +183,15 @@ Heads = tuple[tuple[int, int], ...]
 def _error(convolve: Callable[..., tuple[Any, ...]], activation: str | None, arguments: Mapping[str, Any]) -> Array:
     """The absolute error per element that float32 arithmetic leaves in the first result of `convolve`.
 
-    Each of the `width` fused multiply-adds rounds a partial sum of at most the sum of all terms' sizes. For silu in
-    float32, with error bounds of the CUDA programming guide: division 2 ulp and the sum below it 1/2 ulp, relatively;
-    __expf 2 + 1.173 |v| ulp, which silu(v) feels as at most 0.92 ulp of 1, at |v| = 2. Where all terms are 0, so is the
-    result.
+    Each of the `width` fused multiply-adds rounds a partial sum of at most the sum of all terms' sizes. Where all terms
+    are 0, so is the result.
     """
     sizes = {name: np.abs(each) if name in FACTORS and each is not None else each for name, each in arguments.items()}
     terms: Array = convolve(**sizes, activation=None)[0]
     error = 1.01 * arguments["weight"].shape[1] * (HALF_ULP * terms + UNDERFLOW)
-    if activation is not None and arguments["x"].dtype == np.float32:
+    if activation is not None:
         out = convolve(**arguments, activation=activation)[0]
-        error = SILU_SLOPE * error + 5.0 * HALF_ULP * np.abs(out) + 2.0 * HALF_ULP
-    elif activation is not None:
-        error = SILU_SLOPE * error + 1.01 * TANH_SILU_ERROR
+        error = silu_error(out, error, arguments["x"].dtype)
     return np.where(terms > 0.0, error, 0.0)
 
 

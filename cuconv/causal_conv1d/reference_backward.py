@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuconv.causal_conv1d.sequences import sequence_starts
-from cuconv.runtime.activation import sigmoid
+from cuconv.runtime.activation import HALF_ULP, sigmoid
 
 Array = np.ndarray[Any, Any]
 
-HALF_ULP = 2.0**-24
-"""The relative error of rounding to float32."""
 
 TANH_ERROR = 1.1e-5
 """The error of the hardware's approximate tanh(h) times |h|, for 16-bit inputs (common/activation.cuh)."""

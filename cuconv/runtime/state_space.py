@@ -18,12 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cuconv.runtime.activation import silu, softplus
+from cuconv.runtime.activation import HALF_ULP, silu, softplus
 
 Array = np.ndarray[Any, Any]
 
-HALF_ULP = 2.0**-24
-"""The largest relative error of rounding to float32."""
 
 TINY = 2.0**-118
 """The absolute error where special functions and quotients flush to zero."""
@@ -102,7 +100,7 @@ class TokenInputs:
         """
         dt = self.dt_error[..., None]
         exponent = self.dt[..., None] * self.A
-        relative = np.abs(self.A) * dt + HALF_ULP * np.abs(exponent) + _exponential_error(exponent)
+        relative = np.abs(self.A) * dt + HALF_ULP * np.abs(exponent) + exponential_error(exponent)
         decay = self.decay * relative + TINY
         kept = self.decay * (carried + HALF_ULP * np.abs(before)) + np.abs(before) * decay
         added = np.abs(self.B * self.x[..., None]) * dt + 2.0 * HALF_ULP * np.abs(self.added)
@@ -122,11 +120,11 @@ class TokenInputs:
         if self.z is None:
             return 1.01 * y + TINY
         gate = np.abs(self.z) * _sigmoid(self.z)
-        error = gate * (_exponential_error(self.z) * _sigmoid(-self.z) + 9.0 * HALF_ULP)
+        error = gate * (exponential_error(self.z) * _sigmoid(-self.z) + 9.0 * HALF_ULP)
         return 1.01 * (gate * y + np.abs(self.y(state)) * (error + TINY)) + TINY
 
 
-def _exponential_error(v: Array) -> Array:
+def exponential_error(v: Array) -> Array:
     """The relative error of exp(v): __expf is off by 2 + 1.173 |v| ulp."""
     return 2.0 * HALF_ULP * (2.0 + 1.173 * np.abs(v))
 

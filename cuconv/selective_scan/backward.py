@@ -96,8 +96,14 @@ def selective_scan_bwd(
         dlast_state: (batch, dim, d_state), float32: the gradient of the state after the last token, zeros when None.
         chunk_states: (batch, n_chunks, dim, d_state), float32: what selective_scan_fn left for the same arguments.
         du: shape and dtype of u: where to write its gradient. No result may overlap any other argument.
-        ddelta: shape and dtype of delta: where to write its gradient, and so on for dA, dB, dC, and, if their
-            arguments are given, dD, dz, ddelta_bias and dinitial_state.
+        ddelta: shape and dtype of delta: where to write its gradient.
+        dA: (dim, d_state), float32: where to write the gradient of A.
+        dB: shape and dtype of B: where to write its gradient.
+        dC: shape and dtype of C: where to write its gradient.
+        dD: shape and dtype of D: where to write its gradient, if it is given.
+        dz: shape and dtype of z: where to write its gradient, if it is given.
+        ddelta_bias: shape and dtype of delta_bias: where to write its gradient, if it is given.
+        dinitial_state: shape and dtype of initial_state: where to write its gradient, if it is given.
 
     Returns:
         The gradients, each of its argument's shape and dtype and of the caller's kind; None for those of D, z,
@@ -165,8 +171,14 @@ def selective_scan_varlen_bwd(
         dlast_state: (sequences, dim, d_state), float32: the gradients of the states after the last tokens, zeros when
             None.
         du: shape and dtype of u: where to write its gradient. No result may overlap any other argument.
-        ddelta: shape and dtype of delta: where to write its gradient, and so on for dA, dB, dC, and, if their
-            arguments are given, dD, dz, ddelta_bias and dinitial_state.
+        ddelta: shape and dtype of delta: where to write its gradient.
+        dA: (dim, d_state), float32: where to write the gradient of A.
+        dB: shape and dtype of B: where to write its gradient.
+        dC: shape and dtype of C: where to write its gradient.
+        dD: shape and dtype of D: where to write its gradient, if it is given.
+        dz: shape and dtype of z: where to write its gradient, if it is given.
+        ddelta_bias: shape and dtype of delta_bias: where to write its gradient, if it is given.
+        dinitial_state: shape and dtype of initial_state: where to write its gradient, if it is given.
 
     Returns:
         The gradients, each of its argument's shape and dtype and of the caller's kind; None for those of D, z,
@@ -218,13 +230,13 @@ def _check(given: Layouts, delta_softplus: bool, is_packed: bool) -> Checked[Bac
             checks.dtype(argument, layout.dtype, (FLOAT32,))
             checks.shape(argument, layout.shape, shape, named)
     sources = dict(zip(OUTPUTS, (*INPUTS[:8], "initial_state"), strict=True))
-    for name, source in sources.items():
-        result, argument = given[name], given[source]
-        if result is not None:
-            if argument is None:
-                raise ValueError(message(name, "an array", f"None unless {source} is given"))
-            checks.dtype(name, result.dtype, (argument.dtype,))
-            checks.shape(name, result.shape, argument.shape, f"the shape of {source}")
+    for result_name, source in sources.items():
+        made_by_caller, like = given[result_name], given[source]
+        if made_by_caller is not None:
+            if like is None:
+                raise ValueError(message(result_name, "an array", f"None unless {source} is given"))
+            checks.dtype(result_name, made_by_caller.dtype, (like.dtype,))
+            checks.shape(result_name, made_by_caller.shape, like.shape, f"the shape of {source}")
     made = {name: given[name] or _gradient(source, given[source]) for name, source in sources.items()}
     inner: dict[str, Any] = {name: given[name] for name in INPUTS} | made
     inner |= {"B": checked.B, "C": checked.C}
@@ -271,15 +283,16 @@ def _check_contents(o: BackwardOperands, read: Callable[[str], Any]) -> None:
 
 
 def _reference(o: BackwardOperands, arrays: Arrays) -> None:
-    inputs = {name: arrays[name] for name in INPUTS if name not in ("chunk_states", "query_start_loc")}
+    named = {name: arrays[name] for name in INPUTS if name not in ("chunk_states", "query_start_loc")}
     if o.is_packed:
         results = reference_backward.selective_scan_varlen_bwd(
-            **inputs, delta_softplus=o.delta_softplus, query_start_loc=arrays["query_start_loc"]
+            **named, delta_softplus=o.delta_softplus, query_start_loc=arrays["query_start_loc"]
         )
     else:
-        results = reference_backward.selective_scan_bwd(**inputs, delta_softplus=o.delta_softplus)
+        states = arrays["chunk_states"]
+        results = reference_backward.selective_scan_bwd(**named, delta_softplus=o.delta_softplus, chunk_states=states)
     for name, result in zip(OUTPUTS, results, strict=True):
-        if arrays[name] is not None:
+        if result is not None:
             arrays[name][...] = result.astype(arrays[name].dtype)
 
 

@@ -28,7 +28,7 @@ class Inputs(NamedTuple):
     B: Layout
     """(batch, ngroups, d_state, tokens), or a constant (dim, d_state)."""
     C: Layout
-    """As B."""
+    """The shape of B, or a constant (dim, d_state)."""
     D: Layout | None
     """(dim,)."""
     z: Layout | None

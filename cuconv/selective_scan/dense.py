@@ -47,8 +47,9 @@ def selective_scan_fn(
 
     Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
     tokens have vector kernels. Kernels run on the caller's current stream. Where there are few channels, long
-    sequences are cut and their parts scanned at the same time, with memory for a state a part from the library of u,
-    which stays taken when a graph is captured from CuPy. NumPy arrays are computed on the CPU, in float64.
+    sequences are cut into segments that are scanned at the same time, with memory for one state per segment from the
+    library of u, which stays allocated when a graph is captured from CuPy. NumPy arrays are computed on the CPU, in
+    float64.
 
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.
@@ -56,7 +57,7 @@ def selective_scan_fn(
         A: (dim, d_state), float32, d_state 1 to 256.
         B: (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen) of u's dtype, or a constant (dim, d_state) of
             u's dtype or float32.
-        C: as B, and with as many groups unless one of them is a constant.
+        C: shape and dtype as for B, with as many groups unless one of the two is a constant.
         D: (dim,), u's dtype or float32.
         z: shape and dtype of u: the gate.
         delta_bias: (dim,), u's dtype or float32.
@@ -66,8 +67,8 @@ def selective_scan_fn(
         out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
             the two arrays that follow.
         last_state_out: (batch, dim, d_state), float32: where to write the last state.
-        chunk_states_out: (batch, n_chunks, dim, d_state), float32, with one chunk for every CHUNK = 256 tokens that
-            have begun: where to write the states before tokens 0, CHUNK, 2 * CHUNK, …
+        chunk_states_out: (batch, n_chunks, dim, d_state), float32, n_chunks = ceil(seqlen / 256): where to write the
+            states before tokens 0, 256, 512, …
 
     Returns:
         out, laid out in memory like u, or (out, last_state): of the caller's kind and on the caller's device.

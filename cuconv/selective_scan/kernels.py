@@ -1,4 +1,4 @@
-"""The kernels of the selective scans: frozen dataclasses whose fields are the template parameters."""
+"""The kernels of the selective scans: frozen dataclasses, their fields the template parameters in order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def max_tile_states() -> int:
 
 
 class TileShape(NamedTuple):
-    """How a block whose lanes share the tokens of a tile is divided: TileShape of selective_scan/tiles.cuh."""
+    """A block's division into lanes that share the tokens of a tile: TileShape of selective_scan/tiles.cuh."""
 
     lanes: int
     """Lanes that share the tokens of one channel."""
@@ -124,7 +124,7 @@ def scan_axes(*, constants: bool = True) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class SegmentKernel(Kernel):
-    """Base of the kernels whose blocks own channels of a row or of its segments."""
+    """Base of the kernels with blocks that own channels of a row or of its segments."""
 
     @property
     def group(self) -> int:

@@ -1,4 +1,4 @@
-"""What the plans of both selective scans share: the widest accesses, and the numbers that all kernels take."""
+"""The widest accesses, and the numbers that all kernels take: shared by the plans of both selective scans."""
 
 from __future__ import annotations
 

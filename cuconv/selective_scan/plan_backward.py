@@ -108,14 +108,12 @@ class Scratch(NamedTuple):
     constants_at: int
     more_constants_at: int
     matrices_at: int
-    size: int
+    floats: int
 
 
 def plan(o: BackwardOperands) -> Plan:
     """What a call launches: the chunks' states if nobody has left them, the gradients, and the sums over blocks."""
     batch, dim, _ = o.u.shape
-    if not batch or not dim:
-        return Plan()
     assert isinstance(o.u.dtype, DType)
     input_t = o.u.dtype
     kernel = SelectiveScanBwd(
@@ -135,21 +133,25 @@ def plan(o: BackwardOperands) -> Plan:
     def add(kernel: Any, config: LaunchConfig) -> None:
         launches.append(Launch(kernel, config, kernel.params.pack_numbers(**known)))
 
-    start = SelectiveScanBwdStart()
-    add(start, start.config(ceil_div(scratch.filled, start.vec * start.threads)))
-    if _needs_states(o):
-        states = SelectiveScanBwdStates(input_t, not is_variable(o.B))
-        own = divide(o, SelectiveScanBwdStates.RESIDENT, most=dim // o.groups)
-        numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
-        launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
-    add(kernel, kernel.config(_blocks(o, division)))
-    if o.matrix_rows:
+    if batch and dim:
+        start = SelectiveScanBwdStart()
+        add(start, start.config(ceil_div(scratch.filled, start.vec * start.threads)))
+        if _needs_states(o):
+            states = SelectiveScanBwdStates(input_t, not is_variable(o.B))
+            own = divide(o, SelectiveScanBwdStates.RESIDENT, most=dim // o.groups)
+            numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
+            launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
+        add(kernel, kernel.config(_blocks(o, division)))
+    # Sums over nothing are zeros.
+    if batch and o.matrix_rows:
         matrices = SelectiveScanBwdMatrices(input_t)
         add(matrices, matrices.config(batch * o.chunks * o.groups * o.matrix_rows))
-    parameters = SelectiveScanBwdParameters(input_t)
-    most = dim * max(o.d_state, 2)
-    add(parameters, LaunchConfig((ceil_div(most, parameters.threads), 4, 1), (parameters.threads, 1, 1)))
-    return Plan(tuple(launches), scratch=scratch.size * FLOAT32.itemsize)
+    if dim:
+        parameters = SelectiveScanBwdParameters(input_t)
+        columns = max(o.d_state, 2 * SelectiveScanBwd.warps)
+        blocks = ceil_div(dim * columns, parameters.threads)
+        add(parameters, LaunchConfig((blocks, 4, 1), (parameters.threads, 1, 1)))
+    return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
 
 
 def divide(o: BackwardOperands, resident: int, most: int) -> Division:
@@ -162,8 +164,8 @@ def divide(o: BackwardOperands, resident: int, most: int) -> Division:
         return ceil_div(rows * splits, at_once) * (ceil_div(group_channels, splits) + BLOCK_CHANNELS)
 
     splits = min(range(1, max(1, min(most, group_channels)) + 1), key=time)
-    channels = ceil_div(group_channels, splits)
-    return Division(ceil_div(group_channels, channels), channels)
+    channels = max(1, ceil_div(group_channels, splits))
+    return Division(max(1, ceil_div(group_channels, channels)), channels)
 
 
 def _blocks(o: BackwardOperands, division: Division) -> int:
@@ -192,21 +194,21 @@ def _scratch(o: BackwardOperands, division: Division) -> Scratch:
     batch, dim, _ = o.u.shape
     chunks = batch * o.chunks
     per_state = chunks * dim * o.d_state
-    begins, end = [], 0
+    has_matrices = is_variable(o.B) or is_variable(o.C)
+    begins = [0]
     for size in (
         COUNTERS + per_state,
         per_state if _needs_states(o) else 0,
-        0,
         per_state,
         chunks * dim * SelectiveScanBwd.warps * 2,
         0 if is_variable(o.B) else per_state,
         0 if is_variable(o.C) else per_state,
-        chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens() if is_variable(o.B) or is_variable(o.C) else 0,
+        chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens() if has_matrices else 0,
     ):
-        begins.append(end)
         # Vectors begin at multiples of four floats.
-        end += ceil_div(size, 4) * 4
-    return Scratch(*begins[1:], size=end)
+        begins.append(begins[-1] + ceil_div(size, 4) * 4)
+    _, states, rates, vectors, constants, more_constants, matrices, end = begins
+    return Scratch(states, rates, rates, vectors, constants, more_constants, matrices, end)
 
 
 def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
@@ -226,7 +228,7 @@ def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
         found[f"{name}_is_float32"] = is_float32(getattr(o, name))
     own_states = (o.chunks * dim * o.d_state, dim * o.d_state, o.d_state, 1)
     where = scratch._asdict()
-    del where["size"]
+    del where["floats"]
     return {
         **found,
         **where,
@@ -249,7 +251,7 @@ def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
 
 def _division_numbers(o: BackwardOperands, division: Division) -> dict[str, Any]:
     return {
-        "rows": fast_div(o.u.shape[0] * o.groups * division.splits),
+        "rows": fast_div(max(1, o.u.shape[0]) * o.groups * division.splits),
         "batch_rows": fast_div(o.groups * division.splits),
         "splits": fast_div(division.splits),
         "split_channels": division.channels,

@@ -50,8 +50,8 @@ def selective_scan_varlen_fn(
     is then overwritten by the state after the last token, so that the sequence can go on in another call; the slot of
     an empty sequence stays as it is.
 
-    Tokens of no sequence give 0, and so do those of a sequence whose slot is pad_slot_id or outside the pool: its state
-    is neither read nor written. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment
+    Padding, tokens of no sequence, gives 0, and so does a sequence with a slot that is pad_slot_id or outside the pool:
+    no state is read or written for it. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment
     what the index arrays hold is read back and checked, which waits for the GPU; without it nothing is awaited, and a
     captured CUDA graph may be replayed with other sequences of the same total.
 
@@ -65,16 +65,16 @@ def selective_scan_varlen_fn(
         delta: shape and dtype of u.
         A: (dim, d_state), float32, d_state 1 to 256.
         B: (d_state, total) or (ngroups, d_state, total), u's dtype; channel d is of group d // (dim / ngroups).
-        C: as B, with as many groups.
+        C: shape and dtype of B.
         D: (dim,), u's dtype or float32.
         z: shape and dtype of u: the gate.
         delta_bias: (dim,), u's dtype or float32.
         delta_softplus: whether dt is the softplus of delta + delta_bias.
         query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
             sequence.
-        cache_indices: (sequences,), int32 or int64, the sequences' slots; their numbers when None.
+        cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None.
         has_initial_state: (sequences,), bool; false when None.
-        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        pad_slot_id: the slot of sequences that are padding of the batch.
         out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
             ssm_states.
 

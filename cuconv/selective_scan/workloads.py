@@ -7,7 +7,9 @@ from typing import Any
 
 from cuconv.runtime.batches import lengths
 from cuconv.runtime.dtypes import BOOL, FLOAT32, INT32, DType
+from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.workload import CHANNELS, TOKENS, Array, Cut, Rows, Workload, choice, element_of, scattered, spread
+from cuconv.selective_scan.kernels import chunk_tokens
 
 
 def rows(lead: tuple[int, ...], dim: int, seqlen: int, d_state: int, element: DType, contiguous: str) -> dict[str, Any]:
@@ -74,6 +76,46 @@ def selective_scan_varlen_fn(
     )  # fmt: skip
 
 
+def gradients(arrays: dict[str, Array]) -> dict[str, Array]:
+    """The results of a backward scan with these arguments, in the order in which they are returned."""
+    names = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state")
+    return {f"d{name}": arrays[name] for name in names if name in arrays}
+
+
+def selective_scan_bwd(
+    batch: int = 1, dim: int = 5120, seqlen: int = 4096, d_state: int = 16, dtype: str = "bfloat16",
+    contiguous: str = TOKENS,
+) -> Workload:  # fmt: skip
+    """The gradients of the scan of Mamba, with z and softplus, from states before chunks."""
+    sizes = dict(locals())
+    arrays = rows((batch,), dim, seqlen, d_state, element_of(dtype), contiguous)
+    chunks = ceil_div(seqlen, chunk_tokens())
+    # The states of a scan of such steps: what matters of them is their size.
+    states = Array((batch, chunks, dim, d_state), FLOAT32, low=-0.1, high=0.1)
+    given = {**arrays, "dout": arrays["u"], "chunk_states": states}
+    return Workload(
+        "selective_scan_bwd", sizes, given, gradients(arrays), {"delta_softplus": True},
+        exponentials=batch * dim * seqlen * d_state,
+    )  # fmt: skip
+
+
+def selective_scan_varlen_bwd(
+    sequences: str = "16x512", dim: int = 5120, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
+) -> Workload:  # fmt: skip
+    """The gradients of a scan of packed sequences that each begin with a state and end with the gradient of one."""
+    sizes = dict(locals())
+    counts = lengths(sequences)
+    n, total = len(counts), sum(counts)
+    arrays = rows((), dim, total, d_state, element_of(dtype), contiguous)
+    state, starts = Array((n, dim, d_state), FLOAT32), Array((n + 1,), INT32, values=(0, *accumulate(counts)))
+    arrays["initial_state"] = state
+    given = {**arrays, "dout": arrays["u"], "query_start_loc": starts, "dlast_state": state}
+    return Workload(
+        "selective_scan_varlen_bwd", sizes, given, gradients(arrays), {"delta_softplus": True},
+        exponentials=2 * dim * total * d_state,
+    )  # fmt: skip
+
+
 _BOTH = (CHANNELS, TOKENS)
 
 REPORT: Rows = {
@@ -86,6 +128,11 @@ REPORT: Rows = {
         {"dim": 64, "seqlen": 262144},
     ),
     "selective_scan_varlen_fn": tuple({"sequences": spec} for spec in ("16x512", "1x8192", "512in8192")),
+    "selective_scan_bwd": (
+        {"dim": 5120, "seqlen": 4096},
+        *({"batch": 8, "dim": dim, "seqlen": 2048} for dim in (1536, 5120)),
+    ),
+    "selective_scan_varlen_bwd": ({"sequences": "16x512", "dim": 1536},),
 }
 """The sizes that tables and pictures show, by function."""
 
@@ -95,6 +142,13 @@ SMALL: Rows = {
         {"batch": 1, "dim": 40, "seqlen": 3000, "d_state": 64},
     ),
     "selective_scan_varlen_fn": tuple(
+        {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH
+    ),
+    "selective_scan_bwd": (
+        *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),
+        {"batch": 1, "dim": 40, "seqlen": 300, "d_state": 20},
+    ),
+    "selective_scan_varlen_bwd": tuple(
         {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH
     ),
 }

@@ -1,4 +1,4 @@
-"""The kernel of selective state updates: a frozen dataclass whose fields are the template parameters."""
+"""The kernel of selective state updates: a frozen dataclass, its fields the template parameters in order."""
 
 from __future__ import annotations
 

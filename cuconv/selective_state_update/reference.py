@@ -37,7 +37,7 @@ class Token(TokenInputs):
 
 
 class Results(NamedTuple):
-    """What a call writes: out in float64, copies of the other two in their dtypes."""
+    """The results of a call: out in float64, copies of the other two in their dtypes."""
 
     out: Array
     state: Array
@@ -176,7 +176,7 @@ class SelectiveStateUpdate:
         return round_stochastically(values, random.reshape(values.shape), self.state.dtype)
 
     def results(self) -> Results:
-        """What the call writes; values that are too large are infinite, as on a GPU, without a warning."""
+        """The results of the call; values that are too large are infinite, as on a GPU, without a warning."""
         out = np.zeros(self.x.shape)
         pool, buffer = self.state.copy(), self.intermediate_states_buffer
         buffer = None if buffer is None else buffer.copy()
@@ -191,7 +191,7 @@ class SelectiveStateUpdate:
 
 
 def selective_state_update(*arguments: Any, **named: Any) -> Results:
-    """What a call of the public function of this name writes."""
+    """The results of a call of the public function of this name."""
     return SelectiveStateUpdate(*arguments, **named).results()
 
 
@@ -211,7 +211,9 @@ def _errors(**arguments: Any) -> dict[str, Array]:
 
 
 ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {"selective_state_update": _errors}
-"""By public function: its arguments but outputs give the absolute errors of results in float32, by name."""
+"""The error bounds of public functions: called with the arguments but outputs, they return by result name the absolute
+error per element that float32 arithmetic may make; rounding to the result's dtype is not included.
+"""
 
 
 @overload

@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _WORD = 0xFFFFFFFF
-_NUMBERS_A_DRAW = 8
+_NUMBERS_PER_DRAW = 8
 
 
 def philox4x32(counter: Array, key: tuple[int, int], rounds: int = 10) -> Array:
@@ -28,8 +28,8 @@ def philox4x32(counter: Array, key: tuple[int, int], rounds: int = 10) -> Array:
 
 
 def random_numbers(count: int, sequence: int, token: int, seed: int, rounds: int = 10) -> Array:
-    """16 random bits, as uint16, for each of so many elements of the state after a token of a sequence."""
-    draw = np.arange(-(-count // _NUMBERS_A_DRAW), dtype=np.uint64)
+    """16 random bits, as uint16, for each of `count` elements of the state after a token of a sequence."""
+    draw = np.arange(-(-count // _NUMBERS_PER_DRAW), dtype=np.uint64)
     place = (np.full_like(draw, sequence), np.full_like(draw, token))
     counter = np.stack([draw & np.uint64(_WORD), draw >> np.uint64(32), *place], axis=-1)
     words = philox4x32(counter, (seed & _WORD, seed >> 32 & _WORD), rounds)

@@ -18,10 +18,10 @@ from cuconv.selective_state_update.kernels import MAX_D_STATE
 from cuconv.selective_state_update.plan import Operands, plan
 
 MAX_ROUNDS = 20
-"""Rounds of Philox that a kernel can be asked for."""
+"""Rounds of Philox at most."""
 
 MAX_TOKENS = 2**30
-"""Tokens of a call, and sequences: the kernel counts them in 32 bits, and a little beyond the last one."""
+"""Tokens of a call at most, and sequences: the kernel counts them in 32 bits, and a little beyond the last one."""
 
 
 def selective_state_update(
@@ -58,9 +58,9 @@ def selective_state_update(
         out = y * z * sigmoid(z)
 
     in float32 (Gu and Dao, "Mamba", 2023, and Dao and Gu, "Transformers are SSMs", 2024). Where A, dt and dt_bias are
-    the same for all rows of a head, by strides of 0 as Mamba-2 passes them, the exponential is computed once a head.
+    the same for all rows of a head, by strides of 0 as Mamba-2 passes them, the exponential is computed once per head.
 
-    x may hold several tokens a sequence, or with cu_seqlens packed sequences of any lengths. Arrays are NumPy, CuPy,
+    x may hold several tokens per sequence, or with cu_seqlens packed sequences of any lengths. Arrays are NumPy, CuPy,
     torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel runs on the caller's
     current stream; nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
@@ -77,22 +77,23 @@ def selective_state_update(
         z: shape and dtype of x; no gate when None.
         dt_softplus: apply softplus, linear above 20.
         state_batch_indices: (batch,), int32 or int64: the slots that sequences start from, their numbers when None. A
-            sequence whose slot is negative, pad_slot_id or outside the pool gives 0, and nothing of it is read or
-            written. (batch, columns) with num_accepted_tokens.
+            sequence with a slot that is negative, pad_slot_id or outside the pool gives 0, and no state is read or
+            written for it. (batch, columns) with num_accepted_tokens.
         dst_state_batch_indices: (batch,), int32 or int64: the slots for the states after the last token, where they
-            came from when None. (batch, columns): for the state after each token a slot; tokens beyond leave none. A
-            slot that is no slot is not written.
+            came from when None. (batch, columns): a slot for the state after each token; states after further tokens
+            are not stored, and neither are those with an index that is no slot.
         intermediate_states_buffer: (rows, steps, ...) and as state behind its slots, state's dtype: receives the state
-            after each token, too. steps is at least tokens; of packed sequences later tokens leave none.
+            after each token, too. steps is at least tokens; for packed sequences states after further tokens are not
+            stored.
         intermediate_state_indices: (batch,), int32 or int64: the sequences' rows there, the slots that they start from
             when None. A row outside is not written. Two sequences must not have one row.
         num_accepted_tokens: (batch,), int32 or int64, of speculative decoding: sequence i starts from slot
             state_batch_indices[i, num_accepted_tokens[i] - 1] (0 counts as 1), and the states after each of its tokens
             go to the slots in dst_state_batch_indices[i], or else state_batch_indices[i].
-        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Tokens of no sequence
-            give 0.
+        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding, tokens of no
+            sequence, gives 0.
         disable_state_update: leave state as it is.
-        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        pad_slot_id: the slot of sequences that are padding of the batch.
         rand_seed: round states of bfloat16 or float16 up or down at random, so that their expected value is right: a
             seed of 64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et
             al., "Parallel random numbers: as easy as 1, 2, 3", 2011) for the element's number in its slot, the
@@ -151,7 +152,7 @@ def _check(
     _check_parameters(given, rows, d_state)
     _check_by_token(given, tokens, rows, d_state)
     sequences = tokens[0] if given["cu_seqlens"] is None else given["cu_seqlens"].shape[0] - 1
-    _check_indices_arrays(given, sequences, slots)
+    _check_index_arrays(given, sequences, slots)
     _check_buffer(given, tokens[1] if len(tokens) > 1 else 1, slots, sequences)
     stochastic = seed is not None or given["rand_seed"] is not None
     if stochastic and state.dtype is FLOAT32:
@@ -176,7 +177,7 @@ def _check(
 
 
 def _check_tokens(given: Layouts, rows: list[int]) -> list[int]:
-    """The axes of x before those of the state's rows: tokens, or batch and perhaps tokens."""
+    """Checks x and cu_seqlens; returns the sizes of x before its rows: tokens, or batch and perhaps tokens."""
     x, cu_seqlens = given["x"], given["cu_seqlens"]
     assert x is not None
     wanted = (1, 2) if len(rows) == 2 and cu_seqlens is None else (1,)
@@ -197,7 +198,7 @@ def _check_tokens(given: Layouts, rows: list[int]) -> list[int]:
 
 
 def _check_parameters(given: Layouts, rows: list[int], d_state: int) -> None:
-    """A, D and dt_bias."""
+    """Checks A, D and dt_bias."""
     x = given["x"]
     assert x is not None
     inner = "nheads, headdim" if len(rows) == 2 else "dim"
@@ -216,7 +217,7 @@ def _or_float32(x: Layout) -> tuple[DType | str, ...]:
 
 
 def _check_by_token(given: Layouts, tokens: list[int], rows: list[int], d_state: int) -> None:
-    """dt, z, out, B and C."""
+    """Checks dt, z, out, B and C."""
     x, B = given["x"], given["B"]
     assert x is not None and B is not None
     for name in ("dt", "z", "out"):
@@ -234,8 +235,8 @@ def _check_by_token(given: Layouts, tokens: list[int], rows: list[int], d_state:
         raise ValueError(message("ngroups of B", groups[0], f"a divisor of nheads, {rows[0]}"))
 
 
-def _check_indices_arrays(given: Layouts, sequences: int, slots: int) -> None:
-    """The slots that sequences have."""
+def _check_index_arrays(given: Layouts, sequences: int, slots: int) -> None:
+    """Checks the arrays of slots."""
     sources, accepted = given["state_batch_indices"], given["num_accepted_tokens"]
     for name in ("state_batch_indices", "dst_state_batch_indices"):
         if (layout := given[name]) is not None:
@@ -267,7 +268,7 @@ def _check_indices_arrays(given: Layouts, sequences: int, slots: int) -> None:
 
 
 def _check_buffer(given: Layouts, tokens: int, slots: int, sequences: int) -> None:
-    """The buffer for the state after every token."""
+    """Checks the buffer for the state after every token."""
     buffer, state = given["intermediate_states_buffer"], given["state"]
     assert state is not None
     if buffer is None:
@@ -288,7 +289,7 @@ def _check_buffer(given: Layouts, tokens: int, slots: int, sequences: int) -> No
 
 
 def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | None:
-    """An array with an axis for heads, and for a batch and tokens where it has any."""
+    """An array with axes of length 1 for the heads, batch or tokens that a call has none of."""
     state, x = given["state"], given["x"]
     assert state is not None and x is not None
     if layout is None or name not in ("state", "x", "dt", "A", "B", "C", "D", "z", "dt_bias", "out",
@@ -329,7 +330,7 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     if not o.disable_state_update:
         name = "state_batch_indices" if targets is None else "dst_state_batch_indices"
         written = targets if targets is not None else own if accepted is None else sources
-        # A row for every sequence, of which each token has a column.
+        # A row per sequence, a column per token.
         used = written.reshape(o.sequences, -1)
         column = np.arange(used.shape[1])
         is_used = live[:, None] & (used != o.pad_slot_id) & ((column < lengths[:, None]) | (written.ndim == 1))

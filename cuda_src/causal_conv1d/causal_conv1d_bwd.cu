@@ -9,13 +9,13 @@
 // element by element. A warp has one channel, or when rows are shorter than 32 vectors as many consecutive channels as
 // its lanes have vectors for. A group is what its lanes hold of one batch entry at a time: up to 32 consecutive vectors
 // of a row. The channel's groups, row after row, count as one list; a warp walks a part of it from its end to its
-// beginning, kStepGroups groups a step, all of whose loads are issued before the first is used. Inputs before a vector
-// come from the lane below by shuffle, gradients behind it from the lane above, those of the highest lane from the
-// lowest in the group before. The parameters' gradients stay in registers until the warp's last group; the block adds
-// up those of its lanes and warps in a fixed order. No atomics.
+// beginning. Groups come to shared memory while others are computed; a lane finds the inputs before its vector there,
+// and gets the gradients behind it by shuffle from the lane above, the highest lane from the lowest in the group
+// before. The parameters' gradients stay in registers until the warp's last group; the block adds up those of its lanes
+// and warps in a fixed order. No barrier but for that, and no atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kVec      elements an access       kStepGroups groups a step           kSilu     silu after the sum
+// kVec      elements an access       kSilu     silu after the sum
 // kSeqIdx   tokens see only their own sequence number                kPacked   rows are packed sequences
 // kStates   initial states, or gradients of states, are given or wanted
 #include "causal_conv1d/conv_bwd.cuh"
@@ -32,19 +32,22 @@ struct CausalConv1dBwdParams {
     unsigned warp_groups;    // that a warp walks
     int row_vecs;            // vectors a row
     int has_edges;           // some vectors lie inside a row only in part
+    int is_dense;            // x and dout have no gaps: what lies around a row is memory, too
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kStepGroups, bool kSilu, bool kSeqIdx,
-          bool kPacked, bool kStates>
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, bool kSeqIdx, bool kPacked,
+          bool kStates>
 struct CausalConv1dBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 5 : 1;
+    static constexpr int kMinBlocks = kIsLean ? 8 : kWidth <= 4 ? 4 : 1;
+    // Groups in shared memory or on their way there: the one that is computed, the one before it, and two more.
+    static constexpr int kStages = 4;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
-    static_assert(kWidth >= 1 && kWidth <= 16 && kStepGroups >= 1);
+    static_assert(kWidth >= 1 && kWidth <= 16);
 };
 
 // Where a lane's vector of a group lies: vector `vec` of a row, which begins with the token `token`. Vectors lie where
@@ -144,11 +147,11 @@ struct RowGradients {
         for (int i = 0; i < kVec; ++i) next[i] = from_lane(g, lane_id() * kVec + i);
     }
 
-    // One group: `before` holds, in the highest lanes, the inputs of the group before it.
-    __device__ __forceinline__ void add(const Place<kVec>& place, int batch, input_t* dx_row, const Vector& before,
-                                        const Vector& own, const Vector& dout) {
+    // One group: a warp's inputs lie in `own_group`, those of the group before it in `group_before`.
+    __device__ __forceinline__ void add(const Place<kVec>& place, int batch, input_t* dx_row, const Vector* own_group,
+                                        const Vector* group_before, const Vector& own, const Vector& dout) {
         float x[kHalo + kVec];
-        gather_inputs(place, batch, before, own, x);
+        gather_inputs(place, batch, own_group, group_before, own, x);
         int seq[kHalo + kVec + kHalo];
         load_numbers<kRows>(p, batch, place.token - kHalo, seq);
         float g[kVec + kHalo];
@@ -194,30 +197,28 @@ struct RowGradients {
         return load_initial<input_t>(p, batch, channel, token + kHalo);
     }
 
-    __device__ __forceinline__ void gather_inputs(const Place<kVec>& place, int batch, const Vector& before,
-                                                  const Vector& own, float (&x)[kHalo + kVec]) const {
+    __device__ __forceinline__ void gather_inputs(const Place<kVec>& place, int batch, const Vector* own_group,
+                                                  const Vector* group_before, const Vector& own,
+                                                  float (&x)[kHalo + kVec]) const {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
-        gather_before<1>(place, before, own, x);
-        if (p.initial_states != nullptr && kRows != Rows::kPacked && place.token < kHalo) {
 #pragma unroll
-            for (int i = 0; i < kHalo + kVec; ++i) {
-                if (place.token - kHalo + i < 0) x[i] = before_row(batch, place.token - kHalo + i);
+        for (int distance = 1; distance <= kHaloVecs; ++distance) {
+            const bool is_own_group = lane_id() >= distance;
+            const Vector& v = (is_own_group ? own_group : group_before + kWarpSize)[lane_id() - distance];
+#pragma unroll
+            for (int i = 0; i < kVec; ++i) {
+                const int at = kHalo - distance * kVec + i;
+                if (at >= 0) x[at >= 0 ? at : 0] = v.to_float(i);
             }
         }
-    }
-
-    template <int kDistance>
-    __device__ __forceinline__ void gather_before(const Place<kVec>& place, const Vector& before, const Vector& own,
-                                                  float (&x)[kHalo + kVec]) const {
-        if constexpr (kDistance <= kHaloVecs) {
-            constexpr int kFirst = kHalo - kDistance * kVec;
-            constexpr int kSkip = kFirst < 0 ? -kFirst : 0;
-            const Vector shifted = shift_in<kSkip / Vector::kPerWord>(before, own, kDistance);
-            const Vector v = select(place.vec >= kDistance, shifted, Vector::zero());
+        if (kHalo > 0 && place.token < kHalo) {
+            // What lies before the row, or its initial state.
 #pragma unroll
-            for (int i = kSkip; i < kVec; ++i) x[kFirst + i] = v.to_float(i);
-            gather_before<kDistance + 1>(place, before, own, x);
+            for (int i = 0; i < kHalo + kVec; ++i) {
+                const int token = place.token - kHalo + i;
+                if (token < 0) x[i] = before_row(batch, token);
+            }
         }
     }
 
@@ -303,15 +304,16 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
     }
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kStepGroups, bool kSilu, bool kSeqIdx,
-          bool kPacked, bool kStates,
-          typename Traits =
-              CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kStepGroups, kSilu, kSeqIdx, kPacked, kStates>>
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, bool kSeqIdx, bool kPacked,
+          bool kStates,
+          typename Traits = CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kSilu, kSeqIdx, kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bwd_kernel(const CausalConv1dBwdParams params) {
     using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kSilu, Traits::kRows, kStates>;
     using Vector = Vec<input_t, kVec>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
+
+    __shared__ Vector ring[Traits::kStages][2][Traits::kThreads];
 
     const QuotientRemainder part_channels = divide(blockIdx.x, params.channel_groups);
     const QuotientRemainder row_lane = divide(lane_id(), params.row_lanes);
@@ -331,66 +333,75 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     inputs.add(1, p.dout, p.dout_stride, channel);
     GroupWalk<input_t, 1> outputs(last, row_groups);
     outputs.add(0, p.dx, p.dx_stride, channel);
-    Gradients gradients(p, channel, params.row_vecs);
-    if (Traits::kHalo > 0 && begin < end && inputs.group + 1 < row_groups) {
-        const Place<kVec> behind(inputs.row[0], (inputs.group + 1) * kWarpSize);
-        gradients.begin_behind(inputs.batch, inputs.row[0], inputs.row[1], behind.token);
-    }
-#pragma unroll 1
-    for (int top = end - 1; top >= begin; top -= kStepGroups) {
-        // The i-th of a step is the group top - i; of the group before the lowest only what is in reach is loaded.
-        Vector x[kStepGroups + 1];
-        Vector dout[kStepGroups + 1];
-        GroupWalk<const input_t, 2> edges = inputs;
-        const auto is_before = [&](int i, int group) {
-            return (i == kStepGroups || top - i == begin - 1) && group + 1 < row_groups &&
-                   lane_id() >= kWarpSize - Traits::kHaloVecs;
-        };
-#pragma unroll
-        for (int i = 0; i <= kStepGroups; ++i) {
-            x[i] = dout[i] = Vector::zero();
+
+    const input_t* const x_end = static_cast<const input_t*>(p.x) + static_cast<index_t>(p.batch) * p.dim * p.seqlen;
+    const Place<kVec> behind(inputs.row[0], (inputs.group + 1) * kWarpSize);
+    const bool begins_behind = Traits::kHalo > 0 && begin < end && inputs.group + 1 < row_groups;
+    const input_t* const first_x = inputs.row[0];
+    const input_t* const first_dout = inputs.row[1];
+    // Brings a group, or of the one before the last what is in reach, to the lane's place among those of a stage.
+    int fetched = end - 1;
+    const auto fetch = [&](Vector* slots) {
+        const bool is_own = fetched >= begin;
+        if (is_own || (Traits::kHalo > 0 && fetched == begin - 1 && begin < end && inputs.group + 1 < row_groups)) {
             const Place<kVec> place(inputs.row[0], inputs.group * kWarpSize + lane_vec);
-            const input_t* from = inputs.row[0] + (kVec > 1 ? place.token : place.token * p.x_stride[2]);
-            if (i < kStepGroups && top - i >= begin) {
-                if (place.is_whole(p.seqlen)) {
-                    x[i] = load<kVec>(from);
-                    dout[i] = load_dout<kVec>(
-                        inputs.row[1] + (kVec > 1 && p.dout_is_packed ? place.token : place.token * p.dout_stride[2]),
-                        p.dout_stride[2], p.dout_is_packed != 0);
+            const input_t* x = inputs.row[0] + (kVec > 1 ? place.token : place.token * p.x_stride[2]);
+            const index_t dout_at = kVec > 1 && p.dout_is_packed ? place.token : place.token * p.dout_stride[2];
+            const bool is_whole = place.is_whole(p.seqlen);
+            const bool is_memory =
+                is_whole || (kVec > 1 && params.is_dense && place.token < p.seqlen && x >= p.x && x + kVec <= x_end);
+            if (is_own || lane_id() >= kWarpSize - Traits::kHaloVecs) {
+                if (is_memory) {
+                    copy_vector_async(slots, x);
+                } else {
+                    *slots = place.token < p.seqlen ? load_part<kVec>(x, place.begin(), place.end(p.seqlen))
+                                                    : Vector::zero();
                 }
-                inputs.step();
-            } else if (Traits::kHalo > 0 && is_before(i, inputs.group)) {
-                if (place.is_whole(p.seqlen)) x[i] = load<kVec>(from);
             }
-        }
-        // Vectors at the ends of rows, element by element. Behind the loads, because merging elements waits for them.
-        if (kVec > 1 && params.has_edges) {
+            if (is_own) {
+                const input_t* dout = inputs.row[1] + dout_at;
+                Vector* const dout_slot = slots + Traits::kThreads;
+                if (is_memory && p.dout_is_packed) {
+                    copy_vector_async(dout_slot, dout);
+                } else {
+                    Vector v = Vector::zero();
 #pragma unroll
-            for (int i = 0; i <= kStepGroups; ++i) {
-                const Place<kVec> place(edges.row[0], edges.group * kWarpSize + lane_vec);
-                const bool is_own = i < kStepGroups && top - i >= begin;
-                const bool is_edge = !place.is_whole(p.seqlen) && place.token < p.seqlen;
-                if (is_edge && (is_own || Traits::kHalo > 0 && is_before(i, edges.group))) {
-                    x[i] = load_part<kVec>(edges.row[0] + place.token, place.begin(), place.end(p.seqlen));
-                }
-                if (is_edge && is_own) {
-#pragma unroll
-                    for (int j = 0; j < kVec; ++j) {
-                        if (j >= place.begin() && j < place.end(p.seqlen)) {
-                            dout[i].put(j, edges.row[1][(place.token + j) * p.dout_stride[2]]);
-                        }
+                    for (int i = 0; i < kVec; ++i) {
+                        if (i >= place.begin() && i < place.end(p.seqlen)) v.put(i, dout[i * p.dout_stride[2]]);
                     }
+                    *dout_slot = v;
                 }
-                if (is_own) edges.step();
             }
+            inputs.step();
         }
+        --fetched;
+        end_copy_group();
+    };
+    constexpr int kStageSlots = 2 * Traits::kThreads;
+    Vector* const warp_slots = ring[0][0] + (threadIdx.x - lane_id());
 #pragma unroll
-        for (int i = 0; i < kStepGroups; ++i) {
-            if (top - i < begin) break;
-            const Place<kVec> place(outputs.row[0], outputs.group * kWarpSize + lane_vec);
-            gradients.add(place, outputs.batch, outputs.row[0], x[i + 1], x[i], dout[i]);
-            outputs.step();
+    for (int i = 0; i < Traits::kStages - 1; ++i) fetch(warp_slots + i * kStageSlots + lane_id());
+    Gradients gradients(p, channel, params.row_vecs);
+    if (begins_behind) gradients.begin_behind(outputs.batch, first_x, first_dout, behind.token);
+    int stage = 0;
+#pragma unroll 1
+    for (int group = end - 1; group >= begin; --group) {
+        // This group and the one before it are there, and all lanes have read the one behind it.
+        wait_for_copy_groups<Traits::kStages - 3>();
+        sync_warp();
+        fetch(warp_slots + ((stage + Traits::kStages - 1) % Traits::kStages) * kStageSlots + lane_id());
+        const Vector* const own_group = warp_slots + stage * kStageSlots;
+        stage = (stage + 1) % Traits::kStages;
+        const Vector* const group_before = warp_slots + stage * kStageSlots;
+        const Place<kVec> place(outputs.row[0], outputs.group * kWarpSize + lane_vec);
+        Vector x = own_group[lane_id()];
+        Vector dout = own_group[Traits::kThreads + lane_id()];
+        if (kVec > 1 && params.has_edges && !place.is_whole(p.seqlen)) {
+            x = keep_part(x, place.begin(), place.end(p.seqlen));
+            dout = keep_part(dout, place.begin(), place.end(p.seqlen));
         }
+        gradients.add(place, outputs.batch, outputs.row[0], own_group, group_before, x, dout);
+        outputs.step();
     }
     store_block_sums<Traits, kWidth, weight_t>(p, gradients.sums, kSumScale<input_t, kSilu>, row_lane,
                                                params.row_lanes.divisor, params.warp_rows, first_channel,

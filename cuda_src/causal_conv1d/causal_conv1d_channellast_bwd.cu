@@ -38,12 +38,23 @@ struct CausalConv1dChannellastBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    // As many as registers allow without spilling: what one block computes, others load.
-    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 5 : 4 : 1;
+    // As many as registers allow without spilling.
+    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 5 : 4 : kWidth <= 4 ? 3 : 1;
     static constexpr int kHalo = kWidth - 1;
+    // Steps whose tokens are in shared memory or on their way there, one of them being walked.
+    static constexpr int kStageBytes = 2 * kTokens * kThreads * static_cast<int>(sizeof(Vec<input_t, kVec>));
+    static constexpr int kStages = 2 * kStageBytes <= 32768 ? 2 : 1;
     // Of a column of sums in shared memory: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
+    static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
+    static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
     static_assert(kWidth >= 1 && kWidth <= 16 && kTokens >= kHalo);
+};
+
+// First tokens on their way, then sums.
+template <int kBytes>
+struct BlockMemory {
+    alignas(16) unsigned char bytes[kBytes];
 };
 
 // Adds up a block's sums, one thread a channel and parameter, and writes them.
@@ -51,8 +62,8 @@ template <typename Traits, int kWidth, typename weight_t, int kVec>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
                                                  const ParameterSums<kWidth> (&sums)[kVec], float scale,
                                                  unsigned block_vecs, unsigned block_runs, index_t first_channel,
-                                                 unsigned part) {
-    __shared__ float shared[kVec * (kWidth + 1)][Traits::kPitch];
+                                                 unsigned part, float (*shared)[Traits::kPitch]) {
+    __syncthreads();
 #pragma unroll
     for (int j = 0; j <= kWidth; ++j) {
 #pragma unroll
@@ -71,32 +82,131 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
     }
 }
 
-// What a thread carries from step to step, and what it does in one.
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, Rows kRows, bool kStates>
+// Where a thread is in its runs.
+template <int kTokens, int kHalo>
+struct RunCursor {
+    const CausalConv1dChannellastBwdParams& params;
+    unsigned run;
+    unsigned rounds;  // runs left, this one included
+    int steps;        // left in this run
+    int batch;
+    int first;  // token of the run
+    int token;  // of the step
+
+    __device__ __forceinline__ RunCursor(const CausalConv1dChannellastBwdParams& params_, unsigned run_, bool is_idle)
+        : params(params_), run(run_), rounds(is_idle ? 0 : params_.rounds) {
+        begin();
+    }
+
+    __device__ __forceinline__ bool has_step() const { return rounds > 0; }
+    __device__ __forceinline__ bool is_at_begin() const { return token == first; }
+    __device__ __forceinline__ bool is_last_step() const { return steps == 1; }
+    __device__ __forceinline__ int run_tokens() const { return params.steps * kTokens - kHalo; }
+
+    __device__ __forceinline__ void next() {
+        --steps;
+        token += kTokens;
+        if (steps == 0 || token - kHalo >= params.operands.seqlen) {
+            run += params.block_runs;
+            --rounds;
+            begin();
+        }
+    }
+
+ private:
+    __device__ __forceinline__ void begin() {
+        if (run >= params.runs) rounds = 0;
+        const QuotientRemainder row_run = divide(rounds > 0 ? run : 0, params.row_runs);
+        batch = static_cast<int>(row_run.quotient);
+        first = token = static_cast<int>(row_run.remainder) * run_tokens();
+        steps = params.steps;
+    }
+};
+
+// The memory of a thread's channels from a token on.
+template <int kVec, typename T, typename Pointer>
+__device__ __forceinline__ T* at_token(Pointer pointer, const index_t (&stride)[3], int batch, index_t channel,
+                                       int token) {
+    return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
+}
+
+// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of [2][kTokens]
+// for x and dout, kThreads apart.
+template <typename input_t, int kVec, int kTokens, int kHalo, int kThreads>
+struct TokenFetch {
+    using Vector = Vec<input_t, kVec>;
+
+    const CausalConv1dBwdOperands& p;
+    RunCursor<kTokens, kHalo> cursor;
+    index_t channel;
+    const input_t* x_at;
+    const input_t* dout_at;
+
+    __device__ __forceinline__ TokenFetch(const CausalConv1dBwdOperands& p_, const RunCursor<kTokens, kHalo>& cursor_,
+                                          index_t channel_)
+        : p(p_), cursor(cursor_), channel(channel_) {
+        begin();
+    }
+
+    __device__ __forceinline__ void fetch(Vector* slots) {
+        if (!cursor.has_step()) return;
+        const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
+        Vector* const dout_slots = slots + kTokens * kThreads;
+        if (cursor.token + kTokens <= p.seqlen && p.dout_is_packed) {
+#pragma unroll
+            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
+                copy_vector_async(slots + i * kThreads, x_at);
+                copy_vector_async(dout_slots + i * kThreads, dout_at);
+            }
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
+                const bool is_inside = cursor.token + i < p.seqlen;
+                slots[i * kThreads] = is_inside ? load<kVec>(x_at) : Vector::zero();
+                dout_slots[i * kThreads] =
+                    is_inside ? load_dout<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
+            }
+        }
+        cursor.next();
+        if (cursor.is_at_begin()) begin();
+    }
+
+ private:
+    __device__ __forceinline__ void begin() {
+        x_at = at_token<kVec, const input_t>(p.x, p.x_stride, cursor.batch, channel, cursor.token);
+        dout_at = static_cast<const input_t*>(p.dout) + cursor.batch * p.dout_stride[0] + channel * p.dout_stride[1] +
+                  cursor.token * p.dout_stride[2];
+    }
+};
+
+// What a thread carries from step to step of a run, and what it does in one.
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, Rows kRows, bool kStates,
+          int kThreads>
 struct GradientWalk {
     static constexpr int kHalo = kWidth - 1;
     using Vector = Vec<input_t, kVec>;
 
     const CausalConv1dBwdOperands& p;
-    index_t batch;
     index_t channel;
-    int first;  // token of the run
-    int count;  // of the run's tokens that exist
-    const input_t* x_at;
-    const input_t* dout_at;
+    int batch;
+    int first;       // token of the run
+    int count;       // of the run's tokens that exist
     input_t* dx_at;  // width - 1 tokens behind the others
     Vector x[kHalo + kTokens];
     float gradients[kHalo + kTokens][kVec];
     int seq[kHalo + kTokens];
+    PackedCursor cursor;  // of packed sequences
 
-    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t batch_, index_t channel_,
-                                            int first_, int run_tokens)
-        : p(p_), batch(batch_), channel(channel_), first(first_), count(min(run_tokens, p_.seqlen - first_)) {
+    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
+        : p(p_), channel(channel_) {}
+
+    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run) {
+        batch = run.batch;
+        first = run.first;
+        count = min(run.run_tokens(), p.seqlen - first);
         const int from = first - kHalo;
-        x_at = at<const input_t>(p.x, p.x_stride, from);
-        dout_at = static_cast<const input_t*>(p.dout) + batch * p.dout_stride[0] + channel * p.dout_stride[1] +
-                  first * p.dout_stride[2];
-        dx_at = at<input_t>(p.dx, p.dx_stride, from);
+        dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
+        const input_t* x_at = at_token<kVec, const input_t>(p.x, p.x_stride, batch, channel, from);
 #pragma unroll
         for (int i = 0; i < kHalo; ++i, x_at += p.x_stride[2]) {
             x[i] = Vector::zero();
@@ -112,17 +222,20 @@ struct GradientWalk {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = 0.0f;
         }
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, from);
+        number_tokens<0, kHalo>(from);
     }
 
     // The tokens from `token` on, of which the last width - 1 are the next run's in the last step.
-    __device__ __forceinline__ void step(int token, bool is_last, const float (&taps)[kVec][kWidth],
-                                         const float (&bias)[kVec], ParameterSums<kWidth> (&sums)[kVec]) {
-        Vector dout[kTokens];
-        load_tokens(token, dout);
-        load_numbers<kRows>(p, batch, token - kHalo, seq);
+    __device__ __forceinline__ void step(const Vector* slots, int token, bool is_last,
+                                         const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
+                                         ParameterSums<kWidth> (&sums)[kVec]) {
+        number_tokens<kHalo, kTokens>(token);
         Vector results[kTokens];
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) {
+            x[kHalo + i] = slots[i * kThreads];
+            const Vector dout = slots[(kTokens + i) * kThreads];
             float dx[kVec];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
@@ -130,7 +243,7 @@ struct GradientWalk {
 #pragma unroll
                 for (int k = 0; k < kWidth; ++k) window[k] = x[i + k].to_float(c);
                 keep_own_inputs<kRows, kWidth, input_t>(p, channel + c, token + i, seq + i, window);
-                float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout[i].to_float(c));
+                float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout.to_float(c));
                 if (kRows != Rows::kOne) g = seq[i + kHalo] < 0 ? 0.0f : g;
                 gradients[i + kHalo][c] = g;
                 sums[c].add(i >= kTokens - kHalo && is_last ? 0.0f : g, window);
@@ -150,33 +263,21 @@ struct GradientWalk {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             x[i] = x[kTokens + i];
+            if (kRows != Rows::kOne) seq[i] = seq[kTokens + i];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = gradients[kTokens + i][c];
         }
     }
 
  private:
-    template <typename T, typename Pointer>
-    __device__ __forceinline__ T* at(Pointer pointer, const index_t (&stride)[3], int token) const {
-        return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
-    }
-
-    __device__ __forceinline__ void load_tokens(int token, Vector (&dout)[kTokens]) {
-        const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
-        if (token + kTokens <= p.seqlen && p.dout_is_packed) {
+    // The sequence numbers of kCount tokens from `token` on.
+    template <int kFirst, int kCount>
+    __device__ __forceinline__ void number_tokens(int token) {
+        if constexpr (kRows != Rows::kOne) {
 #pragma unroll
-            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
-                x[kHalo + i] = load<kVec>(x_at);
-                dout[i] = load<kVec>(dout_at);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
-                x[kHalo + i] = dout[i] = Vector::zero();
-                if (token + i < p.seqlen) {
-                    x[kHalo + i] = load<kVec>(x_at);
-                    dout[i] = load_dout<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0);
-                }
+            for (int i = 0; i < kCount; ++i) {
+                seq[kFirst + i] =
+                    kRows == Rows::kPacked ? cursor.advance(p, token + i) : load_seq_idx(p, batch, token + i);
             }
         }
     }
@@ -209,19 +310,34 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
                                                              kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_bwd_kernel(const CausalConv1dChannellastBwdParams params) {
-    using Walk = GradientWalk<kWidth, input_t, weight_t, kVec, kTokens, kSilu, Traits::kRows, kStates>;
     constexpr int kHalo = Traits::kHalo;
+    constexpr int kStages = Traits::kStages;
+    using Vector = Vec<input_t, kVec>;
+    using Fetch = TokenFetch<input_t, kVec, kTokens, kHalo, Traits::kThreads>;
+    using Walk =
+        GradientWalk<kWidth, input_t, weight_t, kVec, kTokens, kSilu, Traits::kRows, kStates, Traits::kThreads>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
+    __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
     const QuotientRemainder run_vec = divide(threadIdx.x, params.block_vecs);
     const QuotientRemainder part_dim = divide(blockIdx.x, params.dim_blocks);
     const index_t first_channel = static_cast<index_t>(part_dim.remainder) * params.block_vecs.divisor * kVec;
-    const index_t channel = first_channel + run_vec.remainder * kVec;
-    const bool is_idle = run_vec.quotient >= params.block_runs || channel >= p.dim;
+    const bool is_idle = run_vec.quotient >= params.block_runs || first_channel + run_vec.remainder * kVec >= p.dim;
+    const index_t channel = is_idle ? 0 : first_channel + run_vec.remainder * kVec;
     const unsigned first_run = part_dim.quotient * params.block_runs * params.rounds + run_vec.quotient;
-    const int run_tokens = params.steps * kTokens - kHalo;
 
-    const ChannelFilter<kWidth, weight_t, kVec> filter(p, is_idle ? 0 : channel);
+    RunCursor<kTokens, kHalo> cursor(params, first_run, is_idle);
+    Fetch fetch(p, cursor, channel);
+    Walk walk(p, channel);
+    // A thread reads only what it has brought itself: no barrier.
+    Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
+    constexpr int kStageSlots = 2 * kTokens * Traits::kThreads;
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    if constexpr (kStages > 1) {
+        fetch.fetch(slots);
+        end_copy_group();
+    }
+    if (cursor.has_step()) walk.begin(cursor);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
@@ -231,18 +347,24 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if constexpr (kSilu) scale_for_silu<input_t>(taps[c], bias[c]);
         sums[c] = ParameterSums<kWidth>::zero();
     }
+    int stage = 0;
 #pragma unroll 1
-    for (unsigned i = 0, run = first_run; i < params.rounds; ++i, run += params.block_runs) {
-        if (is_idle || run >= params.runs) break;
-        const QuotientRemainder row_run = divide(run, params.row_runs);
-        const int first = static_cast<int>(row_run.remainder) * run_tokens;
-        Walk walk(p, row_run.quotient, channel, first, run_tokens);
-#pragma unroll 1
-        for (int n = 0, token = first; n < params.steps; ++n, token += kTokens) {
-            if (token - kHalo >= p.seqlen && n > 0) break;
-            walk.step(token, n == params.steps - 1, taps, bias, sums);
+    while (cursor.has_step()) {
+        if constexpr (kStages > 1) {
+            wait_for_copy_groups<0>();
+            fetch.fetch(slots + (stage ^ 1) * kStageSlots);
+            end_copy_group();
+        } else {
+            fetch.fetch(slots);
+            end_copy_group();
+            wait_for_copy_groups<0>();
         }
+        walk.step(slots + stage * kStageSlots, cursor.token, cursor.is_last_step(), taps, bias, sums);
+        if constexpr (kStages > 1) stage ^= 1;
+        cursor.next();
+        if (cursor.is_at_begin() && cursor.has_step()) walk.begin(cursor);
     }
     store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs.divisor,
-                                               params.block_runs, first_channel, part_dim.quotient);
+                                               params.block_runs, first_channel, part_dim.quotient,
+                                               reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
 }

@@ -85,7 +85,7 @@ inline constexpr float kSumScale = kSilu ? kSiluScale<input_t> : 1.0f;
 // The gradient before the activation, divided by kSumScale, from the scaled sum before it.
 template <typename input_t, bool kSilu>
 __device__ __forceinline__ float inner_gradient(float scaled_sum, float dout) {
-    return kSilu ? dout * silu_slope<input_t>(scaled_sum) : dout;
+    return kSilu ? silu_gradient<input_t>(scaled_sum, dout) : dout;
 }
 
 // A number that is a float or a T.
@@ -128,6 +128,8 @@ struct PackedCursor {
     int number;  // of the sequence that was asked for last, -1 before the first
     int end;     // the token behind it
     bool is_live;
+
+    PackedCursor() = default;
 
     // Stands before a token: at the last sequence that begins at or before it.
     __device__ __forceinline__ PackedCursor(const CausalConv1dBwdOperands& p, int token) {

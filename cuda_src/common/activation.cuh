@@ -45,17 +45,16 @@ __device__ __forceinline__ float silu(float scaled) {
     }
 }
 
-// The derivative of silu, s * (1 + v * (1 - s)) with s = 1 / (1 + exp(-v)), divided by kSiluScale<T>: from v *
-// kSiluScale<T>.
+// dout times the derivative of silu, s * (1 + v * (1 - s)) with s = 1 / (1 + exp(-v)), divided by kSiluScale<T>: from v
+// * kSiluScale<T>.
 template <typename T>
-__device__ __forceinline__ float silu_slope(float scaled) {
+__device__ __forceinline__ float silu_gradient(float scaled, float dout) {
     if constexpr (sizeof(T) == 4) {
         const float s = reciprocal_approx(1.0f + exp2_approx(scaled * -kLog2E));
-        return fmaf(s, fmaf(-s, scaled, scaled), s);
+        return dout * fmaf(s, fmaf(-s, scaled, scaled), s);
     } else {
-        // With h = v / 2 and t = tanh(h): s = (1 + t) / 2 and v * (1 - s) = h * (1 - t).
+        // With h = v / 2 and t = tanh(h), s = (1 + t) / 2: twice the derivative is 1 + t + h * (1 - t * t).
         const float t = tanh_approx(scaled);
-        const float twice_s = 1.0f + t;
-        return fmaf(twice_s, fmaf(-t, scaled, scaled), twice_s);
+        return fmaf(dout, fmaf(scaled, fmaf(-t, t, 1.0f), t), dout);
     }
 }

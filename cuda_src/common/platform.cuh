@@ -108,6 +108,34 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// Starts to copy kBytes, 4, 8 or 16, from global to shared memory, both aligned to that; before compute capability 8.0
+// they are copied when it returns.
+template <int kBytes>
+__device__ __forceinline__ void copy_bytes_async(void* shared, const void* global) {
+    static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one asynchronous copy is 4, 8 or 16 bytes");
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+#else
+    for (int i = 0; i < kBytes / 4; ++i) static_cast<unsigned*>(shared)[i] = static_cast<const unsigned*>(global)[i];
+#endif
+}
+
+// Ends a group of copies that this thread has started.
+__device__ __forceinline__ void end_copy_group() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits for all groups of copies but the last kPending that this thread has ended.
+template <int kPending>
+__device__ __forceinline__ void wait_for_copy_groups() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
 // 1 / x by one special-function operation, results below 2**-126 flushed to zero; within one unit in the last place
 // (PTX ISA, rcp.approx.ftz.f32).
 __device__ __forceinline__ float reciprocal_approx(float x) {
@@ -152,5 +180,12 @@ __device__ __forceinline__ void store_relaxed(float* place, unsigned bits) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(place), "r"(bits) : "memory");
 #else
     *reinterpret_cast<volatile unsigned*>(place) = bits;
+#endif
+}
+
+// Lets this thread wait for about so long.
+__device__ __forceinline__ void pause(unsigned nanoseconds) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    __nanosleep(nanoseconds);
 #endif
 }

@@ -204,3 +204,24 @@ __device__ __forceinline__ void store_part(T* p, const Vec<T, kVec>& v, int begi
         if (i >= begin && i < end) p[i] = v.element(i);
     }
 }
+
+// Elements begin to end - 1 of a vector; the rest are zero.
+template <typename T, int kVec>
+__device__ __forceinline__ Vec<T, kVec> keep_part(const Vec<T, kVec>& v, int begin, int end) {
+    Vec<T, kVec> part = Vec<T, kVec>::zero();
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+        if (i >= begin && i < end) part.put(i, v.element(i));
+    }
+    return part;
+}
+
+// Brings the vector at p to shared memory, where it is after the copy group is waited for at the latest.
+template <int kVec, typename T>
+__device__ __forceinline__ void copy_vector_async(Vec<T, kVec>* shared, const T* p) {
+    if constexpr (Vec<T, kVec>::kBytes >= 4) {
+        copy_bytes_async<Vec<T, kVec>::kBytes>(shared, p);
+    } else {
+        *shared = load<kVec>(p);
+    }
+}

@@ -23,6 +23,11 @@ __device__ __forceinline__ Vec<T, kVec> shift_in(const Vec<T, kVec>& wrapped, co
     return shifted;
 }
 
+// Waits for all lanes of the warp: what they have written to shared memory before, each of them sees afterwards.
+__device__ __forceinline__ void sync_warp() {
+    __syncwarp();
+}
+
 // The lanes of the warp where a condition holds, as a bit per lane.
 __device__ __forceinline__ unsigned lanes_where(bool holds) {
     return __ballot_sync(kAllLanes, holds);
@@ -167,21 +172,36 @@ __device__ __forceinline__ void scan_over_lanes(float (&whole)[kCount], const fl
 }
 
 // The same from the last lane to the first: recurrences first = after * whole + first, of which the last lane comes
-// after `after`. A lane gets what comes after it, and its own result in `first`. `whole` is lost.
-template <int kLanes>
-__device__ __forceinline__ float scan_back_over_lanes(float whole, float after, float& first) {
+// after `after`. A lane gets what comes after it in `then`, and its own result in `first`. `whole` is lost.
+template <int kLanes, int kCount>
+__device__ __forceinline__ void scan_back_over_lanes(float (&whole)[kCount], const float (&after)[kCount],
+                                                     float (&first)[kCount], float (&then)[kCount]) {
     const bool is_last = lane_id() % kLanes == kLanes - 1;
-    if (is_last) {
-        first = fmaf(whole, after, first);
-        whole = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        if (is_last) {
+            first[i] = fmaf(whole[i], after[i], first[i]);
+            whole[i] = 0.0f;
+        }
     }
 #pragma unroll
     for (int distance = 1; distance < kLanes; distance *= 2) {
-        const float upper_first = __shfl_down_sync(kAllLanes, first, distance, kLanes);
-        const float upper_whole = __shfl_down_sync(kAllLanes, whole, distance, kLanes);
-        first = fmaf(whole, upper_first, first);
-        whole *= upper_whole;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            const float upper_first = __shfl_down_sync(kAllLanes, first[i], distance, kLanes);
+            const float upper_whole = __shfl_down_sync(kAllLanes, whole[i], distance, kLanes);
+            first[i] = fmaf(whole[i], upper_first, first[i]);
+            whole[i] *= upper_whole;
+        }
     }
-    const float upper_first = __shfl_down_sync(kAllLanes, first, 1, kLanes);
-    return is_last ? after : upper_first;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        const float upper_first = __shfl_down_sync(kAllLanes, first[i], 1, kLanes);
+        then[i] = is_last ? after[i] : upper_first;
+    }
+}
+
+// Lanes see what the others have written to shared memory before.
+__device__ __forceinline__ void wait_for_lanes() {
+    __syncwarp(kAllLanes);
 }

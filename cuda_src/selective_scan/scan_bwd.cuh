@@ -56,19 +56,19 @@ struct SelectiveScanBwdOperands {
     index_t dinitial_state_stride[3];
     index_t chunk_states_stride[4];  // batch, chunk, dim, n
     index_t query_start_loc_stride;
-    index_t states_at;      // floats of scratch before the states that no caller gave
-    index_t rates_at;       // before the partial sums of dA
-    index_t vectors_at;     // before those of dD and ddelta_bias
-    index_t constants_at;   // before those of a constant B
+    index_t states_at;          // floats of scratch before the states that no caller gave
+    index_t rates_at;           // before the partial sums of dA
+    index_t vectors_at;         // before those of dD and ddelta_bias
+    index_t constants_at;       // before those of a constant B
     index_t more_constants_at;  // of a constant C
-    index_t matrices_at;    // before those of dB and dC that depend on the token
-    index_t filled;         // floats of scratch that begin as kUnset
-    FastDiv rows;           // blocks per chunk: batch * groups * splits
-    FastDiv batch_rows;     // blocks per chunk of one batch entry: groups * splits
-    FastDiv splits;         // blocks that share the channels of a group
+    index_t matrices_at;        // before those of dB and dC that depend on the token
+    index_t filled;             // floats of scratch that begin as kUnset
+    FastDiv rows;               // blocks per chunk: batch * groups * splits
+    FastDiv batch_rows;         // blocks per chunk of one batch entry: groups * splits
+    FastDiv splits;             // blocks that share the channels of a group
     FastDiv groups;
-    FastDiv matrix_rows;    // rows of a group in dB and dC: d_state, or twice as many where both are variable
-    int constant_B;         // whether it is (dim, d_state)
+    FastDiv matrix_rows;  // rows of a group in dB and dC: d_state, or twice as many where both are variable
+    int constant_B;       // whether it is (dim, d_state)
     int constant_C;
     int batch;
     int dim;
@@ -189,7 +189,8 @@ struct ChunkShape {
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kTokens = kChunk / kWarpSize;
     static constexpr int kStates = kBlockStates / kWarps;
-    static constexpr int kOwn = 2;  // consecutive tokens that a thread prepares and finishes
+    static constexpr int kAtOnce = 1;  // states that a lane computes interleaved
+    static constexpr int kOwn = 2;     // consecutive tokens that a thread prepares and finishes
     static_assert(kOwn * kThreads == kChunk);
     // The two halves of a lane's tokens are apart, and so are the threads that read and write them in different banks.
     static constexpr int kHalf = kChunk / 2;
@@ -249,26 +250,14 @@ struct MatrixTokens {
 #pragma unroll
         for (int t = 0; t < Shape::kTokens; ++t) values[t] = parts[t / kVec].to_float(t % kVec);
     }
-
-    // Has numbers converted again where they are next used: in between they take half the registers.
-    __device__ __forceinline__ void forget_floats() {
-        if (sizeof(T) == 4) return;
-#pragma unroll
-        for (int i = 0; i < Shape::kTokens / kVec; ++i) {
-#pragma unroll
-            for (int w = 0; w < Vec<T, kVec>::kWords; ++w) {
-                parts[i].words[w] = static_cast<unsigned>(opaque(static_cast<int>(parts[i].words[w])));
-            }
-        }
-    }
 };
 
 // The tokens of a chunk of a matrix, kBlockStates states from `first_state` on; where there is no such token or state,
 // zeros.
 template <typename Shape>
 __device__ __forceinline__ void take_chunk(typename Shape::input_t (&to)[kBlockStates][kChunk],
-                                           const typename Shape::input_t* matrix, const index_t* stride, int first_state,
-                                           int d_state, const ChunkTokens& tokens) {
+                                           const typename Shape::input_t* matrix, const index_t* stride,
+                                           int first_state, int d_state, const ChunkTokens& tokens) {
     using T = typename Shape::input_t;
     for (int i = static_cast<int>(threadIdx.x); i < kBlockStates * kChunk; i += Shape::kThreads) {
         const int n = i / kChunk, token = i % kChunk;

@@ -31,6 +31,7 @@ struct SelectiveScanBwdTraits {
 
 // What a block reads of the states under way that does not depend on the token, and what it leaves.
 enum Number { kRate, kState, kAfter, kB, kC, kNumbers, kVectors = kNumbers };
+static constexpr unsigned kPause = 800;  // nanoseconds, about a fifth of the time that a channel takes
 static constexpr int kPlaces = (kVectors + 1) * kBlockStates;
 
 // Where a chunk's numbers of a state lie, by threads: one kind of number and one of the states under way each.
@@ -93,7 +94,12 @@ struct NumberPlace {
     // The same when it is needed: before, it may not have been there yet.
     __device__ __forceinline__ float to_float(unsigned bits, int i, int first_state, int d_state) const {
         if (bytes == 2) return Dtype<T>::unpack(bits, 0);
-        while (waits && bits == kUnset) bits = load(i, first_state, d_state);
+        if (waits && bits == kUnset) {
+            while (bits == kUnset) bits = load(i, first_state, d_state);
+            // From now on the block is a little behind the next chunk's, and finds the next numbers when it first
+            // looks.
+            pause(kPause);
+        }
         return __uint_as_float(bits);
     }
 
@@ -239,7 +245,7 @@ struct OwnRows {
     }
 
     __device__ __forceinline__ OwnEnds kept(int i) const {
-        const float(&ends)[3][Shape::kKeeps ? kChunk : 1] = shared.ends[i % Shared::kTurns];
+        const float (&ends)[3][Shape::kKeeps ? kChunk : 1] = shared.ends[i % Shared::kTurns];
         return {load_pair(ends[0] + Shape::own_token()), load_pair(ends[1] + Shape::own_token()),
                 load_pair(ends[2] + Shape::own_token())};
     }
@@ -256,8 +262,10 @@ struct OwnRows {
                 parts[k][w] = load_pair(shared.sums[w][k] + Shape::place(Shape::own_token(), Shape::kSumsGap));
             }
         }
-        const Vec<float, 2> dt = load_pair(shared.dt[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
-        const Vec<float, 2> gy = load_pair(shared.gy[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> dt =
+            load_pair(shared.dt[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> gy =
+            load_pair(shared.gy[i % Shared::kTurns] + Shape::place(Shape::own_token(), Shape::kGap));
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             float sums[3];
@@ -305,7 +313,8 @@ struct OwnRows {
         }
     }
 
-    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2], int i) const {
+    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2],
+                                          int i) const {
         const index_t token_step = kVec > 0 ? 1 : step;
         T* const at = rows.place(i, Shape::own_token(), token_step);
         if constexpr (kVec == 2) {
@@ -345,54 +354,60 @@ struct LaneTokens {
         }
     }
 
-    // Takes state n of those under way through the chunk, forward and back: adds to this lane's dB and dC and to the
-    // sums over states. Returns this lane's part of dA; leaves the gradient of the state before its tokens in `before`.
-    __device__ __forceinline__ float pass(const Shared& shared, int n, float (&dB)[kTokens],
-                                          float (&dC)[kTokens], float& before) {
-        const float A = shared.numbers[kRate][n], rate = A * kLog2E;
-        float b[kTokens], c[kTokens], decay[kTokens], kept[kTokens], pull[kTokens];
-        MatrixTokens<Shape> b_tokens(shared.B[n]), c_tokens(shared.C[n]);
-        matrix<kConstantB>(b_tokens, shared.numbers[kB][n], b);
-        matrix<kConstantC>(c_tokens, shared.numbers[kC][n], c);
-        float h[1] = {0.0f}, whole[1] = {exp2_approx(steps * rate)};
+    // Takes the states n, n + 1 and so on, kAtOnce of them, through the chunk, forward and back: adds to this lane's dB
+    // and dC and to the sums over states. Leaves this lane's parts of dA, and the gradients of the states before its
+    // tokens in `before`.
+    template <int kAtOnce>
+    __device__ __forceinline__ void pass(const Shared& shared, int n, float (*dB)[kTokens], float (*dC)[kTokens],
+                                         float* dA, float (&before)[kAtOnce]) {
+        float decay[kAtOnce][kTokens], pull[kAtOnce][kTokens], kept[kAtOnce][kTokens], b[kAtOnce][kTokens];
+        float c[kAtOnce][kTokens], A[kAtOnce], h[kAtOnce], whole[kAtOnce], back[kAtOnce], state[kAtOnce];
+        float after[kAtOnce], begin[kAtOnce], then[kAtOnce];
 #pragma unroll
-        for (int t = 0; t < kTokens; ++t) {
-            decay[t] = exp2_approx(dt[t] * rate);
-            pull[t] = gy[t] * c[t];
-            h[0] = fmaf(h[0], decay[t], dt_u[t] * b[t]);
+        for (int k = 0; k < kAtOnce; ++k) {
+            A[k] = shared.numbers[kRate][n + k];
+            state[k] = shared.numbers[kState][n + k];
+            after[k] = shared.numbers[kAfter][n + k];
+            const float rate = A[k] * kLog2E;
+            matrix<kConstantB>(shared.B[n + k], shared.numbers[kB][n + k], b[k]);
+            matrix<kConstantC>(shared.C[n + k], shared.numbers[kC][n + k], c[k]);
+            h[k] = 0.0f;
+            whole[k] = back[k] = exp2_approx(steps * rate);
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t) {
+                decay[k][t] = exp2_approx(dt[t] * rate);
+                pull[k][t] = gy[t] * c[k][t];
+                h[k] = fmaf(h[k], decay[k][t], dt_u[t] * b[k][t]);
+            }
+            float e = pull[k][kTokens - 1];
+#pragma unroll
+            for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[k][t], pull[k][t - 1]);
+            before[k] = e * decay[k][0];
         }
-        float e = pull[kTokens - 1];
-#pragma unroll
-        for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[t], pull[t - 1]);
-        before = e * decay[0];
-        const float after = scan_back_over_lanes<kWarpSize>(whole[0], shared.numbers[kAfter][n], before);
-        const float state[1] = {shared.numbers[kState][n]};
-        float begin[1];
+        scan_back_over_lanes<kWarpSize>(back, after, before, then);
         scan_over_lanes<kWarpSize>(whole, state, h, begin);
-        b_tokens.forget_floats();
-        c_tokens.forget_floats();
-        matrix<kConstantB>(b_tokens, shared.numbers[kB][n], b);
-        matrix<kConstantC>(c_tokens, shared.numbers[kC][n], c);
-        float now = begin[0];
 #pragma unroll
-        for (int t = 0; t < kTokens; ++t) {
-            kept[t] = now * decay[t];
-            now = fmaf(dt_u[t], b[t], kept[t]);
-            dC[t] = fmaf(gy[t], now, dC[t]);
-            y[t] = fmaf(c[t], now, y[t]);
-        }
-        e = pull[kTokens - 1] + after;
-        float dA = 0.0f;
+        for (int k = 0; k < kAtOnce; ++k) {
+            float now = begin[k];
 #pragma unroll
-        for (int t = kTokens - 1; t >= 0; --t) {
-            const float product = e * kept[t];
-            dB[t] = fmaf(e, dt_u[t], dB[t]);
-            e_B[t] = fmaf(e, b[t], e_B[t]);
-            e_Aah[t] = fmaf(product, A, e_Aah[t]);
-            dA = fmaf(product, dt[t], dA);
-            if (t > 0) e = fmaf(e, decay[t], pull[t - 1]);
+            for (int t = 0; t < kTokens; ++t) {
+                kept[k][t] = now * decay[k][t];
+                now = fmaf(dt_u[t], b[k][t], kept[k][t]);
+                dC[k][t] = fmaf(gy[t], now, dC[k][t]);
+                y[t] = fmaf(c[k][t], now, y[t]);
+            }
+            float e = pull[k][kTokens - 1] + then[k];
+            dA[k] = 0.0f;
+#pragma unroll
+            for (int t = kTokens - 1; t >= 0; --t) {
+                const float product = e * kept[k][t];
+                dB[k][t] = fmaf(e, dt_u[t], dB[k][t]);
+                e_B[t] = fmaf(e, b[k][t], e_B[t]);
+                e_Aah[t] = fmaf(product, A[k], e_Aah[t]);
+                dA[k] = fmaf(product, dt[t], dA[k]);
+                if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
+            }
         }
-        return dA;
     }
 
     __device__ __forceinline__ void put_sums(float (&sums)[3][Shape::kSumsRow]) const {
@@ -403,13 +418,12 @@ struct LaneTokens {
 
  private:
     template <bool kIsConstant>
-    __device__ __forceinline__ static void matrix(const MatrixTokens<Shape>& tokens, float number,
-                                                  float (&values)[kTokens]) {
+    __device__ __forceinline__ static void matrix(const T* row, float number, float (&values)[kTokens]) {
         if constexpr (kIsConstant) {
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) values[t] = number;
         } else {
-            tokens.to_floats(values);
+            MatrixTokens<Shape>(row).to_floats(values);
         }
     }
 };
@@ -483,8 +497,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         shared.dz.begin(p.dz, p.dz_stride, share, tokens);
     }
     __syncthreads();
-    const input_t* const B = static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
-    const input_t* const C = static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
+    const input_t* const B =
+        static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
+    const input_t* const C =
+        static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
     // This block's sums over channels, (2, d_state, kChunk), and those over tokens of its first channel.
     const index_t share_number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
     float* const matrices = p.scratch + p.matrices_at + share_number * 2 * p.d_state * kChunk;
@@ -560,24 +576,39 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             float sums[kStates], sums_B[kStates], sums_C[kStates];
 #pragma unroll
-            for (int s = 0; s < kStates; ++s) {
-                if (kConstantB || kManyStates) clear(dB[s]);
-                if (kConstantC || kManyStates) clear(dC[s]);
-                float before;
-                sums[s] = lanes.pass(shared, warp * kStates + s, dB[s], dC[s], before);
-                if (lane == 0) shared.before[warp * kStates + s] = before;
-                if (kConstantB) sums_B[s] = sum(dB[s]);
-                if (kConstantC) sums_C[s] = sum(dC[s]);
-                const int n = first_state + warp * kStates + s;
-                if (kManyStates && n < p.d_state) {
-                    // Goes on from what the channels before this one have left.
-                    float* const at = matrices + n * kChunk + lane * kTokens;
-                    if (!kConstantB) add_to(at, dB[s], i == 0);
-                    if (!kConstantC) add_to(at + p.d_state * kChunk, dC[s], i == 0);
+            for (int s = 0; s < kStates; s += Shape::kAtOnce) {
+#pragma unroll
+                for (int k = s; k < s + Shape::kAtOnce; ++k) {
+                    if (kConstantB || kManyStates) clear(dB[k]);
+                    if (kConstantC || kManyStates) clear(dC[k]);
+                }
+                float before[Shape::kAtOnce];
+                lanes.pass(shared, warp * kStates + s, dB + s, dC + s, sums + s, before);
+#pragma unroll
+                for (int k = s; k < s + Shape::kAtOnce; ++k) {
+                    if (lane == 0) shared.before[warp * kStates + k] = before[k - s];
+                    if (kConstantB) sums_B[k] = sum(dB[k]);
+                    if (kConstantC) sums_C[k] = sum(dC[k]);
+                    const int n = first_state + warp * kStates + k;
+                    if (kManyStates && n < p.d_state) {
+                        // Goes on from what the channels before this one have left.
+                        float* const at = matrices + n * kChunk + lane * kTokens;
+                        if (!kConstantB) add_to(at, dB[k], i == 0);
+                        if (!kConstantC) add_to(at + p.d_state * kChunk, dC[k], i == 0);
+                    }
                 }
             }
             const int n = first_state + warp * kStates + lane;
             const index_t at = (first_vector + i) * p.d_state + n;
+            wait_for_lanes();
+            if (lane < kStates && n < p.d_state) {
+                const float before = shared.before[warp * kStates + lane];
+                hand_over(p.scratch + kCounters + at, before);
+                if (tokens.is_first && p.dinitial_state != nullptr) {
+                    const index_t* const stride = p.dinitial_state_stride;
+                    p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = before;
+                }
+            }
             if (kManyStates || kConstantB || kConstantC) {
                 float rates[kStates];
 #pragma unroll
@@ -597,6 +628,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 parts[kStates + s] = 0.0f;
             }
             if (is_last) {
+                // What was not there when this thread first looked may be there now.
+                if (has_number && number == kUnset && has_next) number = number_place().load(i + 1, 0, p.d_state);
                 lanes.put_sums(shared.sums[warp]);
                 // Behind the last channel this prepares what nothing looks at.
                 if constexpr (Rows::kIsAhead) {
@@ -607,14 +640,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if (Shared::kTurns > 1) rows.put(prepared, i + 1);
             }
             __syncthreads();
-            if (lane < kStates && n < p.d_state) {
-                const float before = shared.before[warp * kStates + lane];
-                hand_over(p.scratch + kCounters + at, before);
-                if (tokens.is_first && p.dinitial_state != nullptr) {
-                    const index_t* const stride = p.dinitial_state_stride;
-                    p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = before;
-                }
-            }
         }
         if constexpr (Shape::kKeeps) {
             rows.finish(rows.kept(i), i, shared.D[i % 4], parts[kStates], parts[kStates + 1]);

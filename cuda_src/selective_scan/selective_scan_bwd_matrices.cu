@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(Traits::kThreads)
     const SelectiveScanBwdOperands& p = params.operands;
     const QuotientRemainder share_row = divide(blockIdx.x, p.matrix_rows);
     const QuotientRemainder chunk_group = divide(share_row.quotient, p.groups);
-    const int splits = static_cast<int>(p.splits.divisor);
+    const int splits = p.dim > 0 ? static_cast<int>(p.splits.divisor) : 0;
     const int batch = static_cast<int>(chunk_group.quotient) / p.chunks;
     const int chunk = static_cast<int>(chunk_group.quotient) % p.chunks;
     const bool is_C = p.constant_B || static_cast<int>(share_row.remainder) >= p.d_state;

@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(Traits::kThreads)
         shared.delta.begin(p.delta, p.delta_stride, share, tokens);
     }
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-    const input_t* const B = static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
+    const input_t* const B =
+        static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     // The states before this chunk, of the block's first channel; those behind it are those before the next.
     float* const before = p.scratch + p.states_at + (share.number(p) * p.dim + share.first_channel) * p.d_state;
     float* const behind = before + static_cast<index_t>(p.dim) * p.d_state;

@@ -1,5 +1,5 @@
 // h = h * exp(dt * A) + dt * B * u, y = sum over n of C * h + D * u, out = y * silu(z), with dt = delta + delta_bias or
-// the softplus of that, for packed sequences whose states are in a pool.
+// the softplus of that, for packed sequences with their states in a pool.
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the pool (slots, dim, d_state),
 // all of any strides; vectors lie along the tokens, wherever among aligned addresses a sequence begins. kLanes lanes

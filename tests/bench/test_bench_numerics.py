@@ -137,7 +137,8 @@ def test_a_call_on_other_arguments_is_wrong(function: str, mistake: str, dtype: 
     workload = first(function, dtype)
     arrays = {name: array.copy() for name, array in workload.host().items()}
     MISTAKES[mistake][0](arrays)
-    assert first_result(workload) in wrong(compare(workload, workload.host(), numpy_path(workload, arrays)))
+    # Not every gradient depends on every argument.
+    assert wrong(compare(workload, workload.host(), numpy_path(workload, arrays))) & workload.outs.keys()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # without softplus states grow beyond all bounds

@@ -52,11 +52,20 @@ TEXTS = [ROOT / "README.md", ROOT / "tests" / "benchmarks" / "README.md"]
 FILES = sorted((ROOT / "tests" / "benchmarks" / "results").glob("*.jsonl"))
 
 
+NEVER_MEASURED = re.compile(r"\| `\w+` \|[ |]*(not measured[ |]*)+")
+"""The row of a function without any figure: a new one may be missing until tables are made the next time."""
+
+
+def rows_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not NEVER_MEASURED.fullmatch(line)]
+
+
 @pytest.mark.parametrize("path", TEXTS, ids=["README", "benchmarks"])
-def test_the_readmes_say_what_was_measured(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    name = path.relative_to(ROOT)
-    assert tables.render(text, Measured(results.latest(FILES))) == text, f"run `cuconv report --readme {name}`"
+def test_the_readmes_say_what_was_measured(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tables.REPORT, "not_yet_measured", ())
+    text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
+    rendered = tables.render(text, Measured(results.latest(FILES)))
+    assert rows_of(rendered) == rows_of(text), f"run `cuconv report --readme {name}`"
 
 
 def test_every_table_is_in_a_readme() -> None:
@@ -163,7 +172,7 @@ def test_without_matplotlib_pictures_name_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, text = error_of(capsys, "report", "--results", str(folder), "--pictures", str(tmp_path / "p"))
-    assert (code, text) == (CANNOT, "cuconv: pictures need matplotlib: pip install 'cuconv[plot]'\n")
+    assert (code, text) == (CANNOT, "cuconv: pictures need matplotlib: pip install matplotlib\n")
 
 
 @pytest.mark.parametrize(

@@ -131,18 +131,6 @@ def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     return {name: gradients[name] for name in placements(case) if name in OUTPUTS}
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Some channels."""
-    channels = slice(None, None, max(1, case.dim // 64))
-    cuts: dict[str, Any] = {"seq_idx": ...} | dict.fromkeys(("weight", "bias", "dweight", "dbias"), channels)
-    return case, {name: cuts.get(name, (slice(None), channels)) for name in placements(case)}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once."""
-    return sum(placement.bytes for placement in placements(case).values())
-
-
 ALL: Any = {"seq_idx": True, "initial": True, "final": True}
 STATES: Any = {"initial": True, "final": True}
 
@@ -249,8 +237,6 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = ()
 
 BIG = tuple(Case(2, 1024, 2**21 + 8, layout=layout, **STATES) for layout in _BOTH)
 """More than 2**32 elements."""

@@ -128,20 +128,6 @@ def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     return {"out": out, "final_states_out": states} if case.final else {"out": out}
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Some channels of one batch entry."""
-    channels = slice(None, None, max(1, case.dim // 64))
-    per_batch_and_channel = (slice(0, 1), channels)
-    cuts: dict[str, Any] = dict.fromkeys(("x", "initial_states", "out", "final_states_out"), per_batch_and_channel)
-    cuts |= {"weight": channels, "bias": channels, "seq_idx": slice(0, 1)}
-    return case, {name: cuts[name] for name in placements(case)}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once."""
-    return sum(placement.bytes for placement in placements(case).values())
-
-
 ALL: Any = {"seq_idx": True, "initial": True, "final": True}
 STATES: Any = {"initial": True, "final": True}
 
@@ -240,9 +226,6 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = ()
-
 
 BIG = (
     *(Case(2, 1024, 2**21 + 8, layout=layout, **STATES) for layout in _BOTH),  # more than 2**32 elements

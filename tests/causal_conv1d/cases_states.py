@@ -113,19 +113,6 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {"out": reference.causal_conv1d_varlen_states(arrays["x"], arrays["cu_seqlens"], case.state_len)}
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Some channels."""
-    channels = slice(None, None, max(1, case.dim // 64))
-    return case, {"x": (slice(None), channels), "cu_seqlens": ..., "out": (slice(None), channels)}
-
-
-def bytes_moved(case: Case) -> int:
-    """The tokens that are copied, the copies and the starts."""
-    b, lies = batch(case.batch), placements(case)
-    tokens = sum(min(int(n), case.state_len) for n in np.diff(b.bounds))
-    return tokens * case.dim * lies["x"].dtype.itemsize + lies["out"].bytes + lies["cu_seqlens"].bytes
-
-
 UNIT = (
     Case(136, "20+0+3+off2", 4),
     Case(136, "9x1+7", 3, out="channels", index="int64"),
@@ -154,7 +141,5 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = ()
 
 BIG = ()

@@ -129,8 +129,5 @@ EDGE = tuple(
 )
 
 
-BENCH = (Case(8192, 64, 4, spare=0, **ACCEPTED),)
-
-
 BIG = tuple(Case(4096, 4, spare=2**19, pool=pool) for pool in _BOTH)
 """A pool of more than 2**32 elements."""

@@ -182,20 +182,6 @@ def oracle(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     return {name: gradients[name] for name in placements(case) if name in OUTPUTS}
 
 
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Some channels."""
-    step = max(1, case.dim // 64)
-    channels = slice(None, None, step)
-    cuts: dict[str, Any] = dict.fromkeys(("x", "weight", "bias", "dout", "dx", "dweight", "dbias"), channels)
-    cuts |= dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), (slice(None), channels))
-    return replace(case, dim=len(range(0, case.dim, step))), {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once."""
-    return sum(placement.bytes for placement in placements(case).values())
-
-
 ROWS: Any = {"layout": "tokens"}
 ODD: Any = {"slots": "odd"}
 
@@ -268,7 +254,5 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = ()
 
 BIG = ()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import zlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,12 +80,6 @@ class OfChannels:
         """The arguments that say what the ranges are."""
         return {} if isinstance(self.channels, int) else {"sizes": self.channels}
 
-    def smaller(self) -> tuple[Any, Any]:
-        """A case of fewer channels, and which these are: as many times as the step goes into every range."""
-        step = max(1, math.gcd(*self.sizes) // 64)
-        sizes = tuple(size // step for size in self.sizes)
-        return replace(self, channels=sizes[0] if isinstance(self.channels, int) else sizes), slice(None, None, step)
-
 
 class OfHeads(OfChannels):
     """A case of which `channels` are the numbers of heads of q, k and v, and their dims."""
@@ -104,9 +96,3 @@ class OfHeads(OfChannels):
         """The heads and their dims."""
         assert not isinstance(self.channels, int)
         return dict(zip(HEAD_NUMBERS, self.channels, strict=True))
-
-    def smaller(self) -> tuple[Any, Any]:
-        """The last head of each."""
-        dims = [dim for _, dim in self.heads]
-        channels = [c for end, dim in zip(np.cumsum(self.sizes), dims, strict=True) for c in range(end - dim, end)]
-        return replace(self, channels=(1, 1, 1, *dims)), channels

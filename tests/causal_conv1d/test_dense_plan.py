@@ -280,7 +280,7 @@ def test_variants_are_finite_and_unique(cls: type[Kernel]) -> None:
 
 
 @pytest.mark.parametrize("module", cases.modules(), ids=cases.function_name)
-@pytest.mark.parametrize("table", ["UNIT", "EDGE", "BENCH", "BIG"])
+@pytest.mark.parametrize("table", ["UNIT", "EDGE", "BIG"])
 def test_every_case_has_a_variant(module: Any, table: str) -> None:
     for case in getattr(module, table):
         for launch in cases.launches(module, case):

@@ -15,8 +15,8 @@ from tests.support.layouts import HEADS, LAYOUTS, OTHERS, POOLS, WINDOWS
 from tests.support.placement import Array, Placed, Placement, place
 
 __all__ = [
-    *("BENCH", "BIG", "UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs"),
-    *("placements", "sample"),
+    *("BIG", "UPDATED", "arguments", "inputs", "integers", "oracle", "place_inputs"),
+    *("placements",),
 ]
 
 INPUTS = (
@@ -25,7 +25,6 @@ INPUTS = (
 )
 """The arrays of a call but its outputs."""
 UPDATED = ("conv_state", "intermediate_conv_window")
-BENCH: Any = ()
 BIG: Any = ()
 LOUD = 500.0
 """The factor by which columns that are moved and not convolved are larger."""
@@ -251,26 +250,3 @@ def oracle(case: Step, arrays: Mapping[str, Array]) -> dict[str, Array]:
     out, state, windows = reference.causal_conv1d_update(**given, **options)
     updated = {"conv_state": state} | ({} if windows is None else {"intermediate_conv_window": windows})
     return case.divide(out) | updated
-
-
-def sample(case: Step) -> tuple[Any, dict[str, Any]]:
-    """Some channels."""
-    smaller, channels = case.smaller()
-    last_head = (..., slice(-1, None), slice(None))
-    cuts: dict[str, Any] = dict.fromkeys(case.outputs(), last_head if case.has_heads else (slice(None), channels))
-    cuts |= dict.fromkeys(("x", "conv_state"), (slice(None), channels)) | dict.fromkeys(("weight", "bias"), channels)
-    cuts["intermediate_conv_window"] = (slice(None), slice(None), channels)
-    return smaller, {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def bytes_moved(case: Step) -> int:
-    """Every distinct element of every array once, but of pool and windows what is live, twice where it is updated."""
-    placed = placements(case)
-    count = sum(lies.bytes for name, lies in placed.items() if name not in UPDATED)
-    length, halo, tokens = case.state_len, case.halo, case.tokens
-    read, written = halo, 0
-    if not case.frozen:
-        read = max(halo, length - tokens) if case.mode == "shift" else halo
-        written = {"shift": length, "circular": min(tokens, length), "accepted": halo + tokens - 1}[case.mode]
-    columns = read + written + (tokens * halo if case.window is not None else 0)
-    return count + len(live(case, integers(case))) * case.dim * columns * placed["conv_state"].dtype.itemsize

@@ -16,12 +16,11 @@ from tests.support.layouts import HEADS, OTHERS, PACKED, POOLS
 from tests.support.placement import Array, Placed, Placement, place
 
 __all__ = [
-    *("BENCH", "BIG", "UPDATED", "arguments", "bytes_moved", "inputs", "integers", "oracle", "place_inputs"),
-    *("placements", "sample"),
+    *("BIG", "UPDATED", "arguments", "inputs", "integers", "oracle", "place_inputs"),
+    *("placements",),
 ]
 
 UPDATED = ("conv_states",)
-BENCH: Any = ()
 BIG: Any = ()
 ARRAYS = ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state")
 """The arrays of a call but its outputs."""
@@ -184,25 +183,3 @@ def oracle(case: Packed, arrays: Mapping[str, Array]) -> dict[str, Array]:
         arrays["x"], arrays["weight"], *given, case.activation, case.pad_slot_id
     )
     return case.divide(out) | ({} if pool is None else {"conv_states": pool})
-
-
-def sample(case: Packed) -> tuple[Any, dict[str, Any]]:
-    """Some channels."""
-    smaller, channels = case.smaller()
-    last_head = (slice(None), slice(None), slice(-1, None))
-    cuts: dict[str, Any] = dict.fromkeys(case.outputs(), last_head if case.has_heads else channels)
-    cuts |= {"x": channels, "weight": channels, "bias": channels, "conv_states": (slice(None), channels)}
-    return smaller, {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def bytes_moved(case: Packed) -> int:
-    """Every distinct element of every array once, but of the pool what is live, twice where it is read, too."""
-    placed = placements(case)
-    count = sum(lies.bytes for name, lies in placed.items() if name != "conv_states")
-    if case.pool is not None:
-        known = integers(case)
-        lengths = np.diff(batch(case.batch).bounds)
-        has = known.get("has_initial_state", np.zeros(len(lengths), bool))
-        columns = case.dim * (case.width - 1) * placed["conv_states"].dtype.itemsize
-        count += columns * sum(1 + int(has[i]) for i in readers(case, known).values() if lengths[i])
-    return count

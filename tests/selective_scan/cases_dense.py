@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cuconv
@@ -60,7 +60,7 @@ class Case(OfStates):
 
 
 def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies, in the order of the arguments."""
+    """The placement of every array of the call, in the order of the arguments."""
     lies, out_lies = LAYOUTS[case.layout]
     states = PARAMETERS[case.others]
     placed = {"u": place(case.input_t, case.shape, **lies), "delta": place(case.input_t, case.shape, **lies)}
@@ -105,7 +105,7 @@ def arguments(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """What is written, in float64."""
+    """The results in float64."""
     named = {name: array for name, array in arrays.items() if name not in UPDATED}
     result = reference.selective_scan_fn(**named, delta_softplus=case.softplus)
     results = zip(("out", *STATES[1:]), result, strict=True)
@@ -113,7 +113,7 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far each may be from the oracle, with the segments that are planned."""
+    """The tolerance of each result, relative and absolute, with the segments that are planned."""
     named = arguments(case, arrays)
     errors = reference.ERRORS[FUNCTION](**named, segment_tokens=case.segment or segment_tokens(case))
     relative, subnormal = stored(case.dtype)
@@ -124,23 +124,6 @@ def segment_tokens(case: Case) -> int:
     """Tokens per segment that are planned; more than there are where nothing is launched."""
     launches = cases.launches(cases.table(FUNCTION), case)
     return int(cases.numbers_of(launches[-1])["segment_tokens"]) if launches else case.seqlen + 1
-
-
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Evenly spread channels of a case without groups or constants."""
-    assert case.groups is None and not case.constants
-    step = max(1, case.dim // 16)
-    channels = slice(None, None, step)
-    cut = (slice(None), channels)
-    cuts: dict[str, Any] = dict.fromkeys(("u", "delta", "z", "out", "initial_state", "last_state_out"), cut)
-    cuts |= dict.fromkeys(("A", "D", "delta_bias"), channels) | {"chunk_states_out": (slice(None), *cut)}
-    smaller = replace(case, dim=-(-case.dim // step), segment=segment_tokens(case))
-    return smaller, {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element of every array once."""
-    return sum(lies.bytes for lies in placements(case).values())
 
 
 ROWS: Any = {"layout": "channel_last"}
@@ -158,7 +141,7 @@ UNIT = (
     Case(1, 3, 516, 50, 3, "float16", others="backward"),
     Case(1, 2, 520, 256, layout="backward_seq", matrices="backward"),
     Case(1, 3, 1032, 24),
-    # The same for kernels whose lanes share tokens.
+    # The same for kernels with lanes that share tokens.
     Case(1, 3, 1024, 12, dtype="float32"),
     Case(1, 3, 768, 5, dtype="float16"),
     Case(5, 32, 192, 3, 2),
@@ -203,9 +186,6 @@ EDGE = tuple(
         ]
     )
 )
-
-BENCH = (Case(1, 5120, 4096, **_SERVED, **ROWS),)
-
 
 BIG = (Case(5, 1024, 2**20, without=NO_STATES),)
 """More than 2**32 elements."""

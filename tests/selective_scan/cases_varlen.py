@@ -80,7 +80,7 @@ def without_pool(case: Case) -> Case:
 
 
 def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies, in the order of the arguments."""
+    """The placement of every array of the call, in the order of the arguments."""
     b, shape, others = batch(case.batch), (case.dim, batch(case.batch).total), PARAMETERS[case.others]
     grouped = () if case.groups is None else (case.groups,)
     placed = case.parameters() | dict.fromkeys(("u", "delta", "z"), place(case.input_t, shape, **PACKED[case.layout]))
@@ -167,31 +167,10 @@ def oracle(case: Case, arrays: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def tolerances(case: Case, arrays: Mapping[str, Array]) -> dict[str, tuple[float, Any]]:
-    """How far the results may be from the oracle; those of padding are exactly zero."""
+    """The tolerance of the results, relative and absolute; those of padding are exactly zero."""
     relative, subnormal = stored(case.dtype)
     errors = reference.ERRORS[FUNCTION](**arguments(case, arrays))["out"]
     return {"out": (relative, np.where(errors > 0, errors + subnormal, 0.0))}
-
-
-def sample(case: Case) -> tuple[Case, dict[str, Any]]:
-    """Evenly spread channels of a case without groups."""
-    assert case.groups is None
-    step = max(1, case.dim // 16)
-    channels = slice(None, None, step)
-    cuts: dict[str, Any] = dict.fromkeys(("u", "delta", "z", "out", "A", "D", "delta_bias"), channels)
-    cuts |= {"ssm_states": (slice(None), channels)}
-    return replace(case, dim=-(-case.dim // step)), {name: cuts.get(name, ...) for name in placements(case)}
-
-
-def bytes_moved(case: Case) -> int:
-    """Every distinct element once, but of the pool what is live, twice where it is read, too."""
-    placed = placements(case)
-    count = sum(lies.bytes for name, lies in placed.items() if name != "ssm_states")
-    if case.pool is not None:
-        state = case.dim * case.d_state * placed["ssm_states"].dtype.itemsize
-        pool = {"ssm_states": np.zeros((case.pool_slots, 1, 1))}
-        count += sum(state * (1 + (each.initial_state is not None)) for each in _live(case, pool | integers(case)))
-    return count
 
 
 CHANNELS: Any = {"layout": "channels"}
@@ -258,8 +237,6 @@ EDGE = tuple(
 )
 
 _SERVED: Any = {"spare": 0, "initial": "all"}
-
-BENCH = tuple(Case(8192, spec, **_SERVED, **CHANNELS) for spec in ("16x512", "1x8192"))
 
 BIG = (Case(1024, f"{2**20}+{2**22 - 2**20 - 1}+9", **_SERVED),)
 """More than 2**32 elements."""

@@ -13,7 +13,7 @@ SLOTS = 5
 
 
 def good_rows(xp: Any) -> dict[str, Any]:
-    """Of selective_scan_fn."""
+    """Arguments of selective_scan_fn."""
     tokens, matrix, state = (BATCH, DIM, SEQLEN), (BATCH, 2, N, SEQLEN), (BATCH, DIM, N)
     return {
         **{name: xp.ones(tokens, np.float32) for name in ("u", "delta", "z")},
@@ -30,7 +30,7 @@ def good_rows(xp: Any) -> dict[str, Any]:
 
 
 def good_packed(xp: Any) -> dict[str, Any]:
-    """Of selective_scan_varlen_fn."""
+    """Arguments of selective_scan_varlen_fn."""
     tokens, matrix = (DIM, SEQLEN), (2, N, SEQLEN)
     return {
         **{name: xp.ones(tokens, np.float32) for name in ("u", "delta", "z")},

@@ -1,4 +1,4 @@
-"""What the cases of both selective scans share: parameters and matrices, and how large random numbers are."""
+"""Parameters, and ranges of random numbers, of the cases of both selective scans."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.placement import Array, Placed, Placement, place
 
 RANGES = {"A": (-1.0, -0.01), "delta": (-2.0, 2.0)}
 LINEAR_RANGES = {"A": (-1.0, -0.01), "delta": (0.0, 1.0), "delta_bias": (0.0, 0.5)}
-"""Of arguments whose sizes decide how states grow."""
+"""Ranges of the arguments that decide how states grow, with softplus and without."""
 
 PARAMETER_NAMES = ("D", "delta_bias")
 
 
 class OfStates:
-    """A case whose channels have states; a subclass says how its tokens lie."""
+    """Base of the cases of selective scans; a subclass places the arrays by token."""
 
     dim: int
     d_state: int
@@ -35,12 +35,12 @@ class OfStates:
 
     @property
     def input_t(self) -> DType:
-        """u's dtype and that of delta, z, out, and B and C of the tokens."""
+        """The dtype of u, delta, z, out, and of B and C that depend on the token."""
         return BY_NAME[self.dtype]
 
     @property
     def param_t(self) -> DType:
-        """That of D, delta_bias and constants."""
+        """The dtype of D, delta_bias and constants."""
         return BY_NAME[self.params or self.dtype]
 
     def has(self, name: str) -> bool:
@@ -48,7 +48,7 @@ class OfStates:
         return name not in self.without.split()
 
     def words(self) -> list[str]:
-        """What is not left at its default, for an id."""
+        """Words of an id for options that are not left at their defaults."""
         words = [self.dtype] + [f"params_{self.params or self.dtype}"] * (self.params != "float32")
         words += [f"without {self.without}".replace(" ", "_")] * bool(self.without) + ["linear"] * (not self.softplus)
         return words + [self.others] * (self.others != "dense") + [f"loud{self.loud:g}"] * (self.loud != 1)
@@ -67,7 +67,7 @@ def random_of(case: OfStates, seed: int) -> np.random.Generator:
 
 
 def fill(case: OfStates, placed: Mapping[str, Placement], known: Mapping[str, Array], seed: int) -> dict[str, Placed]:
-    """Random values, but steps and decays such that states grow slowly; NaN in what is only written."""
+    """Random values, with steps and decays such that states grow slowly; NaN in chunk_states_out."""
     random, found = random_of(case, seed), {}
     ranges = RANGES if case.softplus else LINEAR_RANGES
     for name, lies in placed.items():

@@ -1,4 +1,4 @@
-"""What is planned for selective scans: accesses are aligned, and every token of every channel has its lanes."""
+"""Plans of selective scans: accesses are aligned, and every token of every channel has its lanes."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(
     [(1, 1536, (16, 2, 2)), (1, 5120, (16, 1, 4)), (1, 8192, (8, 1, 1)), (8, 1536, (4, 1, 2)), (8, 8192, (1, 1, 1))],
 )
 def test_the_shape_of_tiles_is_what_was_quickest(batch: int, dim: int, shape: tuple[int, int, int]) -> None:
-    """On an H200, of all that there are; by hand, and so not by the model that chooses."""
+    """The quickest shape of all, measured on an H200: a check of the model that chooses."""
     kernel: Any = plan(operands((batch, dim, 4096), 16)).launches[-1].kernel
     assert isinstance(kernel, SelectiveScanTilesFwd)
     assert (kernel.lanes, kernel.parts, kernel.at_once) == shape

@@ -82,7 +82,7 @@ def test_chunks_agree_with_the_whole(dtype: str, cuts: tuple[int, ...], run: Run
 @pytest.mark.parametrize("layout", ["tokens", "channels"])
 @pytest.mark.parametrize("cuts", [(9,), (1, 3, 24)])
 def test_packed_chunks_agree_with_rows(layout: str, cuts: tuple[int, ...], run: Runner) -> None:
-    """A sequence in one call or in several, whose state stays in the pool, and as a row."""
+    """A sequence in one call, in several with its state in the pool, and as a row."""
     row = rows.Case(1, 20, 40, 16, dtype="float32", without="chunk_states_out initial_state")
     values = rows.inputs(row)
     wanted, off = run(rows, row, values), rows.tolerances(row, values)

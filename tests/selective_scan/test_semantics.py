@@ -1,4 +1,4 @@
-"""How a scan of several launches behaves on a GPU: streams, graphs, and memory between the launches.
+"""A scan of several launches on a GPU: streams, graphs, and memory between the launches.
 
 What scans have in common with other calls is in test_varlen_semantics.
 """
@@ -45,7 +45,7 @@ def test_a_torch_graph_keeps_the_memory_between_launches() -> None:
         fixed()
     for case in (*SIMILAR, SIMILAR[0]):
         fixed.take(Fixed("torch", table, case))
-        # Memory that is anybody's is written over between the replays.
+        # Free memory is overwritten between the replays.
         torch.full((2**22,), float("nan"), device="cuda")
         graph.replay()
         fixed.check()

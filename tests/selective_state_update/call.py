@@ -48,7 +48,7 @@ class Case:
     state_dtype: str = ""  # x's when empty
     A_dtype: str = "float32"  # x's when empty
     dtypes: str = ""  # which of dt, D and dt_bias are float32, or "float32" for all
-    tied: str = ""  # which of A, dt, D, dt_bias have one value per head, "A_n" one per row; "all" of these
+    per_head: str = ""  # which of A, dt, D, dt_bias have one value per head, "A_n" one per row; "all" of these
     without: str = ""  # which of D, z, dt_bias are left out; "all" of these
     softplus: bool = True
     lies: str = "dense"  # arrays by tokens and out; several are taken in turn
@@ -75,7 +75,7 @@ class Case:
         sizes = f"{self.batch}of{self.heads}x{self.dim}x{self.d_state}" + f"x{self.tokens}t" * (self.tokens is not None)
         dtypes = [self.dtype, *(f"{name}_{value}" for name, value in self._some_dtypes().items())]
         words = [sizes] + [f"g{self.groups}"] * (self.groups != 1) + dtypes
-        words += [f"tied {self.tied}".replace(" ", "_")] * bool(self.tied)
+        words += [f"per head {self.per_head}".replace(" ", "_")] * bool(self.per_head)
         words += [f"without {self.without}".replace(" ", "_")] * bool(self.without)
         words += ["linear"] * (not self.softplus) + [self.lies] * (self.lies != "dense")
         words += [f"pool_{self.pool}"] * (self.pool != "dense") + [self.others] * (self.others != "dense")
@@ -140,11 +140,11 @@ def shapes(case: Case) -> dict[str, tuple[int, ...]]:
 
 
 def repeated(case: Case, name: str, rank: int) -> tuple[int, ...]:
-    """The axes along which a tied parameter has stride 0."""
-    tied = ["A", "dt", "D", "dt_bias"] if case.tied == "all" else case.tied.split()
-    if name == "A" and "A_n" in tied:
+    """The axes along which a parameter has stride 0."""
+    per_head = ["A", "dt", "D", "dt_bias"] if case.per_head == "all" else case.per_head.split()
+    if name == "A" and "A_n" in per_head:
         return (rank - 1,)
-    if name not in tied:
+    if name not in per_head:
         return ()
     return (rank - 2, rank - 1) if name == "A" else (rank - 1,)
 
@@ -158,7 +158,7 @@ def dtypes(case: Case) -> dict[str, DType]:
 
 
 def way_to_lie(case: Case, name: str, rank: int) -> dict[str, Any]:
-    """How an array lies."""
+    """The options of `place` for an array."""
     if name in UPDATED:
         return SLOTS[case.pool](rank)
     if name in (*BY_TOKENS, *OUTPUTS):
@@ -168,7 +168,7 @@ def way_to_lie(case: Case, name: str, rank: int) -> dict[str, Any]:
 
 
 def placements(case: Case) -> dict[str, Placement]:
-    """Where every array of the call lies."""
+    """The placement of every array of the call."""
     known, of_shape, of_dtype = integers(case), shapes(case), dtypes(case)
     placed = {}
     for name in inspect.signature(cuconv.selective_state_update).parameters:

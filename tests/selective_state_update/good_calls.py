@@ -1,4 +1,4 @@
-"""Good calls of selective_state_update, small and with nearly every array: one to a kind of call."""
+"""Good calls of selective_state_update, small and with nearly every array: one per kind of call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH, TOKENS, HEADS, DIM, N, GROUPS, SLOTS, ROWS = 3, 2, 4, 3, 5, 2, 9, 4
 
 
 def by_token(xp: Any, *lead: int) -> dict[str, Any]:
-    """What has a value by token, with these axes before that of the heads."""
+    """The arrays with a value per token, with these axes before that of the heads."""
     rows, grouped = (*lead, HEADS, DIM), (*lead, GROUPS, N)
     arrays = {name: xp.ones(shape, np.float32) for name, shape in zip("xz", (rows, rows), strict=True)}
     arrays |= {"dt": xp.ones(rows, np.float32), "B": xp.ones(grouped, np.float32), "C": xp.ones(grouped, np.float32)}
@@ -20,7 +20,7 @@ def by_token(xp: Any, *lead: int) -> dict[str, Any]:
 
 
 def good(xp: Any, *lead: int) -> dict[str, Any]:
-    """What all calls have."""
+    """The arguments that all calls have."""
     return {
         **by_token(xp, *lead),
         "state": xp.ones((SLOTS, HEADS, DIM, N), np.float32),

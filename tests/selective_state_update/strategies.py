@@ -14,7 +14,7 @@ from tests.support.placement import Placement
 from tests.support.strategies import Draw, lain_out
 
 FLOATS = st.sampled_from([*ROUNDING])
-TIED = ("", "all", "all", "A", "A dt", "dt", "D dt_bias", "A_n", "A_n dt dt_bias")
+PER_HEAD = ("", "all", "all", "A", "A dt", "dt", "D dt_bias", "A_n", "A_n dt dt_bias")
 WITHOUT = ("", "", "all", "D", "z", "dt_bias", "D z")
 
 
@@ -72,7 +72,7 @@ def update_calls(
             "dim": dim,
             "groups": draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0] or [1])),
             "tokens": tokens,
-            "tied": draw(st.sampled_from(TIED)) if heads else "",
+            "per_head": draw(st.sampled_from(PER_HEAD)) if heads else "",
             "without": draw(st.sampled_from(WITHOUT)),
             "softplus": draw(st.booleans()),
             "lies": "+".join(draw(st.lists(st.sampled_from([*BY_TOKEN]), min_size=1, max_size=6))),
@@ -91,7 +91,7 @@ def update_calls(
 
 @st.composite
 def anywhere(draw: Draw, case: Case, name: str, lies: Placement) -> Placement:
-    """A placement of the same dtype and shape; a tied parameter keeps its own."""
+    """A placement of the same dtype and shape; a parameter with one value per head keeps its own."""
     if 0 in lies.strides:
         return lies
     # Only of parameters may elements share an address: integers differ, and so do tokens that are NaN or not.

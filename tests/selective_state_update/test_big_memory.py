@@ -24,7 +24,7 @@ SAMPLES = 40
 
 
 def sequences(case: Case, slots: list[int]) -> list[int]:
-    """Those at elements 2**31 and 2**32 of any array, the first and the last, and many more; all when they are few."""
+    """The sequences at elements 2**31 and 2**32 of any array, the first, the last, and many random ones."""
     choose, chosen = random.Random(case.id), {0, len(slots) - 1}
     for name, shape in calls.shapes(case).items():
         edges = {element // int(np.prod(shape[1:])) for element in (2**31, 2**32)}

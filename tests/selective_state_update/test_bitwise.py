@@ -21,7 +21,7 @@ gpu = pytest.mark.gpu
 # Under the emulator every further specialisation is to be built.
 DTYPES = pytest.mark.parametrize("dtype", ["float32", *(pytest.param(d, marks=gpu) for d in ("bfloat16", "float16"))])
 STATES = pytest.mark.parametrize("d_state", [128, *(pytest.param(n, marks=gpu) for n in (1, 2, 16, 20, 64, 96, 512))])
-TIED = pytest.mark.parametrize("tied", ["all", ""], ids=["tied", "untied"])
+PER_HEAD = pytest.mark.parametrize("per_head", ["all", ""], ids=["per_head", "per_element"])
 
 
 def of_batch(values: Values, index: Any) -> Values:
@@ -38,11 +38,13 @@ def live(case: Case, values: Values, state: Array) -> Array:
     return state[values["state_batch_indices"]] if "state_batch_indices" in values else state[: len(case.lengths)]
 
 
-@TIED
+@PER_HEAD
 @STATES
 @DTYPES
-def test_several_tokens_have_the_bits_of_one_after_the_other(dtype: str, d_state: int, tied: str, run: Runner) -> None:
-    case = Case(3, 4, 9, d_state, 2, tokens=4, dtype=dtype, state_dtype="float32", steps="row", tied=tied)
+def test_several_tokens_have_the_bits_of_one_after_the_other(
+    dtype: str, d_state: int, per_head: str, run: Runner
+) -> None:
+    case = Case(3, 4, 9, d_state, 2, tokens=4, dtype=dtype, state_dtype="float32", steps="row", per_head=per_head)
     values = table.inputs(case)
     wanted = run(table, case, values)
     one = replace(case, tokens=None, steps=None)
@@ -56,10 +58,10 @@ def test_several_tokens_have_the_bits_of_one_after_the_other(dtype: str, d_state
     assert_same_bits(single["state"], wanted["state"], "states")
 
 
-@TIED
+@PER_HEAD
 @STATES
-def test_packed_sequences_have_the_bits_of_a_batch(d_state: int, tied: str, run: Runner) -> None:
-    case = Case(3, 4, 9, d_state, 2, tokens=4, steps="row", tied=tied)
+def test_packed_sequences_have_the_bits_of_a_batch(d_state: int, per_head: str, run: Runner) -> None:
+    case = Case(3, 4, 9, d_state, 2, tokens=4, steps="row", per_head=per_head)
     values = table.inputs(case)
     flat = {
         name: array.reshape(-1, *array.shape[2:]) if name in calls.BY_TOKENS else array
@@ -72,10 +74,13 @@ def test_packed_sequences_have_the_bits_of_a_batch(d_state: int, tied: str, run:
         assert_same_bits(got[name], wanted[name], name)
 
 
-@TIED
+@PER_HEAD
 @STATES
-def test_a_sequence_alone_has_the_bits_that_it_has_in_a_batch(d_state: int, tied: str, run: Runner) -> None:
-    for case in (Case(6, 4, 9, d_state, 2, tied=tied), Case("1+3+0+2+off1", 4, 9, d_state, 2, tied=tied)):
+def test_a_sequence_alone_has_the_bits_that_it_has_in_a_batch(d_state: int, per_head: str, run: Runner) -> None:
+    for case in (
+        Case(6, 4, 9, d_state, 2, per_head=per_head),
+        Case("1+3+0+2+off1", 4, 9, d_state, 2, per_head=per_head),
+    ):
         values = table.inputs(case)
         wanted = run(table, case, values)
         starts = values.get("cu_seqlens", np.arange(len(case.lengths) + 1))
@@ -92,15 +97,15 @@ def test_a_sequence_alone_has_the_bits_that_it_has_in_a_batch(d_state: int, tied
             assert_same_bits(got["state"][slot], wanted["state"][slot], f"state of sequence {i}")
 
 
-@TIED
+@PER_HEAD
 @pytest.mark.parametrize("tokens", [None, 3], ids=["single", "several"])
-def test_larger_calls_have_the_bits_of_smaller_ones(tokens: int | None, tied: str) -> None:
+def test_larger_calls_have_the_bits_of_smaller_ones(tokens: int | None, per_head: str) -> None:
     """However many rows a warp has, however states are stored, and whether 32 bits reach everywhere."""
     if (reason := emulator.available()) is not None:
         pytest.skip(reason)
-    case = Case(3, 2, 37, 128, tokens=tokens, tied=tied, odd=True)
+    case = Case(3, 2, 37, 128, tokens=tokens, per_head=per_head, odd=True)
     others = [replace(case, force=f"rows={rows}") for rows in (2, 4, 8, 16)]
-    if tokens is not None or not tied:
+    if tokens is not None or not per_head:
         del others[1:]
     others += [replace(case, force="index32=0")] + [replace(case, force="stream=0")] * (tokens is None)
     prebuild(emulated, [case, *others])
@@ -114,11 +119,11 @@ def test_larger_calls_have_the_bits_of_smaller_ones(tokens: int | None, tied: st
             assert_same_bits(array, wanted[name], f"{name} by {other.force}")
 
 
-@TIED
+@PER_HEAD
 @STATES
-def test_states_have_the_same_bits_wherever_they_go(d_state: int, tied: str, run: Runner) -> None:
-    """In place, out of place, into a slot a token, into the buffer: and out does not depend on it."""
-    case = Case(4, 4, 9, d_state, 2, tokens=3, tied=tied)
+def test_states_have_the_same_bits_wherever_they_go(d_state: int, per_head: str, run: Runner) -> None:
+    """In place, out of place, into a slot per token, into the buffer: out does not depend on it, either."""
+    case = Case(4, 4, 9, d_state, 2, tokens=3, per_head=per_head)
     values = table.inputs(case)
     wanted = run(table, case, values)
     others = {
@@ -154,10 +159,10 @@ def last_states(case: Case, known: Values, got: Values) -> Array:
     return last
 
 
-@TIED
+@PER_HEAD
 @STATES
-def test_accepted_tokens_choose_a_start_and_nothing_else(d_state: int, tied: str, run: Runner) -> None:
-    case = Case(4, 4, 9, d_state, 2, tokens=2, accepted=True, columns=3, tied=tied)
+def test_accepted_tokens_choose_a_start_and_nothing_else(d_state: int, per_head: str, run: Runner) -> None:
+    case = Case(4, 4, 9, d_state, 2, tokens=2, accepted=True, columns=3, per_head=per_head)
     values = table.inputs(case)
     slots = values["state_batch_indices"]
     chosen = slots[np.arange(4), np.maximum(values["num_accepted_tokens"], 1) - 1]
@@ -170,10 +175,10 @@ def test_accepted_tokens_choose_a_start_and_nothing_else(d_state: int, tied: str
         assert_same_bits(got[name], array, name)
 
 
-@TIED
+@PER_HEAD
 @pytest.mark.parametrize("state_dtype", ["float32", pytest.param("bfloat16", marks=gpu)])
-def test_x_may_be_overwritten(state_dtype: str, tied: str, run: Runner) -> None:
-    case = Case(3, 4, 9, 128, 2, tokens=3, dtype="float32", state_dtype=state_dtype, tied=tied, lies="fused")
+def test_x_may_be_overwritten(state_dtype: str, per_head: str, run: Runner) -> None:
+    case = Case(3, 4, 9, 128, 2, tokens=3, dtype="float32", state_dtype=state_dtype, per_head=per_head, lies="fused")
     values = table.inputs(case)
     wanted = run(table, case, values)
     got = run(table, case, values, {"out": "x"})
@@ -183,7 +188,7 @@ def test_x_may_be_overwritten(state_dtype: str, tied: str, run: Runner) -> None:
 
 def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
     some = [
-        Case(5, 2, 6, 128, 2, tokens=3, targets="one", steps="slot", odd=True, tied="all"),
+        Case(5, 2, 6, 128, 2, tokens=3, targets="one", steps="slot", odd=True, per_head="all"),
         Case("1+4+0+2+1", 2, 6, 128, targets="each", columns=3, steps="row", seed=1),
         Case(3, 0, 40, 16, dtype="float32"),
     ]

@@ -1,4 +1,4 @@
-"""What index arrays of selective state updates hold, checked with CUCONV_CHECK=1 and only then; and good calls."""
+"""The contents of index arrays of selective state updates are checked with CUCONV_CHECK=1 and only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is planned for selective state updates: accesses are aligned, every row and element is exactly one lane's."""
+"""Plans of selective state updates: accesses are aligned, and one lane computes each row and element."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def assert_vectors(layout: Layout | None, vec: int) -> None:
 
 
 def assert_covered(o: Operands, launch: Launch) -> None:
-    """Which rows a warp has, and which elements a lane, by the arithmetic of the kernel's first lines."""
+    """Every row has one warp, and every element one lane, by the arithmetic of the kernel's first lines."""
     kernel, n = launch.kernel, numbers_of(launch)
     assert isinstance(kernel, SelectiveStateUpdate)
     _, nheads, headdim, d_state = o.state.shape

@@ -49,7 +49,7 @@ FEW_KINDS = st.sampled_from(
         {"d_state": 128, "dtype": "float16", "A_dtype": "", "seed": 3, **VECTORS},
     ]
 )
-"""Whose specialisations are built soon; the case tables have the others."""
+"""Kinds of calls with few specialisations, so that they are built soon; the case tables have the others."""
 
 
 def softplus(v: float) -> float:
@@ -116,7 +116,7 @@ def step(
 def targets_of(
     case: Case, inputs: dict[str, Array], b: int, t: int, start: int, is_last: bool
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Where the state after a token goes: arrays and places in them."""
+    """The arrays that the state after a token goes to, and the places in them."""
     found: list[tuple[str, tuple[int, ...]]] = []
     to = inputs.get("dst_state_batch_indices", inputs["state_batch_indices"] if case.accepted else None)
     if to is None or to.ndim == 1:
@@ -190,10 +190,10 @@ def test_gpu_follows_the_oracle(call: UpdateCall, seed: int) -> None:
 
 WRONG = [-(2**62), -(2**31) - 1, -(2**31), -5, 2**31 - 1, 2**31, 2**62]
 INDEXED = (
-    Case(6, 2, 6, 128, tokens=3, targets="one", steps="row", index="int64", tied="all"),
-    Case(6, 2, 6, 128, tokens=2, accepted=True, targets="each", steps="slot", index="int64", tied="all"),
-    Case("2+3+0+1+2", 2, 6, 128, accepted=True, steps="row", columns=2, index="int64", tied="all"),
-    Case("2+3+0+1+2", 2, 6, 128, targets="each", columns=2, index="int64", tied="all"),
+    Case(6, 2, 6, 128, tokens=3, targets="one", steps="row", index="int64", per_head="all"),
+    Case(6, 2, 6, 128, tokens=2, accepted=True, targets="each", steps="slot", index="int64", per_head="all"),
+    Case("2+3+0+1+2", 2, 6, 128, accepted=True, steps="row", columns=2, index="int64", per_head="all"),
+    Case("2+3+0+1+2", 2, 6, 128, targets="each", columns=2, index="int64", per_head="all"),
 )
 
 

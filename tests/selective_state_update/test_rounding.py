@@ -84,7 +84,7 @@ def assert_same_values(got: Array, wanted: Array) -> None:
 
 @HALVES
 def test_the_mean_is_the_value(dtype: DType) -> None:
-    """Over all random numbers that there are; float16 sees 13 bits of them, and so do its steps below 2**-14."""
+    """Averaged over all 16-bit random numbers; float16 sees 13 bits of them, and so do its steps below 2**-14."""
     random = np.random.default_rng(1)
     magnitudes = 2.0 ** random.uniform(-24, 15, 300)
     values = (np.where(random.uniform(size=300) < 0.5, -1, 1) * magnitudes).astype(np.float32)
@@ -110,7 +110,7 @@ def test_drawn_numbers_have_no_bias(dtype: DType) -> None:
 
 
 def exact_call(case: Case) -> tuple[Values, Array]:
-    """Inputs whose states after every token are float32 numbers without any error, and these.
+    """Inputs with states after every token that are float32 numbers without any error, and these states.
 
     Nothing decays, steps are 1, and what is added to a row is B times a power of two.
     """
@@ -137,7 +137,7 @@ EACH_STATE = pytest.mark.parametrize("state_dtype", ["bfloat16", "float16"])
 @EACH_STATE
 @pytest.mark.parametrize("seed", [0, 2**64 - 3, "array"], ids=str)
 def test_a_kernel_rounds_bit_by_bit_as_numpy(state_dtype: str, seed: Any, run: Runner) -> None:
-    case = replace(EXACT, state_dtype=state_dtype, seed=seed, tied="A dt" if seed == 0 else "")
+    case = replace(EXACT, state_dtype=state_dtype, seed=seed, per_head="A dt" if seed == 0 else "")
     values, states = exact_call(case)
     got = run(table, case, values)
     number = seed if isinstance(seed, int) else int(values["rand_seed"][0]) % 2**64
@@ -153,7 +153,7 @@ def test_a_kernel_rounds_bit_by_bit_as_numpy(state_dtype: str, seed: Any, run: R
 @EACH_STATE
 @pytest.mark.parametrize("rounds", [1, 7])
 def test_so_many_rounds_are_made(state_dtype: str, rounds: int, run: Runner) -> None:
-    case = replace(EXACT, state_dtype=state_dtype, seed=11, rounds=rounds, tied="A dt")
+    case = replace(EXACT, state_dtype=state_dtype, seed=11, rounds=rounds, per_head="A dt")
     values, states = exact_call(case)
     got = run(table, case, values)["state"][values["dst_state_batch_indices"][0, 0]]
     random = random_numbers(states[0, 0].size, 0, 0, 11, rounds).reshape(states[0, 0].shape)
@@ -163,7 +163,7 @@ def test_so_many_rounds_are_made(state_dtype: str, rounds: int, run: Runner) -> 
 @EACH_STATE
 def test_results_depend_on_the_seed_alone(state_dtype: str, run: Runner) -> None:
     """Out does not at all; a seed in an array is one that is given."""
-    case = Case(3, 2, 6, 128, dtype="float32", state_dtype=state_dtype, seed=5, tied="all")
+    case = Case(3, 2, 6, 128, dtype="float32", state_dtype=state_dtype, seed=5, per_head="all")
     values = table.inputs(case)
     first = run(table, case, values)
     again = run(table, case, values)

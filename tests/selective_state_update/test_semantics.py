@@ -1,6 +1,6 @@
-"""What selective state updates do to the caller's arrays: tied parameters, slices, new results, states that stay.
+"""Selective state updates on the caller's arrays: parameters with one value per head, slices, new and given results.
 
-Graphs, streams, allocations and DLPack are tests/test_varlen_semantics.py's, which has these updates among its calls.
+Graphs, streams, allocations and DLPack are tested in tests/families/test_fixed_calls.py, also for these updates.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ def test_a_new_result_has_no_gaps(lead: tuple[int, ...], heads: bool, kind: str)
 
 
 @EACH_KIND
-def test_tied_parameters_are_what_they_repeat(kind: str) -> None:
+def test_parameters_with_one_value_per_head_are_as_repeated_ones(kind: str) -> None:
     """One value a head, broadcast over its rows and states as Mamba-2 does it, and the same values apart."""
     xp = module_of(kind)
     arguments = inputs(xp, BATCH)
-    tied = {
+    per_head = {
         "A": xp.broadcast_to(arguments["A"][:, :1, :1], (HEADS, DIM, N)),
         "dt": xp.broadcast_to(arguments["dt"][:, :, :1], (BATCH, HEADS, DIM)),
         "dt_bias": xp.broadcast_to(arguments["dt_bias"][:, :1], (HEADS, DIM)),
         "D": xp.broadcast_to(arguments["D"][:, :1], (HEADS, DIM)),
     }
-    assert all(0 in array.strides for array in tied.values())
-    apart = {**copies(arguments), **{name: xp.array(array, order="C", copy=True) for name, array in tied.items()}}
+    assert all(0 in array.strides for array in per_head.values())
+    apart = {**copies(arguments), **{name: xp.array(array, order="C", copy=True) for name, array in per_head.items()}}
     assert not any(0 in array.strides for array in apart.values())
-    for some in (["A"], ["A", "dt"], ["dt", "dt_bias", "D"], [*tied]):
-        call, untied = ({**copies(arguments), **apart, "state": arguments["state"].copy()}, copies(apart))
-        call |= {name: tied[name] for name in some}
-        outs = [cuconv.selective_state_update(**each, dt_softplus=True) for each in (call, untied)]
-        assert close(xp, outs[0], outs[1]) and close(xp, call["state"], untied["state"])
+    for some in (["A"], ["A", "dt"], ["dt", "dt_bias", "D"], [*per_head]):
+        call, apart_call = ({**copies(arguments), **apart, "state": arguments["state"].copy()}, copies(apart))
+        call |= {name: per_head[name] for name in some}
+        outs = [cuconv.selective_state_update(**each, dt_softplus=True) for each in (call, apart_call)]
+        assert close(xp, outs[0], outs[1]) and close(xp, call["state"], apart_call["state"])
 
 
 @pytest.mark.gpu

@@ -71,9 +71,9 @@ CALLS: dict[str, Similar] = {
     "scan": varied("selective_scan_fn", 2, 24, 65, changes=LOUD, **SCAN),
     "scan_packed": of_batches("selective_scan_varlen_fn", 24, 16, None, "float32", **ODD),
     "ssm": of_updates(7, 0, 24, 16, index="int64"),
-    "ssm_tokens": of_updates(7, 4, 6, 16, 2, tokens=3, tied="all", targets="one", steps="row"),
+    "ssm_tokens": of_updates(7, 4, 6, 16, 2, tokens=3, per_head="all", targets="one", steps="row"),
     "ssm_accepted": of_updates(7, 4, 6, 16, 2, tokens=2, accepted=True, columns=3, index="mixed"),
-    "ssm_rounded": of_updates(7, 4, 6, 16, 2, tied="all", state_dtype="float16", seed="array"),
+    "ssm_rounded": of_updates(7, 4, 6, 16, 2, per_head="all", state_dtype="float16", seed="array"),
     "ssm_packed": varied(
         *("selective_state_update", "1", 4, 6, 16, 2), changes=PACKED_STEPS, dtype="float32", targets="each", columns=3
     ),

@@ -15,7 +15,7 @@ NOT_CAPTURED = "not in a CUDA graph, so its host time may show"
 
 
 def torch_version() -> str | None:
-    """Of the torch that is installed."""
+    """The version of the installed torch."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

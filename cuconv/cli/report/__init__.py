@@ -74,7 +74,7 @@ def _pictures(folder: Path, measured: Measured, console: Console) -> list[str]:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        raise CannotRun("pictures need matplotlib: pip install 'cuconv[plot]'") from None
+        raise CannotRun("pictures need matplotlib: pip install matplotlib") from None
     for name in drawn:
         console.line(f"{name}: drawn")
     return drawn

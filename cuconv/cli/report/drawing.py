@@ -37,7 +37,7 @@ STYLE = {
 
 
 class Look(NamedTuple):
-    """Of a series: ours are filled."""
+    """The look of a series of points; those of cuconv are filled."""
 
     marker: str
     colour: str
@@ -49,7 +49,7 @@ class Look(NamedTuple):
 
     @property
     def properties(self) -> dict[str, Any]:
-        """As matplotlib calls them."""
+        """The arguments of matplotlib for this look."""
         face = self.colour if self.is_filled else "white"
         return {"marker": self.marker, "color": self.colour, "markerfacecolor": face, "zorder": 2 + self.is_filled}
 
@@ -62,12 +62,12 @@ PEER_LOOKS = [
 
 
 def looks_of(libraries: Iterable[str]) -> dict[str, Look]:
-    """In the order of their names."""
+    """Looks of libraries, given out in the order of their names."""
     return dict(zip(sorted(set(libraries)), cycle(PEER_LOOKS), strict=False))
 
 
 def new_figure(title: str, source: str) -> Any:
-    """With a title above and where the numbers are from below."""
+    """A figure with a title above and the source of its numbers below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE, facecolor="white")
@@ -127,5 +127,5 @@ def up_to_copy(axes: Any) -> None:
 
 
 def say(axes: Any, text: str) -> None:
-    """In the middle of what would else be empty."""
+    """Text in the middle of empty axes."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY)

@@ -39,7 +39,7 @@ class Measured:
         self._kernels: dict[Hashable, dict[str, tuple[Header, Kernel]]] = {}
         self._hosts: dict[Hashable, dict[Hashable, Host]] = {}
         self.headers: list[Header] = []
-        """Of the runs, oldest first."""
+        """Headers of the runs, oldest first."""
         for header, row in sorted(rows, key=lambda pair: pair[0].time):
             if header not in self.headers:
                 self.headers.append(header)
@@ -50,11 +50,11 @@ class Measured:
                 hosts[_key(row.function, row.sizes)] = row
 
     def kernel(self, function: str, sizes: Sizes) -> Kernel | None:
-        """Of cuconv."""
+        """The row of cuconv."""
         return self._kernels.get(_key(function, sizes), {}).get(OURS, (None, None))[1]
 
     def peers(self, function: str, sizes: Sizes) -> list[Kernel]:
-        """Of the other libraries that were right in cuconv's run, the fastest first."""
+        """Rows of the other libraries that were right in the same run, the fastest first."""
         found = self._kernels.get(_key(function, sizes), {})
         times = [
             (time, library, row)
@@ -64,14 +64,14 @@ class Measured:
         return [row for _, _, row in sorted(times)]
 
     def kernels(self, function: str) -> Iterator[tuple[Kernel, list[Kernel]]]:
-        """Of cuconv where it was right, with its peers, in the order of the report."""
+        """Rows of cuconv that are right, each with its peers, in the order of the report."""
         for sizes in report(function):
             row = self.kernel(function, sizes)
             if row is not None and microseconds(row):
                 yield row, self.peers(function, sizes)
 
     def host(self, function: str, arrays: str, out: bool) -> Host | None:
-        """Of the first sizes of the report that there is one of: it hardly depends on them."""
+        """The host time for the first sizes of the report that have one: it hardly depends on them."""
         found = self._hosts.get((function, arrays, out), {})
         keys = [key for key in (_key(function, sizes) for sizes in report(function)) if key in found]
         return found[keys[0]] if keys else None

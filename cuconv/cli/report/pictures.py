@@ -14,6 +14,7 @@ from cuconv.cli.report.drawing import (
     GREEN,
     GREY,
     INK,
+    ORANGE,
     OUR_LOOK,
     PURPLE,
     STYLE,
@@ -32,7 +33,8 @@ from cuconv.cli.report.drawing import (
 from cuconv.cli.report.measured import Measured, batch_text, microseconds
 from cuconv.runtime.workload import CHANNELS, TOKENS
 
-_PREFILL, _STEP = ("packed prefill", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))
+_PREFILL, _STEP = ("packed", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))
+_BACKWARD = "backward", Look("v", ORANGE)
 OPERATIONS = {
     "causal_conv1d_fn": ("convolution", OUR_LOOK),
     "causal_conv1d_varlen_fn": _PREFILL,
@@ -41,6 +43,8 @@ OPERATIONS = {
     "causal_conv1d_update": _STEP,
     "causal_conv1d_update_split": _STEP,
     "causal_conv1d_update_qkv_split": _STEP,
+    "causal_conv1d_bwd": _BACKWARD,
+    "causal_conv1d_varlen_bwd": _BACKWARD,
     "selective_state_update": ("state space step", Look("D", PURPLE)),
 }
 """The functions that memory bounds."""
@@ -57,7 +61,7 @@ EQUAL, UNEQUAL = ("1x8192", "16x512"), ("4096+16x256", "7800+392x1", "512in8192"
 """Lengths of packed sequences."""
 
 MOST_PEERS = 2
-"""That there is room for beside a bar."""
+"""Libraries that are shown beside a bar."""
 
 
 def draw(folder: Path, measured: Measured) -> list[Path]:
@@ -191,7 +195,7 @@ def skew(measured: Measured) -> Any:
 
 
 def _bar(axes: Any, kernel: Kernel, place: float, thickness: float, colour: str) -> None:
-    """With its figures inside, or beside it where it is short."""
+    """A bar with its figures inside, or beside it where it is short."""
     share, time = kernel.fraction_of_copy, microseconds(kernel)
     assert share is not None and time is not None
     is_ours, is_long = kernel.library == OURS, share > 0.35

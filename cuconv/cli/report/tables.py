@@ -25,7 +25,7 @@ def figure(value: float) -> str:
 
 
 def timed(measured: Measured, function: str, sizes: Sizes | None, fraction: str = "fraction_of_copy") -> list[str]:
-    """The cells of TIMES: of a kernel, and of the fastest library beside it; empty without sizes."""
+    """The cells of TIMES for a kernel and the fastest library beside it; empty without sizes."""
     if sizes is None:
         return [""] * len(TIMES)
     row, peers = measured.kernel(function, sizes), measured.peers(function, sizes)
@@ -44,7 +44,7 @@ def _time(row: Kernel) -> float:
 
 
 def run(measured: Measured) -> str:
-    """On what, with what and when: every machine that there are rows of."""
+    """Each machine that rows were measured on, its versions and the days."""
     days: dict[str, list[str]] = {}
     for header in measured.headers:
         others = {"torch": header.torch, **header.peers}
@@ -93,7 +93,16 @@ def headline(measured: Measured) -> str:
 
 
 def forward(measured: Measured) -> str:
-    function = "causal_conv1d_fn"
+    """The dense convolution in both layouts."""
+    return _dense(measured, "causal_conv1d_fn")
+
+
+def backward(measured: Measured) -> str:
+    """Gradients of the dense convolution in both layouts."""
+    return _dense(measured, "causal_conv1d_bwd")
+
+
+def _dense(measured: Measured, function: str) -> str:
     rows = [
         [
             f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}",
@@ -180,8 +189,8 @@ def scan(measured: Measured) -> str:
 
 
 HAVE_TABLES = {
-    *("causal_conv1d_fn", "causal_conv1d_varlen_fn", "causal_conv1d_qkv_split", "causal_conv1d_update"),
-    *("selective_state_update", "selective_scan_fn", "selective_scan_varlen_fn"),
+    *("causal_conv1d_fn", "causal_conv1d_bwd", "causal_conv1d_varlen_fn", "causal_conv1d_qkv_split"),
+    *("causal_conv1d_update", "selective_state_update", "selective_scan_fn", "selective_scan_varlen_fn"),
 }
 """Functions with a table of their own."""
 
@@ -204,7 +213,10 @@ def _channels(sizes: Sizes) -> str:
     found = next((str(sizes[name]) for name in ("parts", "heads", "dim") if name in sizes), None)
     if found is None:
         return ", ".join(f"{name} {value}" for name, value in sizes.items() if type(value) is int and name != "batch")
-    return found.replace(",", ", ").replace("x", " × ")
+    if "seqlen" in sizes:
+        found += f"x{sizes['seqlen']}"
+    note = ", tokens contiguous" if sizes.get("contiguous") == TOKENS else ""
+    return found.replace(",", ", ").replace("x", " × ") + note
 
 
 def host(measured: Measured) -> str:
@@ -217,9 +229,9 @@ def host(measured: Measured) -> str:
 
 
 TABLES: dict[str, Callable[[Measured], str]] = {
-    make.__name__: make for make in (headline, run, forward, varlen, qkv, update, states, others, scan, host)
+    make.__name__: make for make in (headline, run, forward, backward, varlen, qkv, update, states, others, scan, host)
 }
-"""By the names in markers."""
+"""Tables by the names in markers."""
 
 _MARKER = re.compile(r"^<!-- (?:measured: (?P<name>.*?)|end) -->$", re.MULTILINE)
 
@@ -241,7 +253,7 @@ def missing(text: str) -> list[str]:
 
 
 def _sections(text: str) -> Iterator[tuple[str, int, int]]:
-    """By marker its name, and where what it encloses begins and ends. ValueError for markers without sense."""
+    """For each marker its name and the begin and end of the text it encloses. ValueError for markers without sense."""
     opened: tuple[str, int] | None = None
     for marker in _MARKER.finditer(text):
         name, line = marker["name"], text.count("\n", 0, marker.start()) + 1

@@ -1,0 +1,183 @@
+"""What is planned for gradients: every token of every channel belongs to one thread, sums to few parts, and vectors are
+aligned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cuconv
+from cuconv.causal_conv1d.kernels import (
+    CausalConv1dBwd,
+    CausalConv1dBwdStates,
+    CausalConv1dBwdSum,
+    CausalConv1dChannellastBwd,
+)
+from cuconv.runtime.abstract import AbstractArray, launches_of
+from cuconv.runtime.call import Launch
+from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, INT32, DType
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
+
+SIZES = st.one_of(
+    st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(0, 1100)),
+    st.tuples(st.integers(1, 600), st.sampled_from([1, 3, 8, 132, 300]), st.integers(1, 40)),
+    st.tuples(st.sampled_from([1, 8, 1000]), st.sampled_from([1, 16, 4096, 2**20]), st.sampled_from([1, 4095, 2**20])),
+)
+WIDTHS = st.integers(1, 16)
+
+
+def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]:
+    config, division, parts = CausalConv1dBwd(4, BFLOAT16, BFLOAT16, 8, True, False, False, False).launch_config(
+        batch, dim, row_vecs, False, True
+    )
+    return config.grid[0], division, parts
+
+
+def runs(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
+    tokens = CausalConv1dChannellastBwd.tokens_for(width)
+    kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, True, False, False, False)
+    config, division, parts = kernel.launch_config(batch, dim, seqlen)
+    return config.grid[0], division, parts, division["steps"] * tokens - (width - 1)
+
+
+@given(SIZES)
+def test_every_group_of_a_row_has_one_warp(size: tuple[int, int, int]) -> None:
+    batch, dim, row_vecs = size[0], size[1], max(1, size[2])
+    blocks, division, parts = rows(batch, dim, row_vecs)
+    lanes, groups = division["row_lanes"][0], division["row_groups"][0]
+    assert lanes * groups >= row_vecs > lanes * (groups - 1) and lanes <= WARP_SIZE
+    assert groups == 1 or (lanes == WARP_SIZE and division["warp_rows"] == 1)
+    assert division["warp_rows"] * lanes <= WARP_SIZE
+    channel_groups = division["channel_groups"][0]
+    assert channel_groups * division["warp_rows"] >= dim > (channel_groups - 1) * division["warp_rows"]
+    assert blocks == parts * channel_groups
+    # Warps take consecutive groups; every part has some, unless there is nothing at all.
+    a_part = CausalConv1dBwd.warps * division["warp_groups"]
+    assert division["groups"] == batch * groups <= parts * a_part
+    assert parts == 1 or division["groups"] > (parts - 1) * a_part
+
+
+@given(WIDTHS, SIZES)
+def test_every_run_of_tokens_has_one_thread(width: int, size: tuple[int, int, int]) -> None:
+    batch, dim, seqlen = size
+    blocks, division, parts, run = runs(width, batch, dim, seqlen)
+    assert run >= 1 and division["steps"] >= 1
+    row_runs = division["row_runs"][0]
+    assert row_runs * run >= seqlen and (row_runs - 1) * run < max(1, seqlen)
+    assert division["runs"] == batch * row_runs
+    assert division["block_runs"] * division["block_vecs"][0] <= CausalConv1dChannellastBwd.threads
+    vecs = -(-dim // 2)
+    assert division["dim_blocks"][0] * division["block_vecs"][0] >= vecs
+    assert blocks == parts * division["dim_blocks"][0]
+    a_part = division["block_runs"] * division["rounds"]
+    assert division["runs"] <= parts * a_part and (parts == 1 or division["runs"] > (parts - 1) * a_part)
+
+
+@pytest.mark.parametrize(
+    ("size", "share"),
+    [
+        ((8, 4096, 2048), 0.02),
+        ((64, 1536, 512), 0.02),
+        ((512, 512, 64), 0.03),
+        ((1, 8192, 65536), 0.01),
+        ((1, 16, 2**20), 0.02),
+    ],
+)
+@pytest.mark.parametrize("is_last", [False, True])
+def test_parts_of_sums_are_little_beside_the_tokens(size: tuple[int, int, int], share: float, is_last: bool) -> None:
+    batch, dim, seqlen = size
+    parts = runs(4, batch, dim, seqlen, 4)[2] if is_last else rows(batch, dim, seqlen // 8)[2]
+    assert parts * dim * 5 * 4 <= share * 3 * batch * dim * seqlen * 2
+
+
+def planned(
+    x: AbstractArray, dtype: DType = BFLOAT16, width: int = 4, dout: AbstractArray | None = None, **more: Any
+) -> tuple[Launch, ...]:
+    dim = x.shape[-2]
+    weight = AbstractArray((dim, width), (width, 1), dtype)
+    function = cuconv.causal_conv1d_varlen_bwd if len(x.shape) == 2 else cuconv.causal_conv1d_bwd
+    return launches_of(function, x=x, weight=weight, bias=None, dout=dout or x, **more)
+
+
+def numbers(launch: Launch) -> Any:
+    return np.frombuffer(launch.numbers, launch.kernel.params.numbers)[0]
+
+
+def first(batch: int, dim: int, seqlen: int, row: int = 0, offset: int = 0, dtype: DType = BFLOAT16) -> AbstractArray:
+    row = row or seqlen
+    return AbstractArray((batch, dim, seqlen), (dim * row, row, 1), dtype, offset)
+
+
+def last(batch: int, dim: int, seqlen: int, token: int = 0, offset: int = 0, dtype: DType = BFLOAT16) -> AbstractArray:
+    token = token or dim
+    return AbstractArray((batch, dim, seqlen), (seqlen * token, 1, token), dtype, offset)
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "vec"),
+    [
+        (first(1, 2048, 2048), CausalConv1dBwd, 8),
+        (first(1, 2048, 2048, offset=2), CausalConv1dBwd, 2),
+        (first(1, 2048, 2048, dtype=FLOAT32), CausalConv1dBwd, 4),
+        (last(1, 2048, 2048), CausalConv1dChannellastBwd, 4),
+        (last(1, 2048, 2048, dtype=FLOAT32), CausalConv1dChannellastBwd, 2),
+        (last(1, 2046, 2048), CausalConv1dChannellastBwd, 2),
+        (last(1, 2048, 2048, offset=1), CausalConv1dChannellastBwd, 1),
+        (AbstractArray((2, 8, 64), (1024, 128, 2), BFLOAT16), CausalConv1dBwd, 1),
+        (AbstractArray((2, 8, 64), (1024, 2, 16), BFLOAT16), CausalConv1dChannellastBwd, 1),
+    ],
+)
+def test_vectors_are_as_wide_as_memory_allows(x: AbstractArray, kernel: type, vec: int) -> None:
+    launch = planned(x, x.dtype)[0]
+    assert type(launch.kernel) is kernel
+    assert launch.kernel.vec == vec  # type: ignore[attr-defined]
+    assert numbers(launch)["dout_is_packed"] == 1
+
+
+@pytest.mark.parametrize("x", [first(4, 64, 256), last(4, 64, 256)])
+def test_dout_of_other_strides_costs_x_and_dx_no_vector(x: AbstractArray) -> None:
+    vec = planned(x)[0].kernel.vec  # type: ignore[attr-defined]
+    for dout in (AbstractArray(x.shape, (0, 0, 0), x.dtype), AbstractArray(x.shape, x.strides, x.dtype, 1)):
+        launch = planned(x, dout=dout)[0]
+        assert launch.kernel.vec == vec  # type: ignore[attr-defined]
+        assert numbers(launch)["dout_is_packed"] == 0
+
+
+def test_rows_may_be_read_beyond_their_ends_only_where_there_is_memory() -> None:
+    assert numbers(planned(first(4, 6, 63))[0])["is_dense"] == 1
+    assert numbers(planned(first(4, 6, 63, row=71))[0])["is_dense"] == 0
+    assert numbers(planned(first(4, 6, 63), dout=first(4, 6, 63, row=71))[0])["is_dense"] == 0
+
+
+def test_few_channels_leave_sums_that_another_launch_adds_up() -> None:
+    assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048))] == [CausalConv1dBwd]
+    added = planned(first(1, 16, 2**20))
+    assert [type(launch.kernel) for launch in added] == [CausalConv1dBwd, CausalConv1dBwdSum]
+    assert numbers(added[1])["parts"] * 16 == added[0].config.grid[0]
+
+
+def test_states_of_packed_sequences_have_a_launch_of_their_own() -> None:
+    x = AbstractArray((64, 100), (1, 64), BFLOAT16)
+    starts = AbstractArray((6,), (1,), INT32)
+    states = AbstractArray((5, 64, 3), (192, 3, 1), BFLOAT16)
+    kernels = [type(launch.kernel) for launch in planned(x, query_start_loc=starts, initial_states=states)]
+    assert kernels[0] is CausalConv1dChannellastBwd and kernels[-1] is CausalConv1dBwdStates
+    assert CausalConv1dBwdStates not in [type(launch.kernel) for launch in planned(x, query_start_loc=starts)]
+
+
+def test_without_channels_nothing_is_launched_and_without_tokens_zeros_are() -> None:
+    assert planned(first(2, 0, 7)) == ()
+    assert [type(launch.kernel) for launch in planned(first(0, 5, 7))] == [CausalConv1dBwd]
+    assert [type(launch.kernel) for launch in planned(last(2, 5, 0))] == [CausalConv1dChannellastBwd]
+
+
+def test_more_work_than_a_launch_counts_is_refused() -> None:
+    with pytest.raises(ValueError, match="the problem has"):
+        rows(MAX_DIVIDEND, 1, 33)
+    with pytest.raises(ValueError, match="the problem needs"):
+        runs(4, MAX_DIVIDEND, 2, 2**20)
