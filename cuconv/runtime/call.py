@@ -312,6 +312,9 @@ class Operation(Generic[Operands]):
             results[number - count], pointers[number] = family.new(given[like], layout, dtype)
         if call.device == HOST:
             memory = [None if each is None else family.as_numpy(each) for each in (*given[:count], *results)]
+            for number in call.given_written:
+                if not memory[number].flags.writeable:
+                    raise ValueError(message(arguments[number], "a read-only array", "an array that can be written"))
             self._reference(call.operands, dict(zip(arguments, memory, strict=True)))
         else:
             call.enqueue(pointers, family, given[self._leader])

@@ -10,7 +10,7 @@ import numpy as np
 from cuconv.runtime.arrays import describe
 from cuconv.runtime.errors import message
 
-WANTED = "a NumPy array, a CuPy array, a torch CUDA tensor or an object with __dlpack__"
+WANTED = "a NumPy array, a CuPy array, a torch tensor or an object with __dlpack__"
 
 
 def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tuple[Any, ...]:
@@ -26,7 +26,12 @@ def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tup
 
 def _import(argument: str, array: Any) -> Any:
     if not hasattr(array, "__dlpack__"):
-        raise TypeError(message(argument, describe(array), WANTED))
+        if not hasattr(array, "__cuda_array_interface__"):
+            raise TypeError(message(argument, describe(array), WANTED))
+        # Numba's arrays on a GPU have this only.
+        import cupy
+
+        return cupy.asarray(array)
     device_type, _ = array.__dlpack_device__()
     if device_type == 1:  # kDLCPU (dlpack.h)
         return np.from_dlpack(array)
