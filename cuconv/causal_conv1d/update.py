@@ -56,7 +56,7 @@ def causal_conv1d_update(
       the first width - 1 + seqlen - 1 columns, and the columns behind them as they are.
 
     Many tokens in one call, as many calls of one token, and the prefill of `causal_conv1d_varlen_fn` give the same bits
-    as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one
+    as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch or DLPack ones, all of one
     kind and on one device, of any strides. The kernel runs on the caller's current stream, and the call waits for
     nothing, except under CUCONV_CHECK=1, which reads index arrays back and checks them.
 

@@ -18,7 +18,7 @@ from cuconv.torch import causal_conv1d as conv
 from cuconv.torch import mamba_ssm as mamba
 from cuconv.torch.modules import Mamba
 
-VERSIONS = {"causal_conv1d": "1.7.0+cuconv", "mamba_ssm": "2.2.6+cuconv"}
+VERSIONS = {"causal_conv1d": "1.7.0+cuconv", "mamba_ssm": "2.3.2+cuconv"}
 """The packages, with the versions of which the functions have the parameters."""
 
 CONTENTS: Mapping[str, Sequence[Any]] = {

@@ -154,7 +154,7 @@ def test_exec_runs_a_program(tmp_path: Path) -> None:
 
     done = run("program.py", "--json", "x")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "['program.py', '--json', 'x'] __main__ cuconv.torch.causal_conv1d 2.2.6+cuconv\n"
+    assert done.stdout == "['program.py', '--json', 'x'] __main__ cuconv.torch.causal_conv1d 2.3.2+cuconv\n"
     assert run("-m", "program", "fail").returncode == 7
     missing = run("nothing.py")
     assert missing.returncode != 0 and "nothing.py" in missing.stderr
