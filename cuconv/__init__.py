@@ -16,10 +16,10 @@ try:
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
     from cuconv.selective_state_update.update import selective_state_update
 
-    def _through_torch(operation, given, options, outputs):  # type: ignore[no-untyped-def]
+    def _through_torch(operation, given, options, outputs, late):  # type: ignore[no-untyped-def]
         from cuconv.torch import operators
 
-        return operators.call(operation, given, options, outputs)
+        return operators.call(operation, given, options, outputs, late)
 
     # The runtime cannot import what is above it, and torch is imported by programs that use it only.
     _call.through_torch = _through_torch

@@ -77,7 +77,7 @@ def causal_conv1d_bwd(
     checks.activation(activation)
     inputs = (x, weight, bias, dout, seq_idx, initial_states, dfinal_states)
     outputs = (dx, dweight, dbias, dinitial_states)
-    options = (activation is not None, bool(float32_gradients))
+    options = (activation is not None, checks.flag("float32_gradients", float32_gradients))
     dx, dweight, dbias, dinitial_states = _dense((*inputs, None, None, None, *outputs), options)
     return dx, dweight, dbias, dinitial_states
 
@@ -120,7 +120,7 @@ def causal_conv1d_varlen_bwd(
         has_initial_state: (sequences,), bool: the others start from zeros, though they may have a slot. None: all have.
         dfinal_states: (sequences, dim, width - 1), x's dtype or float32: the gradient of what the sequences leave.
         activation: None, "silu" or "swish" (the same).
-        pad_slot_id: the slot of sequences that are only there to fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         float32_gradients: new dweight and dbias are float32 instead of weight's and bias's dtypes.
         dx: shape and dtype of x: where to write the gradient of x. No result may overlap any other argument.
         dweight: (dim, width), weight's dtype or float32: where to write the gradient of weight.
@@ -138,10 +138,10 @@ def causal_conv1d_varlen_bwd(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     checks.activation(activation)
-    checks.integer("pad_slot_id", pad_slot_id)
+    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id)
     states = (initial_states, dfinal_states, query_start_loc, cache_indices, has_initial_state)
     outputs = (dx, dweight, dbias, dinitial_states)
-    options = (activation is not None, bool(float32_gradients), pad_slot_id)
+    options = (activation is not None, checks.flag("float32_gradients", float32_gradients), pad_slot_id)
     dx, dweight, dbias, dinitial_states = _packed((x, weight, bias, dout, None, *states, *outputs), options)
     return dx, dweight, dbias, dinitial_states
 

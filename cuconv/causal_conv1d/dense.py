@@ -58,7 +58,8 @@ def causal_conv1d_fn(
     """
     checks.activation(activation)
     given = (x, weight, bias, seq_idx, initial_states, out, final_states_out)
-    out, final_states = _forward(given, (bool(return_final_states), activation is not None))
+    options = checks.flag("return_final_states", return_final_states), activation is not None
+    out, final_states = _forward(given, options)
     return (out, final_states) if return_final_states else out
 
 

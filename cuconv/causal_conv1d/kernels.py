@@ -16,6 +16,7 @@ from cuconv.runtime.launch import (
     MAX_VECTOR_BYTES,
     WARP_SIZE,
     LaunchConfig,
+    TooLarge,
     ceil_div,
     fast_div,
     vectors,
@@ -160,7 +161,7 @@ class CausalConv1dFwd(RowKernel):
         row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         tiles = batch * dim * row_tiles
         if tiles > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         division = {"row_tiles": fast_div(row_tiles), "dim_div": fast_div(dim), "tiles": tiles, "row_vecs": row_vecs}
         return self.config(ceil_div(tiles, self.warps)), division
 
@@ -281,7 +282,7 @@ class CausalConv1dBwd(Kernel):
         warp_rows = min(dim, WARP_SIZE // row_lanes) if row_groups == 1 else 1
         channel_groups, groups = ceil_div(dim, warp_rows), batch * row_groups
         if groups > MAX_DIVIDEND:
-            raise ValueError(f"the problem has {groups} groups of vectors per channel; a launch takes {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem has {groups} groups of vectors per channel; a launch takes {MAX_DIVIDEND}")
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         parts = 1
         if channel_groups < BACKWARD_BLOCKS // 2:
@@ -307,6 +308,9 @@ class CausalConv1dChannellastBwd(Kernel):
     """Gradients of tokens with contiguous channels: a thread walks along runs of tokens of `vec` channels, `tokens` a
     step.
     """
+
+    BLOCKS: ClassVar[int] = 396
+    """Blocks that run at a time on an H200: 132 multiprocessors with 3 each."""
 
     MAX_STEPS: ClassVar[int] = 64
     """Steps per run: in the last one the width - 1 tokens behind the run are computed again, 3 of 512 for width 4."""
@@ -345,11 +349,11 @@ class CausalConv1dChannellastBwd(Kernel):
         longest = min(self.MAX_STEPS, max(1, ceil_div(seqlen + halo, self.tokens)))
 
         def shared_out(steps: int, waves: int) -> tuple[int, int, int, int]:
-            """The time, in tokens that a thread walks, of runs of these steps in so many waves of blocks."""
+            """The time, in tokens that a thread walks, when runs of `steps` are shared out in `waves` of blocks."""
             row_runs = max(1, ceil_div(seqlen, steps * self.tokens - halo))
-            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * BACKWARD_BLOCKS * waves))
+            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * self.BLOCKS * waves))
             blocks = dim_blocks * max(1, ceil_div(batch * row_runs, block_runs * rounds))
-            needed = ceil_div(blocks, BACKWARD_BLOCKS)
+            needed = ceil_div(blocks, self.BLOCKS)
             return (
                 needed * (rounds * (steps * self.tokens + self.RUN_TOKENS) + self.BLOCK_TOKENS),
                 steps,
@@ -362,7 +366,7 @@ class CausalConv1dChannellastBwd(Kernel):
         _, steps, rounds, row_runs = min(candidates)
         runs = batch * row_runs
         if runs > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
         parts = max(1, ceil_div(runs, block_runs * rounds))
         return (
             self.config(parts * dim_blocks),
@@ -393,10 +397,13 @@ class CausalConv1dBwdSum(Kernel):
 
     def launch_config(self, dim: int, parts: int) -> tuple[LaunchConfig, Division]:
         """The launch for `parts` sums of each of (width + 1) * dim parameters."""
+        sums = (self.width + 1) * dim
+        if sums > MAX_DIVIDEND:
+            raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
         # As many sums side by side as leave a thread no more parts than it loads at once.
         at_once = self.constants["kAtOnce"]
         across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
-        config = LaunchConfig((ceil_div((self.width + 1) * dim, across), 1, 1), (across, self.threads // across, 1))
+        config = LaunchConfig((ceil_div(sums, across), 1, 1), (across, self.threads // across, 1))
         return config, {"dim_div": fast_div(dim), "parts": parts}
 
 
@@ -415,7 +422,7 @@ class CausalConv1dBwdStates(Kernel):
             yield cls(width, input_t, weight_t, silu)
 
     def launch_config(self, dim: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for so many sequences."""
+        """The launch for the states of `sequences` packed sequences."""
         dim_blocks = ceil_div(dim, self.threads)
         return self.config(dim_blocks * sequences), {"dim_blocks": fast_div(dim_blocks)}
 
@@ -547,7 +554,7 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
         most = self.constants["kGroup"]
         group = min(dim, most)
         if group * row_tiles + self.warps > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         row_blocks = ceil_div(group * row_tiles, self.warps)
         blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0)
         division = {"group_blocks": fast_div(blocks), "row_tiles": fast_div(row_tiles), "row_blocks": row_blocks}
@@ -607,7 +614,7 @@ class CausalConv1dVarlenStates(Kernel):
         dim_vecs = ceil_div(dim, self.vec)
         total_vecs = sequences * columns * dim_vecs
         if total_vecs > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
         return self.config(ceil_div(total_vecs, self.threads)), {
             "dim_vecs": fast_div(dim_vecs),
             "columns": fast_div(columns),

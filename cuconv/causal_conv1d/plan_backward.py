@@ -15,7 +15,7 @@ from cuconv.causal_conv1d.kernels import (
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.launch import ceil_div, widest_vector
-from cuconv.runtime.layout import Layout, dense, is_channel_last
+from cuconv.runtime.layout import Layout, dense, is_channel_last, pad_number
 
 
 class Operands(NamedTuple):
@@ -196,7 +196,7 @@ def _numbers(o: Operands, main: _Main) -> dict[str, object]:
         "cache_indices_stride": stride(o.cache_indices),
         "has_initial_state_stride": stride(o.has_initial_state),
         "slots": 0 if states is None else states.shape[0],
-        "pad_slot_id": o.pad_slot_id,
+        "pad_slot_id": pad_number(o.pad_slot_id, o.cache_indices),
         "first_column": 0 if states is None else states.shape[2] - (o.width - 1),
         "sequences": o.sequences,
         "batch": batch,

@@ -19,7 +19,7 @@ from cuconv.causal_conv1d.kernels import (
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
-from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, strides_or_zeros
+from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
 
 SHORT = 512
 """Mean tokens per sequence up to which a tile in shared memory pays for the prefixes when tokens are contiguous; half
@@ -171,7 +171,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "total": total,
         "slots": o.conv_states.shape[0] if o.conv_states else 0,
         "first_column": first_column,
-        "pad_slot_id": o.pad_slot_id,
+        "pad_slot_id": pad_number(o.pad_slot_id, o.cache_indices),
         "sequences": o.sequences,
         "dim": dim,
         "has_states": o.conv_states is not None,

@@ -60,23 +60,46 @@ def causal_conv1d_varlen_fn(
     has_initial_state: Array | None = None,
     activation: str | None = "silu",
     pad_slot_id: int = -1,
+    first_column: int | None = None,
 ) -> tuple[Array, Array | None]:
-    """The convolution of packed sequences: (out (dim, total) in float64, a copy of conv_states after the call).
+    """The convolution of packed sequences: (out (dim, total) in float64, a copy of conv_states after the call)."""
+    pool = None if conv_states is None else conv_states.copy()
+    live = pool if pool is None or first_column != 0 else pool[:, :, : weight.shape[1] - 1]
+    out = convolve_packed(
+        x, weight, bias, live, query_start_loc, cache_indices, has_initial_state, activation, pad_slot_id
+    )
+    return out, pool
+
+
+def convolve_packed(
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    conv_states: Array | None,
+    query_start_loc: Array | None,
+    cache_indices: Array | None,
+    has_initial_state: Array | None,
+    activation: str | None,
+    pad_slot_id: int,
+) -> Array:
+    """The convolution of packed sequences, (dim, total) in float64; the slots of the sequences are updated in place.
 
     Sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, follows the last width - 1 columns of
     slot cache_indices[i] where has_initial_state[i] is true, else zeros, and leaves the last width - 1 of all these
-    inputs there. A sequence with slot pad_slot_id or a slot outside the pool gives 0, and so does padding.
+    inputs there. A sequence with slot pad_slot_id or a slot outside the pool gives 0, and so does padding. Nothing else
+    of the pool is read or written.
     """
     dim, total = x.shape
     width = weight.shape[1]
     starts = sequence_starts(query_start_loc, total)
     count = len(starts) - 1
     out = np.zeros((dim, total))
-    pool = None if conv_states is None else conv_states.copy()
+    pool = conv_states
     slots = range(count) if cache_indices is None else cache_indices.tolist()
     for i, slot in enumerate(slots):
         begin, end = starts[i], starts[i + 1]
-        is_live = pool is None or (slot != pad_slot_id and 0 <= slot < len(pool))
+        is_padding = cache_indices is not None and slot == pad_slot_id
+        is_live = pool is None or (not is_padding and 0 <= slot < len(pool))
         if end <= begin or not is_live:
             continue
         past = np.zeros((dim, width - 1))
@@ -87,7 +110,7 @@ def causal_conv1d_varlen_fn(
         out[:, begin:end] = result[0]
         if pool is not None:
             pool[slot, :, pool.shape[2] - (width - 1) :] = states[0].astype(pool.dtype)
-    return out, pool
+    return out
 
 
 def causal_conv1d_varlen_states(x: Array, cu_seqlens: Array, state_len: int) -> Array:
@@ -121,21 +144,50 @@ def causal_conv1d_update(
     intermediate_state_indices: Array | None = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    first_column: int | None = None,
 ) -> tuple[Array, Array, Array | None]:
-    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the window after the call).
+    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the windows behind it)."""
+    state = conv_state.copy()
+    is_row = cache_seqlens is None and num_accepted_tokens is None
+    live = state[:, :, : weight.shape[1] - 1] if is_row and first_column == 0 else state
+    windows = None if intermediate_conv_window is None else intermediate_conv_window.copy()
+    out = convolve_step(
+        *(x, live, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
+        *(intermediate_state_indices, disable_state_update, pad_slot_id),
+    )
+    return out, state, windows
+
+
+def convolve_step(
+    x: Array,
+    conv_state: Array,
+    weight: Array,
+    bias: Array | None,
+    activation: str | None,
+    cache_seqlens: Array | None,
+    conv_state_indices: Array | None,
+    num_accepted_tokens: Array | None,
+    intermediate_conv_window: Array | None,
+    intermediate_state_indices: Array | None,
+    disable_state_update: bool,
+    pad_slot_id: int,
+) -> Array:
+    """x (batch, dim, seqlen) after the states, in float64; the slots and rows of the sequences are updated in place.
 
     What precedes sequence b is a window of width - 1 columns of its slot: the last ones, or those before the ring's
-    column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Afterwards the state has moved left to
-    end with x; or the ring holds x from that column on; or its first columns hold window and x but for the first
-    of these. intermediate_conv_window[row, t] receives the width - 1 inputs up to token t.
+    column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Afterwards the state has moved
+    left to end with x; or the ring holds x from that column on; or its first columns hold window and x but for the
+    first of these. intermediate_conv_window[row, t] receives the width - 1 inputs up to token t. Nothing else of
+    the pool and of the windows is read or written.
     """
     batch, _, seqlen = x.shape
     slots, _, state_len = conv_state.shape
     halo = weight.shape[1] - 1
-    out, state = np.zeros(x.shape), conv_state.copy()
-    snapshots = None if intermediate_conv_window is None else intermediate_conv_window.copy()
+    out, state, windows = np.zeros(x.shape), conv_state, intermediate_conv_window
     slot = np.arange(batch) if conv_state_indices is None else conv_state_indices.astype(np.int64)
-    is_live = (slot >= 0) & (slot < slots) & (slot != pad_slot_id)
+    is_live = (slot >= 0) & (slot < slots)
+    if conv_state_indices is not None:
+        is_live &= slot != pad_slot_id
     first = np.full(batch, state_len - halo)
     if cache_seqlens is not None:
         first = cache_seqlens.astype(np.int64) % max(state_len, 1) - halo
@@ -144,20 +196,20 @@ def causal_conv1d_update(
         is_live &= first <= state_len - halo
     live = np.flatnonzero(is_live)
     if not seqlen or not live.size:
-        return out, state, snapshots
+        return out
 
     slot, first, tokens = slot[live, None], first[live, None], x[live]
     past = state[slot, :, (first + np.arange(halo)) % max(state_len, 1)].transpose(0, 2, 1)
     out[live], _ = causal_conv1d_fn(tokens, weight, bias, None, past.astype(np.float64), activation)
     tokens = tokens.astype(state.dtype)
     joined = np.concatenate([past, tokens], axis=2)
-    if snapshots is not None:
+    if windows is not None:
         row = slot[:, 0] if intermediate_state_indices is None else intermediate_state_indices[live]
-        is_row = (row >= 0) & (row < len(snapshots))
+        is_row = (row >= 0) & (row < len(windows))
         for t in range(seqlen):
-            snapshots[row[is_row], t] = joined[is_row, :, t + 1 : t + 1 + halo]
+            windows[row[is_row], t] = joined[is_row, :, t + 1 : t + 1 + halo]
     if disable_state_update:
-        return out, state, snapshots
+        return out
     if cache_seqlens is not None:
         # Of more tokens than the ring has columns, the last remain.
         for t in range(max(seqlen - state_len, 0), seqlen):
@@ -166,7 +218,7 @@ def causal_conv1d_update(
         state[slot[:, 0], :, : halo + seqlen - 1] = joined[:, :, 1:]
     else:
         state[slot[:, 0]] = np.concatenate([state[slot[:, 0]], tokens], axis=2)[:, :, seqlen:]
-    return out, state, snapshots
+    return out
 
 
 UNDERFLOW = 2.0**-150

@@ -235,7 +235,8 @@ def _varlen(
         begin, end = starts[i], max(starts[i], starts[i + 1])
         past, follows = None, False
         if initial_states is not None:
-            if slot == pad_slot_id or not 0 <= slot < len(initial_states):
+            is_padding = cache_indices is not None and slot == pad_slot_id
+            if is_padding or not 0 <= slot < len(initial_states):
                 continue
             follows = has_initial_state is None or bool(has_initial_state[i])
             if follows:

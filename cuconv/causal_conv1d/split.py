@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from cuconv.causal_conv1d import reference
@@ -13,6 +12,7 @@ from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Layouts, is_traced
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import Layout, dense, order_like
+from cuconv.runtime.memo import remembered_by_type
 
 
 # Compared by identity, which is quicker than by fields: the functions below return the same object for equal arguments.
@@ -119,13 +119,10 @@ def by_sizes(sizes: Sequence[int]) -> Split:
         return _by_sizes.__wrapped__(*sizes)
 
 
-# Remembered by type, too: 2.0 equals 2, but is no size.
-@lru_cache(maxsize=4096, typed=True)
+@remembered_by_type
 def _by_sizes(*sizes: int) -> Split:
     checks.between("length of sizes", len(sizes), 1, MAX_RANGES)
-    for i, size in enumerate(sizes):
-        checks.natural(f"sizes[{i}]", size)
-    return split_of("sizes", tuple((1, size) for size in sizes))
+    return split_of("sizes", tuple((1, checks.natural(f"sizes[{i}]", size)) for i, size in enumerate(sizes)))
 
 
 def by_heads(
@@ -139,7 +136,16 @@ def by_heads(
     l2norm_eps: float = 0.0,
 ) -> Split:
     """Results for q, k and v; raises when the arguments are not numbers of heads and of channels per head."""
-    numbers = num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, bool(qk_l2norm), l2norm_eps
+    numbers = (
+        num_q_heads,
+        num_k_heads,
+        num_v_heads,
+        head_q,
+        head_k,
+        head_v,
+        checks.flag("qk_l2norm", qk_l2norm),
+        l2norm_eps,
+    )
     if is_traced():
         return _by_heads.__wrapped__(*numbers)
     try:
@@ -149,14 +155,15 @@ def by_heads(
         return _by_heads.__wrapped__(*numbers)
 
 
-@lru_cache(maxsize=4096, typed=True)
+@remembered_by_type
 def _by_heads(
     num_q_heads: int, num_k_heads: int, num_v_heads: int, head_q: int, head_k: int, head_v: int, norm: bool, eps: float
 ) -> Split:
     counts, widths = (num_q_heads, num_k_heads, num_v_heads), (head_q, head_k, head_v)
-    for name, count, width in zip("qkv", counts, widths, strict=True):
-        checks.natural(f"num_{name}_heads", count)
-        checks.natural(f"head_{name}", width)
-    checks.not_negative("l2norm_eps", eps)
+    ranges = tuple(
+        (checks.natural(f"num_{name}_heads", count), checks.natural(f"head_{name}", width))
+        for name, count, width in zip("qkv", counts, widths, strict=True)
+    )
+    eps = checks.not_negative("l2norm_eps", eps)
     sizes = "num_q_heads * head_q, num_k_heads * head_k, num_v_heads * head_v"
-    return split_of(sizes, tuple(zip(counts, widths, strict=True)), has_heads=True, normalized=2 * norm, eps=float(eps))
+    return split_of(sizes, ranges, has_heads=True, normalized=2 * norm, eps=eps)

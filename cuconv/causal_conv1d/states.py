@@ -36,9 +36,13 @@ def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out:
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    checks.natural("state_len", state_len)
-    (result,) = _states((x, cu_seqlens, out), (state_len,))
+    (result,) = _states((x, cu_seqlens, out), (checks.natural("state_len", state_len),))
     return result
+
+
+def window(states: Layout, columns: int, first_column: int | None) -> Layout:
+    """The part of a pool (slots, dim, state_len) that a call works on: its first columns where `first_column` is 0."""
+    return states._replace(shape=(*states.shape[:2], columns)) if first_column == 0 else states
 
 
 class Operands(NamedTuple):
@@ -64,6 +68,7 @@ def _check(given: Layouts, state_len: int) -> Checked[Operands]:
     checks.dtype("cu_seqlens", cu_seqlens.dtype, INDICES)
     count = cu_seqlens.shape[0] - 1
     checks.between("sequences of cu_seqlens", count, 0, MAX_DIVIDEND)
+    checks.between("state_len", state_len, 1, MAX_DIVIDEND)
     shape = (count, x.shape[1], state_len)
     out = out or dense(shape, (0, 2, 1), x)
     checks.dtype("out", out.dtype, (x.dtype,))

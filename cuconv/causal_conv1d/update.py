@@ -11,6 +11,7 @@ from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_update import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
+from cuconv.causal_conv1d.states import window
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import FLOATS, INDICES
@@ -35,6 +36,7 @@ def causal_conv1d_update(
     intermediate_state_indices: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    first_column: int | None = None,
     out: Any = None,
 ) -> Any:
     """Depthwise causal convolution of the next tokens of sequences, as in Dao-AILab's causal-conv1d.
@@ -47,13 +49,14 @@ def causal_conv1d_update(
     state, and the new inputs are kept there, in one of three ways:
 
     - By default a state is a row: its last width - 1 columns are the inputs before. It moves left by seqlen, and the
-      new inputs follow.
+      new inputs follow. With first_column=0 the row is the first width - 1 columns, and others stay as they are.
     - With cache_seqlens it is a ring: token t goes to column (cache_seqlens + t) % state_len, and the inputs before are
       in the width - 1 columns before that of the first token.
     - With num_accepted_tokens it is the window of speculative decoding. The last call left width - 2 inputs and then
       those of its tokens, of which num_accepted_tokens were accepted (0 counts as 1). The inputs before are those up to
       the last accepted one: columns num_accepted_tokens - 1 and following. This call leaves its own in the same way, in
-      the first width - 1 + seqlen - 1 columns, and the columns behind them as they are.
+      the first width - 1 + seqlen - 1 columns, and the columns behind them as they are. A prefill with first_column=0
+      comes before such calls, with one accepted token; and behind a call of one token, calls with first_column=0.
 
     Many tokens in one call, as many calls of one token, and the prefill of `causal_conv1d_varlen_fn` give the same bits
     as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch or DLPack ones, all of one
@@ -77,7 +80,10 @@ def causal_conv1d_update(
         intermediate_state_indices: (batch,), int32 or int64: the row there of each sequence, its slot when None. A
             sequence with a row outside the buffer writes nothing there. Two sequences must not share a row.
         disable_state_update: leave conv_state as it is.
-        pad_slot_id: the slot number of sequences that only fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
+            engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
+            cache_seqlens.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
 
@@ -93,7 +99,9 @@ def causal_conv1d_update(
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
         *(intermediate_conv_window, intermediate_state_indices),
     )
-    return _run(WHOLE, inputs, None if out is None else (out,), activation, disable_state_update, pad_slot_id)[0]
+    return _run(
+        WHOLE, inputs, None if out is None else (out,), activation, disable_state_update, pad_slot_id, first_column
+    )[0]
 
 
 def causal_conv1d_update_split(
@@ -111,6 +119,7 @@ def causal_conv1d_update_split(
     intermediate_state_indices: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    first_column: int | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
     """`causal_conv1d_update` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
@@ -130,7 +139,7 @@ def causal_conv1d_update_split(
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
         *(intermediate_conv_window, intermediate_state_indices),
     )
-    return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, pad_slot_id)
+    return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, pad_slot_id, first_column)
 
 
 def causal_conv1d_update_qkv_split(
@@ -153,6 +162,7 @@ def causal_conv1d_update_qkv_split(
     intermediate_state_indices: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    first_column: int | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_update` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
@@ -175,7 +185,7 @@ def causal_conv1d_update_qkv_split(
         *(intermediate_conv_window, intermediate_state_indices),
     )
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
-    q, k, v = _run(split, inputs, out, activation, disable_state_update, pad_slot_id)
+    q, k, v = _run(split, inputs, out, activation, disable_state_update, pad_slot_id, first_column)
     return q, k, v
 
 
@@ -186,14 +196,23 @@ def _run(
     activation: str | None,
     disable_state_update: bool,
     pad_slot_id: int,
+    first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    checks.integer("pad_slot_id", pad_slot_id)
-    options = (split, activation is not None, bool(disable_state_update), pad_slot_id)
+    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id)
+    is_read_only = checks.flag("disable_state_update", disable_state_update)
+    options = (split, activation is not None, is_read_only, pad_slot_id, checks.column(first_column))
     return tuple(_step(inputs + split.given_outs(out), options, split.names))
 
 
-def _check(given: Layouts, split: Split, silu: bool, disable_state_update: bool, pad_slot_id: int) -> Checked[Operands]:
+def _check(
+    given: Layouts,
+    split: Split,
+    silu: bool,
+    disable_state_update: bool,
+    pad_slot_id: int,
+    first_column: int | None = None,
+) -> Checked[Operands]:
     x, conv_state, weight, bias, *_ = given.values()
     assert x is not None
     if len(x.shape) not in (2, 3):
@@ -206,7 +225,7 @@ def _check(given: Layouts, split: Split, silu: bool, disable_state_update: bool,
     checks.taps(weight, bias, dim, WIDTHS)
     assert weight is not None
     seqlen, width = tokens[0] if tokens else 1, weight.shape[1]
-    _check_modes(given, disable_state_update)
+    _check_modes(given, disable_state_update, first_column)
     _check_state(conv_state, given, batch, dim, seqlen, width)
     assert conv_state is not None
     for name in INDEX_ARRAYS:
@@ -217,6 +236,8 @@ def _check(given: Layouts, split: Split, silu: bool, disable_state_update: bool,
     shared = (batch,), tuple(tokens)
     results = split.results(given, x, *shared, _axes(split, has_tokens=bool(tokens)))
     inputs = {name: layout for name, layout in given.items() if name not in results}
+    if given["num_accepted_tokens"] is None:
+        inputs["conv_state"] = window(conv_state, width - 1, first_column)
     operands = Operands(
         **{**inputs, "x": x if tokens else x.with_axis(2)},  # type: ignore[arg-type]
         outs=tuple(split.by_head(out, *shared) for out in results.values()),
@@ -229,8 +250,14 @@ def _check(given: Layouts, split: Split, silu: bool, disable_state_update: bool,
     return Checked(operands, results, updated=written, in_place=("out", "x") if split is WHOLE else None)
 
 
-def _check_modes(given: Layouts, disable_state_update: bool) -> None:
+def _check_modes(given: Layouts, disable_state_update: bool, first_column: int | None) -> None:
     """Raise ValueError for arguments that have no meaning together."""
+    if first_column is not None and given["cache_seqlens"] is not None:
+        wanted = "None beside cache_seqlens, which says where the inputs are"
+        raise ValueError(message("first_column", first_column, wanted))
+    if first_column == -1 and given["num_accepted_tokens"] is not None:
+        wanted = "0 or None beside num_accepted_tokens, which counts from the first column"
+        raise ValueError(message("first_column", first_column, wanted))
     if given["num_accepted_tokens"] is not None:
         if given["cache_seqlens"] is not None:
             wanted = "None beside cache_seqlens: a ring takes tokens back by a smaller cache_seqlens"
@@ -297,19 +324,16 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
+    inputs["conv_state"] = inputs["conv_state"][:, :, : o.conv_state.shape[2]]
     if inputs["x"].ndim == 2:
         inputs["x"] = inputs["x"][:, :, None]
-    result, state, windows = reference.causal_conv1d_update(
+    result = reference.convolve_step(
         **inputs,
         activation="silu" if o.silu else None,
         disable_state_update=o.disable_state_update,
         pad_slot_id=o.pad_slot_id,
     )
     o.split.write(result, arrays)
-    if not o.disable_state_update:
-        arrays["conv_state"][...] = state
-    if windows is not None:
-        arrays["intermediate_conv_window"][...] = windows
 
 
 _step = Operation(

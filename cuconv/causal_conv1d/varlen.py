@@ -11,6 +11,7 @@ from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
+from cuconv.causal_conv1d.states import window
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
@@ -29,6 +30,7 @@ def causal_conv1d_varlen_fn(
     activation: str | None = "silu",
     pad_slot_id: int = -1,
     *,
+    first_column: int | None = None,
     out: Any = None,
 ) -> Any:
     """Depthwise causal convolution of packed sequences, as serving engines prefill: vLLM's causal_conv1d_fn.
@@ -61,7 +63,9 @@ def causal_conv1d_varlen_fn(
         cache_indices: (sequences,), int32 or int64: the slot of each sequence; its own number when None.
         has_initial_state: (sequences,), bool; false when None.
         activation: None, "silu" or "swish" (the same).
-        pad_slot_id: the slot number of sequences that only fill a batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
+            engines keep them and `causal_conv1d_update` looks for them with num_accepted_tokens. None: the last ones.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
 
     Returns:
@@ -72,7 +76,7 @@ def causal_conv1d_varlen_fn(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    return _run(WHOLE, inputs, None if out is None else (out,), activation, pad_slot_id)[0]
+    return _run(WHOLE, inputs, None if out is None else (out,), activation, pad_slot_id, first_column)[0]
 
 
 def causal_conv1d_split(
@@ -87,6 +91,7 @@ def causal_conv1d_split(
     pad_slot_id: int = -1,
     *,
     sizes: Sequence[int],
+    first_column: int | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
     """`causal_conv1d_varlen_fn` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
@@ -103,7 +108,7 @@ def causal_conv1d_split(
         For every range (size, total), laid out in memory like x.
     """
     inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    return _run(by_sizes(sizes), inputs, out, activation, pad_slot_id)
+    return _run(by_sizes(sizes), inputs, out, activation, pad_slot_id, first_column)
 
 
 def causal_conv1d_qkv_split(
@@ -125,6 +130,7 @@ def causal_conv1d_qkv_split(
     pad_slot_id: int = -1,
     qk_l2norm: bool = False,
     l2norm_eps: float = 1e-6,
+    first_column: int | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_varlen_fn` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
@@ -146,20 +152,26 @@ def causal_conv1d_qkv_split(
     """
     inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, qk_l2norm, l2norm_eps)
-    q, k, v = _run(split, inputs, out, activation, pad_slot_id)
+    q, k, v = _run(split, inputs, out, activation, pad_slot_id, first_column)
     return q, k, v
 
 
 def _run(
-    split: Split, inputs: tuple[Any, ...], out: Sequence[Any] | None, activation: str | None, pad_slot_id: int
+    split: Split,
+    inputs: tuple[Any, ...],
+    out: Sequence[Any] | None,
+    activation: str | None,
+    pad_slot_id: int,
+    first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    checks.integer("pad_slot_id", pad_slot_id)
-    options = (split, activation is not None, pad_slot_id)
+    options = (split, activation is not None, checks.integer("pad_slot_id", pad_slot_id), checks.column(first_column))
     return tuple(_packed(inputs + split.given_outs(out), options, split.names))
 
 
-def _check(given: Layouts, split: Split, silu: bool, pad_slot_id: int) -> Checked[Operands]:
+def _check(
+    given: Layouts, split: Split, silu: bool, pad_slot_id: int, first_column: int | None = None
+) -> Checked[Operands]:
     x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, *_ = given.values()
     assert x is not None
     checks.rank("x", x.shape, "dim, total")
@@ -169,7 +181,7 @@ def _check(given: Layouts, split: Split, silu: bool, pad_slot_id: int) -> Checke
     checks.between("total of x", total, 0, MAX_TOKENS)
     checks.taps(weight, bias, dim, WIDTHS)
     assert weight is not None
-    count = 1
+    count, width = 1, weight.shape[1]
     if query_start_loc is not None:
         checks.rank("query_start_loc", query_start_loc.shape, "sequences + 1")
         checks.dtype("query_start_loc", query_start_loc.dtype, INDICES)
@@ -186,7 +198,10 @@ def _check(given: Layouts, split: Split, silu: bool, pad_slot_id: int) -> Checke
             checks.shape(argument, layout.shape, (count,), "sequences")
     if conv_states is not None:
         slots = count if cache_indices is None else 0, "cache_indices"
-        checks.pool("conv_states", conv_states, dim, (weight.shape[1] - 1, "width - 1"), slots)
+        checks.pool("conv_states", conv_states, dim, (width - 1, "width - 1"), slots)
+        conv_states = window(conv_states, width - 1, first_column)
+    elif first_column is not None:
+        raise ValueError(message("first_column", first_column, "None unless conv_states is given"))
     axes = "1, total of x, heads, head_dim" if split.has_heads else "channels, total of x"
     results = split.results(given, x, (), (total,), axes)
     outs = tuple(split.by_head(out, (), (total,)) for out in results.values())
@@ -207,11 +222,11 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
+    if o.conv_states is not None:
+        inputs["conv_states"] = inputs["conv_states"][:, :, : o.conv_states.shape[2]]
     activation = "silu" if o.silu else None
-    result, states = reference.causal_conv1d_varlen_fn(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
+    result = reference.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
     o.split.write(result, arrays)
-    if states is not None:
-        arrays["conv_states"][...] = states
 
 
 _packed = Operation(

@@ -30,6 +30,7 @@ from cuconv.cli.finding import (
 )
 from cuconv.jit import cache, contents, source
 from cuconv.runtime import distribution
+from cuconv.runtime.environment import contents_are_checked
 
 VARIABLES = ("CUCONV_CACHE_DIR", "CUCONV_CHECK", "CUDA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_HOME")
 SCARCE = 100e6
@@ -151,7 +152,12 @@ def _environment() -> Iterator[Finding]:
     folder = known["CUCONV_CACHE_DIR"]
     if folder and not os.path.isabs(os.path.expanduser(folder)):
         yield Finding("environment", "note", "CUCONV_CACHE_DIR is relative: every working directory has its own cache")
-    if known["CUCONV_CHECK"] not in (None, "", "0"):
+    try:
+        is_checked = contents_are_checked(known["CUCONV_CHECK"])
+    except ValueError as error:
+        is_checked = False
+        yield Finding("environment", "wrong", str(error), "unset CUCONV_CHECK")
+    if is_checked:
         yield Finding("environment", "note", "CUCONV_CHECK: index arrays are checked, and every such call waits")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,7 +79,11 @@ class _Recorder:
 
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         launch = Launch(self._kernel, config, numbers)
-        return lambda pointers, stream: _launched.get().append(launch)
+
+        def enqueue(pointers: Sequence[int], stream: int, late: bytes | None = None) -> None:
+            _launched.get().append(launch if late is None else launch._replace(numbers=late))
+
+        return enqueue
 
 
 _launched: ContextVar[list[Launch]] = ContextVar("launched")

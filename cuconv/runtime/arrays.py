@@ -6,38 +6,22 @@ when the first of its arrays comes, torch never: a torch tensor can only come fr
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT64, DType
+from cuconv.runtime.environment import contents_are_checked, variable
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, stored
 
 Facts = tuple[Any, ...]
 """Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own terms: as good a key as a
 Layout, and cheaper to get."""
-
-
-def _getenv() -> Callable[[bytes], bytes | None]:
-    """A quick look-up of an environment variable, for every call.
-
-    os.environ raises and catches two exceptions for a variable that is not set, which takes 0.5 us instead of 0.1. A
-    POSIX C library sees what os.environ sets or deletes, and no thread does so meanwhile: a PyDLL keeps the
-    interpreter's lock.
-    """
-    if os.name != "posix":
-        return lambda name: os.environ.get(name.decode(), "").encode()
-    getenv = ctypes.PyDLL(None).getenv
-    getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
-    return getenv
-
-
-_environment = _getenv()
 
 
 class NotPlain(Exception):
@@ -67,7 +51,12 @@ class Family:
         """The layout for these facts; ValueError when elements are not aligned to their own size."""
         raise NotImplementedError
 
+    def is_writable(self, array: Any) -> bool:
+        """Whether the array's elements may be written."""
+        return True
+
     def _reject(self, argument: str, array: Any) -> NoReturn:
+        refuse_other_arithmetic(argument, array)
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
@@ -93,7 +82,8 @@ class Family:
 
     def checks_contents(self) -> bool:
         """Whether CUCONV_CHECK asks for index arrays to be read back and checked."""
-        return _environment(b"CUCONV_CHECK") not in (None, b"", b"0")
+        word = variable(b"CUCONV_CHECK")
+        return word is not None and contents_are_checked(word.decode(errors="replace"))
 
     def load(self, kernel: Any, device: int) -> Any:
         """A kernel that is ready to be launched."""
@@ -153,6 +143,10 @@ class NumpyFamily(ByteStrideFamily):
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
         array = _empty(np.empty, like.dtype if dtype is None else dtype.numpy, layout)
         return array, array.ctypes.data
+
+    def is_writable(self, array: Any) -> bool:
+        writable: bool = array.flags.writeable
+        return writable
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         return np.asarray(array)
@@ -306,13 +300,19 @@ def _cupy_is(array: Any) -> bool:
 
 
 _families: dict[type[Family], Family] = {}
-_family_of_type: dict[type, Family | None] = {}
+_families_lock = threading.Lock()
+_family_of_type: dict[type, Family] = {}
+"""The families of the array types of libraries themselves, which live as long as the process."""
+_family_of_subtype: weakref.WeakKeyDictionary[type, Family] = weakref.WeakKeyDictionary()
+"""The families of types that programs derive from these. Slower to look up, but it keeps no type alive."""
 
 
 def _singleton(family: type[Family]) -> Family:
-    if family not in _families:
-        _families[family] = family()
-    return _families[family]
+    # Calls compare families by identity, so that two threads must not make one each.
+    with _families_lock:
+        if family not in _families:
+            _families[family] = family()
+        return _families[family]
 
 
 def register(kind: type, family: type[Family]) -> None:
@@ -323,20 +323,40 @@ def register(kind: type, family: type[Family]) -> None:
 def family(array: Any) -> Family | None:
     """The family of an array; None when it must come in through `dlpack.imported`."""
     kind = type(array)
-    if kind not in _family_of_type:
-        if isinstance(array, np.ndarray):
-            found: Family | None = _singleton(NumpyFamily)
-        elif _cupy_is(array):
-            found = _singleton(CupyFamily)
-        elif _torch_is(array):
-            found = _singleton(_torch_family(kind))
-        else:
-            found = None
+    if (known := _family_of_type.get(kind)) is not None:
+        return known
+    if (known := _family_of_subtype.get(kind)) is not None:
+        return known
+    if isinstance(array, np.ndarray) and not _has_other_arithmetic(array):
+        found = _singleton(NumpyFamily)
+    elif _cupy_is(array):
+        found = _singleton(CupyFamily)
+    elif _torch_is(array):
+        found = _singleton(_torch_family(kind))
+    else:
+        # Types of other libraries are not remembered: the import of their arrays takes much longer than these tests.
+        return None
+    if kind.__module__.partition(".")[0] in ("numpy", "cupy", "torch"):
         _family_of_type[kind] = found
-    return _family_of_type[kind]
+    else:
+        _family_of_subtype[kind] = found
+    return found
+
+
+def _has_other_arithmetic(array: Any) -> bool:
+    """Whether an array is a NumPy matrix or has a mask: its products, or what its elements mean, are others."""
+    return isinstance(array, np.matrix | np.ma.MaskedArray)
+
+
+def refuse_other_arithmetic(argument: str, array: Any) -> None:
+    """Raise TypeError for a NumPy matrix and for an array with a mask."""
+    if _has_other_arithmetic(array):
+        raise TypeError(message(argument, f"a {type(array).__name__}", "a plain NumPy array, as numpy.asarray gives"))
 
 
 def describe(array: Any) -> str:
     """An argument's kind as an error names it."""
+    if isinstance(array, type):
+        return f"the class {array.__name__}"
     known = family(array)
     return f"a {type(array).__name__}" if known is None else f"a {known.name} array"

@@ -9,23 +9,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from operator import add, le
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from cuconv.runtime import arrays, checks, dlpack
 from cuconv.runtime.arrays import Facts, Family
 from cuconv.runtime.dtypes import BYTE, FLOAT32, FLOAT64, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.kernel import Enqueue, Kernel
-from cuconv.runtime.launch import LaunchConfig
+from cuconv.runtime.launch import LaunchConfig, TooLarge
 from cuconv.runtime.layout import HOST, Layout, View
-
-MAX_APART = 512
-"""Most sets of addresses that a prepared call remembers as not overlapping: a few for every layer of a model."""
-
-MAX_PREPARED = 4096
-"""Most prepared calls that an operation remembers."""
+from cuconv.runtime.memo import SharedLimit, remembered
 
 SCRATCH = "scratch"
 """The name of a kernel's pointer to memory that a plan asks for."""
@@ -36,9 +33,16 @@ Layouts = Mapping[str, Layout | None]
 Arrays = Mapping[str, Any]
 """The arrays of a call by argument, None for an absent array."""
 
+Late = Mapping[str, int]
+"""Integers that differ from call to call without any effect on checks and plans, such as the seed of random numbers, by
+their field in argument structs. They are not part of what a call is remembered by."""
 
-ThroughTorch = Callable[["Operation[Any]", tuple[Any, ...], tuple[Any, ...], tuple[str, ...] | None], list[Any]]
-"""Makes the call of an operation on tensors that torch traces, that autograd follows or that have no memory."""
+NO_NUMBERS: Late = {}
+
+
+ThroughTorch = Callable[..., list[Any]]
+"""Makes the call of an operation, with the arguments of its __call__, on tensors that torch traces, that autograd
+follows or that have no memory."""
 
 
 def _no_torch(*call: Any) -> list[Any]:
@@ -69,6 +73,10 @@ class Launch(NamedTuple):
     def packed(cls, kernel: Kernel, config: LaunchConfig, **numbers: object) -> Launch:
         """A launch with these fields in the argument struct, behind the pointers."""
         return cls(kernel, config, kernel.params.pack_numbers(**numbers))
+
+    def with_numbers(self, late: Late) -> bytes:
+        """The bytes of the argument struct behind its pointers, with these numbers in the fields of their names."""
+        return self.kernel.params.replaced(self.numbers, late)
 
 
 class Plan(NamedTuple):
@@ -137,7 +145,8 @@ class Call(Generic[Operands]):
                 self._layouts[number] = layout
         self._spans = [(0, 0) if layout is None else layout.span for layout in self._layouts]
         self._begins, self._ends = zip(*self._spans, strict=True)
-        self.given_written = [i for i in _written(arguments, checked) if layouts[i] is not None]
+        self.written = [i for i in _written(arguments, checked) if layouts[i] is not None]
+        """The places of the given arrays that are written."""
         self._in_place = None
         if checked.in_place is not None:
             output, source = map(arguments.index, checked.in_place)
@@ -151,21 +160,18 @@ class Call(Generic[Operands]):
 
     def check_overlap(self, pointers: Sequence[int]) -> None:
         """Raise ValueError when an array that is written shares memory with another argument."""
-        if not self.given_written or (key := tuple(pointers)) in self._apart:
+        if not self.written or (key := tuple(pointers)) in self._apart:
             return
         self._check_apart(pointers)
-        # The set is emptied as a whole, for programs that always pass arrays at new addresses.
-        if len(self._apart) == MAX_APART:
-            self._apart.clear()
-        self._apart.add(key)
+        _addresses.add(self._apart, key)
 
     def _check_apart(self, pointers: Sequence[int]) -> None:
-        if len(self.given_written) > 1:
+        if len(self.written) > 1:
             # It is quicker to see that no two arrays meet at all than to compare each written one with all others.
             begins = sorted(map(add, pointers, self._begins))
             if all(map(le, sorted(map(add, pointers, self._ends)), begins[1:])):
                 return
-        for number in self.given_written:
+        for number in self.written:
             begin, end = self._spans[number]
             begin += pointers[number]
             end += pointers[number]
@@ -182,7 +188,7 @@ class Call(Generic[Operands]):
         names = self._arguments
         checks.disjoint(names[number], View(pointers[number], a), names[other], View(pointers[other], b))
 
-    def enqueue(self, pointers: list[int], family: Family, like: Any) -> None:
+    def enqueue(self, pointers: list[int], family: Family, like: Any, late: Late = NO_NUMBERS) -> None:
         """Launch on the caller's current stream, unless there is nothing to compute."""
         if not self._launches:
             return
@@ -196,8 +202,17 @@ class Call(Generic[Operands]):
             family.keep_if_captured(scratch, self.device)
             pointers = [*pointers, address]
         stream = family.stream(self.device)
+        if late:
+            for launch, (enqueue, order) in zip(self._launches, self._enqueues, strict=True):
+                enqueue(_ordered(pointers, order), stream, launch.with_numbers(late))
+            return
         for enqueue, order in self._enqueues:
             enqueue(pointers if order is None else [pointers[number] if number >= 0 else 0 for number in order], stream)
+
+
+def _ordered(pointers: list[int], order: list[int] | None) -> list[int]:
+    """The pointers of a kernel out of those of a call."""
+    return pointers if order is None else [pointers[number] if number >= 0 else 0 for number in order]
 
 
 def _exchanged(layout: Layout | None, old: DType, new: DType) -> Layout | None:
@@ -255,7 +270,8 @@ class Operation(Generic[Operands]):
             name: the public function's name, for functions that torch.compile and autograd can follow.
             check: takes the arguments' Layouts by name, and the options; raises for an argument that does not fit.
             plan: takes the operands; returns the launches. A pure function.
-            reference: takes the operands and all NumPy Arrays by name; writes the results and the updated arrays.
+            reference: takes the operands and all NumPy Arrays by name, and late numbers by keyword; writes the results
+                and, of the updated arrays, what the call changes: callers may use the rest at the same time.
             contents: takes the operands and a function that reads an array back by name (None for an absent one);
                 raises for contents that cannot be right. It is called under CUCONV_CHECK=1.
             leader: the array that determines the kind and the device of all; the first when empty.
@@ -273,11 +289,15 @@ class Operation(Generic[Operands]):
         self._plan = plan
         self._reference = reference
         self._contents = contents
-        self._remembered = lru_cache(maxsize=MAX_PREPARED)(self._prepare)
+        self._remembered: Callable[..., Call[Operands]] = partial(_prepared, self)
         self._last: tuple[Any, Any, Call[Operands]] | None = None
 
     def __call__(
-        self, given: tuple[Any, ...], options: tuple[Any, ...] = (), outputs: tuple[str, ...] | None = None
+        self,
+        given: tuple[Any, ...],
+        options: tuple[Any, ...] = (),
+        outputs: tuple[str, ...] | None = None,
+        late: Late = NO_NUMBERS,
     ) -> list[Any]:
         """Run a call; returns its results, None for each that is not wanted.
 
@@ -285,24 +305,33 @@ class Operation(Generic[Operands]):
             given: the arrays in the order of inputs and outputs.
             options: the other arguments of `check`, hashable.
             outputs: the names of the results where they differ from call to call.
+            late: integers for fields of argument structs, and for the reference, that nothing is remembered by.
         """
         if is_traced():
-            return through_torch(self, given, options, outputs)
-        return self.direct(given, options, outputs)
+            return through_torch(self, given, options, outputs, late)
+        return self.direct(given, options, outputs, late)
 
     def direct(
-        self, given: tuple[Any, ...], options: tuple[Any, ...] = (), outputs: tuple[str, ...] | None = None
+        self,
+        given: tuple[Any, ...],
+        options: tuple[Any, ...] = (),
+        outputs: tuple[str, ...] | None = None,
+        late: Late = NO_NUMBERS,
     ) -> list[Any]:
         """The same call where nothing traces it."""
         arguments = self._arguments if outputs is None else self.inputs + outputs
         family = arrays.family(given[self._leader])
         if family is None:
-            return self._through_dlpack(arguments, given, options, outputs)
+            return self._through_dlpack(arguments, given, options, outputs, late)
         try:
             pointers, facts = family.inspect(arguments, given)
         except arrays.NotPlain:
-            return through_torch(self, given, options, outputs)
+            return through_torch(self, given, options, outputs, late)
         call = self._prepared((family, outputs, options), facts)
+        if call.device == HOST:
+            for number in call.written:
+                if not family.is_writable(given[number]):
+                    raise ValueError(message(arguments[number], "a read-only array", "one that can be written"))
         call.check_overlap(pointers)
         if self._contents is not None and family.checks_contents():
             self._check_contents(call, family, dict(zip(arguments, given, strict=True)))
@@ -311,15 +340,14 @@ class Operation(Generic[Operands]):
         for number, like, layout, dtype in call.new:
             results[number - count], pointers[number] = family.new(given[like], layout, dtype)
         if call.device == HOST:
+            # Infinities and NaN are results as on a GPU, where nothing warns of them.
             memory = [None if each is None else family.as_numpy(each) for each in (*given[:count], *results)]
-            for number in call.given_written:
-                if not memory[number].flags.writeable:
-                    raise ValueError(message(arguments[number], "a read-only array", "an array that can be written"))
-            self._reference(call.operands, dict(zip(arguments, memory, strict=True)))
+            with np.errstate(all="ignore"):
+                self._reference(call.operands, dict(zip(arguments, memory, strict=True)), **late)
         else:
-            call.enqueue(pointers, family, given[self._leader])
-        if call.given_written and family.follows_writes():
-            family.mark_written([given[number] for number in call.given_written])
+            call.enqueue(pointers, family, given[self._leader], late)
+        if call.written and family.follows_writes():
+            family.mark_written([given[number] for number in call.written])
         return results
 
     def layouts_of_results(self, layouts: Layouts, options: tuple[Any, ...]) -> dict[str, Layout]:
@@ -367,7 +395,11 @@ class Operation(Generic[Operands]):
         for number in _written(arguments, checked):
             if (layout := layouts[number]) is not None:
                 checks.not_self_overlapping(arguments[number], layout.shape, layout.strides)
-        plan = Plan() if leader.device == HOST else self._plan(checked.operands)
+        try:
+            plan = Plan() if leader.device == HOST else self._plan(checked.operands)
+        except TooLarge as error:
+            got = f"shape {leader.shape}, in a call that no launch can take ({error})"
+            raise ValueError(message(name, got, "fewer elements")) from None
         return Call(arguments, self._leader, layouts, checked, plan)
 
     def _checked(self, layouts: Layouts, options: tuple[Any, ...], may_be_float64: bool) -> Checked[Operands]:
@@ -388,9 +420,18 @@ class Operation(Generic[Operands]):
         self._contents(call.operands, lambda name: None if given[name] is None else family.to_host(given[name]))
 
     def _through_dlpack(
-        self, arguments: tuple[str, ...], given: tuple[Any, ...], options: tuple[Any, ...], outputs: Any
+        self, arguments: tuple[str, ...], given: tuple[Any, ...], options: tuple[Any, ...], outputs: Any, late: Late
     ) -> list[Any]:
         """Run a call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
         imported = dlpack.imported(arguments, given, arguments[self._leader])
-        results = self(imported, options, outputs)
+        results = self(imported, options, outputs, late)
         return dlpack.exported(results, given[len(self.inputs) :], like=given[self._leader])
+
+
+@remembered
+def _prepared(operation: Operation[Any], *key: Any) -> Call[Any]:
+    return operation._prepare(*key)
+
+
+_addresses = SharedLimit()
+"""Sets of addresses at which the arrays of prepared calls do not overlap."""

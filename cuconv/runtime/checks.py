@@ -47,7 +47,10 @@ def choice(argument: str, got: object, wanted: Sequence[object]) -> None:
 
 def activation(got: object) -> None:
     """A value is the name of an activation, or None."""
-    choice("activation", got, (None, "silu", "swish"))
+    # The comparison comes last: an array would compare element by element.
+    if got is not None and (not isinstance(got, str) or got not in ("silu", "swish")):
+        wanted = one_of([repr(item) for item in (None, "silu", "swish")])
+        raise ValueError(message("activation", _short(got), wanted))
 
 
 def taps(weight: Layout | None, bias: Layout | None, dim: int, widths: range) -> None:
@@ -138,28 +141,57 @@ def _ghost(view: View) -> Any:
     )
 
 
-def integer(argument: str, got: object) -> None:
-    """A value is an integer of 64 bits."""
+def integer(argument: str, got: object) -> int:
+    """A value is an integer of 64 bits, Python's or NumPy's; returned as Python's."""
     # The exact type is tested first, because this is on the path of every call.
-    if type(got) is not int and (isinstance(got, bool) or not isinstance(got, int | np.integer)):
-        raise TypeError(message(argument, repr(got), "an int"))
+    if type(got) is not int:
+        if isinstance(got, bool) or not isinstance(got, int | np.integer):
+            raise TypeError(message(argument, _short(got), "an int"))
+        got = int(got)
     if not -(2**63) <= got < 2**63:
         raise ValueError(message(argument, got, "an int of 64 bits"))
+    return got
 
 
-def natural(argument: str, got: object) -> None:
-    """A value is an integer of at least 1."""
-    integer(argument, got)
-    if isinstance(got, int | np.integer) and got < 1:
-        raise ValueError(message(argument, got, "at least 1"))
+def natural(argument: str, got: object) -> int:
+    """A value is an integer of at least 1; returned as Python's."""
+    number = integer(argument, got)
+    if number < 1:
+        raise ValueError(message(argument, number, "at least 1"))
+    return number
 
 
-def not_negative(argument: str, got: object) -> None:
-    """A value is a finite number of at least 0."""
-    if not isinstance(got, int | float | np.number) or isinstance(got, bool):
-        raise TypeError(message(argument, repr(got), "a number"))
+def column(got: object) -> int | None:
+    """A value says which columns of a state hold its inputs: 0 the first, -1 the last, None those that are usual."""
+    if got is None:
+        return None
+    number = integer("first_column", got)
+    choice("first_column", number, (0, -1, None))
+    return number
+
+
+def flag(argument: str, got: object) -> bool:
+    """A value is true or false, a bool of Python or NumPy or one of the numbers 0 and 1; returned as Python's."""
+    # The exact type is tested first, because this is on the path of every call.
+    if type(got) is bool:
+        return got
+    if isinstance(got, np.bool_) or (isinstance(got, int | np.integer) and got in (0, 1)):
+        return bool(got)
+    raise TypeError(message(argument, _short(got), "True or False"))
+
+
+def not_negative(argument: str, got: object) -> float:
+    """A value is a finite number of at least 0; returned as Python's float."""
+    if not isinstance(got, int | float | np.integer | np.floating) or isinstance(got, bool):
+        raise TypeError(message(argument, _short(got), "a number"))
     if not 0.0 <= got < math.inf:
         raise ValueError(message(argument, got, "a number of at least 0"))
+    return float(got)
+
+
+def _short(got: object) -> str:
+    """A value as an error shows it: an array by its type, because its contents may be long or far away."""
+    return f"a {type(got).__name__}" if hasattr(got, "__dlpack__") else repr(got)
 
 
 def sequence(argument: str, got: object) -> None:

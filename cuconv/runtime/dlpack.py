@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime.arrays import describe
+from cuconv.runtime.arrays import describe, refuse_other_arithmetic
 from cuconv.runtime.errors import message
 
 WANTED = "a NumPy array, a CuPy array, a torch tensor or an object with __dlpack__"
@@ -25,8 +25,10 @@ def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tup
 
 
 def _import(argument: str, array: Any) -> Any:
-    if not hasattr(array, "__dlpack__"):
-        if not hasattr(array, "__cuda_array_interface__"):
+    refuse_other_arithmetic(argument, array)
+    # A class has the methods of its objects.
+    if not hasattr(array, "__dlpack__") or isinstance(array, type):
+        if not hasattr(array, "__cuda_array_interface__") or isinstance(array, type):
             raise TypeError(message(argument, describe(array), WANTED))
         # Numba's arrays on a GPU have this only.
         import cupy

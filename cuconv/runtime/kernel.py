@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import re
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,19 @@ class Params:
         if values:
             raise TypeError(f"no such fields: {', '.join(values)}")
         return record.tobytes()
+
+    def replaced(self, numbers: bytes, values: Mapping[str, int]) -> bytes:
+        """Packed numbers with other integers in some fields; names that are no fields have no effect.
+
+        An integer keeps its lowest bits where it is too large for its field.
+        """
+        fields: Mapping[str, Any] = self.numbers.fields or {}
+        for name in values.keys() & fields.keys():
+            kind, begin, *_ = fields[name]
+            end = begin + kind.itemsize
+            value = values[name] % (1 << 8 * kind.itemsize)
+            numbers = numbers[:begin] + value.to_bytes(kind.itemsize, sys.byteorder) + numbers[end:]
+        return numbers
 
 
 Value = TypeVar("Value")
@@ -199,8 +213,9 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-Enqueue = Callable[[Sequence[int], int], None]
-"""Enqueues a launch with these pointers on a raw stream of the kernel's device."""
+Enqueue = Callable[..., None]
+"""Enqueues a launch with these pointers on a raw stream of the kernel's device, and with other packed numbers where
+they follow."""
 
 
 class LoadedKernel:
@@ -225,7 +240,7 @@ class LoadedKernel:
         launch = partial(self._launch, self._pointer, *config.flat)
         packing, own_device, get_device = self._packing, self._device, self._get_device
 
-        def enqueue(pointers: Sequence[int], stream: int) -> None:
+        def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
             buffer = _thread.buffer
             packing[len(pointers)].pack_into(buffer.bytes, 0, *pointers, numbers)
             device = get_device()

@@ -15,6 +15,10 @@ MAX_DIVIDEND = 2**31 - 1
 """The largest index that the fast division of kernels takes."""
 
 
+class TooLarge(ValueError):
+    """A problem that no launch of a kernel can take."""
+
+
 @dataclass(frozen=True)
 class LaunchConfig:
     """A grid in blocks, a block in threads, and dynamic shared memory in bytes."""
@@ -25,7 +29,7 @@ class LaunchConfig:
 
     def __post_init__(self) -> None:
         if self.grid[0] > MAX_GRID:
-            raise ValueError(f"the problem needs {self.grid[0]} blocks; a launch takes at most {MAX_GRID}")
+            raise TooLarge(f"the problem needs {self.grid[0]} blocks; a launch takes at most {MAX_GRID}")
 
     @property
     def flat(self) -> tuple[int, int, int, int, int, int, int]:
@@ -48,7 +52,7 @@ def ceil_div(numerator: int, denominator: int) -> int:
 def fast_div(divisor: int) -> tuple[int, int, int]:
     """The fields of common/fastdiv.cuh's FastDiv: divisor, multiplier, shift. Exact for dividends below 2**31."""
     if not 1 <= divisor <= MAX_DIVIDEND:
-        raise ValueError(f"divisor is {divisor}; wanted 1 to {MAX_DIVIDEND}")
+        raise TooLarge(f"divisor is {divisor}; wanted 1 to {MAX_DIVIDEND}")
     shift = (divisor - 1).bit_length()
     multiplier = (((1 << 32) * ((1 << shift) - divisor)) // divisor + 1) & 0xFFFFFFFF
     return divisor, multiplier, shift

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from cuconv.runtime.dtypes import INT64, DType
+from cuconv.runtime.memo import remembered
 
 HOST = -1
 """The device number of the CPU."""
@@ -82,6 +82,11 @@ def index_numbers(**arrays: Layout | None) -> dict[str, object]:
     return numbers
 
 
+def pad_number(pad_slot_id: int, indices: Layout | None) -> int:
+    """The slot number that kernels take for padding: without index array none, so that pads no sequence."""
+    return -1 if indices is None else pad_slot_id
+
+
 class View(NamedTuple):
     """The address of an array's first element, and the array's layout."""
 
@@ -104,7 +109,7 @@ def dense(shape: tuple[int, ...], order: tuple[int, ...], like: Layout) -> Layou
     return Layout(shape, dense_strides(shape, order), like.dtype, like.device, 0)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def stored(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """The shape in memory, outermost axis first, of an array without gaps, and the place of each axis in it.
 

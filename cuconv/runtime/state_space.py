@@ -6,6 +6,19 @@ Scans and state updates compute the same recurrence (Gu and Dao, "Mamba", 2023, 
     S = S * exp(dt * A) + dt * B * x
     out = (sum over d_state of C * S + D * x) * z * sigmoid(z)
 
+Infinities and NaN go through these formulas by the rules of IEEE 754, on every path of a scan and in state updates:
+
+* with dt_softplus, a biased_dt of -inf, or so negative that exp(biased_dt) is 0, gives dt = 0: the token leaves the
+  state's bits as they are, and adds nothing for a finite x. biased_dt = inf gives dt = inf, and NaN gives NaN;
+* dt = inf makes the state infinite, or NaN where B * x is 0 or where the state was infinite before;
+* NaN in dt, x or B makes the states of its channel NaN from that token on, NaN in C or z only that token's result;
+* an infinite x makes the result infinite or, where terms of opposite signs or a zero meet it, NaN. Without D there is
+  no term D * x, while D = 0 times an infinite x is NaN;
+* z = inf passes y times inf on; z = -inf gives NaN, for the limit 0 is not what z * sigmoid(z) computes.
+
+A state that is infinite stays infinite or becomes NaN. Which of the two, and whether sums of finite terms overflow in
+float32, may depend on how a kernel groups tokens.
+
 Error bounds are absolute, per element, before a result is rounded to its dtype. They add up the roundings of every
 operation; those of special functions are as the CUDA programming guide has them.
 """

@@ -115,7 +115,9 @@ def selective_scan_bwd(
     """
     given = (u, delta, A, B, C, D, z, delta_bias, dout, initial_state, dlast_state, chunk_states, None)
     results = (du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_state)
-    return SelectiveScanGradients(*_backward((*given, *results), (bool(delta_softplus), False)))
+    return SelectiveScanGradients(
+        *_backward((*given, *results), (checks.flag("delta_softplus", delta_softplus), False))
+    )
 
 
 def selective_scan_varlen_bwd(
@@ -190,7 +192,7 @@ def selective_scan_varlen_bwd(
     """
     given = (u, delta, A, B, C, D, z, delta_bias, dout, initial_state, dlast_state, None, query_start_loc)
     results = (du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, dinitial_state)
-    return SelectiveScanGradients(*_backward((*given, *results), (bool(delta_softplus), True)))
+    return SelectiveScanGradients(*_backward((*given, *results), (checks.flag("delta_softplus", delta_softplus), True)))
 
 
 INPUTS = (
@@ -237,7 +239,7 @@ def _check(given: Layouts, delta_softplus: bool, is_packed: bool) -> Checked[Bac
                 raise ValueError(message(result_name, "an array", f"None unless {source} is given"))
             checks.dtype(result_name, made_by_caller.dtype, (like.dtype,))
             checks.shape(result_name, made_by_caller.shape, like.shape, f"the shape of {source}")
-    made = {name: given[name] or _gradient(source, given[source]) for name, source in sources.items()}
+    made = {name: given[name] or _gradient(source, given[source], is_packed) for name, source in sources.items()}
     inner: dict[str, Any] = {name: given[name] for name in INPUTS} | made
     inner |= {"B": checked.B, "C": checked.C}
     inner |= {
@@ -250,11 +252,12 @@ def _check(given: Layouts, delta_softplus: bool, is_packed: bool) -> Checked[Bac
     return Checked(operands, made)
 
 
-def _gradient(name: str, argument: Layout | None) -> Layout | None:
+def _gradient(name: str, argument: Layout | None, is_packed: bool) -> Layout | None:
     """The layout of an argument's gradient: without gaps, and of matching order where that matters for speed."""
     if argument is None:
         return None
-    has_tokens = name in ("u", "delta", "z") or (name in ("B", "C") and len(argument.shape) > 2)
+    is_variable_matrix = name in ("B", "C") and (is_packed or len(argument.shape) > 2)
+    has_tokens = name in ("u", "delta", "z") or is_variable_matrix
     order = order_like(argument) if has_tokens else tuple(range(len(argument.shape)))
     return dense(argument.shape, order, argument)
 

@@ -45,7 +45,7 @@ def selective_scan_fn(
     C[n] are those of the token and of the channel's group: channel d is of group d // (dim / ngroups). A sequence in
     chunks, each beginning with the last state of the one before, gives the result of the whole within rounding errors.
 
-    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; contiguous
+    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
     tokens have vector kernels. Kernels run on the caller's current stream. Where there are few channels, long
     sequences are cut into segments that are scanned at the same time, with memory for one state per segment from the
     library of u, which stays allocated when a graph is captured from CuPy. NumPy arrays are computed on the CPU, in
@@ -78,7 +78,8 @@ def selective_scan_fn(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     given = (u, delta, A, B, C, D, z, delta_bias, initial_state, out, last_state_out, chunk_states_out)
-    out, last_state, _ = _scan(given, (bool(delta_softplus), bool(return_last_state), False))
+    flags = checks.flag("delta_softplus", delta_softplus), checks.flag("return_last_state", return_last_state)
+    out, last_state, _ = _scan(given, (*flags, False))
     return (out, last_state) if return_last_state else out
 
 

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
+from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, vectors
 
@@ -253,12 +253,6 @@ class SelectiveScanBwd(Kernel):
     constant_b: bool
     constant_c: bool
 
-    @property
-    def resident(self) -> int:
-        """Blocks that a multiprocessor has at a time: kMinBlocks of its Traits."""
-        is_plain = not (self.many_states or self.constant_b or self.constant_c)
-        return 3 if is_plain and self.input_t.itemsize < FLOAT32.itemsize else 2
-
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwd]:
         for input_t in FLOATS:
@@ -282,9 +276,6 @@ class SelectiveScanBwdStart(Kernel):
 @dataclass(frozen=True)
 class SelectiveScanBwdStates(Kernel):
     """A block walks channels of one chunk of tokens, to the states behind it."""
-
-    RESIDENT: ClassVar[int] = 6
-    """Blocks that a multiprocessor has at a time."""
 
     input_t: DType
     constant_b: bool

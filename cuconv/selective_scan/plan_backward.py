@@ -125,7 +125,7 @@ def plan(o: BackwardOperands) -> Plan:
     )
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
-    division = divide(o, kernel.resident, most)
+    division = divide(o, kernel.constants["kMinBlocks"], most)
     scratch = _scratch(o, division)
     known = {**_numbers(o, scratch), **_division_numbers(o, division)}
     launches = []
@@ -138,7 +138,7 @@ def plan(o: BackwardOperands) -> Plan:
         add(start, start.config(ceil_div(scratch.filled, start.vec * start.threads)))
         if _needs_states(o):
             states = SelectiveScanBwdStates(input_t, not is_variable(o.B))
-            own = divide(o, SelectiveScanBwdStates.RESIDENT, most=dim // o.groups)
+            own = divide(o, states.constants["kMinBlocks"], most=dim // o.groups)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
         add(kernel, kernel.config(_blocks(o, division)))

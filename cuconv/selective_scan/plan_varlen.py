@@ -8,7 +8,7 @@ from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div, widest_vector
-from cuconv.runtime.layout import Layout
+from cuconv.runtime.layout import Layout, pad_number
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
@@ -155,7 +155,7 @@ def plan(o: Operands) -> Plan:
         "A_is_vectors": _is_vectors(inputs.A, states),
         "slots": pool.shape[0] if pool else 0,
         "ssm_states_stride": pool.strides if pool else (0, 0, 0),
-        "pad_slot_id": o.pad_slot_id,
+        "pad_slot_id": pad_number(o.pad_slot_id, o.cache_indices),
         "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
         "cache_indices_is_int64": o.cache_indices is not None and o.cache_indices.dtype is INT64,
     }

@@ -68,7 +68,8 @@ def live_sequences(
         slot, initial = None, None
         if ssm_states is not None:
             slot = i if cache_indices is None else int(cache_indices[i])
-            if slot == pad_slot_id or not 0 <= slot < len(ssm_states):
+            is_padding = cache_indices is not None and slot == pad_slot_id
+            if is_padding or not 0 <= slot < len(ssm_states):
                 continue
             if has_initial_state is not None and has_initial_state[i]:
                 initial = ssm_states[slot][None].astype(np.float64)

@@ -74,7 +74,7 @@ def selective_scan_varlen_fn(
             sequence.
         cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None.
         has_initial_state: (sequences,), bool; false when None.
-        pad_slot_id: the slot of sequences that are padding of the batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
             ssm_states.
 
@@ -85,9 +85,9 @@ def selective_scan_varlen_fn(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    checks.integer("pad_slot_id", pad_slot_id)
+    options = checks.flag("delta_softplus", delta_softplus), checks.integer("pad_slot_id", pad_slot_id)
     given = (u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state, out)
-    (result,) = _packed_scan(given, (bool(delta_softplus), pad_slot_id))
+    (result,) = _packed_scan(given, options)
     return result
 
 

@@ -84,15 +84,15 @@ def gradients(arrays: dict[str, Array]) -> dict[str, Array]:
 
 def selective_scan_bwd(
     batch: int = 1, dim: int = 5120, seqlen: int = 4096, d_state: int = 16, dtype: str = "bfloat16",
-    contiguous: str = TOKENS,
+    contiguous: str = TOKENS, states: bool = True,
 ) -> Workload:  # fmt: skip
-    """The gradients of the scan of Mamba, with z and softplus, from states before chunks."""
+    """The gradients of the scan of Mamba, with z and softplus; with any states before chunks, taken as they are."""
     sizes = dict(locals())
     arrays = rows((batch,), dim, seqlen, d_state, element_of(dtype), contiguous)
-    chunks = ceil_div(seqlen, chunk_tokens())
-    # The states of a scan of such steps: what matters of them is their size.
-    states = Array((batch, chunks, dim, d_state), FLOAT32, low=-0.1, high=0.1)
-    given = {**arrays, "dout": arrays["u"], "chunk_states": states}
+    given = {**arrays, "dout": arrays["u"]}
+    if states:
+        chunks = ceil_div(seqlen, chunk_tokens())
+        given["chunk_states"] = Array((batch, chunks, dim, d_state), FLOAT32, low=-0.1, high=0.1)
     return Workload(
         "selective_scan_bwd", sizes, given, gradients(arrays), {"delta_softplus": True},
         exponentials=batch * dim * seqlen * d_state,
@@ -128,9 +128,10 @@ REPORT: Rows = {
         {"dim": 64, "seqlen": 262144},
     ),
     "selective_scan_varlen_fn": tuple({"sequences": spec} for spec in ("16x512", "1x8192", "512in8192")),
-    "selective_scan_bwd": (
-        {"dim": 5120, "seqlen": 4096},
-        *({"batch": 8, "dim": dim, "seqlen": 2048} for dim in (1536, 5120)),
+    "selective_scan_bwd": tuple(
+        {"batch": batch, "dim": dim, "seqlen": seqlen, "states": states}
+        for batch, dim, seqlen in ((1, 5120, 4096), (8, 1536, 2048), (8, 5120, 2048))
+        for states in (True, False)
     ),
     "selective_scan_varlen_bwd": ({"sequences": "16x512", "dim": 1536},),
 }
@@ -146,7 +147,7 @@ SMALL: Rows = {
     ),
     "selective_scan_bwd": (
         *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),
-        {"batch": 1, "dim": 40, "seqlen": 300, "d_state": 20},
+        {"batch": 1, "dim": 40, "seqlen": 300, "d_state": 20, "states": False},
     ),
     "selective_scan_varlen_bwd": tuple(
         {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH

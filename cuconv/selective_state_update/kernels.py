@@ -9,7 +9,7 @@ from typing import Any
 
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, ceil_div, fast_div, vectors
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarge, ceil_div, fast_div, vectors
 
 D_STATES = (2, 4, 8, 16, 32, 64, 96, 128, 256)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -88,5 +88,5 @@ class SelectiveStateUpdate(Kernel):
         row_tiles = ceil_div(headdim, self.tile)
         warps = batch * nheads * row_tiles
         if warps > MAX_DIVIDEND:
-            raise ValueError(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
+            raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
         return self.config(ceil_div(warps, self.warps)), {"row_tiles": fast_div(row_tiles), "nheads": fast_div(nheads)}

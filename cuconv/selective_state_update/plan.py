@@ -68,8 +68,8 @@ class Operands(NamedTuple):
     dt_softplus: bool
     disable_state_update: bool
     pad_slot_id: int
-    seed: int | None
-    """Seed of the random rounding where it is no array, 64 bits."""
+    has_seed: bool
+    """Whether the seed of the random rounding is a number, which comes with the launch."""
     philox_rounds: int
 
     @property
@@ -88,7 +88,7 @@ class Operands(NamedTuple):
     @property
     def stochastic(self) -> bool:
         """Whether states are rounded at random."""
-        return self.seed is not None or self.rand_seed is not None
+        return self.has_seed or self.rand_seed is not None
 
 
 def plan(o: Operands) -> Plan:
@@ -209,8 +209,8 @@ def _numbers(o: Operands) -> dict[str, object]:
         "is_read_only": o.disable_state_update,
         "intermediate_rows": buffer.shape[0] if buffer else 0,
         "intermediate_steps": buffer.shape[1] if buffer else 0,
-        # The kernel takes 64 bits without a sign; the host packs them as a signed number.
-        "seed": (o.seed or 0) - (2**64 if (o.seed or 0) >= 2**63 else 0),
+        # A seed that is a number takes this place at the launch.
+        "seed": 0,
         "tokens": o.x.shape[1],
         "columns": sources.shape[1] if sources and len(sources.shape) == 2 else 1,
         "dst_columns": targets.shape[1] if targets else 0,

@@ -130,8 +130,8 @@ class SelectiveStateUpdate:
     def source(self, sequence: int) -> int | None:
         """The slot that a sequence starts from; None when it has none."""
         if self.state_batch_indices is None:
-            slot = sequence
-        elif self.num_accepted_tokens is None:
+            return _inside(sequence, len(self.state))
+        if self.num_accepted_tokens is None:
             slot = int(self.state_batch_indices[sequence])
         else:
             column = max(int(self.num_accepted_tokens[sequence]), 1) - 1
@@ -161,6 +161,7 @@ class SelectiveStateUpdate:
         return _inside(source if rows is None else rows[sequence], len(buffer))
 
     def _slot(self, number: Any) -> int | None:
+        """The slot with a number that an index array holds."""
         return None if number == self.pad_slot_id else _inside(number, len(self.state))
 
     def rounded(self, token: Token, states: Array) -> Array:
@@ -176,18 +177,29 @@ class SelectiveStateUpdate:
         return round_stochastically(values, random.reshape(values.shape), self.state.dtype)
 
     def results(self) -> Results:
-        """The results of the call; values that are too large are infinite, as on a GPU, without a warning."""
-        out = np.zeros(self.x.shape)
+        """What the call writes; the arrays of the call stay as they are."""
         pool, buffer = self.state.copy(), self.intermediate_states_buffer
         buffer = None if buffer is None else buffer.copy()
+        return Results(self.write(pool, buffer), pool, buffer)
+
+    def write(self, pool: Array, buffer: Array | None) -> Array:
+        """The result in float64; what the call changes in the other two arrays is written to these.
+
+        They may be the call's own: all states are read before the first is written. Nothing is touched but the slots
+        and rows of the sequences. Values that are too large are infinite, as on a GPU, without a warning.
+        """
+        out = np.zeros(self.x.shape)
+        states: list[tuple[int, Array]] = []
         with np.errstate(over="ignore", invalid="ignore"):
             for token in self.tokens():
                 out[token.place] = token.out(token.after).reshape(out[token.place].shape)
                 if token.slot is not None:
-                    pool[token.slot] = self.rounded(token, token.after).reshape(pool.shape[1:])
+                    states.append((token.slot, self.rounded(token, token.after).reshape(pool.shape[1:])))
                 if token.row is not None and buffer is not None:
                     buffer[token.row, token.number] = self.rounded(token, token.after).reshape(buffer.shape[2:])
-        return Results(out, pool, buffer)
+        for slot, state in states:
+            pool[slot] = state
+        return out
 
 
 def selective_state_update(*arguments: Any, **named: Any) -> Results:

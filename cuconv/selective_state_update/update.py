@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import checks
-from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
+from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INDICES, INT64, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
@@ -93,7 +93,7 @@ def selective_state_update(
         cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding, tokens of no
             sequence, gives 0.
         disable_state_update: leave state as it is.
-        pad_slot_id: the slot of sequences that are padding of the batch.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         rand_seed: round states of bfloat16 or float16 up or down at random, so that their expected value is right: a
             seed of 64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et
             al., "Parallel random numbers: as easy as 1, 2, 3", 2011) for the element's number in its slot, the
@@ -110,8 +110,8 @@ def selective_state_update(
         ValueError: any other argument that does not fit, or that has no meaning beside another one. Nothing has been
             launched or written then.
     """
-    checks.integer("pad_slot_id", pad_slot_id)
-    checks.integer("philox_rounds", philox_rounds)
+    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id)
+    philox_rounds = checks.integer("philox_rounds", philox_rounds)
     checks.between("philox_rounds", philox_rounds, 1, MAX_ROUNDS)
     seed = None
     if rand_seed is not None and isinstance(rand_seed, int | np.integer):
@@ -123,8 +123,10 @@ def selective_state_update(
         *(state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices),
         *(intermediate_states_buffer, intermediate_state_indices, num_accepted_tokens, cu_seqlens, rand_seed, out),
     )
-    options = (bool(dt_softplus), bool(disable_state_update), pad_slot_id, seed, philox_rounds)
-    (result,) = _update(given, options)
+    softplus = checks.flag("dt_softplus", dt_softplus)
+    is_read_only = checks.flag("disable_state_update", disable_state_update)
+    options = (softplus, is_read_only, pad_slot_id, seed is not None, philox_rounds)
+    (result,) = _update(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
     return result
 
 
@@ -133,7 +135,7 @@ def _check(
     dt_softplus: bool,
     disable_state_update: bool,
     pad_slot_id: int,
-    seed: int | None,
+    has_seed: bool,
     philox_rounds: int,
 ) -> Checked[Operands]:
     state, x = given["state"], given["x"]
@@ -148,13 +150,15 @@ def _check(
     slots, *rows, d_state = state.shape
     checks.between("slots of state", slots, 0, MAX_DIVIDEND)
     checks.between("d_state of state", d_state, 1, MAX_D_STATE)
+    for axis, length in zip(("headdim", "nheads") if len(rows) == 2 else ("dim",), reversed(rows), strict=True):
+        checks.between(f"{axis} of state", length, 0, MAX_DIVIDEND)
     tokens = _check_tokens(given, rows)
     _check_parameters(given, rows, d_state)
     _check_by_token(given, tokens, rows, d_state)
     sequences = tokens[0] if given["cu_seqlens"] is None else given["cu_seqlens"].shape[0] - 1
     _check_index_arrays(given, sequences, slots)
     _check_buffer(given, tokens[1] if len(tokens) > 1 else 1, slots, sequences)
-    stochastic = seed is not None or given["rand_seed"] is not None
+    stochastic = has_seed or given["rand_seed"] is not None
     if stochastic and state.dtype is FLOAT32:
         raise ValueError(message("rand_seed", "a seed", "None for a float32 state, which is not rounded"))
     if given["rand_seed"] is not None:
@@ -169,7 +173,7 @@ def _check(
         dt_softplus=dt_softplus,
         disable_state_update=disable_state_update,
         pad_slot_id=pad_slot_id,
-        seed=seed,
+        has_seed=has_seed,
         philox_rounds=philox_rounds,
     )
     updated = ("intermediate_states_buffer", "state")[: 2 - disable_state_update]
@@ -280,6 +284,7 @@ def _check_buffer(given: Layouts, tokens: int, slots: int, sequences: int) -> No
     shape = (*buffer.shape[:2], *state.shape[1:])
     checks.shape("intermediate_states_buffer", buffer.shape, shape, "rows, steps, and as state behind its slots")
     rows, steps = buffer.shape[:2]
+    checks.between("steps of intermediate_states_buffer", steps, 0, MAX_DIVIDEND)
     if given["cu_seqlens"] is None and steps < tokens:
         raise ValueError(message("steps of intermediate_states_buffer", steps, f"at least {tokens}, the tokens of x"))
     wanted_rows = sequences if given["state_batch_indices"] is None else slots
@@ -325,15 +330,18 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
             wanted = f"at most {columns}, the columns of state_batch_indices"
             raise ValueError(message("num_accepted_tokens", many[0], wanted))
         own = sources[np.arange(o.sequences), np.clip(accepted, 1, columns) - 1]
-    live = (lengths > 0) & (own != o.pad_slot_id)
+    live = lengths > 0
+    if sources is not None:
+        live &= own != o.pad_slot_id
     checks.inside("state_batch_indices", own[live], slots)
     if not o.disable_state_update:
         name = "state_batch_indices" if targets is None else "dst_state_batch_indices"
         written = targets if targets is not None else own if accepted is None else sources
         # A row per sequence, a column per token.
-        used = written.reshape(o.sequences, -1)
+        used = written[:, None] if written.ndim == 1 else written
         column = np.arange(used.shape[1])
-        is_used = live[:, None] & (used != o.pad_slot_id) & ((column < lengths[:, None]) | (written.ndim == 1))
+        is_target = True if written is own and sources is None else used != o.pad_slot_id
+        is_used = live[:, None] & is_target & ((column < lengths[:, None]) | (written.ndim == 1))
         checks.slots(name, used[is_used], slots)
         sequence = np.broadcast_to(np.arange(o.sequences)[:, None], used.shape)[is_used]
         checks.not_read_by_others(name, used[is_used], sequence, own[live], np.flatnonzero(live))
@@ -344,22 +352,19 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         checks.rows(name, used, o.intermediate_states_buffer.shape[0], o.pad_slot_id)
 
 
-def _reference(o: Operands, arrays: Arrays) -> None:
+def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
     named = {name: array for name, array in arrays.items() if name != "out"}
-    if o.seed is not None:
-        named["rand_seed"] = o.seed
-    results = reference.selective_state_update(
+    if seed is not None:
+        named["rand_seed"] = seed
+    call = reference.SelectiveStateUpdate(
         **named,
         dt_softplus=o.dt_softplus,
         disable_state_update=o.disable_state_update,
         pad_slot_id=o.pad_slot_id,
         philox_rounds=o.philox_rounds,
     )
-    arrays["out"][...] = results.out.astype(arrays["out"].dtype)
-    if not o.disable_state_update:
-        arrays["state"][...] = results.state
-    if results.intermediate_states_buffer is not None:
-        arrays["intermediate_states_buffer"][...] = results.intermediate_states_buffer
+    out = call.write(arrays["state"], arrays["intermediate_states_buffer"])
+    arrays["out"][...] = out.astype(arrays["out"].dtype)
 
 
 _update = Operation(

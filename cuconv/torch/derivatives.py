@@ -159,7 +159,7 @@ def _refuse_states(argument: str, states: Any, instead: str) -> None:
 
 def _packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
     x, weight, bias, conv_states, query_start_loc, _, _ = inputs
-    split, silu, _ = options
+    split, silu, *_ = options
     _refuse_states("conv_states", conv_states, "cuconv.torch.causal_conv1d_packed")
     return list(_Packed.apply(x, weight, bias, query_start_loc, split, silu))
 
@@ -215,7 +215,7 @@ def _convolve_packed(
     x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, split: Split, silu: bool
 ) -> list[Any]:
     given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(split.names))
-    return _packed_convolution(given, (split, silu, -1), split.names)
+    return _packed_convolution(given, (split, silu, -1, None), split.names)
 
 
 class PackedWithStates(torch.autograd.Function):

@@ -14,7 +14,7 @@ import torch
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.causal_conv1d.split import WHOLE, Split, split_of
 from cuconv.runtime import call as _runner
-from cuconv.runtime.call import Operation
+from cuconv.runtime.call import NO_NUMBERS, Late, Operation
 from cuconv.runtime.dtypes import BY_NAME, FLOAT64, DType
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.torch import derivatives
@@ -24,15 +24,15 @@ SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
 OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
-    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id",
+    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id, int? first_column",
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
-    "causal_conv1d_update": SPLIT + "bool silu, bool disable_state_update, int pad_slot_id",
+    "causal_conv1d_update": SPLIT + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id",
-    "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, int? seed, "
-    "int philox_rounds",
+    "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
+    "int philox_rounds, int? seed",
 }
 """What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
 
@@ -54,7 +54,11 @@ NOT_FOLLOWED = (
 
 
 def call(
-    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    late: Late = NO_NUMBERS,
 ) -> list[Any]:
     """The results of a call on tensors that torch traces, that autograd follows, or that have no memory."""
     if not torch.compiler.is_compiling():
@@ -65,17 +69,23 @@ def call(
         for each in given:
             if each is not None and each.requires_grad:
                 return derivatives.call(operation, given, options, outputs)
-    return _operate(operation, given, options, outputs)
+    return _operate(operation, given, options, outputs, late)
 
 
 def _operate(
-    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    late: Late,
 ) -> list[Any]:
     """The results by the operator, which makes all of them: what the caller has given is a copy."""
     names, count = operation.outputs if outputs is None else outputs, len(operation.inputs)
     inputs, targets = given[:count], given[count:]
     if operation.name == "selective_scan_fn":
         options = (*options[:2], options[2] or targets[2] is not None)
+    if operation.name == "selective_state_update":
+        options = (*options, late["seed"] if options[3] else None)
     made = getattr(torch.ops.cuconv, _variant(operation.name, len(names)))(*inputs, *_encoded(options))
     if len(names) == 1 and operation.name in UPDATING:
         made = (made,)
@@ -121,16 +131,16 @@ def _encoded(options: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(encoded)
 
 
-def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[str, ...] | None]:
-    """Options as an operation has them, and the names of its results where they are not always the same."""
+def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[str, ...] | None, Late]:
+    """Options as an operation has them, the names of its results where they differ from call to call, late numbers."""
     if operation.name == "selective_state_update":
-        softplus, disable, pad, seed, rounds = options
-        return (softplus, disable, pad, None if seed is None else seed % 2**64, rounds), None
+        *others, seed = options
+        return tuple(others), None, NO_NUMBERS if seed is None else {"seed": seed % 2**64}
     if operation.outputs:
-        return tuple(options), None
+        return tuple(options), None, NO_NUMBERS
     ranges, has_heads, normalized, eps, *others = options
     split = _split(None if ranges is None else tuple(ranges), has_heads, normalized, eps)
-    return (split, *others), split.names
+    return (split, *others), split.names, NO_NUMBERS
 
 
 # Splits are known by identity.
@@ -151,10 +161,10 @@ def _returned(operation: Operation[Any], results: list[torch.Tensor]) -> Any:
 def _run(operation: Operation[Any], *arguments: Any) -> Any:
     """What the operator does: an eager call."""
     count = len(operation.inputs)
-    options, outputs = _decoded(operation, arguments[count:])
+    options, outputs, late = _decoded(operation, arguments[count:])
     names = operation.outputs if outputs is None else outputs
     with torch.no_grad():
-        results = operation.direct((*arguments[:count], *[None] * len(names)), options, outputs)
+        results = operation.direct((*arguments[:count], *[None] * len(names)), options, outputs, late)
     return _returned(operation, [result for result in results if result is not None])
 
 
@@ -162,7 +172,7 @@ def _run_fake(operation: Operation[Any], *arguments: Any) -> Any:
     """Empty tensors that lie as the results of the operator do; raises for arguments that do not fit."""
     count = len(operation.inputs)
     tensors = arguments[:count]
-    options, outputs = _decoded(operation, arguments[count:])
+    options, outputs, _ = _decoded(operation, arguments[count:])
     names = operation.outputs if outputs is None else outputs
     layouts = {
         name: None if each is None else _layout(each) for name, each in zip(operation.inputs, tensors, strict=True)

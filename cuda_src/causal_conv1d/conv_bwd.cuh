@@ -123,7 +123,7 @@ __device__ __forceinline__ int load_seq_idx(const CausalConv1dBwdOperands& p, in
 
 // The numbers of packed tokens, asked for in rising order.
 struct PackedCursor {
-    static constexpr int kNobodys = -1;
+    static constexpr int kPadding = -1;
 
     int number;  // of the sequence that was asked for last, -1 before the first
     int end;     // the token behind it
@@ -145,10 +145,10 @@ struct PackedCursor {
         stand_at(p, low);
     }
 
-    // The number of the sequence that a token belongs to, kNobodys for padding.
+    // The number of the sequence that a token belongs to, kPadding for padding.
     __device__ __forceinline__ int advance(const CausalConv1dBwdOperands& p, int token) {
         while (token >= end && number < p.sequences) stand_at(p, number + 1);
-        return is_live && token >= 0 && token < p.total ? number : kNobodys;
+        return is_live && token >= 0 && token < p.total ? number : kPadding;
     }
 
  private:

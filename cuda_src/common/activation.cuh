@@ -7,20 +7,22 @@ inline constexpr float kLog2E = 1.44269504f;
 
 // log(1 + exp(v)) = max(v, 0) + log(1 + t) with t = exp(-|v|), which is at most 1, and log(1 + t) = 2 atanh(s) with s =
 // t / (2 + t), at most 1/3: s + s**3 times the polynomial of s**2 that is nearest to the series, 5e-9 off. Above 20
-// this is v. The relative error of the logarithm is at most 9 * 2**-24, at a fifth of the instructions of
-// log1pf(expf(v)).
+// this is v, also for infinity, and for its negative 0. The relative error of the logarithm is at most 9 * 2**-24, at a
+// fifth of the instructions of log1pf(expf(v)).
 __device__ __forceinline__ float softplus(float v) {
-    // 1 / log(2) is in two parts: in one, the product would lose as many bits as its integer part has.
-    const float high = -fabsf(v) * 1.44269502f;
-    const float low = fmaf(-fabsf(v), 1.92596303e-8f, fmaf(-fabsf(v), 1.44269502f, -high));
-    const float power = exp2_approx(high);
-    const float t = fmaf(power, low * 0.693147182f, power);
+    // exp(-|v|) is 2**exponent * exp(rest), with the small rest that rounding the exponent has left. log(2) is in two
+    // parts: in one, the product would lose as many bits as its integer part has.
+    const float exponent = -fabsf(v) * kLog2E;
+    const float rest = fmaf(exponent, 1.90465421e-9f, fmaf(exponent, -0.693147182f, -fabsf(v)));
+    const float power = exp2_approx(exponent);
+    // Where the exponent overflows the rest is NaN, which saturation makes 0. NaN is passed on by the maximum below.
+    const float t = __saturatef(fmaf(power, rest, power));
     const float s = t * reciprocal_approx(2.0f + t);
     const float q = s * s;
     float sum = fmaf(q, 0.14012229f, 0.13999571f);
     sum = fmaf(q, sum, 0.2001085f);
     sum = fmaf(q, sum, 0.33333207f);
-    return fmaf(2.0f, fmaf(s * q, sum, s), fmaxf(v, 0.0f));
+    return fmaf(2.0f, fmaf(s * q, sum, s), max_or_nan(v, 0.0f));
 }
 
 // The factor of a gate, v / (1 + exp(-v)), as exact as float32 however small it is.

@@ -148,6 +148,17 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
 #endif
 }
 
+// The greater of two numbers; NaN if one of them is, where fmaxf gives the other.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    float greater;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
+    return greater;
+#else
+    return b != b || a < b ? b : a;
+#endif
+}
+
 // tanh by one special-function operation; relative error below 2^-10.9 (PTX ISA, tanh.approx.f32).
 __device__ __forceinline__ float tanh_approx(float x) {
 #if defined(__CUDA_ARCH__)
@@ -180,12 +191,5 @@ __device__ __forceinline__ void store_relaxed(float* place, unsigned bits) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(place), "r"(bits) : "memory");
 #else
     *reinterpret_cast<volatile unsigned*>(place) = bits;
-#endif
-}
-
-// Lets this thread wait for about so long.
-__device__ __forceinline__ void pause(unsigned nanoseconds) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
-    __nanosleep(nanoseconds);
 #endif
 }

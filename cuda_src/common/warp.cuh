@@ -200,8 +200,3 @@ __device__ __forceinline__ void scan_back_over_lanes(float (&whole)[kCount], con
         then[i] = is_last ? after[i] : upper_first;
     }
 }
-
-// Lanes see what the others have written to shared memory before.
-__device__ __forceinline__ void wait_for_lanes() {
-    __syncwarp(kAllLanes);
-}

@@ -189,8 +189,7 @@ struct ChunkShape {
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kTokens = kChunk / kWarpSize;
     static constexpr int kStates = kBlockStates / kWarps;
-    static constexpr int kAtOnce = 1;  // states that a lane computes interleaved
-    static constexpr int kOwn = 2;     // consecutive tokens that a thread prepares and finishes
+    static constexpr int kOwn = 2;  // consecutive tokens that a thread prepares and finishes
     static_assert(kOwn * kThreads == kChunk);
     // The two halves of a lane's tokens are apart, and so are the threads that read and write them in different banks.
     static constexpr int kHalf = kChunk / 2;

@@ -243,7 +243,7 @@ struct FewScan {
         }
         const float sum = sum_rows_over_lanes<kRows, kLanes>(sums);
         float y = from_lane(sum, lane_id() % kGroups * kLanes + lane_id() / kGroups);
-        y = fmaf(D, own_u, y);
+        if (p.D != nullptr) y = fmaf(D, own_u, y);
         return p.z == nullptr ? y : y * silu_gate(any_element(inputs.z, number));
     }
 };

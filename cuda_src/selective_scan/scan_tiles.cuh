@@ -246,7 +246,11 @@ struct TileScan {
         sum_parts_over_lanes<kParts, kLanes>(tokens.y);
         float results[kOwn];
 #pragma unroll
-        for (int t = 0; t < kOwn; ++t) results[t] = fmaf(D, inputs.u.to_float(t), tokens.y[t]);
+        for (int t = 0; t < kOwn; ++t) {
+            const float with_D = fmaf(D, inputs.u.to_float(t), tokens.y[t]);
+            // Without D not with 0 * u, which for an infinite u is NaN.
+            results[t] = p.D != nullptr ? with_D : tokens.y[t];
+        }
         if (p.z != nullptr) {
             if (!kHoldsZ) load_own<kIsEdge>(raw_z, z + tile, first, behind);
 #pragma unroll

@@ -12,6 +12,7 @@ struct SelectiveScanBwdStatesParams {
 template <typename input_t, bool kConstantB>
 struct SelectiveScanBwdStatesTraits {
     static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = 6;
     using Shape = ChunkShape<input_t>;
     static_assert(kThreads == Shape::kThreads);
 };
@@ -26,7 +27,7 @@ struct StatesShared {
 };
 
 template <typename input_t, bool kConstantB, typename Traits = SelectiveScanBwdStatesTraits<input_t, kConstantB>>
-__global__ void __launch_bounds__(Traits::kThreads)
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_bwd_states_kernel(const SelectiveScanBwdStatesParams params) {
     using Shape = typename Traits::Shape;
     constexpr int kTokens = Shape::kTokens;

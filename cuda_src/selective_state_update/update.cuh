@@ -85,7 +85,8 @@ __device__ __forceinline__ int checked_slot(const SelectiveStateUpdateOperands& 
 
 // The slot that the state of a sequence is read from; negative when it has none.
 __device__ __forceinline__ int load_slot(const SelectiveStateUpdateOperands& p, int batch) {
-    if (p.state_batch_indices == nullptr) return checked_slot(p, batch);
+    // There is a slot for each sequence then, and none of them is padding.
+    if (p.state_batch_indices == nullptr) return batch;
     index_t column = 0;
     if (p.num_accepted_tokens != nullptr) {
         const index_t accepted =

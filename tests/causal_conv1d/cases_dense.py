@@ -141,6 +141,8 @@ UNIT = (
     Case(1, 3, 1041, 16, weight_dtype="float32", others="strided", **STATES),
     Case(1, 2, 1040, 9, "float16", "bfloat16", bias="float32", layout="sliced_aligned"),
     Case(2, 2, 1025, 3, "float32", "float16", layout="offset_alike", activation=None),
+    # The vectors of sequence numbers before the first whole vector of x would begin in front of the array.
+    Case(1, 3, 1029, 6, layout="offset_alike_by_2", others="offset_by_2", seq_idx=True),
     Case(2, 3, 360, 4, layout="offset_by_4", others="backward", **ALL),
     Case(1, 3, 300, 7, layout="offset_by_2", weight_dtype="float16", final=True),
     Case(1, 2, 260, 10, "float32", "bfloat16", layout="offset_by_2", initial=True),

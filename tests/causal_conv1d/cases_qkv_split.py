@@ -58,6 +58,7 @@ UNIT = (
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3", **NORM),
     Case((1, 1, 1, 128, 128, 16), "20+3", bias=None, out="sliced+head_major+dense", **NORM),
     Case((1, 1, 1, 256, 256, 8), "12+3", 4, "float32", index="int64", state_dtype="bfloat16", **NORM, **ODD),
+    Case((1, 1, 1, 256, 256, 8), "12+3", 4, "float32", index="int64", state_dtype="bfloat16", eps=0.5, **NORM, **ODD),
     Case((2, 1, 1, 96, 96, 64), "12+3", 3, "float16", "float32", "float32", activation=None, pool="columns", **NORM),
     Case((2, 2, 1, 5, 5, 3), "12+3", eps=0.01, **NORM, **ODD),
     Case(

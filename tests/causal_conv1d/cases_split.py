@@ -22,6 +22,8 @@ UNIT = (
     Case((1,) * 16, "9+3", pool="columns"),
     Case((100, 36), "18+7", out="tokens+channels"),
     Case((64, 72), "18+7", out="channels_sliced_by_3+channels_offset_by_2", index="int64"),
+    # Vectors of the first range are those of its array, but for the one that crosses its end.
+    Case((62, 74), "18+7", out="channels_sliced_by_2+channels"),
     Case((64, 72), "18+7", out="channels_spaced+channels_backward", pad_slot_id=2, **ODD),
     Case((5, 8, 3), "11+off3+off2", 3, "float32", "bfloat16", "float16", others="strided", activation=None),
     # Tokens contiguous: every row is one range's.

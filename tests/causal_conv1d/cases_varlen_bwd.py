@@ -136,7 +136,8 @@ def _live(case: Case, known: dict[str, Array]) -> list[int | None]:
     slots = known.get("cache_indices", np.arange(count)).tolist()
     if case.pool is None:
         return slots
-    return [slot if 0 <= slot < count + SPARE and slot != case.pad_slot_id else None for slot in slots]
+    padding = [case.pad_slot_id] if "cache_indices" in known else []
+    return [slot if 0 <= slot < count + SPARE and slot not in padding else None for slot in slots]
 
 
 def place_inputs(case: Case, seed: int = 0) -> dict[str, Placed]:

@@ -181,3 +181,5 @@ def test_more_work_than_a_launch_counts_is_refused() -> None:
         rows(MAX_DIVIDEND, 1, 33)
     with pytest.raises(ValueError, match="the problem needs"):
         runs(4, MAX_DIVIDEND, 2, 2**20)
+    with pytest.raises(ValueError, match="parameters to add up"):
+        CausalConv1dBwdSum(16, BFLOAT16).launch_config(2**28, 2)

@@ -78,7 +78,8 @@ def formula(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Arra
         slot, seen, accepted = (
             None if each is None else int(each) for each in (slots[b], *(numbers[b] for numbers in given.values()))
         )
-        if slot not in range(len(state)) or slot == options["pad_slot_id"] or seqlen == 0:
+        is_padding = "conv_state_indices" in inputs and slot == options["pad_slot_id"]
+        if slot not in range(len(state)) or is_padding or seqlen == 0:
             continue
         columns = Columns(before[slot, d], seqlen, halo, seen, accepted)
         if not columns.is_valid:

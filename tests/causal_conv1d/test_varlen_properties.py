@@ -37,7 +37,8 @@ def formula(inputs: dict[str, Array], activation: str | None, pad_slot_id: int) 
     out, updated = np.zeros(x.shape), None if pool is None else pool.copy()
     for i, (begin, end) in enumerate(pairwise(inputs.get("query_start_loc", [0, total]))):
         slot = i if slots is None else int(slots[i])
-        if pool is not None and (slot == pad_slot_id or slot not in range(len(pool))):
+        is_padding = slots is not None and slot == pad_slot_id
+        if pool is not None and (is_padding or slot not in range(len(pool))):
             continue
         is_continued = pool is not None and has is not None and has[i]
         for d in range(dim):

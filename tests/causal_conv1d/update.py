@@ -198,7 +198,8 @@ def live(case: Step, known: Mapping[str, Array]) -> dict[int, tuple[int, Array]]
             first = int(known["cache_seqlens"][i]) - case.halo
         if case.mode == "accepted":
             first = max(int(known["num_accepted_tokens"][i]), 1) - 1
-        if 0 <= slot < slots and slot != case.pad_slot_id and (case.mode != "accepted" or first <= length - case.halo):
+        is_padding = "conv_state_indices" in known and slot == case.pad_slot_id
+        if 0 <= slot < slots and not is_padding and (case.mode != "accepted" or first <= length - case.halo):
             found[i] = slot, np.array([(first + k) % length for k in range(case.halo)], int)
     return found
 

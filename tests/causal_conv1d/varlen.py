@@ -137,7 +137,8 @@ def readers(case: Packed, known: Mapping[str, Array]) -> dict[int, int]:
     """The sequences with a slot of the pool, by slot."""
     slots = known.get("cache_indices", np.arange(batch(case.batch).count))
     pool = batch(case.batch).count + case.spare
-    return {int(slot): i for i, slot in enumerate(slots) if 0 <= slot < pool and slot != case.pad_slot_id}
+    padding = [case.pad_slot_id] if "cache_indices" in known else []
+    return {int(slot): i for i, slot in enumerate(slots) if 0 <= slot < pool and slot not in padding}
 
 
 def place_inputs(case: Packed, seed: int = 0) -> dict[str, Placed]:

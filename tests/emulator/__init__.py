@@ -74,6 +74,7 @@ def run(
         "shared_mem": config.shared_mem,
         "seed": seed,
         "memory": memory.bytes.tobytes(),
+        "windows": [(window.begin, window.end - window.begin) for window in memory.windows],
         "open_ranges": memory.open_ranges(),
         "pointers": [memory.pointer(name) for name in pointers],
         "numbers": numbers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class _Loaded:
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         names = emulator.pointer_names(self._kernel)
 
-        def enqueue(pointers: Sequence[int], stream: int) -> None:
+        def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
             given = [*pointers, *[0] * (len(names) - len(pointers))]
             tensors = {name: self._family.array_at(pointer) for name, pointer in zip(names, given, strict=True)}
             emulator.run(self._kernel, config, numbers, tensors, seed=self._family.seed)
@@ -107,3 +107,14 @@ def scheduled(seed: int) -> Iterator[None]:
         yield
     finally:
         device.seed = before
+
+
+def emulated(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What a public function returns for these arguments with its NumPy arrays, also in tuples, on the emulated GPU."""
+    return function(**{name: _on_device(value) for name, value in arguments.items()})
+
+
+def _on_device(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_on_device, value))
+    return EmulatedArray(value) if isinstance(value, np.ndarray) else value

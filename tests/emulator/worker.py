@@ -50,7 +50,7 @@ def become_sanitized(library: str) -> NoReturn:
 def load_runtime(path: str) -> ctypes.CDLL:
     """The runtime library, which has the functions that kernels call."""
     runtime = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    runtime.emulator_begin_memory.restype = ctypes.c_void_p
+    runtime.emulator_memory.restype = ctypes.c_void_p
     runtime.emulator_handle_signals()
     return runtime
 
@@ -65,15 +65,16 @@ def launch(job: dict[str, Any]) -> bytes:
     """Run one launch and return the memory after it."""
     runtime = load_runtime(job["runtime"])
     entry = getattr(load_kernels(job["library"]), job["entry"])
-    memory = job["memory"]
-    size = ctypes.c_size_t(len(memory))
-    base: int = runtime.emulator_begin_memory(size)
+    base: int = runtime.emulator_memory()
     print(f"memory at {base:#x}", file=sys.stderr, flush=True)
-    ctypes.memmove(base, memory, len(memory))
+    windows = [(ctypes.c_void_p(base + begin), size) for begin, size in job["windows"]]
+    at = 0
+    for (window, size), ranges in zip(windows, job["open_ranges"], strict=True):
+        runtime.emulator_begin_window(window, ctypes.c_size_t(size))
+        ctypes.memmove(window, job["memory"][at : at + size], size)
+        runtime.emulator_fence(window, ctypes.c_size_t(size), ranges, ctypes.c_size_t(len(ranges) // 16))
+        at += size
     pointers = [0 if pointer is None else base + pointer for pointer in job["pointers"]]
-    ranges = job["open_ranges"]
-    buffer = ctypes.c_void_p(base)
-    runtime.emulator_fence(buffer, size, ranges, ctypes.c_size_t(len(ranges) // 16))
     runtime.emulator_launch(
         ctypes.cast(entry, ctypes.c_void_p),
         struct.pack(f"={len(pointers)}Q", *pointers) + job["numbers"],
@@ -82,9 +83,11 @@ def launch(job: dict[str, Any]) -> bytes:
         ctypes.c_uint(job["shared_mem"]),
         ctypes.c_ulonglong(job["seed"]),
     )
-    runtime.emulator_unfence(buffer, size)
-    written = ctypes.string_at(base, len(memory))
-    runtime.emulator_end_memory(buffer, size)
+    written = b""
+    for window, size in windows:
+        runtime.emulator_unfence(window, ctypes.c_size_t(size))
+        written += ctypes.string_at(window, size)
+        runtime.emulator_end_window(window, ctypes.c_size_t(size))
     return written
 
 

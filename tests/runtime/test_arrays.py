@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import subprocess
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -149,11 +153,63 @@ def test_what_changes_in_a_torch_tensor_is_seen(change: Callable[[Any, Any], Any
 def test_the_environment_may_change_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     family = arrays.family(np.zeros(1))
     assert family is not None
-    for value, wanted in (("1", True), ("0", False), ("yes", True), ("", False), ("01", True)):
+    words = {True: ("1", "true", "yes", "on", "YES", "True"), False: ("", "0", "false", "no", "off", "No", "OFF")}
+    for value, wanted in [(value, wanted) for wanted, values in words.items() for value in values]:
         monkeypatch.setenv("CUCONV_CHECK", value)
         assert family.checks_contents() is wanted
         monkeypatch.delenv("CUCONV_CHECK")
         assert family.checks_contents() is False
+
+
+@pytest.mark.parametrize("value", ["2", "01", "maybe", "nein", " "])
+def test_an_unknown_word_in_the_environment_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUCONV_CHECK", value)
+    family = arrays.family(np.zeros(1))
+    assert family is not None
+    with pytest.raises(ValueError, match=rf"^CUCONV_CHECK: got '{value}'; wanted one of '', '0', "):
+        family.checks_contents()
+
+
+def test_threads_that_bring_the_first_array_at_once_share_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(arrays.NumpyFamily):
+        def __init__(self) -> None:
+            time.sleep(0.02)
+
+    monkeypatch.setattr(arrays, "NumpyFamily", Slow)
+    monkeypatch.setattr(arrays, "_families", {})
+    monkeypatch.setattr(arrays, "_family_of_type", {})
+    barrier, found = threading.Barrier(8), []
+
+    def first() -> None:
+        barrier.wait()
+        found.append(arrays.family(np.zeros(1)))
+
+    threads = [threading.Thread(target=first) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(map(id, found))) == 1
+    assert arrays.family(np.zeros(1)) is found[0]
+
+
+def test_types_that_programs_define_are_not_kept_alive() -> None:
+    def call(base: type) -> weakref.ref[type]:
+        kind = type("Own", (base,), {})
+        inputs: dict[str, Any] = table.inputs(CASE)
+        if base is np.ndarray:
+            inputs = {name: array.view(kind) for name, array in inputs.items()}
+        else:
+            inputs = {name: kind(array) for name, array in inputs.items()}
+        np.testing.assert_array_equal(
+            np.asarray(cuconv.causal_conv1d_fn(**inputs)), cuconv.causal_conv1d_fn(**table.inputs(CASE))
+        )
+        return weakref.ref(kind)
+
+    for base in (np.ndarray, Foreign):
+        kind = call(base)
+        gc.collect()
+        assert kind() is None
 
 
 def test_what_changes_in_a_numpy_array_is_seen() -> None:

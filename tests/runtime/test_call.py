@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,11 +14,12 @@ import pytest
 
 from cuconv.runtime import arrays
 from cuconv.runtime.abstract import AbstractArray, AbstractFamily
-from cuconv.runtime.call import MAX_APART, Arrays, Checked, Launch, Layouts, Operation, Plan
+from cuconv.runtime.call import Arrays, Call, Checked, Launch, Layouts, Operation, Plan
 from cuconv.runtime.dtypes import BYTE, FLOAT32, INT32, DType
 from cuconv.runtime.kernel import Params
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout, dense
+from cuconv.runtime.memo import MAX_REMEMBERED
 from tests.support.foreign import StandardForeign
 
 CONFIG = LaunchConfig((1, 1, 1), (32, 1, 1))
@@ -40,6 +42,7 @@ class RecordingFamily(AbstractFamily):
 
     def forget(self) -> None:
         self.launched: list[tuple[str, list[int], int]] = []
+        self.numbers: list[bytes] = []
         self.loaded: list[str] = []
         self.made: list[tuple[Any, Layout, DType | None, int]] = []
         self.kept: list[Any] = []
@@ -67,8 +70,12 @@ class RecordingFamily(AbstractFamily):
     def load(self, kernel: Any, device: int) -> Any:
         self.loaded.append(kernel.unit)
 
-        def bound(config: LaunchConfig, numbers: bytes) -> Callable[[Sequence[int], int], None]:
-            return lambda pointers, stream: self.launched.append((kernel.unit, list(pointers), stream))
+        def bound(config: LaunchConfig, numbers: bytes) -> Callable[..., None]:
+            def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
+                self.launched.append((kernel.unit, list(pointers), stream))
+                self.numbers.append(numbers)
+
+            return enqueue
 
         return SimpleNamespace(bound=bound)
 
@@ -310,13 +317,54 @@ def test_what_is_written_has_an_address_for_every_element() -> None:
     writer()((array(strides=(0, 1)), None, array()))
 
 
-def test_only_so_many_addresses_are_remembered() -> None:
-    operation = writer()
-    for address in range(64, 3 * MAX_APART * 64, 64):
+def test_all_calls_together_remember_only_so_many_addresses() -> None:
+    operations = [writer() for _ in range(3)]
+    calls: dict[int, Call[Any]] = {}
+    for address in range(64, 3 * MAX_REMEMBERED * 64, 64):
+        operation = operations[address // 64 % 3]
         operation((array(address), None, array(address + 32)))
-        assert operation._last is not None and len(operation._last[2]._apart) <= MAX_APART
-    with pytest.raises(ValueError, match="overlaps x"):
-        operation((array(64), None, array(80)))
+        assert operation._last is not None
+        calls[id(operation)] = operation._last[2]
+    assert 0 < sum(len(call._apart) for call in calls.values()) <= MAX_REMEMBERED
+    for operation in operations:
+        with pytest.raises(ValueError, match="overlaps x"):
+            operation((array(64), None, array(80)))
+
+
+def test_all_operations_together_remember_only_so_many_calls() -> None:
+    made: list[weakref.ref[Any]] = []
+    for number in range(3):
+        toy = Toy()
+        operation = toy.operation(("x",))
+        for option in range(MAX_REMEMBERED // 2):
+            operation((array(),), (number, option))
+            assert operation._last is not None
+            made.append(weakref.ref(operation._last[2]))
+    assert len(made) == 3 * (MAX_REMEMBERED // 2)
+    assert sum(each() is not None for each in made) <= MAX_REMEMBERED + 3
+
+
+def test_numbers_that_come_late_are_no_part_of_what_is_remembered(gpu: RecordingFamily) -> None:
+    launches = tuple(
+        Launch(SimpleNamespace(unit=unit, params=params), CONFIG, params.pack_numbers(**values))  # type: ignore[arg-type]
+        for unit, params, values in (
+            (
+                "seeded",
+                Params(("x",), ("count", "i4"), ("seed", "i8"), ("last", "i4")),
+                {"count": 3, "seed": 0, "last": 5},
+            ),
+            ("other", Params(("x",), ("count", "i8")), {"count": 7}),
+        )
+    )
+    toy = Toy(launches=launches)
+    operation, x = toy.operation(("x",)), array()
+    for seed in (1, 2**63 + 9, 2**64 - 1, 0):
+        gpu.numbers.clear()
+        operation((x,), late={"seed": seed})
+        record = np.frombuffer(gpu.numbers[0], launches[0].kernel.params.numbers)[0]
+        assert (record["count"], int(record["seed"]) % 2**64, record["last"]) == (3, seed, 5)
+        assert gpu.numbers[1] == launches[1].numbers
+    assert len(toy.checked) == len(toy.planned) == 1 and gpu.loaded == ["seeded", "other"]
 
 
 @pytest.mark.parametrize(("value", "asked"), [("", 0), ("0", 0), ("1", 1)])

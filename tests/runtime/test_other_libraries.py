@@ -39,7 +39,7 @@ def test_a_jax_array_is_not_updated_in_place() -> None:
     jax = pytest.importorskip("jax", reason="jax is not installed")
     x, weight = jax.numpy.ones((2, 6)), jax.numpy.ones((6, 4))
     state = jax.numpy.zeros((2, 6, 3))
-    with pytest.raises(ValueError, match=r"^conv_state: got a read-only array; wanted an array that can be written$"):
+    with pytest.raises(ValueError, match=r"^conv_state: got a read-only array; wanted one that can be written$"):
         cuconv.causal_conv1d_update(x, state, weight)
     assert not np.asarray(state).any()
 

@@ -152,6 +152,7 @@ UNIT = (
     Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),
+    Case(2, 35, 43, loud=20),
     Case(2, 35, 40, without="D z delta_bias", softplus=False),
     Case(2, 35, 64, loud=20, params="bfloat16"),
     Case(2, 35, 7, without="D"),
@@ -159,6 +160,7 @@ UNIT = (
     Case(2, 35, 0, without="last_state_out chunk_states_out"),
     Case(0, 35, 16),
     Case(2, 0, 16),
+    Case(2, 35, 264),
     Case(2, 35, 264, without="chunk_states_out"),
     Case(1, 3, 1016, loud=5),
     Case(2, 35, 43, groups=5, **ROWS),

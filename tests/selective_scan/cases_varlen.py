@@ -216,6 +216,8 @@ UNIT = (
     Case(35, "0"),
     Case(0, "7+2"),
     Case(35, "24+8", loud=20),
+    # Long sequences without a slot.
+    Case(33, "30+40+50", slots="odd"),
 )
 
 _BATCHES = ("1", "7+8+9", "64", "255+257", "300x1", "300in300", "50in2000", "100+50x1", "off7+300+9x8+9x17+off60")

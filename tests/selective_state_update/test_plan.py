@@ -52,9 +52,9 @@ def test_every_row_and_element_is_one_lanes(call: UpdateCall) -> None:
 def planned(placements: dict[str, Placement], case: Case | None = None) -> tuple[Operands, tuple[Launch, ...]]:
     """A valid call as it has been checked, and what it launches."""
     case = case or Case(1, 1, 1, 1)
-    seed = None if isinstance(case.seed, str) else case.seed
+    has_seed = case.seed is not None and not isinstance(case.seed, str)
     given = {name: placements[name].layout if name in placements else None for name in ARGUMENTS}
-    o = _check(given, case.softplus, case.frozen, case.pad_slot_id, seed, case.rounds).operands
+    o = _check(given, case.softplus, case.frozen, case.pad_slot_id, has_seed, case.rounds).operands
     return o, plan(o).launches
 
 

@@ -71,7 +71,8 @@ def start_of(case: Case, inputs: dict[str, Array], b: int) -> int:
     elif slots is not None:
         column = max(int(inputs["num_accepted_tokens"][b]), 1) - 1
         slot = slots[b, column] if column < slots.shape[1] else -1
-    return -1 if slot == case.pad_slot_id or slot >= len(inputs["state"]) else int(slot)
+    is_padding = slots is not None and slot == case.pad_slot_id
+    return -1 if is_padding or slot >= len(inputs["state"]) else int(slot)
 
 
 def formula(case: Case, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -123,7 +124,8 @@ def targets_of(
         slot = (start if to is None else int(to[b])) if is_last else -1
     else:
         slot = int(to[b, t]) if t < to.shape[1] else -1
-    if 0 <= slot < len(inputs["state"]) and slot != case.pad_slot_id and not case.frozen:
+    is_padding = to is not None and slot == case.pad_slot_id
+    if 0 <= slot < len(inputs["state"]) and not is_padding and not case.frozen:
         found.append(("state", (slot,)))
     buffer, rows = (inputs.get("intermediate_states_buffer"), inputs.get("intermediate_state_indices"))
     row = start if rows is None else int(rows[b])

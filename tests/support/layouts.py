@@ -23,6 +23,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "last_sliced_dim_by_3": (LAST, {**LAST, "pad": (0, 3, 0)}),
     "last_sliced_seq": ({**LAST, "pad": (0, 0, 3)}, {**LAST, "pad": (0, 0, 1)}),
     "offset_alike": ({"shift": 1}, {"shift": 1}),
+    "offset_alike_by_2": ({"shift": 2}, {"shift": 2}),
     "offset_by_1": ({"shift": 1}, {}),
     "offset_by_2": ({}, {"shift": 2}),
     "offset_by_4": ({"shift": 5}, {"shift": 1}),
@@ -111,6 +112,7 @@ OFFSET = ("weight", "bias", "seq_idx", "initial_states", "final_states_out", *IN
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "dense": {},
     "offset": {name: {"shift": 1} for name in OFFSET},
+    "offset_by_2": {name: {"shift": 2} for name in OFFSET},
     "offset_weight": {"weight": {"shift": 1}},
     "offset_bias": {"bias": {"shift": 1}},
     "strided": {

@@ -218,5 +218,18 @@ def test_opcheck_on_a_gpu() -> None:
         torch.ops.cuconv.causal_conv1d_fn.default, (x, weight, bias, None, None, True, True)
     )
     assert set(results.values()) == {"SUCCESS"}
-    step = (x[:, :, 0], torch.zeros(2, 64, 3, device="cuda"), weight, *[None] * 6, None, False, 0, 0.0, True, False, -1)
+    step = (
+        x[:, :, 0],
+        torch.zeros(2, 64, 3, device="cuda"),
+        weight,
+        *[None] * 6,
+        None,
+        False,
+        0,
+        0.0,
+        True,
+        False,
+        -1,
+        None,
+    )
     assert set(torch.library.opcheck(torch.ops.cuconv.causal_conv1d_update.default, step).values()) == {"SUCCESS"}

@@ -105,6 +105,10 @@ __forceinline__ float __logf(float v) {
 __forceinline__ float __log2f(float v) {
     return log2f(v);
 }
+// The programming guide: NaN gives 0.
+__forceinline__ float __saturatef(float v) {
+    return v > 0.0f ? v < 1.0f ? v : 1.0f : 0.0f;
+}
 __forceinline__ float rsqrtf(float v) {
     return 1.0f / sqrtf(v);
 }

@@ -1,0 +1,40 @@
+"""Environment variables: a quick look-up for every call, and the words that they take."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+
+from cuconv.runtime.errors import message, one_of
+
+
+def _getenv() -> Callable[[bytes], bytes | None]:
+    """A quick look-up of an environment variable, for every call.
+
+    os.environ raises and catches two exceptions for a variable that is not set, which takes 0.5 us instead of 0.1. A
+    POSIX C library sees what os.environ sets or deletes, and no thread does so meanwhile: a PyDLL keeps the
+    interpreter's lock.
+    """
+    if os.name != "posix":
+        return lambda name: os.environ.get(name.decode(), "").encode()
+    getenv = ctypes.PyDLL(None).getenv
+    getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
+    return getenv
+
+
+variable = _getenv()
+"""The bytes of an environment variable; None where it is not set."""
+
+OFF = ("", "0", "false", "no", "off")
+ON = ("1", "true", "yes", "on")
+"""The words, in any case, that CUCONV_CHECK takes."""
+
+
+def contents_are_checked(word: str | None) -> bool:
+    """Whether a value of CUCONV_CHECK asks for index arrays to be read back and checked; None where it is not set."""
+    if word is None or word.lower() in OFF:
+        return False
+    if word.lower() in ON:
+        return True
+    raise ValueError(message("CUCONV_CHECK", repr(word), one_of([repr(each) for each in OFF + ON])))
