@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-import cuconv.torch
-from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn
+import cuconv
 from tests.torch import inputs
 from tests.torch.inputs import random
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn  # noqa: E402
+
 F = torch.nn.functional
 
 
