@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import cuconv
 from tests.causal_conv1d import cases_bwd as table
 from tests.causal_conv1d.cases_bwd import Case
 from tests.causal_conv1d.test_dense_big_memory import assert_all_written, fill, to_host, view
@@ -22,12 +21,12 @@ PARAMETERS = ("weight", "bias", "dweight", "dbias")
 @pytest.mark.parametrize("case", table.BIG, ids=lambda case: case.id)
 def test_tensors_of_billions_of_elements(case: Case) -> None:
     cupy = pytest.importorskip("cupy")
-    lies = table.placements(case)
+    lies = case.placements()
     count = int(np.prod(lies["x"].shape, dtype=np.int64))
     assert count > 2**32
     uniform = np.random.default_rng(0).uniform
     small = {
-        name: Placed(each, None if name in table.OUTPUTS else uniform(-1, 1, each.shape))
+        name: Placed(each, None if name in case.OUTPUTS else uniform(-1, 1, each.shape))
         for name, each in lies.items()
         if name not in TOKENS
     }
@@ -37,11 +36,11 @@ def test_tensors_of_billions_of_elements(case: Case) -> None:
     words["dx"].view(np.uint8).fill(POISON)
     large = {name: view(words[name], lies[name]) for name in TOKENS}
     arrays = {name: CupyArrays.upload(placed)[1] for name, placed in small.items()} | large
-    cuconv.causal_conv1d_bwd(**table.arguments(case, arrays))
+    case.call(arrays)
 
     assert_all_written(words["dx"], lies["dx"].first, count)
     for channel in (0, 1, case.dim // 2 + 3, case.dim - 1):
         kept = slice(channel, channel + 1)
         own = {name: to_host(array[kept] if name in PARAMETERS else array[:, kept]) for name, array in arrays.items()}
-        written = {name: own.pop(name) for name in table.OUTPUTS}
-        check_call("causal_conv1d_bwd", table.arguments(case, own), table.oracle(case, own), written)
+        written = {name: own.pop(name) for name in case.OUTPUTS}
+        check_call("causal_conv1d_bwd", case.arguments(own), case.oracle(own), written)

@@ -97,7 +97,7 @@ class Memory:
         return self._placed[name].pointer if name in self._placed else None
 
     def open_ranges(self) -> list[bytes]:
-        """Begin and end of all ranges that a kernel may access, counted from each window's begin, as 64-bit integers."""
+        """The 64-bit begin and end of each range that a kernel may access, counted from its window's begin."""
         ranges = []
         for window in self.windows:
             edges = np.flatnonzero(np.diff(self._is_open[self._of(window)], prepend=0, append=0))

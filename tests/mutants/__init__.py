@@ -22,7 +22,7 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
-    """Ids of tests: of a small case as in tests/families/test_numerics_emulated.py, or pytest's with the file's name."""
+    """Ids of tests: of a small case as in test_numerics_emulated.py, or those of pytest with the name of the file."""
 
     def apply(self, files: Mapping[str, str]) -> dict[str, str]:
         """All files of the device code with the bug in. ValueError where its text is not there exactly once."""

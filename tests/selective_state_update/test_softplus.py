@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.selective_state_update.cases import Case
+from tests.selective_state_update import cases as table
 from tests.support.placement import Array
 from tests.support.runners import Runner
 
 HALF_ULP = 2.0**-24
 
-CASE = Case(64, 0, 40, 16, dtype="float32", without="all", slots=None)
+CASE = table.Case(64, 0, 40, 16, dtype="float32", without="all", slots=None)
 
 
 def arguments_of(shape: tuple[int, ...]) -> Array:
