@@ -10,10 +10,19 @@ try:
         causal_conv1d_update_split,
     )
     from cuconv.causal_conv1d.varlen import causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
+    from cuconv.runtime import call as _call
     from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
     from cuconv.selective_scan.dense import selective_scan_fn
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
     from cuconv.selective_state_update.update import selective_state_update
+
+    def _through_torch(operation, given, options, outputs, late):  # type: ignore[no-untyped-def]
+        from cuconv.torch import operators
+
+        return operators.call(operation, given, options, outputs, late)
+
+    # The runtime cannot import what is above it, and torch is imported by programs that use it only.
+    _call.through_torch = _through_torch
 except ModuleNotFoundError as _error:
     # The command line has to start without them, to say what is missing.
     if _error.name not in ("numpy", "ml_dtypes"):

@@ -7,7 +7,6 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from importlib import metadata
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from cuconv.bench.peers import tensors
 from cuconv.bench.results import Header
 from cuconv.bench.timing import REPLAYS, Call, Replay, copy_time, host_time, sets_needed
 from cuconv.jit import source
+from cuconv.runtime import distribution
 from cuconv.runtime.workload import Workload
 
 Name = TypeVar("Name")
@@ -137,7 +137,4 @@ class Machine:
 
 
 def _version() -> str:
-    try:
-        return metadata.version("cuconv")
-    except metadata.PackageNotFoundError:
-        return "source tree"
+    return distribution.version() or "source tree"

@@ -45,7 +45,7 @@ def causal_conv1d_bwd(
     x. The last width - 1 inputs get dfinal_states as well; what lies before a row's first token is dinitial_states.
     The same call gives the same bits every time.
 
-    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernels
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. The kernels
     run on the caller's current stream. Nothing is copied: x and dx with contiguous sequences or contiguous channels
     have vector kernels, any other strides a scalar path, and dout is read as it lies, expanded axes too. NumPy arrays
     are computed on the CPU, in float64.
@@ -288,7 +288,20 @@ _INPUTS = ("x", "weight", "bias", "dout", "seq_idx", "initial_states", "dfinal_s
            "query_start_loc", "cache_indices", "has_initial_state")  # fmt: skip
 _OUTPUTS = ("dx", "dweight", "dbias", "dinitial_states")
 
-_dense = Operation(_INPUTS, _OUTPUTS, check=_check_dense, plan=plan, reference=_reference_dense)
+_dense = Operation(
+    _INPUTS,
+    _OUTPUTS,
+    name="causal_conv1d_bwd",
+    check=_check_dense,
+    plan=plan,
+    reference=_reference_dense,
+)
 _packed = Operation(
-    _INPUTS, _OUTPUTS, check=_check_packed, plan=plan, reference=_reference_packed, contents=_check_contents
+    _INPUTS,
+    _OUTPUTS,
+    name="causal_conv1d_varlen_bwd",
+    check=_check_packed,
+    plan=plan,
+    reference=_reference_packed,
+    contents=_check_contents,
 )

@@ -32,7 +32,7 @@ def causal_conv1d_fn(
     out[b, d, t] = act(bias[d] + sum over w of weight[d, w] * x[b, d, t - (width - 1) + w]), summed in float32
     (Gu and Dao, "Mamba", 2023, section 3.4).
 
-    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. The kernel
     runs on the caller's current stream. Nothing is copied: x and out with contiguous sequences or contiguous channels
     have vector kernels, any other strides a scalar path. NumPy arrays are convolved on the CPU, in float64.
 
@@ -104,6 +104,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 _forward = Operation(
     ("x", "weight", "bias", "seq_idx", "initial_states"),
     ("out", "final_states_out"),
+    name="causal_conv1d_fn",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.runtime import checks
-from cuconv.runtime.call import Arrays, Layouts
+from cuconv.runtime.call import Arrays, Layouts, is_traced
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import Layout, dense, order_like
 from cuconv.runtime.memo import remembered_by_type
@@ -32,10 +31,8 @@ class Split:
     eps: float = 0.0
     """Number added to the sum of squares of a head that is normalised."""
 
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The results as arguments of the call: "out", or "out[0]", "out[1]", …"""
-        return ("out",) if self.ranges is None else tuple(f"out[{i}]" for i in range(len(self.ranges)))
+    names: tuple[str, ...] = ("out",)
+    """The results as arguments of the call: "out", or "out[0]", "out[1]", …"""
 
     def given_outs(self, out: Sequence[Any] | None) -> tuple[Any, ...]:
         """The caller's array for each result, None for each when `out` is None; raises when their number differs."""
@@ -103,9 +100,18 @@ WHOLE = Split()
 """One result of all channels."""
 
 
+def split_of(
+    argument: str, ranges: tuple[tuple[int, int], ...], has_heads: bool = False, normalized: int = 0, eps: float = 0.0
+) -> Split:
+    """A new split into these ranges, which come from this argument."""
+    return Split(argument, ranges, has_heads, normalized, eps, tuple(f"out[{i}]" for i in range(len(ranges))))
+
+
 def by_sizes(sizes: Sequence[int]) -> Split:
     """A result for each of several ranges of channels; raises when `sizes` are not their numbers of channels."""
     checks.sequence("sizes", sizes)
+    if is_traced():
+        return _by_sizes.__wrapped__(*sizes)
     try:
         return _by_sizes(*sizes)
     except TypeError:
@@ -116,7 +122,7 @@ def by_sizes(sizes: Sequence[int]) -> Split:
 @remembered_by_type
 def _by_sizes(*sizes: int) -> Split:
     checks.between("length of sizes", len(sizes), 1, MAX_RANGES)
-    return Split("sizes", tuple((1, checks.natural(f"sizes[{i}]", size)) for i, size in enumerate(sizes)))
+    return split_of("sizes", tuple((1, checks.natural(f"sizes[{i}]", size)) for i, size in enumerate(sizes)))
 
 
 def by_heads(
@@ -140,6 +146,8 @@ def by_heads(
         checks.flag("qk_l2norm", qk_l2norm),
         l2norm_eps,
     )
+    if is_traced():
+        return _by_heads.__wrapped__(*numbers)
     try:
         return _by_heads(*numbers)
     except TypeError:
@@ -158,4 +166,4 @@ def _by_heads(
     )
     eps = checks.not_negative("l2norm_eps", eps)
     sizes = "num_q_heads * head_q, num_k_heads * head_k, num_v_heads * head_v"
-    return Split(sizes, ranges, has_heads=True, normalized=2 * norm, eps=eps)
+    return split_of(sizes, ranges, has_heads=True, normalized=2 * norm, eps=eps)

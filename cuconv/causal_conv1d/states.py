@@ -18,7 +18,7 @@ from cuconv.runtime.layout import Layout, dense, index_numbers
 def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out: Any = None) -> Any:
     """The last tokens of packed sequences, with the meaning it has in Dao-AILab's causal-conv1d.
 
-    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. The kernel
     runs on the caller's current stream, and the call waits for nothing, except under CUCONV_CHECK=1, which reads
     cu_seqlens back and checks it.
 
@@ -104,5 +104,11 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 
 
 _states = Operation(
-    ("x", "cu_seqlens"), ("out",), check=_check, plan=plan, reference=_reference, contents=_check_contents
+    ("x", "cu_seqlens"),
+    ("out",),
+    name="causal_conv1d_varlen_states",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
 )

@@ -59,7 +59,7 @@ def causal_conv1d_update(
       comes before such calls, with one accepted token; and behind a call of one token, calls with first_column=0.
 
     Many tokens in one call, as many calls of one token, and the prefill of `causal_conv1d_varlen_fn` give the same bits
-    as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one
+    as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch or DLPack ones, all of one
     kind and on one device, of any strides. The kernel runs on the caller's current stream, and the call waits for
     nothing, except under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
@@ -341,6 +341,7 @@ _step = Operation(
         *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
         *("intermediate_conv_window", "intermediate_state_indices"),
     ),
+    name="causal_conv1d_update",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -49,7 +49,7 @@ def causal_conv1d_varlen_fn(
     the environment the index arrays are read back and checked, which waits for the GPU; without it the call waits for
     nothing, and a captured CUDA graph may be replayed with other sequences of the same total.
 
-    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; x and out with
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; x and out with
     contiguous channels (engines' layout) or contiguous tokens have vector kernels.
 
     Args:
@@ -231,6 +231,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 
 _packed = Operation(
     ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
+    name="causal_conv1d_varlen_fn",
     check=_check,
     plan=plan,
     reference=_reference,

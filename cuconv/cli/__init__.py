@@ -30,6 +30,7 @@ COMMANDS = {
     "warmup": "compile kernels ahead, also where there is no GPU",
     "cache": "the kernels on disk: info, clear, verify",
     "bench": "time functions beside a copy and beside other libraries",
+    "exec": "run a program with cuconv in the place of causal_conv1d and mamba_ssm",
     "explain": "what a call would launch, and what it costs",
     "report": "tables and pictures of what bench has measured",
     "tour": "doctor, check and a short bench: what runs when no command is named",
@@ -90,7 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def options_for(words: Sequence[str]) -> argparse.Namespace:
     """The options of a command line, whose first word is the command."""
-    return _parser(words).parse_args(words)
+    if words[0] != "exec":
+        return _parser(words).parse_args(words)
+    from cuconv.cli.exec import own_words
+
+    own, programs = own_words(words)
+    options = _parser(own).parse_args(own)
+    options.words = programs
+    return options
 
 
 @contextlib.contextmanager
@@ -120,7 +128,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    from importlib import metadata
+    from cuconv.runtime import distribution
 
     parser = _Parser(
         prog="cuconv",
@@ -128,10 +136,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         epilog=f"Exit codes: {OK} all is well; {WRONG} something is wrong or missing; {USAGE} the command line makes "
         f"no sense; {CANNOT} this machine cannot do it.",
     )
-    try:
-        version = metadata.version("cuconv")
-    except metadata.PackageNotFoundError:
-        version = "not installed, run from its source tree"
+    version = distribution.version() or "not installed, run from its source tree"
     parser.add_argument("--version", action="version", version=f"cuconv {version}")
     commands = parser.add_subparsers(metavar="command", required=True)
     for name, text in COMMANDS.items():

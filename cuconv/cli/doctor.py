@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -28,6 +29,7 @@ from cuconv.cli.finding import (
     reason_of,
 )
 from cuconv.jit import cache, contents, source
+from cuconv.runtime import distribution
 from cuconv.runtime.environment import contents_are_checked
 
 VARIABLES = ("CUCONV_CACHE_DIR", "CUCONV_CHECK", "CUDA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_HOME")
@@ -71,10 +73,7 @@ def examine() -> Iterator[Finding]:
 
 def _installation() -> Iterator[Finding]:
     place = Path(__file__).resolve().parents[2]
-    try:
-        version = metadata.version("cuconv")
-    except metadata.PackageNotFoundError:
-        version = "from its source tree"
+    version = distribution.version() or "from its source tree"
     facts = {
         "version": version,
         "place": str(place),
@@ -181,10 +180,41 @@ def _torch() -> Iterator[Finding]:
         return
     facts = {"version": version, "cuda": cuda, "is_available": has_gpu}
     if cuda is None:
-        yield Finding("torch", "note", f"{version}, built without CUDA: of its tensors none can be used", facts=facts)
+        yield Finding(
+            "torch", "note", f"{version}, built without CUDA: its tensors are computed on the CPU", facts=facts
+        )
     else:
         text = f"{version}, for CUDA {cuda}" + ("" if has_gpu else ", which sees no GPU")
         yield Finding("torch", "ok", text, facts=facts)
+
+
+def _distribution() -> Iterator[Finding]:
+    """Which of the two names fits the driver and torch, and whether what is installed does."""
+    cuda = None
+    with contextlib.suppress(Exception):
+        import torch
+
+        cuda = torch.version.cuda
+    driver = cuda_probes.driver_version()
+    fitting = distribution.fitting(driver, cuda)
+    found, name = distribution.installed(), distribution.NAMES[fitting]
+    facts = {"fits": name, "installed": [distribution.NAMES[major] for major in found]}
+    because = " and ".join(
+        text
+        for text in (
+            f"a driver for CUDA {cuda_probes.cuda_text(driver)}" if driver is not None else "",
+            f"torch for CUDA {cuda}" if cuda is not None else "",
+        )
+        if text
+    )
+    text = f"{name} fits {because}" if because else f"{name}, as there is neither a driver nor torch with CUDA"
+    if len(found) > 1:
+        fix = f"pip uninstall -y {' '.join(distribution.NAMES[major] for major in found)} && {pip_install(name)}"
+        yield Finding("distribution", "wrong", f"{text}; both names are installed and share files", fix, facts)
+    elif found and fitting not in found:
+        yield Finding("distribution", "note", text, pip_install(name), facts)
+    else:
+        yield Finding("distribution", "ok", text, facts=facts)
 
 
 PROBES: dict[str, Probe] = {
@@ -197,8 +227,9 @@ PROBES: dict[str, Probe] = {
     "cache": _cache,
     "compiling": kernel_probe.copy_kernel,
     "torch": _torch,
+    "distribution": _distribution,
 }
-"""The doctor's probes by subject. The one of torch comes last, for importing it loads other CUDA libraries."""
+"""The doctor's probes by subject. Those of torch come last, for importing it loads other CUDA libraries."""
 
 THROUGH_NUMPY = ("CuPy", "NVRTC", "GPU", "compiling")
 """Subjects whose probes import packages that need NumPy."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cuconv.runtime.dtypes import BY_NAME, BY_NUMPY, DType
+from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT64, DType
 from cuconv.runtime.environment import contents_are_checked, variable
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, stored
@@ -24,10 +24,18 @@ Facts = tuple[Any, ...]
 Layout, and cheaper to get."""
 
 
+class NotPlain(Exception):
+    """Raised for tensors that autograd follows or that have no memory: `cuconv.torch` knows what to do with them."""
+
+
 class Family:
     """The arrays of one library."""
 
     name = ""
+    has_host = False
+    """Whether its arrays may be on the CPU, where the references compute them."""
+    has_float64 = False
+    """Whether float64 may stand in for float32 on the CPU, so that derivatives can be checked by differences."""
     stream: Callable[[int], int]
     """The raw handle of the caller's current stream on a device."""
 
@@ -61,6 +69,16 @@ class Family:
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         """A copy of the array's contents; waits for the device."""
         raise NotImplementedError
+
+    def as_numpy(self, array: Any) -> np.ndarray[Any, Any]:
+        """The memory of an array on the CPU."""
+        raise NotImplementedError
+
+    follows_writes: Callable[[], bool] = staticmethod(bool)
+    """Whether the library wants to know at present that arrays of a caller have new contents."""
+
+    def mark_written(self, written: Sequence[Any]) -> None:
+        """Tell the library that arrays of a caller have new contents."""
 
     def checks_contents(self) -> bool:
         """Whether CUCONV_CHECK asks for index arrays to be read back and checked."""
@@ -117,6 +135,7 @@ def _empty(new: Callable[..., Any], dtype: Any, layout: Layout) -> Any:
 
 class NumpyFamily(ByteStrideFamily):
     name = "NumPy"
+    has_host = True
 
     def _place(self, array: Any) -> tuple[int, int]:
         return array.ctypes.data, HOST
@@ -130,6 +149,9 @@ class NumpyFamily(ByteStrideFamily):
         return writable
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(array)
+
+    def as_numpy(self, array: Any) -> np.ndarray[Any, Any]:
         return np.asarray(array)
 
 
@@ -173,13 +195,20 @@ class CupyFamily(ByteStrideFamily):
 
 class TorchFamily(Family):
     name = "torch"
+    has_host = True
+    has_float64 = True
 
     def __init__(self) -> None:
         torch = sys.modules["torch"]
         self._tensor = torch.Tensor
+        self._bfloat16, self._int16 = torch.bfloat16, torch.int16
+        self._increment_version = torch.autograd.graph.increment_version
+        self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
+        self._dtypes[torch.float64] = FLOAT64
         self._torch_dtypes = {dtype: of_torch for of_torch, dtype in self._dtypes.items()}
-        self._is_grad_enabled = torch.is_grad_enabled
+        # Without grad mode nothing is saved for a backward pass that a write could spoil.
+        self._is_grad_enabled = self.follows_writes = torch.is_grad_enabled
         # torch.cuda.current_stream builds an object and takes 6 us instead of 0.05.
         self.stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
             lambda device: torch.cuda.current_stream(device).cuda_stream
@@ -189,20 +218,28 @@ class TorchFamily(Family):
         pointers: list[int] = []
         facts: list[Facts | None] = []
         tensor, is_grad_enabled = self._tensor, self._is_grad_enabled()
-        for array in given:
-            if array is None:
-                pointers.append(0)
-                facts.append(None)
-                continue
-            if type(array) is not tensor and family(array) is not self:
-                self._reject(arguments[len(facts)], array)
-            if is_grad_enabled and array.requires_grad:
-                got = "a tensor that requires grad while grad mode is on"
-                wanted = "torch.no_grad() or a detached tensor: there is no backward"
-                raise ValueError(message(arguments[len(facts)], got, wanted))
-            pointer = array.data_ptr()
-            pointers.append(pointer)
-            facts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer % ALIGNMENT))
+        try:
+            for array in given:
+                if array is None:
+                    pointers.append(0)
+                    facts.append(None)
+                    continue
+                if type(array) is not tensor and (other := family(array)) is not self:
+                    if isinstance(other, DispatchedFamily):
+                        raise NotPlain
+                    self._reject(arguments[len(facts)], array)
+                if is_grad_enabled and array.requires_grad:
+                    raise NotPlain
+                pointer = array.data_ptr()
+                pointers.append(pointer)
+                facts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer % ALIGNMENT))
+        except RuntimeError as error:
+            # A tensor without memory of its own, as torch.vmap has them.
+            raise NotPlain from error
+        if self._forward_mode._current_level >= 0 and any(
+            self._tangents(array).tangent is not None for array in given if array is not None
+        ):
+            raise NotPlain
         return pointers, facts
 
     def layout(self, argument: str, facts: Facts) -> Layout:
@@ -220,6 +257,36 @@ class TorchFamily(Family):
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         copy: np.ndarray[Any, Any] = array.cpu().numpy()
         return copy
+
+    def as_numpy(self, array: Any) -> np.ndarray[Any, Any]:
+        if not array.is_cpu:
+            raise ValueError(message("device", f"a tensor on {array.device}", "CUDA or the CPU"))
+        plain = array.detach()
+        # NumPy has no bfloat16 of its own, and so torch gives it none.
+        if plain.dtype is self._bfloat16:
+            bits: np.ndarray[Any, Any] = plain.view(self._int16).numpy()
+            return bits.view(BFLOAT16.numpy)
+        memory: np.ndarray[Any, Any] = plain.numpy()
+        return memory
+
+    def mark_written(self, written: Sequence[Any]) -> None:
+        # A kernel writes through an address, and so autograd would not notice otherwise what is gone.
+        self._increment_version([tensor for tensor in written if not tensor.is_inference()])
+
+
+class DispatchedFamily(Family):
+    """Tensor classes that take operators themselves, such as FakeTensor: they have no memory that could be read."""
+
+    name = "torch"
+
+    def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
+        raise NotPlain
+
+
+def _torch_family(kind: type) -> type[Family]:
+    torch = sys.modules["torch"]
+    is_plain = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+    return TorchFamily if is_plain else DispatchedFamily
 
 
 def _torch_is(array: Any) -> bool:
@@ -265,7 +332,7 @@ def family(array: Any) -> Family | None:
     elif _cupy_is(array):
         found = _singleton(CupyFamily)
     elif _torch_is(array):
-        found = _singleton(TorchFamily)
+        found = _singleton(_torch_family(kind))
     else:
         # Types of other libraries are not remembered: the import of their arrays takes much longer than these tests.
         return None

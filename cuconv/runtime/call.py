@@ -6,17 +6,18 @@ check, plan and compute. This module alone knows the path of a call.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import add, le
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from cuconv.runtime import arrays, checks, dlpack
 from cuconv.runtime.arrays import Facts, Family
-from cuconv.runtime.dtypes import BYTE, DType
+from cuconv.runtime.dtypes import BYTE, FLOAT32, FLOAT64, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.kernel import Enqueue, Kernel
 from cuconv.runtime.launch import LaunchConfig, TooLarge
@@ -37,6 +38,27 @@ Late = Mapping[str, int]
 their field in argument structs. They are not part of what a call is remembered by."""
 
 NO_NUMBERS: Late = {}
+
+
+ThroughTorch = Callable[..., list[Any]]
+"""Makes the call of an operation, with the arguments of its __call__, on tensors that torch traces, that autograd
+follows or that have no memory."""
+
+
+def _no_torch(*call: Any) -> list[Any]:
+    raise RuntimeError("cuconv.torch has not been named")
+
+
+through_torch: ThroughTorch = _no_torch
+"""Set by the package, because what knows torch is above the runtime."""
+
+_modules = sys.modules
+
+
+def is_traced() -> bool:
+    """Whether torch.compile or torch.export traces this call."""
+    torch = _modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
 
 
 class Launch(NamedTuple):
@@ -193,6 +215,10 @@ def _ordered(pointers: list[int], order: list[int] | None) -> list[int]:
     return pointers if order is None else [pointers[number] if number >= 0 else 0 for number in order]
 
 
+def _exchanged(layout: Layout | None, old: DType, new: DType) -> Layout | None:
+    return layout._replace(dtype=new) if layout is not None and layout.dtype is old else layout
+
+
 def _written(arguments: Sequence[str], checked: Checked[Any]) -> list[int]:
     return [arguments.index(name) for name in (*checked.updated, *checked.outputs)]
 
@@ -221,11 +247,15 @@ def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> list[
 class Operation(Generic[Operands]):
     """A public function: the names of its arrays, and how a call is checked, planned and computed."""
 
+    named: ClassVar[dict[str, Operation[Any]]] = {}
+    """All operations that have a name."""
+
     def __init__(
         self,
         inputs: tuple[str, ...],
         outputs: tuple[str, ...] = (),
         *,
+        name: str = "",
         check: Callable[..., Checked[Operands]],
         plan: Callable[[Operands], Plan],
         reference: Callable[..., None],
@@ -237,6 +267,7 @@ class Operation(Generic[Operands]):
         Args:
             inputs: all arguments that are arrays except results, in the order in which they are given.
             outputs: the arguments for results, unless every call names its own.
+            name: the public function's name, for functions that torch.compile and autograd can follow.
             check: takes the arguments' Layouts by name, and the options; raises for an argument that does not fit.
             plan: takes the operands; returns the launches. A pure function.
             reference: takes the operands and all NumPy Arrays by name, and late numbers by keyword; writes the results
@@ -245,8 +276,13 @@ class Operation(Generic[Operands]):
                 raises for contents that cannot be right. It is called under CUCONV_CHECK=1.
             leader: the array that determines the kind and the device of all; the first when empty.
         """
-        self._inputs = inputs
-        self._outputs = outputs
+        self.name = name
+        if name:
+            self.named[name] = self
+        self.inputs = inputs
+        """The arguments that are arrays, but results, in the order in which they are given."""
+        self.outputs = outputs
+        """The arguments for results, empty when every call names its own."""
         self._arguments = inputs + outputs
         self._leader = inputs.index(leader) if leader else 0
         self._check = check
@@ -271,11 +307,26 @@ class Operation(Generic[Operands]):
             outputs: the names of the results where they differ from call to call.
             late: integers for fields of argument structs, and for the reference, that nothing is remembered by.
         """
-        arguments = self._arguments if outputs is None else self._inputs + outputs
+        if is_traced():
+            return through_torch(self, given, options, outputs, late)
+        return self.direct(given, options, outputs, late)
+
+    def direct(
+        self,
+        given: tuple[Any, ...],
+        options: tuple[Any, ...] = (),
+        outputs: tuple[str, ...] | None = None,
+        late: Late = NO_NUMBERS,
+    ) -> list[Any]:
+        """The same call where nothing traces it."""
+        arguments = self._arguments if outputs is None else self.inputs + outputs
         family = arrays.family(given[self._leader])
         if family is None:
             return self._through_dlpack(arguments, given, options, outputs, late)
-        pointers, facts = family.inspect(arguments, given)
+        try:
+            pointers, facts = family.inspect(arguments, given)
+        except arrays.NotPlain:
+            return through_torch(self, given, options, outputs, late)
         call = self._prepared((family, outputs, options), facts)
         if call.device == HOST:
             for number in call.written:
@@ -284,17 +335,29 @@ class Operation(Generic[Operands]):
         call.check_overlap(pointers)
         if self._contents is not None and family.checks_contents():
             self._check_contents(call, family, dict(zip(arguments, given, strict=True)))
-        count = len(self._inputs)
+        count = len(self.inputs)
         results = list(given[count:])
         for number, like, layout, dtype in call.new:
             results[number - count], pointers[number] = family.new(given[like], layout, dtype)
         if call.device == HOST:
             # Infinities and NaN are results as on a GPU, where nothing warns of them.
+            memory = [None if each is None else family.as_numpy(each) for each in (*given[:count], *results)]
             with np.errstate(all="ignore"):
-                self._reference(call.operands, dict(zip(arguments, (*given[:count], *results), strict=True)), **late)
+                self._reference(call.operands, dict(zip(arguments, memory, strict=True)), **late)
         else:
             call.enqueue(pointers, family, given[self._leader], late)
+        if call.written and family.follows_writes():
+            family.mark_written([given[number] for number in call.written])
         return results
+
+    def layouts_of_results(self, layouts: Layouts, options: tuple[Any, ...]) -> dict[str, Layout]:
+        """The results that a call on these layouts makes, by argument; raises for what does not fit."""
+        first = layouts[self.inputs[self._leader]]
+        assert first is not None
+        checked = self._checked(layouts, options, first.device == HOST)
+        return {
+            name: layout for name, layout in checked.outputs.items() if layout is not None and layouts.get(name) is None
+        }
 
     def _prepared(self, key: tuple[Any, ...], facts: list[Facts | None]) -> Call[Operands]:
         """The prepared call with these options on arrays with these facts.
@@ -313,7 +376,7 @@ class Operation(Generic[Operands]):
         self, family: Family, outputs: tuple[str, ...] | None, options: tuple[Any, ...], *facts: Facts | None
     ) -> Call[Operands]:
         """Check and plan a call; raises before anything is launched or written."""
-        arguments = self._arguments if outputs is None else self._inputs + outputs
+        arguments = self._arguments if outputs is None else self.inputs + outputs
         layouts = [
             None if fact is None else family.layout(argument, fact)
             for argument, fact in zip(arguments, facts, strict=True)
@@ -321,9 +384,11 @@ class Operation(Generic[Operands]):
         name, leader = arguments[self._leader], layouts[self._leader]
         if leader is None:
             raise TypeError(message(name, "None", "an array"))
-        if family.name != "NumPy":
+        if not family.has_host:
             checks.on_gpu(name, leader.device, "NumPy arrays are computed on the CPU")
-        checked = self._check(dict(zip(arguments, layouts, strict=True)), *options)
+        checked = self._checked(
+            dict(zip(arguments, layouts, strict=True)), options, family.has_float64 and leader.device == HOST
+        )
         for argument, layout in zip(arguments, layouts, strict=True):
             if layout is not None:
                 checks.device(argument, layout.device, leader.device, name)
@@ -337,6 +402,19 @@ class Operation(Generic[Operands]):
             raise ValueError(message(name, got, "fewer elements")) from None
         return Call(arguments, self._leader, layouts, checked, plan)
 
+    def _checked(self, layouts: Layouts, options: tuple[Any, ...], may_be_float64: bool) -> Checked[Operands]:
+        """What the family says; where float64 may stand in for float32, it stands in for all that a call has of it."""
+        if not may_be_float64 or not any(layout and layout.dtype is FLOAT64 for layout in layouts.values()):
+            return self._check(layouts, *options)
+        for name, layout in layouts.items():
+            if layout is not None and layout.dtype is FLOAT32:
+                checks.dtype(name, layout.dtype, [FLOAT64])
+        checked = self._check(
+            {name: _exchanged(layout, FLOAT64, FLOAT32) for name, layout in layouts.items()}, *options
+        )
+        outputs = {name: _exchanged(layout, FLOAT32, FLOAT64) for name, layout in checked.outputs.items()}
+        return replace(checked, outputs=outputs)
+
     def _check_contents(self, call: Call[Operands], family: Family, given: Arrays) -> None:
         assert self._contents is not None
         self._contents(call.operands, lambda name: None if given[name] is None else family.to_host(given[name]))
@@ -347,7 +425,7 @@ class Operation(Generic[Operands]):
         """Run a call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
         imported = dlpack.imported(arguments, given, arguments[self._leader])
         results = self(imported, options, outputs, late)
-        return dlpack.exported(results, given[len(self._inputs) :], like=given[self._leader])
+        return dlpack.exported(results, given[len(self.inputs) :], like=given[self._leader])
 
 
 @remembered

@@ -10,7 +10,7 @@ import numpy as np
 from cuconv.runtime.arrays import describe, refuse_other_arithmetic
 from cuconv.runtime.errors import message
 
-WANTED = "a NumPy array, a CuPy array, a torch CUDA tensor or an object with __dlpack__"
+WANTED = "a NumPy array, a CuPy array, a torch tensor or an object with __dlpack__"
 
 
 def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tuple[Any, ...]:
@@ -28,7 +28,12 @@ def _import(argument: str, array: Any) -> Any:
     refuse_other_arithmetic(argument, array)
     # A class has the methods of its objects.
     if not hasattr(array, "__dlpack__") or isinstance(array, type):
-        raise TypeError(message(argument, describe(array), WANTED))
+        if not hasattr(array, "__cuda_array_interface__") or isinstance(array, type):
+            raise TypeError(message(argument, describe(array), WANTED))
+        # Numba's arrays on a GPU have this only.
+        import cupy
+
+        return cupy.asarray(array)
     device_type, _ = array.__dlpack_device__()
     if device_type == 1:  # kDLCPU (dlpack.h)
         return np.from_dlpack(array)

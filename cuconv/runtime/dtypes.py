@@ -27,6 +27,8 @@ INT32 = DType("int32", "int", 4, np.dtype(np.int32))
 INT64 = DType("int64", "long long", 8, np.dtype(np.int64))
 BOOL = DType("bool", "bool", 1, np.dtype(np.bool_))
 BYTE = DType("uint8", "unsigned char", 1, np.dtype(np.uint8))
+FLOAT64 = DType("float64", "double", 8, np.dtype(np.float64))
+"""No kernel reads it: it may stand in for float32 where the references compute torch tensors."""
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 INDICES = (INT32, INT64)

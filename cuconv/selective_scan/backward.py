@@ -77,7 +77,7 @@ def selective_scan_bwd(
     channels that are never larger than du and ddelta together, unless the channels of a group are fewer than 2 *
     d_state.
 
-    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; contiguous
     tokens are quickest. Kernels run on the caller's current stream. NumPy arrays are computed on the CPU, in float64.
 
     Args:
@@ -299,4 +299,12 @@ def _reference(o: BackwardOperands, arrays: Arrays) -> None:
             arrays[name][...] = result.astype(arrays[name].dtype)
 
 
-_backward = Operation(INPUTS, OUTPUTS, check=_check, plan=plan, reference=_reference, contents=_check_contents)
+_backward = Operation(
+    INPUTS,
+    OUTPUTS,
+    name="selective_scan_bwd",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+)

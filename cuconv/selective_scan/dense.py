@@ -79,11 +79,12 @@ def selective_scan_fn(
     """
     given = (u, delta, A, B, C, D, z, delta_bias, initial_state, out, last_state_out, chunk_states_out)
     flags = checks.flag("delta_softplus", delta_softplus), checks.flag("return_last_state", return_last_state)
-    out, last_state, _ = _scan(given, flags)
+    out, last_state, _ = _scan(given, (*flags, False))
     return (out, last_state) if return_last_state else out
 
 
-def _check(given: Layouts, delta_softplus: bool, return_last_state: bool) -> Checked[Operands]:
+def _check(given: Layouts, delta_softplus: bool, return_last_state: bool, keep_chunk_states: bool) -> Checked[Operands]:
+    """A checked call; keep_chunk_states asks for new chunk_states_out, which a backward pass starts from."""
     checked = inputs(given, "batch, dim, seqlen", delta_softplus)
     batch, dim, seqlen = checked.u.shape
     state = (batch, dim, checked.d_state)
@@ -101,7 +102,10 @@ def _check(given: Layouts, delta_softplus: bool, return_last_state: bool) -> Che
             checks.shape(argument, layout.shape, shape, axes)
     if last_state is None and return_last_state:
         last_state = dense(state, (0, 1, 2), checked.A)
-    operands = Operands(checked, given["initial_state"], last_state, given["chunk_states_out"])
+    chunk_states = given["chunk_states_out"]
+    if chunk_states is None and keep_chunk_states:
+        chunk_states = dense(chunked, (0, 1, 2, 3), checked.A)
+    operands = Operands(checked, given["initial_state"], last_state, chunk_states)
     outputs = {"out": checked.out, "last_state_out": last_state, "chunk_states_out": operands.chunk_states}
     return Checked(operands, outputs)
 
@@ -120,6 +124,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 _scan = Operation(
     ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state"),
     ("out", "last_state_out", "chunk_states_out"),
+    name="selective_scan_fn",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -55,7 +55,7 @@ def selective_scan_varlen_fn(
     what the index arrays hold is read back and checked, which waits for the GPU; without it nothing is awaited, and a
     captured CUDA graph may be replayed with other sequences of the same total.
 
-    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides; contiguous
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; contiguous
     tokens have vector kernels.
 
     Args:
@@ -150,6 +150,7 @@ _packed_scan = Operation(
         *("query_start_loc", "cache_indices", "has_initial_state"),
     ),
     ("out",),
+    name="selective_scan_varlen_fn",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -165,7 +165,9 @@ class SelectiveStateUpdate:
         return None if number == self.pad_slot_id else _inside(number, len(self.state))
 
     def rounded(self, token: Token, states: Array) -> Array:
-        """States after a token as they are stored."""
+        """States after a token as they are stored; those of float64, where torch tensors have it, are not rounded."""
+        if self.state.dtype == np.float64:
+            return states
         with np.errstate(over="ignore"):
             values = states.astype(np.float32)
             if self.rand_seed is None:

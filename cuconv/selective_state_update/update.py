@@ -61,7 +61,7 @@ def selective_state_update(
     the same for all rows of a head, by strides of 0 as Mamba-2 passes them, the exponential is computed once per head.
 
     x may hold several tokens per sequence, or with cu_seqlens packed sequences of any lengths. Arrays are NumPy, CuPy,
-    torch CUDA or DLPack ones, all of one kind and on one device, of any strides. The kernel runs on the caller's
+    torch or DLPack ones, all of one kind and on one device, of any strides. The kernel runs on the caller's
     current stream; nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
@@ -374,6 +374,7 @@ _update = Operation(
         *("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens", "rand_seed"),
     ),
     ("out",),
+    name="selective_state_update",
     check=_check,
     plan=plan,
     reference=_reference,

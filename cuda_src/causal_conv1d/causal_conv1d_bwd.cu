@@ -6,16 +6,16 @@
 //     dbias = sum_t g[t]
 //
 // Layout: x, dx (batch, dim, seqlen), seqlen stride 1; any strides when kVec is 1. dout the same, or any strides
-// element by element. A warp has one channel, or when rows are shorter than 32 vectors as many consecutive channels as
-// its lanes have vectors for. A group is what its lanes hold of one batch entry at a time: up to 32 consecutive vectors
-// of a row. The channel's groups, row after row, count as one list; a warp walks a part of it from its end to its
-// beginning. Groups come to shared memory while others are computed; a lane finds the inputs before its vector there,
-// and gets the gradients behind it by shuffle from the lane above, the highest lane from the lowest in the group
-// before. The parameters' gradients stay in registers until the warp's last group; the block adds up those of its lanes
-// and warps in a fixed order. No barrier but for that, and no atomics.
+// element by element. A channel's vectors, row after row, count as one list. A group is what the lanes of a warp hold
+// of it at a time, one vector each; where rows are very short, the lanes share several consecutive channels. A warp
+// walks a part of the list from its end to its beginning, and copies the groups ahead of it asynchronously into a ring
+// in shared memory. Inputs before a vector come from the ring, gradients behind it from the lane above by shuffle,
+// those of the highest lane from the lowest in the group before. The parameters' gradients stay in registers until the
+// warp's last group; the block adds up those of its lanes and warps in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kVec      elements an access       kSilu     silu after the sum
+// kVec      elements an access       kStages   groups in the ring        kSilu     silu after the sum
+// kEdges    vectors may lie inside a row only in part
 // kSeqIdx   tokens see only their own sequence number                kPacked   rows are packed sequences
 // kStates   initial states, or gradients of states, are given or wanted
 #include "causal_conv1d/conv_bwd.cuh"
@@ -24,88 +24,131 @@
 
 struct CausalConv1dBwdParams {
     CausalConv1dBwdOperands operands;
-    FastDiv row_lanes;       // lanes a row
-    FastDiv row_groups;      // groups a row
-    FastDiv channel_groups;  // warps' channels
-    unsigned warp_rows;      // channels a warp
-    unsigned groups;         // of a channel, in all rows
-    unsigned warp_groups;    // that a warp walks
-    int row_vecs;            // vectors a row
-    int has_edges;           // some vectors lie inside a row only in part
+    FastDiv row_vecs;        // vectors a row
+    FastDiv channel_groups;  // blocks that have different channels
+    unsigned lanes;          // a channel in a warp, a power of two
+    unsigned lanes_shift;    // its binary logarithm
+    unsigned warps_shift;    // binary logarithm of the warps a channel in a block
+    unsigned vecs;           // vectors a channel, in all rows
+    unsigned groups;         // groups a channel, in all rows
+    unsigned warp_groups;    // groups that a warp walks
+    unsigned step_rows;      // whole rows between a lane's vectors of two groups
+    unsigned step_vecs;      // vectors between them beyond those rows
     int is_dense;            // x and dout have no gaps: what lies around a row is memory, too
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, bool kSeqIdx, bool kPacked,
-          bool kStates>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kStages, bool kEdges, bool kSilu, bool kSeqIdx,
+          bool kPacked, bool kStates>
 struct CausalConv1dBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 8 : kWidth <= 4 ? 4 : 1;
-    // Groups in shared memory or on their way there: the one that is computed, the one before it, and two more.
-    static constexpr int kStages = 4;
+    static constexpr int kMinBlocks = kIsLean ? 6 : 1;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
-    static_assert(kWidth >= 1 && kWidth <= 16);
+    static_assert(kWidth >= 1 && kWidth <= 16 && kStages >= 3);
 };
 
-// Where a lane's vector of a group lies: vector `vec` of a row, which begins with the token `token`. Vectors lie where
-// memory is aligned, not where the row begins: vector j holds the tokens from j * kVec - phase on.
-template <int kVec>
+// A lane's vector of a group: vector `vec` of a row, which begins with the token `token`. Vectors lie where memory is
+// aligned, not where the row begins: vector j holds the tokens from j * kVec - phase on.
+template <int kVec, bool kEdges>
 struct Place {
+    int batch;
     int vec;
     int token;
+    int phase;
 
     // `row` is any of x, dx at the row's first token: all are equally far from where memory is aligned.
     template <typename T>
-    __device__ __forceinline__ Place(const T* row, int vec_)
-        : vec(vec_), token(vec * kVec - static_cast<int>(reinterpret_cast<size_t>(row) / sizeof(T) % kVec)) {}
+    __device__ __forceinline__ Place(int batch_, int vec_, const T* row)
+        : batch(batch_), vec(vec_), phase(kEdges ? reinterpret_cast<size_t>(row) / sizeof(T) % kVec : 0) {
+        token = vec * kVec - phase;
+    }
+
+    // The vector's first element, in a row whose elements are `step` apart unless kVec says that it is 1.
+    template <typename T>
+    __device__ __forceinline__ T* at(T* row, index_t step) const {
+        return kVec > 1 ? row - phase + static_cast<unsigned>(vec) * kVec : row + token * step;
+    }
 
     // Which elements of the vector lie inside the row.
     __device__ __forceinline__ int begin() const { return token < 0 ? -token : 0; }
     __device__ __forceinline__ int end(int seqlen) const { return seqlen - token < kVec ? seqlen - token : kVec; }
-    __device__ __forceinline__ bool is_whole(int seqlen) const { return token >= 0 && token + kVec <= seqlen; }
+    __device__ __forceinline__ bool is_whole(int seqlen) const {
+        return !kEdges || (token >= 0 && token + kVec <= seqlen);
+    }
 };
 
-// The groups of a lane's channel from one on, downwards: where the rows of kArrays arrays are.
+// How far a lane's vector is from that of the group before.
+struct GroupStep {
+    int rows;
+    int vecs;      // beyond those rows
+    int row_vecs;  // vectors a row
+};
+
+// A lane's vectors from one group on, downwards, and where their rows are in kArrays arrays.
 template <typename T, int kArrays>
-struct GroupWalk {
-    int row_groups;  // groups a row
+struct LaneWalk {
     int batch;
-    int group;        // of the row
-    T* row[kArrays];  // its first token
+    int vec;
+    T* row[kArrays];
     index_t stride[kArrays];
 
-    __device__ __forceinline__ GroupWalk(const QuotientRemainder& batch_group, int row_groups_)
-        : row_groups(row_groups_),
-          batch(static_cast<int>(batch_group.quotient)),
-          group(static_cast<int>(batch_group.remainder)) {}
+    __device__ __forceinline__ explicit LaneWalk(const QuotientRemainder& batch_vec)
+        : batch(static_cast<int>(batch_vec.quotient)), vec(static_cast<int>(batch_vec.remainder)) {}
 
-    // An array of (batch, dim, seqlen), its memory and its strides.
-    template <typename Pointer>
-    __device__ __forceinline__ void add(int i, Pointer pointer, const index_t (&strides)[3], index_t channel) {
+    // `first` is the channel's first row.
+    __device__ __forceinline__ void add(int i, T* first, const index_t (&strides)[3]) {
         stride[i] = strides[0];
-        row[i] = static_cast<T*>(pointer) + batch * strides[0] + channel * strides[1];
+        row[i] = first + batch * strides[0];
     }
 
-    __device__ __forceinline__ void step() {
-        if (group-- > 0) return;
-        group = row_groups - 1;
-        --batch;
+    __device__ __forceinline__ void step(const GroupStep& by) {
+        vec -= by.vecs;
+        if (by.rows > 0 || vec < 0) {
+            const int rows = by.rows + (vec < 0 ? 1 : 0);
+            vec += vec < 0 ? by.row_vecs : 0;
+            batch -= rows;
 #pragma unroll
-        for (int i = 0; i < kArrays; ++i) row[i] -= stride[i];
+            for (int i = 0; i < kArrays; ++i) row[i] -= rows * stride[i];
+        }
+    }
+};
+
+// Where a lane stands among those of its channel in the warp, and which ones are its neighbours.
+struct ChannelLanes {
+    int count;
+    int number;
+    int first;  // lane of the warp
+    int above;  // the lane that has the next vector, in the group behind for the last one
+    int below;  // the lane that has the vector before, in the group before for the first one
+
+    __device__ __forceinline__ explicit ChannelLanes(unsigned count_)
+        : count(static_cast<int>(count_)), number(lane_id() & (count - 1)), first(lane_id() - number) {
+        // Kept in registers, because a group's instructions are few.
+        above = opaque(first + ((number + 1) & (count - 1)));
+        below = opaque(first + ((number - 1) & (count - 1)));
+    }
+
+    // The lane `distance` further; the last ones go on with the first.
+    template <int kDistance>
+    __device__ __forceinline__ int at() const {
+        return kDistance == 1 ? above : kDistance == -1 ? below : first + ((number + kDistance) & (count - 1));
     }
 };
 
 // A lane's channel: its filter, the sums over what the lane has seen, and the gradients of one group.
-template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, Rows kRows, bool kStates>
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kEdges, bool kSilu, Rows kRows, bool kStates>
 struct RowGradients {
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
     using Vector = Vec<input_t, kVec>;
 
+    using Vecs = Place<kVec, kEdges>;
+
     const CausalConv1dBwdOperands& p;
+    const ChannelLanes& lanes;
     index_t channel;
     int row_vecs;
     float taps[kWidth];
@@ -113,8 +156,9 @@ struct RowGradients {
     ParameterSums<kWidth> sums;
     float next[kVec];  // gradients of the group behind, in the lowest lanes
 
-    __device__ __forceinline__ RowGradients(const CausalConv1dBwdOperands& p_, index_t channel_, int row_vecs_)
-        : p(p_), channel(channel_), row_vecs(row_vecs_), sums(ParameterSums<kWidth>::zero()) {
+    __device__ __forceinline__ RowGradients(const CausalConv1dBwdOperands& p_, const ChannelLanes& lanes_,
+                                            index_t channel_, int row_vecs_)
+        : p(p_), lanes(lanes_), channel(channel_), row_vecs(row_vecs_), sums(ParameterSums<kWidth>::zero()) {
         load_taps<kWidth, weight_t>(p, channel, taps);
         bias = load_bias<weight_t>(p, channel);
         if constexpr (kSilu) scale_for_silu<input_t>(taps, bias);
@@ -148,10 +192,19 @@ struct RowGradients {
     }
 
     // One group: a warp's inputs lie in `own_group`, those of the group before it in `group_before`.
-    __device__ __forceinline__ void add(const Place<kVec>& place, int batch, input_t* dx_row, const Vector* own_group,
+    __device__ __forceinline__ void add(const Vecs& place, input_t* dx_row, bool is_there, const Vector* own_group,
                                         const Vector* group_before, const Vector& own, const Vector& dout) {
+        const int batch = place.batch;
         float x[kHalo + kVec];
-        gather_inputs(place, batch, own_group, group_before, own, x);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
+        gather_before<1>(place, own_group, group_before, x);
+        if (p.initial_states != nullptr && kRows != Rows::kPacked && place.token < kHalo) {
+#pragma unroll
+            for (int i = 0; i < kHalo + kVec; ++i) {
+                if (place.token - kHalo + i < 0) x[i] = before_row(batch, place.token - kHalo + i);
+            }
+        }
         int seq[kHalo + kVec + kHalo];
         load_numbers<kRows>(p, batch, place.token - kHalo, seq);
         float g[kVec + kHalo];
@@ -182,10 +235,11 @@ struct RowGradients {
                 store_initial(place, batch, g, dx, seq);
             }
         }
-        input_t* to = dx_row + (kVec > 1 ? place.token : place.token * p.dx_stride[2]);
+        if (!is_there) return;
+        input_t* const to = place.at(dx_row, p.dx_stride[2]);
         if (place.is_whole(p.seqlen)) {
             store(as_global(to), Vector::from_floats(dx));
-        } else if (kVec > 1 && place.token < p.seqlen) {
+        } else if (kEdges && place.token < p.seqlen) {
             store_part(to, Vector::from_floats(dx), place.begin(), place.end(p.seqlen));
         }
     }
@@ -197,40 +251,36 @@ struct RowGradients {
         return load_initial<input_t>(p, batch, channel, token + kHalo);
     }
 
-    __device__ __forceinline__ void gather_inputs(const Place<kVec>& place, int batch, const Vector* own_group,
-                                                  const Vector* group_before, const Vector& own,
-                                                  float (&x)[kHalo + kVec]) const {
+    template <int kDistance>
+    __device__ __forceinline__ void gather_before(const Vecs& place, const Vector* own_group,
+                                                  const Vector* group_before, float (&x)[kHalo + kVec]) const {
+        if constexpr (kDistance <= kHaloVecs) {
+            constexpr int kFirst = kHalo - kDistance * kVec;
+            // Of the furthest vector its last half may be enough.
+            constexpr int kLoaded = kVec > 1 && kFirst + kVec / 2 <= 0 ? kVec / 2 : kVec;
+            const Vector* const from =
+                (lanes.number >= kDistance ? own_group : group_before) + lanes.template at<-kDistance>();
+            Vec<input_t, kLoaded> v =
+                load<kLoaded, Memory::kMutable>(reinterpret_cast<const input_t*>(from) + kVec - kLoaded);
+            if (!kEdges) v = select(place.vec >= kDistance, v, Vec<input_t, kLoaded>::zero());
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
-#pragma unroll
-        for (int distance = 1; distance <= kHaloVecs; ++distance) {
-            const bool is_own_group = lane_id() >= distance;
-            const Vector& v = (is_own_group ? own_group : group_before + kWarpSize)[lane_id() - distance];
-#pragma unroll
-            for (int i = 0; i < kVec; ++i) {
-                const int at = kHalo - distance * kVec + i;
-                if (at >= 0) x[at >= 0 ? at : 0] = v.to_float(i);
+            for (int i = kFirst < 0 ? -kFirst : 0; i < kVec; ++i) {
+                const bool is_inside = !kEdges || place.token - kHalo + kFirst + i >= 0;
+                x[kFirst + i] = is_inside ? v.to_float(i - (kVec - kLoaded)) : 0.0f;
             }
-        }
-        if (kHalo > 0 && place.token < kHalo) {
-            // What lies before the row, or its initial state.
-#pragma unroll
-            for (int i = 0; i < kHalo + kVec; ++i) {
-                const int token = place.token - kHalo + i;
-                if (token < 0) x[i] = before_row(batch, token);
-            }
+            gather_before<kDistance + 1>(place, own_group, group_before, x);
         }
     }
 
     template <int kDistance>
-    __device__ __forceinline__ void gather_gradients(const Place<kVec>& place, float (&g)[kVec + kHalo]) const {
+    __device__ __forceinline__ void gather_gradients(const Vecs& place, float (&g)[kVec + kHalo]) const {
         if constexpr (kDistance <= kHaloVecs) {
             const bool is_inside = place.vec + kDistance < row_vecs;
-            const bool is_offered_behind = lane_id() < kDistance;
+            const bool is_offered_behind = lanes.number < kDistance;
 #pragma unroll
             for (int i = 0; i < kVec; ++i) {
                 if (kDistance * kVec + i < kVec + kHalo) {
-                    const float above = from_lane(is_offered_behind ? next[i] : g[i], lane_id() + kDistance);
+                    const float above = from_lane(is_offered_behind ? next[i] : g[i], lanes.template at<kDistance>());
                     g[kDistance * kVec + i] = is_inside ? above : 0.0f;
                 }
             }
@@ -238,8 +288,7 @@ struct RowGradients {
         }
     }
 
-    __device__ __forceinline__ void add_final(const Place<kVec>& place, int batch, const int* seq,
-                                              float (&dx)[kVec]) const {
+    __device__ __forceinline__ void add_final(const Vecs& place, int batch, const int* seq, float (&dx)[kVec]) const {
         if (p.dfinal_states == nullptr || place.token >= p.seqlen) return;
         if (kRows != Rows::kPacked && place.token + kVec <= p.seqlen - kHalo) return;
 #pragma unroll
@@ -253,7 +302,7 @@ struct RowGradients {
 
     // The first vector of a row holds gradients of the initial state before the row's first token, and has what makes
     // those before the vector.
-    __device__ __forceinline__ void store_initial(const Place<kVec>& place, int batch, const float (&g)[kVec + kHalo],
+    __device__ __forceinline__ void store_initial(const Vecs& place, int batch, const float (&g)[kVec + kHalo],
                                                   const float (&dx)[kVec], const int* seq) const {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
@@ -276,134 +325,158 @@ struct RowGradients {
     }
 };
 
-// Adds up the sums of the lanes of each row, then those of the block's warps, and writes them.
+// Adds up the sums of each channel's lanes, then those of its warps, and writes them.
 template <typename Traits, int kWidth, typename weight_t>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p, const ParameterSums<kWidth>& sums,
-                                                 float scale, const QuotientRemainder& row_lane, unsigned row_lanes,
-                                                 unsigned warp_rows, index_t first_channel, unsigned part) {
-    __shared__ float shared[Traits::kWarps][(kWidth + 1) * kWarpSize];
-    const unsigned warp = threadIdx.x / kWarpSize;
+                                                 float scale, const ChannelLanes& lanes, unsigned channel_warps,
+                                                 index_t channel, unsigned part) {
+    __shared__ float shared[kWidth + 1][Traits::kThreads];
+    float own[kWidth + 1];
 #pragma unroll
-    for (int j = 0; j <= kWidth; ++j) {
-        float sum = sums.at(j) * scale;
+    for (int j = 0; j <= kWidth; ++j) own[j] = sums.at(j) * scale;
 #pragma unroll
-        for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
-            const float above = from_lane(sum, lane_id() + distance);
-            if (row_lane.remainder + distance < row_lanes) sum += above;
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+#pragma unroll
+        for (int j = 0; j <= kWidth; ++j) {
+            const float other = from_lane(own[j], lane_id() ^ distance);
+            own[j] += distance < lanes.count ? other : 0.0f;
         }
-        if (row_lane.remainder == 0) shared[warp][j * kWarpSize + row_lane.quotient] = sum;
+    }
+    if (lanes.number == 0) {
+#pragma unroll
+        for (int j = 0; j <= kWidth; ++j) shared[j][threadIdx.x] = own[j];
     }
     __syncthreads();
-    const unsigned row = threadIdx.x % kWarpSize;
-    if (row >= warp_rows || first_channel + row >= p.dim) return;
-    for (int j = static_cast<int>(warp); j <= kWidth; j += Traits::kWarps) {
+    if (threadIdx.x / kWarpSize % channel_warps != 0 || channel >= p.dim) return;
+#pragma unroll 1
+    for (int j = lanes.number; j <= kWidth; j += lanes.count) {
         float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < Traits::kWarps; ++i) sum += shared[i][j * kWarpSize + row];
-        store_block_sum<kWidth, weight_t>(p, part, first_channel + row, j, sum);
+#pragma unroll 1
+        for (unsigned i = 0; i < channel_warps; ++i) {
+            sum += shared[j][threadIdx.x - static_cast<unsigned>(lanes.number) + i * kWarpSize];
+        }
+        store_block_sum<kWidth, weight_t>(p, part, channel, j, sum);
     }
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, bool kSeqIdx, bool kPacked,
-          bool kStates,
-          typename Traits = CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kSilu, kSeqIdx, kPacked, kStates>>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kStages, bool kEdges, bool kSilu, bool kSeqIdx,
+          bool kPacked, bool kStates,
+          typename Traits =
+              CausalConv1dBwdTraits<kWidth, input_t, weight_t, kVec, kStages, kEdges, kSilu, kSeqIdx, kPacked, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bwd_kernel(const CausalConv1dBwdParams params) {
-    using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kSilu, Traits::kRows, kStates>;
+    using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, kEdges, kSilu, Traits::kRows, kStates>;
     using Vector = Vec<input_t, kVec>;
+    using Vecs = Place<kVec, kEdges>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
-
-    __shared__ Vector ring[Traits::kStages][2][Traits::kThreads];
+    __shared__ Vector ring[kStages][2][Traits::kThreads];
 
     const QuotientRemainder part_channels = divide(blockIdx.x, params.channel_groups);
-    const QuotientRemainder row_lane = divide(lane_id(), params.row_lanes);
-    const index_t first_channel = static_cast<index_t>(part_channels.remainder) * params.warp_rows;
-    const bool is_idle = row_lane.quotient >= params.warp_rows || first_channel + row_lane.quotient >= p.dim;
-    const index_t channel = is_idle ? 0 : first_channel + row_lane.quotient;
-    const unsigned warp = part_channels.quotient * Traits::kWarps + threadIdx.x / kWarpSize;
-    const int begin = uniform(static_cast<int>(min(warp * params.warp_groups, params.groups)));
-    const int end = uniform(static_cast<int>(min(begin + params.warp_groups, params.groups)));
-    const int row_groups = static_cast<int>(params.row_groups.divisor);
-    // Lanes that have no row lie behind the end of one.
-    const int lane_vec = is_idle ? params.row_vecs : static_cast<int>(row_lane.remainder);
+    const ChannelLanes lanes(params.lanes);
+    const unsigned warp = uniform(threadIdx.x / kWarpSize);
+    const unsigned channel_warps = 1u << params.warps_shift;
+    const index_t wanted =
+        (static_cast<index_t>(part_channels.remainder * Traits::kWarps + warp) >> params.warps_shift) *
+            (kWarpSize >> params.lanes_shift) +
+        (lane_id() >> params.lanes_shift);
+    const bool is_idle = wanted >= p.dim;
+    const index_t channel = is_idle ? 0 : wanted;
+    const unsigned part_warp = (part_channels.quotient << params.warps_shift) + (warp & (channel_warps - 1));
+    const int begin = static_cast<int>(min(part_warp * params.warp_groups, params.groups));
+    const int end = static_cast<int>(min(begin + params.warp_groups, params.groups));
 
-    const QuotientRemainder last = divide(static_cast<unsigned>(max(end - 1, 0)), params.row_groups);
-    GroupWalk<const input_t, 2> inputs(last, row_groups);
-    inputs.add(0, p.x, p.x_stride, channel);
-    inputs.add(1, p.dout, p.dout_stride, channel);
-    GroupWalk<input_t, 1> outputs(last, row_groups);
-    outputs.add(0, p.dx, p.dx_stride, channel);
+    const unsigned last = max(end - 1, 0) * lanes.count + lanes.number;
+    // The groups of which a lane has a vector. What comes from registers here would be computed again in every group.
+    const int highest = opaque(is_idle ? -1 : last < params.vecs ? end - 1 : end - 2);
+    // Of the group before the lowest, the first vectors need what is in reach.
+    const int lowest =
+        opaque(is_idle ? end : max(0, begin - (lanes.number >= lanes.count - Traits::kHaloVecs ? 1 : 0)));
+    const QuotientRemainder batch_vec = divide(last, params.row_vecs);
+    const GroupStep by = {static_cast<int>(params.step_rows), static_cast<int>(params.step_vecs),
+                          static_cast<int>(params.row_vecs.divisor)};
+    LaneWalk<const input_t, 2> inputs(batch_vec);
+    inputs.add(0, static_cast<const input_t*>(p.x) + channel * p.x_stride[1], p.x_stride);
+    inputs.add(1, static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1], p.dout_stride);
+    LaneWalk<input_t, 1> outputs(batch_vec);
+    outputs.add(0, static_cast<input_t*>(p.dx) + channel * p.dx_stride[1], p.dx_stride);
+    const LaneWalk<const input_t, 2> top = inputs;
 
     const input_t* const x_end = static_cast<const input_t*>(p.x) + static_cast<index_t>(p.batch) * p.dim * p.seqlen;
-    const Place<kVec> behind(inputs.row[0], (inputs.group + 1) * kWarpSize);
-    const bool begins_behind = Traits::kHalo > 0 && begin < end && inputs.group + 1 < row_groups;
-    const input_t* const first_x = inputs.row[0];
-    const input_t* const first_dout = inputs.row[1];
-    // Brings a group, or of the one before the last what is in reach, to the lane's place among those of a stage.
-    int fetched = end - 1;
-    const auto fetch = [&](Vector* slots) {
-        const bool is_own = fetched >= begin;
-        if (is_own || (Traits::kHalo > 0 && fetched == begin - 1 && begin < end && inputs.group + 1 < row_groups)) {
-            const Place<kVec> place(inputs.row[0], inputs.group * kWarpSize + lane_vec);
-            const input_t* x = inputs.row[0] + (kVec > 1 ? place.token : place.token * p.x_stride[2]);
-            const index_t dout_at = kVec > 1 && p.dout_is_packed ? place.token : place.token * p.dout_stride[2];
-            const bool is_whole = place.is_whole(p.seqlen);
-            const bool is_memory =
-                is_whole || (kVec > 1 && params.is_dense && place.token < p.seqlen && x >= p.x && x + kVec <= x_end);
-            if (is_own || lane_id() >= kWarpSize - Traits::kHaloVecs) {
-                if (is_memory) {
-                    copy_vector_async(slots, x);
-                } else {
-                    *slots = place.token < p.seqlen ? load_part<kVec>(x, place.begin(), place.end(p.seqlen))
-                                                    : Vector::zero();
-                }
+    // Starts to copy a group to the lane's place in a stage of the ring.
+    const auto fetch = [&](int group, Vector* slot) {
+        if (group >= lowest) {
+            Vector* const dout_slot = slot + Traits::kThreads;
+            const Vecs place(inputs.batch, inputs.vec, inputs.row[0]);
+            const input_t* const x_at = place.at(inputs.row[0], p.x_stride[2]);
+            bool is_memory = group <= highest;
+            if (kEdges && is_memory && !place.is_whole(p.seqlen)) {
+                is_memory = params.is_dense && place.token < p.seqlen && x_at >= p.x && x_at + kVec <= x_end;
             }
-            if (is_own) {
-                const input_t* dout = inputs.row[1] + dout_at;
-                Vector* const dout_slot = slots + Traits::kThreads;
-                if (is_memory && p.dout_is_packed) {
-                    copy_vector_async(dout_slot, dout);
-                } else {
-                    Vector v = Vector::zero();
+            const bool is_part = group <= highest && place.token < p.seqlen;
+            if (is_memory) {
+                copy_vector_async(slot, x_at);
+            } else {
+                *slot = is_part ? load_part<kVec>(x_at, place.begin(), place.end(p.seqlen)) : Vector::zero();
+            }
+            if (is_memory && p.dout_is_packed) {
+                copy_vector_async(dout_slot, place.at(inputs.row[1], p.dout_stride[2]));
+            } else {
+                Vector part = Vector::zero();
+                if (is_part) {
 #pragma unroll
-                    for (int i = 0; i < kVec; ++i) {
-                        if (i >= place.begin() && i < place.end(p.seqlen)) v.put(i, dout[i * p.dout_stride[2]]);
+                    for (int j = 0; j < kVec; ++j) {
+                        if (j >= place.begin() && j < place.end(p.seqlen)) {
+                            part.put(j, inputs.row[1][(place.token + j) * p.dout_stride[2]]);
+                        }
                     }
-                    *dout_slot = v;
                 }
+                *dout_slot = part;
             }
-            inputs.step();
         }
-        --fetched;
         end_copy_group();
+        inputs.step(by);
     };
     constexpr int kStageSlots = 2 * Traits::kThreads;
     Vector* const warp_slots = ring[0][0] + (threadIdx.x - lane_id());
-#pragma unroll
-    for (int i = 0; i < Traits::kStages - 1; ++i) fetch(warp_slots + i * kStageSlots + lane_id());
-    Gradients gradients(p, channel, params.row_vecs);
-    if (begins_behind) gradients.begin_behind(outputs.batch, first_x, first_dout, behind.token);
-    int stage = 0;
+    // A loop, because a short call waits for the code to come from memory.
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) fetch(end - 1 - i, warp_slots + i * kStageSlots + lane_id());
+
+    Gradients gradients(p, lanes, channel, by.row_vecs);
+    // A warp's list ends inside a row only where one channel has all its lanes.
+    if (Traits::kHalo > 0 && begin < end && lanes.count == kWarpSize &&
+        static_cast<unsigned>(end) * kWarpSize < params.vecs) {
+        const int batch = from_lane(top.batch, kWarpSize - 1), vec = from_lane(top.vec, kWarpSize - 1) + 1;
+        if (vec < by.row_vecs) {
+            const input_t* const row = top.row[0] + (batch - top.batch) * top.stride[0];
+            gradients.begin_behind(batch, row, top.row[1] + (batch - top.batch) * top.stride[1],
+                                   Vecs(batch, vec, row).token);
+        }
+    }
+    int own_stage = 0, free_stage = (kStages - 1) * kStageSlots;
 #pragma unroll 1
     for (int group = end - 1; group >= begin; --group) {
-        // This group and the one before it are there, and all lanes have read the one behind it.
-        wait_for_copy_groups<Traits::kStages - 3>();
+        // This group and the one before it are there; all lanes have read the one behind it.
+        wait_for_copy_groups<kStages - 3>();
         sync_warp();
-        fetch(warp_slots + ((stage + Traits::kStages - 1) % Traits::kStages) * kStageSlots + lane_id());
-        const Vector* const own_group = warp_slots + stage * kStageSlots;
-        stage = (stage + 1) % Traits::kStages;
-        const Vector* const group_before = warp_slots + stage * kStageSlots;
-        const Place<kVec> place(outputs.row[0], outputs.group * kWarpSize + lane_vec);
+        fetch(group - (kStages - 1), warp_slots + free_stage + lane_id());
+        const Vector* const own_group = warp_slots + own_stage;
+        free_stage = own_stage;
+        own_stage = own_stage < (kStages - 1) * kStageSlots ? own_stage + kStageSlots : 0;
+        Vecs place(outputs.batch, outputs.vec, outputs.row[0]);
         Vector x = own_group[lane_id()];
         Vector dout = own_group[Traits::kThreads + lane_id()];
-        if (kVec > 1 && params.has_edges && !place.is_whole(p.seqlen)) {
+        if (kEdges && !place.is_whole(p.seqlen)) {
             x = keep_part(x, place.begin(), place.end(p.seqlen));
             dout = keep_part(dout, place.begin(), place.end(p.seqlen));
         }
-        gradients.add(place, outputs.batch, outputs.row[0], own_group, group_before, x, dout);
-        outputs.step();
+        if ((Traits::kRows != Rows::kOne || kStates) && group > highest) {
+            place.batch = 0;
+            place.token = place.vec = by.row_vecs * kVec;
+        }
+        gradients.add(place, outputs.row[0], group <= highest, own_group, warp_slots + own_stage, x, dout);
+        outputs.step(by);
     }
-    store_block_sums<Traits, kWidth, weight_t>(p, gradients.sums, kSumScale<input_t, kSilu>, row_lane,
-                                               params.row_lanes.divisor, params.warp_rows, first_channel,
-                                               part_channels.quotient);
+    store_block_sums<Traits, kWidth, weight_t>(p, gradients.sums, kSumScale<input_t, kSilu>, lanes, channel_warps,
+                                               is_idle ? p.dim : channel, part_channels.quotient);
 }

@@ -32,9 +32,10 @@ WIDTHS = st.integers(1, 16)
 
 
 def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]:
-    config, division, parts = CausalConv1dBwd(4, BFLOAT16, BFLOAT16, 8, True, False, False, False).launch_config(
-        batch, dim, row_vecs, False, True
+    kernel = CausalConv1dBwd(
+        4, BFLOAT16, BFLOAT16, 8, stages=4, edges=False, silu=True, seq_idx=False, packed=False, states=False
     )
+    config, division, parts = kernel.launch_config(batch, dim, row_vecs, True)
     return config.grid[0], division, parts
 
 
@@ -46,20 +47,24 @@ def runs(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[i
 
 
 @given(SIZES)
-def test_every_group_of_a_row_has_one_warp(size: tuple[int, int, int]) -> None:
+def test_every_vector_of_a_channel_has_one_lane(size: tuple[int, int, int]) -> None:
     batch, dim, row_vecs = size[0], size[1], max(1, size[2])
     blocks, division, parts = rows(batch, dim, row_vecs)
-    lanes, groups = division["row_lanes"][0], division["row_groups"][0]
-    assert lanes * groups >= row_vecs > lanes * (groups - 1) and lanes <= WARP_SIZE
-    assert groups == 1 or (lanes == WARP_SIZE and division["warp_rows"] == 1)
-    assert division["warp_rows"] * lanes <= WARP_SIZE
+    lanes, warps = division["lanes"], 1 << division["warps_shift"]
+    assert lanes == 1 << division["lanes_shift"] and WARP_SIZE % lanes == 0 and CausalConv1dBwd.warps % warps == 0
+    assert division["vecs"] == batch * row_vecs
+    assert lanes * division["groups"] >= division["vecs"] > lanes * (division["groups"] - 1)
+    assert division["step_rows"] * row_vecs + division["step_vecs"] == lanes
+    channels = WARP_SIZE // lanes * CausalConv1dBwd.warps // warps
     channel_groups = division["channel_groups"][0]
-    assert channel_groups * division["warp_rows"] >= dim > (channel_groups - 1) * division["warp_rows"]
+    assert channel_groups * channels >= dim > (channel_groups - 1) * channels
     assert blocks == parts * channel_groups
     # Warps take consecutive groups; every part has some, unless there is nothing at all.
-    a_part = CausalConv1dBwd.warps * division["warp_groups"]
-    assert division["groups"] == batch * groups <= parts * a_part
+    a_part = warps * division["warp_groups"]
+    assert division["groups"] <= parts * a_part
     assert parts == 1 or division["groups"] > (parts - 1) * a_part
+    # A warp of several channels has whole rows: the gradients behind its last group belong to other rows.
+    assert lanes == WARP_SIZE or lanes * division["warp_groups"] % row_vecs == 0
 
 
 @given(WIDTHS, SIZES)

@@ -1,0 +1,148 @@
+"""Functions composed of the public ones: packed convolutions with their states, and Mamba's inner part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cuconv.causal_conv1d.dense import causal_conv1d_fn
+from cuconv.runtime import checks
+from cuconv.runtime.errors import message
+from cuconv.selective_scan.dense import selective_scan_fn
+from cuconv.torch.derivatives import PackedWithStates
+from cuconv.torch.recomputing import Recomputed
+
+
+def causal_conv1d_packed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    query_start_loc: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    activation: str | None = None,
+) -> Any:
+    """`causal_conv1d_varlen_fn` with states that are arguments and results, so that autograd follows them, too.
+
+    Args:
+        x: (dim, total), float32, float16 or bfloat16, on the CPU float64 as well.
+        weight: (dim, width).
+        bias: (dim,), weight's dtype or float32.
+        query_start_loc: (sequences + 1,), int32 or int64; a single sequence when None.
+        initial_states: (sequences, dim, width - 1), x's dtype: the inputs before each sequence; zeros when None.
+        return_final_states: also return the last width - 1 inputs of each sequence.
+        activation: None, "silu" or "swish".
+
+    Returns:
+        out, or (out, final_states) with final_states (sequences, dim, width - 1) of x's dtype.
+
+    Raises:
+        TypeError, ValueError: as `causal_conv1d_varlen_fn`.
+    """
+    checks.activation(activation)
+    sequences = 1 if query_start_loc is None else query_start_loc.shape[0] - 1
+    shape = (sequences, x.shape[0], weight.shape[1] - 1)
+    if initial_states is not None:
+        checks.shape("initial_states", tuple(initial_states.shape), shape, "sequences, dim of x, width - 1")
+        if initial_states.dtype != x.dtype:
+            raise TypeError(message("initial_states", f"dtype {initial_states.dtype}", f"{x.dtype}, that of x"))
+    out, final_states = PackedWithStates.apply(x, weight, bias, query_start_loc, initial_states, activation)
+    return (out, final_states) if return_final_states else out
+
+
+def mamba_inner_fn(
+    xz: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    x_proj_weight: Tensor,
+    delta_proj_weight: Tensor,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    A: Tensor,
+    B: Tensor | None = None,
+    C: Tensor | None = None,
+    D: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    B_proj_bias: Tensor | None = None,
+    C_proj_bias: Tensor | None = None,
+    delta_softplus: bool = True,
+    checkpoint_lvl: int = 1,
+    b_rms_weight: Tensor | None = None,
+    c_rms_weight: Tensor | None = None,
+    dt_rms_weight: Tensor | None = None,
+    b_c_dt_rms_eps: float = 1e-6,
+) -> Tensor:
+    """The Mamba block between its two projections and the output projection, as mamba_ssm has it.
+
+    With x and z the halves of xz: u = silu(conv(x)); p = x_proj(u), which is r numbers for delta, then B, then C;
+    delta = delta_proj(the first r); out = out_proj(scan(u, delta, A, B, C, D, z)) (Gu and Dao, "Mamba", 2023, fig. 3).
+
+    Args:
+        xz: (batch, 2 * dim, seqlen).
+        conv1d_weight: (dim, 1, width).
+        conv1d_bias: (dim,).
+        x_proj_weight: (r + d_state for each of B and C that is None, dim); B's rows follow delta's, C's are the last.
+        delta_proj_weight: (dim, r).
+        out_proj_weight: (d_model, dim).
+        out_proj_bias: (d_model,).
+        A, B, C, D, delta_bias, delta_softplus: as `selective_scan_fn` takes them; B and C from x_proj when None.
+        B_proj_bias, C_proj_bias: (d_state,), added to B and C from x_proj.
+        checkpoint_lvl: 1 computes u and delta again in the backward pass, 0 keeps them.
+        b_rms_weight, c_rms_weight: (d_state,): root mean square norms of B and C over the states, and
+        dt_rms_weight: (dim,): of delta over the channels, after delta_proj.
+        b_c_dt_rms_eps: added to the mean squares of these norms.
+
+    Returns:
+        (batch, seqlen, d_model).
+
+    Raises:
+        TypeError, ValueError: as `causal_conv1d_fn` and `selective_scan_fn`.
+    """
+    checks.choice("checkpoint_lvl", checkpoint_lvl, (0, 1))
+    x, z = xz.chunk(2, dim=1)
+    weight, rank, d_state = conv1d_weight.squeeze(1), delta_proj_weight.shape[1], A.shape[-1]
+
+    def convolve() -> Tensor:
+        result: Tensor = causal_conv1d_fn(x, weight, conv1d_bias, activation="silu")
+        return result
+
+    def project_delta(p: Tensor) -> Tensor:
+        delta = F.linear(p[..., :rank], delta_proj_weight)
+        if dt_rms_weight is not None:
+            delta = _rms_norm(delta, dt_rms_weight, b_c_dt_rms_eps)
+        return delta.transpose(1, 2)
+
+    recomputed = Recomputed(checkpoint_lvl == 1 and torch.is_grad_enabled() and not torch.compiler.is_compiling())
+    with recomputed:
+        u = recomputed.keep(convolve(), convolve, (x, weight, conv1d_bias))
+        p = F.linear(u.transpose(1, 2), x_proj_weight)
+        delta = recomputed.keep(
+            project_delta(p), lambda: project_delta(p.detach()), (p, delta_proj_weight, dt_rms_weight)
+        )
+        if B is None:
+            B = _matrix(p[..., rank : rank + d_state], B_proj_bias, b_rms_weight, b_c_dt_rms_eps)
+        if C is None:
+            C = _matrix(p[..., -d_state:], C_proj_bias, c_rms_weight, b_c_dt_rms_eps)
+        # Under autocast the projections are of the autocast dtype, and what comes from elsewhere follows.
+        u, gate, delta = u.to(p.dtype), z.to(p.dtype), delta.to(p.dtype)
+        out = selective_scan_fn(u, delta, A, B, C, D, gate, delta_bias, delta_softplus)
+    out_proj_bias = None if out_proj_bias is None else out_proj_bias.to(out_proj_weight.dtype)
+    return F.linear(out.transpose(1, 2), out_proj_weight, out_proj_bias)
+
+
+def _matrix(rows: Tensor, bias: Tensor | None, rms_weight: Tensor | None, eps: float) -> Tensor:
+    """(batch, seqlen, d_state) from x_proj as the scan takes it."""
+    if bias is not None:
+        rows = rows + bias.to(rows.dtype)
+    if rms_weight is not None:
+        rows = _rms_norm(rows, rms_weight, eps)
+    return rows.transpose(1, 2)
+
+
+def _rms_norm(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
+    wide = rows.double() if rows.dtype == torch.float64 else rows.float()
+    scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight.to(wide.dtype)).to(rows.dtype)

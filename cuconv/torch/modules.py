@@ -1,0 +1,308 @@
+"""Layers: a short convolution with the options of flash-linear-attention's, and the block of Mamba."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cuconv.causal_conv1d.dense import causal_conv1d_fn
+from cuconv.causal_conv1d.update import causal_conv1d_update
+from cuconv.runtime import checks
+from cuconv.runtime.errors import message
+from cuconv.selective_scan.dense import selective_scan_fn
+from cuconv.torch.functional import causal_conv1d_packed, mamba_inner_fn
+from cuconv.torch.mamba_ssm import selective_state_update
+
+
+class ShortConvolution(nn.Conv1d):
+    """A depthwise causal convolution with the parameters and options of fla.modules.ShortConvolution.
+
+    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs. The first column is never needed,
+    and is 0 in what `forward` returns.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        kernel_size: int,
+        bias: bool = False,
+        activation: str | None = "silu",
+        backend: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """The layer.
+
+        Args:
+            hidden_size: channels.
+            kernel_size: taps of the filter, 1 to 16.
+            bias: whether channels have a bias.
+            activation: None, "silu" or "swish".
+            backend: ignored, as are further arguments: what chooses a kernel elsewhere.
+            device, dtype: of the parameters.
+        """
+        checks.activation(activation)
+        super().__init__(
+            hidden_size,
+            hidden_size,
+            kernel_size,
+            groups=hidden_size,
+            bias=bias,
+            padding=kernel_size - 1,
+            device=device,
+            dtype=dtype,
+        )
+        self.hidden_size = hidden_size
+        self.activation = activation
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Convolve sequences.
+
+        Args:
+            x: (batch, tokens, hidden_size); packed sequences have a batch of 1.
+            residual: shape of x, added to the result.
+            mask: (batch, tokens), multiplies x. x itself stays as it is.
+            cache: (sequences, hidden_size, kernel_size): the states before; where each sequence has one token it is
+                updated in place, else only read.
+            output_final_state: also return the states after.
+            cu_seqlens: (sequences + 1,): where packed sequences begin and, last, end.
+
+        Returns:
+            The result, of x's shape, and the states after or None.
+
+        Raises:
+            TypeError, ValueError: arguments that do not fit.
+        """
+        batch, tokens, _ = x.shape
+        if cu_seqlens is not None:
+            if batch != 1:
+                raise ValueError(message("batch of x", batch, "1 beside cu_seqlens"))
+            if mask is not None:
+                raise ValueError(message("mask", "a tensor", "None beside cu_seqlens"))
+        sequences = batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        if mask is not None:
+            x = x * mask.unsqueeze(-1).to(x.dtype)
+        is_followed = torch.is_grad_enabled() and any(
+            each is not None and each.requires_grad for each in (x, self.weight, self.bias, cache)
+        )
+        if batch * tokens == sequences and not is_followed:
+            return self.step(x, residual, cache, output_final_state, cu_seqlens)
+        weight, halo = self.weight.squeeze(1), self.kernel_size[0] - 1
+        initial = None if cache is None else cache[:, :, cache.shape[2] - halo :].to(x.dtype)
+        if cu_seqlens is None:
+            result = causal_conv1d_fn(
+                x.transpose(1, 2),
+                weight,
+                self.bias,
+                None,
+                initial,
+                output_final_state,
+                activation=self.activation,
+            )
+            out, states = result if output_final_state else (result, None)
+            out = out.transpose(1, 2)
+        else:
+            inner = (x[0].t(), weight, self.bias, cu_seqlens, initial)
+            result = causal_conv1d_packed(*inner, output_final_state, self.activation)
+            out, states = result if output_final_state else (result, None)
+            out = out.t()[None]
+        if residual is not None:
+            out = out + residual
+        return out, None if states is None else F.pad(states, (1, 0))
+
+    def step(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        cache: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One token of each sequence: the result and the states, which are updated in place."""
+        shape, sequences = x.shape, x.shape[0] * x.shape[1]
+        if cache is None:
+            states = x.new_zeros(sequences, self.hidden_size, self.kernel_size[0])
+            cache = states if output_final_state else None
+        else:
+            states = cache
+        inner = (x.reshape(sequences, self.hidden_size), states, self.weight.squeeze(1), self.bias, self.activation)
+        out: Tensor = causal_conv1d_update(*inner).view(shape)
+        return out if residual is None else out + residual, cache
+
+    @property
+    def state_size(self) -> int:
+        """Numbers in a sequence's state."""
+        return self.hidden_size * self.kernel_size[0]
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"{self.hidden_size}, kernel_size={self.kernel_size[0]}, bias={self.bias is not None}, " + (
+            f"activation={self.activation}"
+        )
+
+
+class Mamba(nn.Module):
+    """The block of Gu and Dao, "Mamba", 2023, figure 3. Its parameters are named as in mamba_ssm."""
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | str = "auto",
+        dt_min: float = 0.001,
+        dt_max: float = 0.1,
+        dt_init: str = "random",
+        dt_scale: float = 1.0,
+        dt_init_floor: float = 1e-4,
+        conv_bias: bool = True,
+        bias: bool = False,
+        use_fast_path: bool = True,
+        layer_idx: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """The block.
+
+        Args:
+            d_model: channels of what goes in and out.
+            d_state: states of an inner channel.
+            d_conv: taps of the convolution.
+            expand: inner channels as a multiple of d_model.
+            dt_rank: numbers that delta is made from; d_model / 16, rounded up, when "auto".
+            dt_min, dt_max, dt_init_floor: between which delta lies at first, its logarithm uniform.
+            dt_init: "random" or "constant": delta's projection at first.
+            dt_scale: what that is multiplied by.
+            conv_bias, bias: whether the convolution and the outer projections have biases.
+            use_fast_path: compute u and delta again in the backward pass instead of keeping them.
+            layer_idx: the block's place in a model, under which its states are kept in inference parameters.
+            device, dtype: of the parameters; A_log and D are float32 unless dtype is float64.
+        """
+        checks.choice("dt_init", dt_init, ("random", "constant"))
+        super().__init__()
+        self.d_model, self.d_state, self.d_conv, self.expand = d_model, d_state, d_conv, expand
+        self.d_inner = int(expand * d_model)
+        self.dt_rank = math.ceil(d_model / 16) if isinstance(dt_rank, str) else dt_rank
+        self.use_fast_path, self.layer_idx, self.activation = use_fast_path, layer_idx, "silu"
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.in_proj = nn.Linear(d_model, 2 * self.d_inner, bias=bias, **made)
+        self.conv1d = nn.Conv1d(
+            self.d_inner, self.d_inner, d_conv, groups=self.d_inner, padding=d_conv - 1, bias=conv_bias, **made
+        )
+        self.x_proj = nn.Linear(self.d_inner, self.dt_rank + 2 * d_state, bias=False, **made)
+        self.dt_proj = nn.Linear(self.dt_rank, self.d_inner, bias=True, **made)
+        self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **made)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        rates = torch.arange(1, d_state + 1, dtype=wide, device=device).log()
+        self.A_log = nn.Parameter(rates.repeat(self.d_inner, 1))
+        self.D = nn.Parameter(torch.ones(self.d_inner, dtype=wide, device=device))
+        for parameter in (self.A_log, self.D):
+            parameter._no_weight_decay = True  # type: ignore[attr-defined]
+        with torch.no_grad():
+            spread = self.dt_rank**-0.5 * dt_scale
+            if dt_init == "constant":
+                self.dt_proj.weight.fill_(spread)
+            else:
+                self.dt_proj.weight.uniform_(-spread, spread)
+            steps = torch.empty(self.d_inner, dtype=wide, device=device).uniform_(math.log(dt_min), math.log(dt_max))
+            steps = steps.exp().clamp(min=dt_init_floor)
+            # The inverse of softplus.
+            self.dt_proj.bias.copy_(steps + torch.log(-torch.expm1(-steps)))
+        self.dt_proj.bias._no_reinit = True  # type: ignore[attr-defined]
+
+    def forward(self, hidden_states: Tensor, inference_params: Any = None) -> Tensor:
+        """(batch, seqlen, d_model) from (batch, seqlen, d_model).
+
+        With inference_params, of mamba_ssm's kind, the states of its key_value_memory_dict are filled by the prompt and
+        used by the single tokens that follow it, as seqlen_offset says.
+        """
+        if inference_params is None:
+            return self._train(hidden_states)
+        states = inference_params.key_value_memory_dict
+        if self.layer_idx not in states:
+            states[self.layer_idx] = self.allocate_inference_cache(hidden_states.shape[0])
+        conv_state, ssm_state = states[self.layer_idx]
+        if inference_params.seqlen_offset > 0:
+            return self.step(hidden_states, conv_state, ssm_state)[0]
+        return self.prefill(hidden_states, conv_state, ssm_state)
+
+    def _train(self, hidden_states: Tensor) -> Tensor:
+        wide = self.A_log.dtype
+        return mamba_inner_fn(
+            self.in_proj(hidden_states).transpose(1, 2),
+            self.conv1d.weight,
+            self.conv1d.bias,
+            self.x_proj.weight,
+            self.dt_proj.weight,
+            self.out_proj.weight,
+            self.out_proj.bias,
+            -torch.exp(self.A_log.to(wide)),
+            D=self.D.to(wide),
+            delta_bias=self.dt_proj.bias.to(wide),
+            checkpoint_lvl=int(self.use_fast_path),
+        )
+
+    @torch.no_grad()
+    def prefill(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> Tensor:
+        """The result for whole prompts, which leave their states: conv_state and ssm_state are overwritten."""
+        wide = self.A_log.dtype
+        x, z = self.in_proj(hidden_states).transpose(1, 2).chunk(2, dim=1)
+        weight = self.conv1d.weight.squeeze(1)
+        u = causal_conv1d_fn(x, weight, self.conv1d.bias, activation="silu")
+        kept = min(x.shape[2], conv_state.shape[2])
+        conv_state.zero_()
+        conv_state[:, :, conv_state.shape[2] - kept :].copy_(x[:, :, x.shape[2] - kept :])
+        steps, B, C = self._parts(self.x_proj(u.transpose(1, 2)))
+        delta = F.linear(steps, self.dt_proj.weight).transpose(1, 2)
+        out, last_state = selective_scan_fn(
+            *(u, delta, -torch.exp(self.A_log), B.transpose(1, 2), C.transpose(1, 2), self.D, z),
+            self.dt_proj.bias.to(wide),
+            True,
+            True,
+        )
+        ssm_state.copy_(last_state)
+        result: Tensor = self.out_proj(out.transpose(1, 2))
+        return result
+
+    @torch.no_grad()
+    def step(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The result for one token a sequence, (batch, 1, d_model), and the states, updated in place."""
+        if hidden_states.shape[1] != 1:
+            raise ValueError(message("tokens of hidden_states", hidden_states.shape[1], "1"))
+        x, z = self.in_proj(hidden_states[:, 0]).chunk(2, dim=-1)
+        u = causal_conv1d_update(x, conv_state, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.activation)
+        steps, B, C = self._parts(self.x_proj(u))
+        delta = F.linear(steps, self.dt_proj.weight)
+        y = selective_state_update(
+            *(ssm_state, u, delta, -torch.exp(self.A_log), B, C, self.D, z),
+            dt_bias=self.dt_proj.bias.to(self.A_log.dtype),
+            dt_softplus=True,
+        )
+        return self.out_proj(y)[:, None], conv_state, ssm_state
+
+    def _parts(self, rows: Tensor) -> list[Tensor]:
+        return list(rows.split([self.dt_rank, self.d_state, self.d_state], dim=-1))
+
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int = 0, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """conv_state (batch_size, d_inner, d_conv) and ssm_state (batch_size, d_inner, d_state), of zeros."""
+        weight = self.conv1d.weight
+        made: dict[str, Any] = {"device": weight.device, "dtype": dtype or weight.dtype}
+        shape = (batch_size, self.d_inner)
+        return torch.zeros(*shape, self.d_conv, **made), torch.zeros(*shape, self.d_state, **made)

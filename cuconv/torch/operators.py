@@ -1,0 +1,220 @@
+"""The public functions as operators of torch, which torch.compile and torch.export put into their graphs.
+
+Eager calls do not come here: an operator's dispatch costs more than a small kernel runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+
+from cuconv.causal_conv1d.ranges import MAX_RANGES
+from cuconv.causal_conv1d.split import WHOLE, Split, split_of
+from cuconv.runtime import call as _runner
+from cuconv.runtime.call import NO_NUMBERS, Late, Operation
+from cuconv.runtime.dtypes import BY_NAME, FLOAT64, DType
+from cuconv.runtime.layout import HOST, Layout
+from cuconv.torch import derivatives
+
+SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
+
+OPTIONS = {
+    "causal_conv1d_fn": "bool return_final_states, bool silu",
+    "causal_conv1d_bwd": "bool silu, bool float32_gradients",
+    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id, int? first_column",
+    "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
+    "causal_conv1d_varlen_states": "SymInt state_len",
+    "causal_conv1d_update": SPLIT + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column",
+    "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
+    "selective_scan_bwd": "bool delta_softplus, bool is_packed",
+    "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id",
+    "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
+    "int philox_rounds, int? seed",
+}
+"""What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
+
+UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
+"""The arguments that operators write to."""
+
+UPDATING = tuple(name for name in OPTIONS if set(UPDATED) & set(Operation.named[name].inputs))
+"""The operations that have such arguments."""
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {
+    dtype: getattr(torch, name) for name, dtype in {**BY_NAME, "float64": FLOAT64}.items()
+}
+DTYPES = {of_torch: dtype for dtype, of_torch in TORCH_DTYPES.items()}
+
+NOT_FOLLOWED = (
+    "cuconv has no batching rule and no forward-mode derivative for {}: torch.vmap, torch.func transforms and "
+    "torch.autograd.forward_ad cannot follow it; call it on a batch and differentiate with torch.autograd"
+)
+
+
+def call(
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    late: Late = NO_NUMBERS,
+) -> list[Any]:
+    """The results of a call on tensors that torch traces, that autograd follows, or that have no memory."""
+    if not torch.compiler.is_compiling():
+        functorch: bool = torch._C._are_functorch_transforms_active()
+        if functorch or torch.autograd.forward_ad._current_level >= 0:
+            raise RuntimeError(NOT_FOLLOWED.format(operation.name))
+    if torch.is_grad_enabled():
+        for each in given:
+            if each is not None and each.requires_grad:
+                return derivatives.call(operation, given, options, outputs)
+    return _operate(operation, given, options, outputs, late)
+
+
+def _operate(
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    late: Late,
+) -> list[Any]:
+    """The results by the operator, which makes all of them: what the caller has given is a copy."""
+    names, count = operation.outputs if outputs is None else outputs, len(operation.inputs)
+    inputs, targets = given[:count], given[count:]
+    if operation.name == "selective_scan_fn":
+        options = (*options[:2], options[2] or targets[2] is not None)
+    if operation.name == "selective_state_update":
+        options = (*options, late["seed"] if options[3] else None)
+    made = getattr(torch.ops.cuconv, _variant(operation.name, len(names)))(*inputs, *_encoded(options))
+    if len(names) == 1 and operation.name in UPDATING:
+        made = (made,)
+    results: list[Any] = []
+    number = 0
+    for name, target in zip(names, targets, strict=True):
+        result = None
+        if _is_made(operation, name, inputs, options):
+            result = made[number]
+            number += 1
+        results.append(result if target is None else target.copy_(result))
+    return results
+
+
+def _variant(name: str, results: int) -> str:
+    """The operator with so many results. Those that update have one each: torch makes no operator functional that
+    updates arguments and returns a list.
+    """
+    return f"{name}_to_{results}" if results > 1 and name in UPDATING else name
+
+
+def _is_made(operation: Operation[Any], name: str, inputs: Sequence[Any], options: Sequence[Any]) -> bool:
+    """Whether a call has this result."""
+    if operation.name in ("causal_conv1d_bwd", "causal_conv1d_varlen_bwd", "selective_scan_bwd"):
+        return inputs[operation.inputs.index(name[1:])] is not None
+    if operation.name == "causal_conv1d_fn":
+        return name == "out" or bool(options[0])
+    if operation.name == "selective_scan_fn":
+        return name == "out" or bool(options[1] if name == "last_state_out" else options[2])
+    return True
+
+
+def _encoded(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Options as a schema has them."""
+    encoded: list[Any] = []
+    for option in options:
+        if isinstance(option, Split):
+            ranges = None if option.ranges is None else [number for pair in option.ranges for number in pair]
+            encoded += [ranges, option.has_heads, option.normalized, option.eps]
+        else:
+            # A seed of 64 bits is signed there.
+            encoded.append(option - 2**64 if type(option) is int and option >= 2**63 else option)
+    return tuple(encoded)
+
+
+def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[str, ...] | None, Late]:
+    """Options as an operation has them, the names of its results where they differ from call to call, late numbers."""
+    if operation.name == "selective_state_update":
+        *others, seed = options
+        return tuple(others), None, NO_NUMBERS if seed is None else {"seed": seed % 2**64}
+    if operation.outputs:
+        return tuple(options), None, NO_NUMBERS
+    ranges, has_heads, normalized, eps, *others = options
+    split = _split(None if ranges is None else tuple(ranges), has_heads, normalized, eps)
+    return (split, *others), split.names, NO_NUMBERS
+
+
+# Splits are known by identity.
+@lru_cache(maxsize=4096)
+def _split(ranges: tuple[int, ...] | None, has_heads: bool, normalized: int, eps: float) -> Split:
+    if ranges is None:
+        return WHOLE
+    argument = "num_q_heads * head_q, num_k_heads * head_k, num_v_heads * head_v" if has_heads else "sizes"
+    return split_of(argument, tuple(zip(ranges[::2], ranges[1::2], strict=True)), has_heads, normalized, eps)
+
+
+def _returned(operation: Operation[Any], results: list[torch.Tensor]) -> Any:
+    if operation.name not in UPDATING:
+        return results
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _run(operation: Operation[Any], *arguments: Any) -> Any:
+    """What the operator does: an eager call."""
+    count = len(operation.inputs)
+    options, outputs, late = _decoded(operation, arguments[count:])
+    names = operation.outputs if outputs is None else outputs
+    with torch.no_grad():
+        results = operation.direct((*arguments[:count], *[None] * len(names)), options, outputs, late)
+    return _returned(operation, [result for result in results if result is not None])
+
+
+def _run_fake(operation: Operation[Any], *arguments: Any) -> Any:
+    """Empty tensors that lie as the results of the operator do; raises for arguments that do not fit."""
+    count = len(operation.inputs)
+    tensors = arguments[:count]
+    options, outputs, _ = _decoded(operation, arguments[count:])
+    names = operation.outputs if outputs is None else outputs
+    layouts = {
+        name: None if each is None else _layout(each) for name, each in zip(operation.inputs, tensors, strict=True)
+    }
+    made = operation.layouts_of_results({**layouts, **dict.fromkeys(names)}, options)
+    leader = next(each for each in tensors if each is not None)
+    results = []
+    for name in names:
+        if (layout := made.get(name)) is not None:
+            assert isinstance(layout.dtype, DType)
+            results.append(leader.new_empty_strided(layout.shape, layout.strides, dtype=TORCH_DTYPES[layout.dtype]))
+    return _returned(operation, results)
+
+
+def _layout(tensor: torch.Tensor) -> Layout:
+    device = HOST if tensor.device.type in ("cpu", "meta") else tensor.device.index or 0
+    dtype = DTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    return Layout(tuple(tensor.shape), tuple(tensor.stride()), dtype, device, 0)
+
+
+def _define() -> torch.library.Library:
+    library = torch.library.Library("cuconv", "DEF")
+    for name, options in OPTIONS.items():
+        operation = Operation.named[name]
+        letters = iter("abc")
+        inputs = [
+            f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in operation.inputs
+        ]
+        arguments = f"{', '.join(inputs)}, {options}"
+        run: Callable[..., Any] = partial(_run, operation)
+        most = MAX_RANGES if not operation.outputs else 1
+        for results in range(1, most + 1):
+            variant = _variant(name, results)
+            returned = f"({', '.join(['Tensor'] * results)})" if name in UPDATING else "Tensor[]"
+            library.define(f"{variant}({arguments}) -> {returned}")
+            for key in ("CPU", "CUDA"):
+                library.impl(variant, run, key)
+            torch.library.register_fake(f"cuconv::{variant}", partial(_run_fake, operation), lib=library)
+    return library
+
+
+_library = _define()
+
+# Later calls come here directly.
+_runner.through_torch = call

@@ -1,0 +1,120 @@
+"""cuconv's functions in the models of Hugging Face transformers, whether these are imported already or later.
+
+A modeling file of transformers has its functions as globals, in PyTorch, and looks for packages once, when it is
+imported. So the globals themselves are replaced.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from cuconv.torch import causal_conv1d as conv
+from cuconv.torch import mamba_ssm as mamba
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "causal_conv1d_fn": conv.causal_conv1d_fn,
+    "causal_conv1d_update": conv.causal_conv1d_update,
+    "mamba_inner_fn": mamba.mamba_inner_fn,
+    "mamba_selective_scan": mamba.selective_scan_fn,
+    "mamba_selective_state_update": mamba.selective_state_update,
+    "mamba2_selective_state_update": mamba.selective_state_update,
+}
+"""What takes the place of a modeling file's global of this name."""
+
+MODELING = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
+
+
+def patch_transformers() -> dict[str, tuple[str, ...]]:
+    """Have the models of transformers call cuconv: those imported already, and those imported from now on.
+
+    What cuconv cannot compute, another activation than silu or float64, stays with transformers' own code, and so does
+    what torch.export traces, as with the packages that cuconv stands in for.
+
+    Returns:
+        For every modeling module that is imported already the functions that have been replaced in it.
+    """
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    return {
+        name: replaced
+        for name, module in list(sys.modules.items())
+        if MODELING.fullmatch(name) and (replaced := _patch(module))
+    }
+
+
+def unpatch_transformers() -> None:
+    """Undo `patch_transformers`."""
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    for name, module in list(sys.modules.items()):
+        if MODELING.fullmatch(name):
+            for function in FUNCTIONS:
+                if hasattr(found := getattr(module, function, None), "cuconv_original"):
+                    setattr(module, function, found.cuconv_original)  # type: ignore[union-attr]
+
+
+def _patch(module: ModuleType) -> tuple[str, ...]:
+    replaced = []
+    for name, function in FUNCTIONS.items():
+        found = getattr(module, name, None)
+        if callable(found) and not hasattr(found, "cuconv_original"):
+            setattr(module, name, _replacement(found, function))
+        if hasattr(module, name):
+            replaced.append(name)
+    return tuple(replaced)
+
+
+def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    known = tuple(inspect.signature(function).parameters)
+    is_inner = function is mamba.mamba_inner_fn
+
+    @functools.wraps(original)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if torch.compiler.is_exporting() or not all(map(_fits, (*arguments, *named.values()))):
+            return original(*arguments, **named)
+        if is_inner and named.get("dt_rms_weight") is not None:
+            # mamba_ssm normalises delta after its projection, and the models before it. Without a result they go on by
+            # steps.
+            return None
+        return function(*arguments, **{name: value for name, value in named.items() if name in known})
+
+    call.cuconv_original = original  # type: ignore[attr-defined]
+    return call
+
+
+def _fits(value: Any) -> bool:
+    """Whether cuconv takes such an argument."""
+    if isinstance(value, torch.Tensor):
+        return value.device.type in ("cpu", "cuda") and value.dtype != torch.float64
+    return not isinstance(value, str) or value in ("silu", "swish")
+
+
+class _Finder(MetaPathFinder):
+    """Has modeling modules patched behind their import."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not MODELING.fullmatch(name):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_patch(module: ModuleType) -> None:
+                execute(module)
+                _patch(module)
+
+            spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
+        return spec
+
+
+_finder = _Finder()

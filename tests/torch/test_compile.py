@@ -1,0 +1,167 @@
+"""torch.compile, torch.export and fake tensors: graphs have cuconv's operators, and give what eager calls give."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuconv
+from cuconv.bench.workloads import SMALL, workloads
+from tests.torch import inputs
+from tests.torch.inputs import as_tensor
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+FUNCTIONS = [name for name in cuconv.__all__ if name in SMALL]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Convolution(torch.nn.Module):
+    """A module with parameters of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(inputs.random(6, 4, dtype=torch.float32))
+
+    def forward(self, x: Any) -> Any:
+        out, states = cuconv.causal_conv1d_fn(x * 2, self.weight, None, None, None, True, activation="silu")
+        return out.sin() + states.sum()
+
+
+def call_of(function: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The function, its tensors and its options."""
+    workload = next(iter(workloads(SMALL, function, dtype="float32")))
+    tensors = {name: as_tensor(np.array(array)) for name, array in workload.host().items()}
+    return getattr(cuconv, function), tensors, {**workload.options}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_graph_gives_what_a_call_gives(function: str) -> None:
+    call, tensors, options = call_of(function)
+    others = copy.deepcopy(tensors)
+
+    def program(tensors: dict[str, Any]) -> Any:
+        return call(**{name: tensor.view(tensor.shape) for name, tensor in tensors.items()}, **options)
+
+    wanted = program(tensors)
+    got = torch.compile(program, fullgraph=True, backend="aot_eager")(others)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    torch.testing.assert_close(others, tensors, rtol=0, atol=0)
+
+
+def test_what_a_graph_updates_is_seen_within_it() -> None:
+    state, x, weight = torch.zeros(2, 6, 3), torch.ones(2, 6), torch.ones(6, 4)
+
+    def program(state: Any) -> Any:
+        before = state.sum()
+        out = cuconv.causal_conv1d_update(x, state, weight)
+        return before, out, state.sum()
+
+    before, _, after = torch.compile(program, fullgraph=True, backend="aot_eager")(state)
+    assert before == 0 and after == 12 and state.sum() == 12
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_graph_has_the_gradients(backend: str) -> None:
+    module, x = Convolution(), inputs.random(2, 6, 9, dtype=torch.float32)
+    wanted = torch.autograd.grad(module(x).sum(), (x, module.weight))
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    got = torch.autograd.grad(compiled(x).sum(), (x, module.weight))
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_a_graph_has_the_gradients_of_a_scan() -> None:
+    arguments = inputs.scan_inputs(dtype=torch.float32)
+
+    def program(*arguments: Any) -> Any:
+        out, state = cuconv.selective_scan_fn(*arguments, True, True)
+        return out.sum() + state.square().sum()
+
+    wanted = torch.autograd.grad(program(*arguments), arguments)
+    got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(*arguments), arguments)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_graph_has_the_gradients_of_a_split() -> None:
+    x, weight = inputs.random(6, 9), inputs.random(6, 4)
+
+    def program(x: Any, weight: Any) -> Any:
+        heads = {"num_q_heads": 1, "num_k_heads": 1, "num_v_heads": 1, "head_q": 2, "head_k": 2, "head_v": 2}
+        return sum(part.sin().sum() for part in cuconv.causal_conv1d_qkv_split(x, weight, **heads, qk_l2norm=True))
+
+    wanted = torch.autograd.grad(program(x, weight), (x, weight))
+    got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(x, weight), (x, weight))
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_sizes_may_change() -> None:
+    module = Convolution()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    for seqlen in (9, 12, 40):
+        x = inputs.random(2, 6, seqlen, dtype=torch.float32)
+        wanted = torch.autograd.grad(module(x).sum(), (x, module.weight))
+        torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), (x, module.weight)), wanted)
+
+
+def test_a_given_output_is_written_by_a_graph() -> None:
+    x, weight, out = torch.ones(2, 6, 9), torch.ones(6, 4), torch.zeros(2, 6, 9)
+
+    def program(x: Any, out: Any) -> Any:
+        return cuconv.causal_conv1d_fn(x, weight, out=out) + 1
+
+    returned = torch.compile(program, fullgraph=True, backend="aot_eager")(x, out)
+    assert torch.equal(out, cuconv.causal_conv1d_fn(x, weight)) and torch.equal(returned, out + 1)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export(strict: bool) -> None:
+    module, x = Convolution(), inputs.random(2, 6, 9, dtype=torch.float32, grad=False)
+    exported = torch.export.export(
+        module, (x,), strict=strict, dynamic_shapes=({2: torch.export.Dim("seqlen", min=4, max=4096)},)
+    )
+    assert "torch.ops.cuconv.causal_conv1d_fn.default" in str(exported.graph_module.print_readable(print_output=False))
+    for seqlen in (9, 20):
+        x = inputs.random(2, 6, seqlen, dtype=torch.float32, grad=False)
+        torch.testing.assert_close(exported.module()(x), module(x))
+
+
+def test_fake_tensors_lie_as_results_do() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    x, weight = torch.ones(2, 9, 6).transpose(1, 2), torch.ones(6, 4)
+    wanted = cuconv.causal_conv1d_fn(x, weight, None, None, None, True)
+    mode = FakeTensorMode()
+    fake, fake_weight = mode.from_tensor(x), mode.from_tensor(weight)
+    for one, other in zip(cuconv.causal_conv1d_fn(fake, fake_weight, None, None, None, True), wanted, strict=True):
+        assert one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
+    with pytest.raises(ValueError, match="weight: got shape"):
+        cuconv.causal_conv1d_fn(fake, mode.from_tensor(torch.ones(5, 4)))
+
+
+@pytest.mark.parametrize("function", ["causal_conv1d_fn", "causal_conv1d_update", "selective_scan_fn"])
+def test_operators_keep_what_their_schemas_say(function: str) -> None:
+    arguments = {
+        "causal_conv1d_fn": (torch.rand(2, 6, 9), torch.rand(6, 4), torch.rand(6), None, None, True, True),
+        "causal_conv1d_update": (
+            *(torch.rand(2, 6), torch.rand(2, 6, 3), torch.rand(6, 4), *[None] * 6),
+            *(None, False, 0, 0.0, True, False, -1, None),
+        ),
+        "selective_scan_fn": (*(each.float().detach() for each in inputs.scan_inputs()), None, True, True, True),
+    }[function]
+    import cuconv.torch.operators  # noqa: F401
+
+    results = torch.library.opcheck(getattr(torch.ops.cuconv, function).default, arguments)
+    assert set(results.values()) == {"SUCCESS"}

@@ -1,0 +1,214 @@
+"""Derivatives: by differences in float64, beside torch's own, and the errors where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cuconv
+from tests.torch import inputs
+from tests.torch.inputs import random
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+HEADS = {"num_q_heads": 1, "num_k_heads": 1, "num_v_heads": 2, "head_q": 2, "head_k": 2, "head_v": 1}
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("silu", [False, True])
+@pytest.mark.parametrize("seqlen", [1, 2, 3, 9])
+def test_convolution(seqlen: int, silu: bool) -> None:
+    x, weight, bias, states = inputs.conv_inputs(seqlen=seqlen)
+    activation = "silu" if silu else None
+
+    def with_states(*arguments: Any) -> Any:
+        x, weight, bias, states = arguments
+        return cuconv.causal_conv1d_fn(x, weight, bias, None, states, True, activation=activation)
+
+    assert torch.autograd.gradcheck(with_states, (x, weight, bias, states))
+    assert torch.autograd.gradcheck(lambda *few: cuconv.causal_conv1d_fn(*few, activation=activation), (x, weight))
+
+
+def test_convolution_of_numbered_tokens() -> None:
+    x, weight, bias, states = inputs.conv_inputs()
+    seq_idx = torch.tensor([[0, 0, 1, 1, 1, 2, 2, -1, -1], [3, 3, 3, 3, 3, 3, 4, 4, 4]], dtype=torch.int32)
+    assert torch.autograd.gradcheck(
+        lambda x, weight, bias, states: cuconv.causal_conv1d_fn(x, weight, bias, seq_idx, states, activation="silu"),
+        (x, weight, bias, states),
+    )
+
+
+@pytest.mark.parametrize("starts", [None, [0, 2, 2, 9], [0, 5, 8]])
+def test_packed_convolution(starts: list[int] | None) -> None:
+    x, weight, bias = random(6, 9), random(6, 4), random(6)
+    query_start_loc = None if starts is None else torch.tensor(starts, dtype=torch.int32)
+
+    def call(function: Any, **options: Any) -> Callable[..., Any]:
+        return lambda x, weight, bias: function(x, weight, bias, None, query_start_loc, **options)
+
+    assert torch.autograd.gradcheck(call(cuconv.causal_conv1d_varlen_fn), (x, weight, bias))
+    assert torch.autograd.gradcheck(call(cuconv.causal_conv1d_split, sizes=(1, 3, 2)), (x, weight, bias))
+    for norm in (False, True):
+        heads = call(cuconv.causal_conv1d_qkv_split, **HEADS, qk_l2norm=norm)
+        assert torch.autograd.gradcheck(heads, (x, weight, bias))
+
+
+def test_unused_results_cost_nothing() -> None:
+    x, weight, bias = random(6, 9), random(6, 4), random(6)
+    _, k, _ = cuconv.causal_conv1d_qkv_split(x, weight, bias, **HEADS, qk_l2norm=True)
+    k.sum().backward()
+    assert not x.grad[:2].any() and x.grad[2:4].any() and not x.grad[4:].any()
+
+
+@pytest.mark.parametrize("softplus", [False, True])
+def test_scan(softplus: bool) -> None:
+    state = random(2, 4, 3)
+    arguments = inputs.scan_inputs()
+
+    def call(*arguments: Any) -> Any:
+        *others, state = arguments
+        return cuconv.selective_scan_fn(*others, softplus, True, initial_state=state)
+
+    assert torch.autograd.gradcheck(call, (*arguments, state))
+    assert torch.autograd.gradcheck(cuconv.selective_scan_fn, arguments[:5])
+
+
+def test_scan_of_groups_and_constants() -> None:
+    u, delta, A = inputs.scan_inputs()[:3]
+    groups = random(2, 2, 3, 7), random(2, 2, 3, 7)
+    assert torch.autograd.gradcheck(cuconv.selective_scan_fn, (u, delta, A, *groups))
+    assert torch.autograd.gradcheck(cuconv.selective_scan_fn, (u, delta, A, random(4, 3), random(4, 3)))
+
+
+def test_packed_scan() -> None:
+    arguments = [random(4, 7), random(4, 7), random(4, 3, low=-1.0, high=-0.1), random(3, 7), random(3, 7)]
+    starts = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
+
+    def call(u: Any, *others: Any) -> Any:
+        return cuconv.selective_scan_varlen_fn(u, None, *others, query_start_loc=starts)
+
+    assert torch.autograd.gradcheck(call, (*arguments, random(4), random(4, 7), random(4)))
+    with pytest.raises(ValueError, match="ssm_states: got a tensor while another argument requires grad"):
+        cuconv.selective_scan_varlen_fn(arguments[0], torch.zeros(1, 4, 3), *arguments[1:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_have_the_dtypes_and_shapes_of_their_arguments(dtype: str) -> None:
+    x, weight, bias, states = inputs.conv_inputs(dtype=getattr(torch, dtype))
+    weight = weight.detach().float().requires_grad_()
+    x = x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+    out, final = cuconv.causal_conv1d_fn(x, weight, bias.detach().float().requires_grad_(), None, states, True)
+    (out.float().sum() + final.float().sum()).backward()
+    assert x.grad.dtype == x.dtype and x.grad.stride() == x.stride()
+    assert weight.grad.dtype == torch.float32 and states.grad.dtype == states.dtype
+
+
+def test_incoming_gradients_of_any_strides() -> None:
+    x, weight, bias, _ = inputs.conv_inputs()
+    for reduce in (lambda y: y.sum(), lambda y: y.mean(1).sum(), lambda y: y.flip(2).transpose(1, 2).prod(0).sum()):
+        got = torch.autograd.grad(
+            reduce(cuconv.causal_conv1d_fn(x, weight, bias, activation="silu")), (x, weight, bias)
+        )
+        wanted = torch.autograd.grad(reduce(inputs.conv(x, weight, bias)[0]), (x, weight, bias))
+        for one, other in zip(got, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_only_final_states_are_used() -> None:
+    x, weight, _, states = inputs.conv_inputs(seqlen=2)
+    _, final = cuconv.causal_conv1d_fn(x, weight, None, None, states, True)
+    final.sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x)) and not weight.grad.any()
+    assert torch.equal(states.grad, torch.tensor([0.0, 0.0, 1.0]).double().expand(2, 6, 3))
+
+
+def call_conv(x: Any) -> Any:
+    return cuconv.causal_conv1d_fn(x, torch.ones(x.shape[1], 4, dtype=x.dtype), activation="silu")
+
+
+def test_a_penalty_on_the_gradient_is_an_error_and_not_dropped() -> None:
+    x = random(2, 6, 9)
+    (gradient,) = torch.autograd.grad(call_conv(x).sum(), x, create_graph=True)
+    (plain,) = torch.autograd.grad(call_conv(x).sum(), x)
+    assert torch.equal(gradient, plain)
+    with pytest.raises(RuntimeError, match="cuconv has no second derivative"):
+        (call_conv(x).sum() + (gradient**2).sum()).backward()
+    u, *others = inputs.scan_inputs()
+    (gradient,) = torch.autograd.grad(cuconv.selective_scan_fn(u, *others).sum(), u, create_graph=True)
+    with pytest.raises(RuntimeError, match="cuconv has no second derivative"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda x: torch.vmap(call_conv)(x[None]),
+        lambda x: torch.func.grad(lambda x: call_conv(x).sum())(x),
+        lambda x: torch.func.jvp(call_conv, (x,), (x,)),
+    ],
+    ids=["vmap", "grad", "jvp"],
+)
+def test_transforms_are_refused(transform: Callable[[Any], Any], grad: bool) -> None:
+    with pytest.raises(RuntimeError, match="cuconv has no batching rule and no forward-mode derivative"):
+        transform(random(2, 6, 9, grad=grad))
+
+
+def test_a_tangent_is_not_dropped() -> None:
+    x = random(2, 6, 9, grad=False)
+    with torch.autograd.forward_ad.dual_level():
+        assert torch.equal(call_conv(x), call_conv(x.clone()))
+        with pytest.raises(RuntimeError, match="forward-mode derivative"):
+            call_conv(torch.autograd.forward_ad.make_dual(x, x))
+
+
+def test_what_is_updated_in_place_is_refused() -> None:
+    x, weight, pool = random(6, 9), random(6, 4), torch.zeros(1, 6, 3, dtype=torch.float64)
+    with pytest.raises(
+        ValueError, match=r"^conv_states: got a tensor while another argument requires grad; wanted None"
+    ):
+        cuconv.causal_conv1d_varlen_fn(x, weight, None, pool)
+    with pytest.raises(ValueError, match=r"^weight: got a tensor that requires grad .* there is no backward$"):
+        cuconv.causal_conv1d_update(x[None, :, 0].detach(), pool, weight)
+    with pytest.raises(ValueError, match=r"^out: got a tensor while another argument requires grad; wanted None"):
+        cuconv.causal_conv1d_fn(x[None], weight, out=torch.empty(1, 6, 9, dtype=torch.float64))
+    assert not pool.any()
+    with torch.no_grad():
+        cuconv.causal_conv1d_varlen_fn(x, weight, None, pool)
+    assert pool.any()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    x, weight, bias, _ = inputs.conv_inputs()
+    wanted = torch.autograd.grad(cuconv.causal_conv1d_fn(x, weight, bias).sin().sum(), (x, weight))
+    checkpoint(lambda x: cuconv.causal_conv1d_fn(x, weight, bias).sin(), x, use_reentrant=reentrant).sum().backward()
+    assert torch.equal(x.grad, wanted[0]) and torch.equal(weight.grad, wanted[1])
+
+
+def test_autocast_mixes_dtypes() -> None:
+    x, weight, bias, _ = inputs.conv_inputs(dtype=torch.float32)
+    project = random(9, 9, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = cuconv.causal_conv1d_fn(x @ project, weight, bias, activation="silu")
+        assert out.dtype == torch.bfloat16
+    out.float().sum().backward()
+    assert weight.grad.dtype == project.grad.dtype == torch.float32 and project.grad.abs().sum() > 0
+
+
+def test_views_and_parameters() -> None:
+    module = torch.nn.Conv1d(6, 6, 4, groups=6).double()
+    x = random(2, 9, 12)[..., :6].transpose(1, 2)
+    out = cuconv.causal_conv1d_fn(x, module.weight.squeeze(1), module.bias)
+    out.square().sum().backward()
+    got, module.weight.grad = module.weight.grad, None
+    inputs.conv(x, module.weight.squeeze(1), module.bias, silu=False)[0].square().sum().backward()
+    torch.testing.assert_close(got, module.weight.grad, rtol=1e-9, atol=1e-12)

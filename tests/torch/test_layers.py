@@ -1,0 +1,256 @@
+"""Layers beside the same mathematics in plain torch: values, gradients, states."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import cuconv
+from tests.torch import inputs
+from tests.torch.inputs import random
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn  # noqa: E402
+
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def plain_inner(xz: Any, module: Any, **norms: Any) -> Any:
+    """mamba_inner_fn in torch."""
+    x, z = xz.chunk(2, dim=1)
+    u, _ = inputs.conv(x, module.conv1d.weight.squeeze(1), module.conv1d.bias)
+    p = F.linear(u.transpose(1, 2), module.x_proj.weight)
+    steps, B, C = p.split([module.dt_rank, module.d_state, module.d_state], dim=-1)
+    delta = F.linear(steps, module.dt_proj.weight)
+
+    def norm(rows: Any, weight: Any) -> Any:
+        return rows if weight is None else F.rms_norm(rows, rows.shape[-1:], weight, 1e-6)
+
+    delta, B, C = norm(delta, norms.get("dt")), norm(B, norms.get("b")), norm(C, norms.get("c"))
+    rows = [each.transpose(1, 2) for each in (delta, B, C)]
+    out, _ = inputs.scan(u, rows[0], -module.A_log.exp(), *rows[1:], module.D, z, module.dt_proj.bias, True)
+    return F.linear(out.transpose(1, 2), module.out_proj.weight, module.out_proj.bias)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_mamba_trains_as_in_torch(fast: bool) -> None:
+    block = Mamba(8, d_state=4, bias=True, use_fast_path=fast, dtype=torch.float64)
+    x = random(2, 9, 8)
+    arguments = (x, *block.parameters())
+    wanted = plain_inner(block.in_proj(x).transpose(1, 2), block)
+    got = block(x)
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+    weights = torch.rand_like(got)
+    for one, other in zip(
+        torch.autograd.grad((got * weights).sum(), arguments),
+        torch.autograd.grad((wanted * weights).sum(), arguments),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_what_is_computed_again_is_not_kept() -> None:
+    block = Mamba(8, d_state=2, dtype=torch.float64)
+    x = random(2, 64, 8)
+    kept: dict[bool, int] = {}
+    for fast in (False, True):
+        block.use_fast_path = fast
+        seen: dict[int, int] = {}
+
+        def pack(tensor: Any, seen: dict[int, int] = seen) -> Any:
+            seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            block(x)
+        kept[fast] = sum(seen.values())
+    # u and delta, each of (2, 16, 64) numbers of 8 bytes.
+    assert kept[False] - kept[True] >= 2 * 2 * 16 * 64 * 8
+
+
+def test_what_was_modified_is_not_computed_again() -> None:
+    block = Mamba(8, d_state=2, dtype=torch.float64)
+    loss = block(random(1, 5, 8)).sum()
+    with torch.no_grad():
+        block.conv1d.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_inner_norms_and_biases(level: int) -> None:
+    block = Mamba(8, d_state=4, dtype=torch.float64)
+    xz = random(2, 32, 9)
+    norms = {"b": random(4), "c": random(4), "dt": random(16)}
+    got = mamba_inner_fn(
+        *(xz, block.conv1d.weight, block.conv1d.bias, block.x_proj.weight, block.dt_proj.weight, block.out_proj.weight),
+        *(None, -block.A_log.exp(), None, None, block.D, block.dt_proj.bias),
+        checkpoint_lvl=level,
+        **{f"{name}_rms_weight": weight for name, weight in norms.items()},
+    )
+    wanted = plain_inner(xz, block, **norms)
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+    arguments = (xz, block.x_proj.weight, block.dt_proj.weight, *norms.values())
+    for one, other in zip(
+        torch.autograd.grad(got.square().sum(), arguments),
+        torch.autograd.grad(wanted.square().sum(), arguments),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("prompt", [1, 2, 7])
+def test_prefill_and_steps_continue_each_other(prompt: int) -> None:
+    block = Mamba(8, d_state=4, dtype=torch.float64)
+    x = random(2, 9, 8, grad=False)
+    wanted = block(x)
+    states = block.allocate_inference_cache(2)
+    parts = [block.prefill(x[:, :prompt], *states)]
+    parts += [block.step(x[:, t : t + 1], *states)[0] for t in range(prompt, 9)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_inference_parameters() -> None:
+    class Parameters:
+        seqlen_offset = 0
+        key_value_memory_dict: dict[Any, Any] = {}  # noqa: RUF012
+
+    block = Mamba(8, d_state=4, layer_idx=3, dtype=torch.float64)
+    x = random(2, 6, 8, grad=False)
+    first = block(x[:, :5], Parameters)
+    Parameters.seqlen_offset = 5
+    torch.testing.assert_close(torch.cat([first, block(x[:, 5:], Parameters)], 1), block(x), rtol=1e-10, atol=1e-12)
+    assert list(Parameters.key_value_memory_dict) == [3]
+
+
+def test_mamba_under_autocast_and_compile() -> None:
+    block, x = Mamba(8, d_state=4), random(2, 9, 8, dtype=torch.float32)
+    wanted = block(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = block(x)
+    assert mixed.dtype == torch.bfloat16
+    torch.testing.assert_close(mixed.float(), wanted, rtol=0.05, atol=0.05)
+    mixed.float().sum().backward()
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    for one, other in zip(
+        torch.autograd.grad(compiled(x).sum(), (x, *block.parameters())),
+        torch.autograd.grad(block(x).sum(), (x, *block.parameters())),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def short(width: int = 4, **options: Any) -> Any:
+    return ShortConvolution(6, width, dtype=torch.float64, **options)
+
+
+@pytest.mark.parametrize(("bias", "activation"), list(itertools.product([False, True], [None, "silu"])))
+def test_short_convolution(bias: bool, activation: str | None) -> None:
+    layer, x, residual, mask = (
+        short(bias=bias, activation=activation),
+        random(2, 9, 6),
+        random(2, 9, 6),
+        torch.ones(2, 9),
+    )
+    mask[0, :3] = 0
+    before = x.detach().clone()
+    got, state = layer(x, residual, mask, output_final_state=True)
+    masked = x * mask[:, :, None]
+    wanted, _ = inputs.conv(masked.transpose(1, 2), layer.weight.squeeze(1), layer.bias, silu=activation is not None)
+    torch.testing.assert_close(got, wanted.transpose(1, 2) + residual)
+    assert torch.equal(x, before) and not state[:, :, 0].any()
+    assert torch.equal(state[:, :, 1:], masked.transpose(1, 2)[:, :, -3:])
+    for one, other in zip(
+        torch.autograd.grad(got.square().sum() + state.sum(), (x, residual, layer.weight)),
+        torch.autograd.grad(
+            (wanted.transpose(1, 2) + residual).square().sum() + masked[:, -3:].sum(), (x, residual, layer.weight)
+        ),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 9])
+def test_gradients_reach_the_state_before(tokens: int) -> None:
+    layer, x, cache = short(), random(2, tokens, 6), random(2, 6, 4)
+    got, state = layer(x, cache=cache, output_final_state=True)
+    wanted, final = inputs.conv(x.transpose(1, 2), layer.weight.squeeze(1), None, cache[:, :, 1:])
+    factors = torch.rand_like(state)
+    got_gradients = torch.autograd.grad(got.sin().sum() + (state * factors).sum(), (x, cache, layer.weight))
+    wanted_loss = wanted.sin().sum() + (final * factors[:, :, 1:]).sum()
+    for one, other in zip(got_gradients, torch.autograd.grad(wanted_loss, (x, cache, layer.weight)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("with_cache", [False, True])
+def test_packed_sequences_are_rows(with_cache: bool) -> None:
+    layer, x, starts = short(), random(1, 9, 6), torch.tensor([0, 2, 2, 9])
+    cache = random(3, 6, 4) if with_cache else None
+    got, state = layer(x, cache=cache, output_final_state=True, cu_seqlens=starts)
+    outs, states = [], []
+    for i, (begin, end) in enumerate(itertools.pairwise(starts.tolist())):
+        before = None if cache is None else cache[i : i + 1, :, 1:]
+        if end == begin:
+            states.append(x.new_zeros(1, 6, 3) if before is None else before)
+            continue
+        out, final = inputs.conv(x[:, begin:end].transpose(1, 2), layer.weight.squeeze(1), None, before)
+        outs.append(out.transpose(1, 2))
+        states.append(final)
+    torch.testing.assert_close(got, torch.cat(outs, 1))
+    torch.testing.assert_close(state[:, :, 1:], torch.cat(states))
+    arguments = (x, layer.weight) if cache is None else (x, layer.weight, cache)
+    factors = torch.rand_like(state)
+    loss = got.sin().sum() + (state * factors).sum()
+    wanted = torch.cat(outs, 1).sin().sum() + (torch.cat(states) * factors[:, :, 1:]).sum()
+    for one, other in zip(torch.autograd.grad(loss, arguments), torch.autograd.grad(wanted, arguments), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_tokens_of_a_decode_update_the_cache() -> None:
+    layer, x = short(), random(2, 9, 6, grad=False)
+    wanted, _ = layer(x)
+    with torch.no_grad():
+        first, cache = layer(x[:, :5], output_final_state=True)
+        parts, same = [first], cache
+        for t in range(5, 9):
+            out, cache = layer(x[:, t : t + 1], cache=cache, output_final_state=True)
+            assert cache is same
+            parts.append(out)
+        packed, _ = layer(x[:, 8:].transpose(0, 1), cache=torch.zeros(2, 6, 4).double(), cu_seqlens=torch.arange(3))
+        assert packed.shape == (1, 2, 6)
+    torch.testing.assert_close(torch.cat(parts, 1), wanted)
+
+
+def test_a_fused_projection_needs_no_copies() -> None:
+    layer, qkv = short(), random(2, 9, 18)
+    q = qkv[..., 6:12]
+    got = torch.autograd.grad(layer(q)[0].mean(0).sum(), (qkv, layer.weight))
+    wanted, _ = inputs.conv(q.transpose(1, 2), layer.weight.squeeze(1))
+    for one, other in zip(got, torch.autograd.grad(wanted.mean(0).sum(), (qkv, layer.weight)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_bad_options() -> None:
+    with pytest.raises(ValueError, match="mask: got a tensor; wanted None beside cu_seqlens"):
+        short()(random(1, 9, 6), mask=torch.ones(1, 9), cu_seqlens=torch.tensor([0, 9]))
+    with pytest.raises(ValueError, match="batch of x: got 2; wanted 1 beside cu_seqlens"):
+        short()(random(2, 9, 6), cu_seqlens=torch.tensor([0, 9]))
+    with pytest.raises(ValueError, match="activation: got 'gelu'"):
+        short(activation="gelu")
+    with pytest.raises(ValueError, match="tokens of hidden_states: got 2; wanted 1"):
+        Mamba(8).step(torch.zeros(1, 2, 8), *Mamba(8).allocate_inference_cache(1))
+
+
+def test_functional_names() -> None:
+    assert cuconv.torch.causal_conv1d_fn is cuconv.causal_conv1d_fn
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        cuconv.torch.nothing  # noqa: B018

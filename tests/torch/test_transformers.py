@@ -1,0 +1,236 @@
+"""Small models of transformers with random weights, by transformers' own torch code and with cuconv in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cuconv
+from cuconv.runtime.call import Operation
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from cuconv.torch import patch_transformers, unpatch_transformers  # noqa: E402
+
+ROOT = Path(cuconv.__file__).parents[1]
+
+SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
+ATTENTION = {"intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+MAMBA = {"state_size": 4, "conv_kernel": 4, "expand": 2, "time_step_rank": 4}
+HEADS = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_chunk_size": 8}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1}
+
+MODELS: dict[str, dict[str, Any]] = {
+    "Mamba": {**SIZES, **MAMBA},
+    "FalconMamba": {**SIZES, **MAMBA},
+    "Jamba": {
+        **SIZES,
+        **ATTENTION,
+        **EXPERTS,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_d_state": 4,
+        "mamba_dt_rank": 4,
+    },
+    "Zamba": {
+        **SIZES,
+        **ATTENTION,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 5,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"],
+        "n_mamba_heads": 2,
+        "mamba_d_state": 4,
+        "mamba_dt_rank": 4,
+        "attention_hidden_size": 64,
+    },
+    "Mamba2": {**SIZES, "state_size": 8, "expand": 2, "head_dim": 8, "num_heads": 8, "n_groups": 2, "chunk_size": 8},
+    "Bamba": {**SIZES, **ATTENTION, **HEADS, "attn_layer_indices": [1]},
+    "Zamba2": {
+        **SIZES,
+        **ATTENTION,
+        "num_key_value_heads": 4,
+        "layers_block_type": ["linear_attention", "hybrid"],
+        "mamba_d_state": 8,
+        "n_mamba_heads": 8,
+        "mamba_headdim": 8,
+        "mamba_ngroups": 1,
+        "num_mem_blocks": 1,
+        "chunk_size": 8,
+        "adapter_rank": 4,
+    },
+    "NemotronH": {
+        **SIZES,
+        **ATTENTION,
+        "layers_block_type": ["linear_attention", "full_attention"],
+        "head_dim": 8,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 8,
+        "n_groups": 1,
+        "ssm_state_size": 8,
+        "chunk_size": 8,
+    },
+    "FalconH1": {**SIZES, **ATTENTION, **HEADS, "head_dim": 8, "mamba_d_ssm": 64},
+    "GraniteMoeHybrid": {
+        **SIZES,
+        **ATTENTION,
+        **HEADS,
+        "layer_types": ["mamba", "attention"],
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+        "shared_intermediate_size": 32,
+    },
+    "Qwen3Next": {
+        **SIZES,
+        **ATTENTION,
+        **DELTA,
+        **EXPERTS,
+        "head_dim": 8,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+    },
+    "Qwen3_5Text": {**SIZES, **ATTENTION, **DELTA, "head_dim": 8},
+    "Lfm2": {**SIZES, **ATTENTION, "layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
+    "OlmoHybrid": {**SIZES, **ATTENTION, **DELTA, "pad_token_id": 0},
+}
+"""The sizes of each model, by its configuration class."""
+
+CONVOLUTION = {"causal_conv1d_fn", "causal_conv1d_update", "causal_conv1d_bwd"}
+STEP = {"selective_state_update"}
+SCAN = {"selective_scan_fn", "selective_scan_bwd"}
+
+CALLED = {
+    **dict.fromkeys(("Mamba", "FalconMamba", "Jamba", "Zamba"), CONVOLUTION | STEP | SCAN),
+    **dict.fromkeys(("Mamba2", "Bamba", "Zamba2", "NemotronH", "FalconH1", "GraniteMoeHybrid"), CONVOLUTION | STEP),
+    **dict.fromkeys(("Qwen3Next", "Qwen3_5Text", "Lfm2", "OlmoHybrid"), CONVOLUTION),
+}
+"""The operations that generating and training call."""
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """What is called of cuconv."""
+    count: Counter[str] = Counter()
+    direct = Operation.direct
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        count[self.name] += 1
+        return direct(self, *arguments)
+
+    monkeypatch.setattr(Operation, "direct", counted)
+    yield count
+    unpatch_transformers()
+
+
+def model_of(name: str) -> Any:
+    config = getattr(transformers, f"{name}Config", None)
+    if config is None:
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config(**MODELS[name])).float().eval()
+
+
+def generated(model: Any, ids: Any, mask: Any) -> Any:
+    with torch.no_grad():
+        return model.generate(
+            ids, attention_mask=mask, max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None
+        )
+
+
+def gradients(model: Any, ids: Any, mask: Any) -> tuple[float, dict[str, Any]]:
+    """The loss of a training step, and the gradients by name."""
+    model.train()
+    model.zero_grad()
+    loss = model(ids, attention_mask=mask, labels=ids, use_cache=False).loss
+    loss.backward()
+    model.eval()
+    return loss.item(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_computes_the_same(name: str, called: Counter[str]) -> None:
+    model = model_of(name)
+    ids, mask = torch.randint(3, 64, (2, 7)), torch.ones(2, 7, dtype=torch.int64)
+    padded = mask.clone()
+    padded[0, :3] = 0
+    tokens = [generated(model, ids, each) for each in (mask, padded)]
+    losses = [gradients(model, ids, each) for each in (mask, padded)]
+    assert not called
+    assert patch_transformers()[type(model).__module__]
+    for each, wanted in zip((mask, padded), tokens, strict=True):
+        assert torch.equal(generated(model, ids, each), wanted)
+    for each, (loss, wanted) in zip((mask, padded), losses, strict=True):
+        got_loss, got = gradients(model, ids, each)
+        assert abs(got_loss - loss) <= 1e-5 * abs(loss) and got.keys() == wanted.keys()
+        largest = max(gradient.abs().max() for gradient in wanted.values())
+        for parameter, gradient in wanted.items():
+            # Sums of some hundred products in float32, in two orders.
+            bound = 1e-4 * gradient.abs().max() + 1e-6 * largest
+            assert (got[parameter] - gradient).abs().max() <= bound, parameter
+    assert set(called) == CALLED[name]
+
+
+def test_what_is_patched_is_undone(called: Counter[str]) -> None:
+    model = model_of("Mamba")
+    patch_transformers()
+    patch_transformers()
+    unpatch_transformers()
+    generated(model, torch.randint(3, 64, (1, 5)), torch.ones(1, 5, dtype=torch.int64))
+    assert not called
+
+
+@torch.no_grad()
+def test_another_activation_and_float64_stay_with_the_model(called: Counter[str]) -> None:
+    model = model_of("Mamba")
+    patch_transformers()
+    ids = torch.randint(3, 64, (1, 5))
+    model.double()(ids)
+    assert not called
+    model.float()(ids)
+    assert called["causal_conv1d_fn"] == 2
+    called.clear()
+    for block in model.backbone.layers:
+        block.mixer.activation = "gelu"
+    model(ids)
+    assert "causal_conv1d_fn" not in called and called["selective_scan_fn"] == 2
+
+
+def test_a_model_compiles(called: Counter[str]) -> None:
+    model = model_of("Mamba")
+    patch_transformers()
+    ids = torch.randint(3, 64, (2, 7))
+    with torch.no_grad():
+        wanted = model(ids, use_cache=False).logits
+        got = torch.compile(model, backend="aot_eager")(ids, use_cache=False).logits
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+LATER = """
+import torch
+from cuconv.torch import patch_transformers
+assert patch_transformers() == {}
+from transformers.models.mamba import modeling_mamba
+assert modeling_mamba.causal_conv1d_fn.cuconv_original
+model = modeling_mamba.MambaForCausalLM(modeling_mamba.MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1))
+assert model(torch.tensor([[1, 2]])).logits.shape == (1, 2, 8)
+"""
+
+
+def test_models_imported_later_are_patched() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", LATER], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
