@@ -502,14 +502,14 @@ _CONVOLUTIONS = (
         "Sums of a block's warps are read before all are there.",
         "causal_conv1d/causal_conv1d_bwd.cu",
         """    __syncthreads();
-    const unsigned row = threadIdx.x % kWarpSize;""",
-        "    const unsigned row = threadIdx.x % kWarpSize;",
+    if (threadIdx.x / kWarpSize % channel_warps != 0""",
+        "    if (threadIdx.x / kWarpSize % channel_warps != 0",
         (_BWD,),
     ),
     Mutant(
         "The highest lanes take no gradients of the group behind.",
         "causal_conv1d/causal_conv1d_bwd.cu",
-        "const bool is_offered_behind = lane_id() < kDistance;",
+        "const bool is_offered_behind = lanes.number < kDistance;",
         "const bool is_offered_behind = false;",
         (_BWD,),
     ),
