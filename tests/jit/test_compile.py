@@ -100,7 +100,7 @@ SPILLS = {
     "SelectiveScanTilesFwd": 512,
     "SelectiveScanVarlenTilesFwd": 512,
     "SelectiveScanBwd": 8,
-    "CausalConv1dChannellastBwd": 48,
+    "CausalConv1dChannellastBwd": 64,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
 
