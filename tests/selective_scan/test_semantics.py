@@ -24,7 +24,7 @@ SIMILAR: list[Any] = [replace(CASE, loud=loud) for loud in (1.0, 2.0, 4.0)]
 def scratch_bytes(case: table.Case) -> int:
     """Bytes of memory between the launches of a call."""
     layouts = {name: lies.layout for name, lies in case.placements().items()}
-    names = (*dense._scan._inputs, *dense._scan._outputs)
+    names = (*dense._scan.inputs, *dense._scan.outputs)
     checked = dense._check({name: layouts.get(name) for name in names}, case.softplus, True)
     return plan(checked.operands).scratch
 

@@ -137,7 +137,7 @@ def large(
     return found
 
 
-ARGUMENTS = (*_update._inputs, *_update._outputs)
+ARGUMENTS = (*_update.inputs, *_update.outputs)
 ANY = st.one_of(FEW, MANY)
 
 
