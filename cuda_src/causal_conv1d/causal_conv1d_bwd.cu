@@ -314,12 +314,13 @@ struct RowGradients {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             const int token = place.token - kHalo + i;
-            float sum = final_gradient<kWidth, input_t>(p, batch, channel, token, p.seqlen);
+            float sum = 0.0f;
 #pragma unroll
             for (int k = kHalo - i; k < kWidth; ++k) {
                 // seq[i] continues the number of the first token.
                 if (kRows == Rows::kOne || seq[i + k] == seq[i]) sum = fmaf(taps[kHalo - k], g[i + k - kHalo], sum);
             }
+            sum += final_gradient<kWidth, input_t>(p, batch, channel, token, p.seqlen);
             if (token + kHalo >= 0) store_initial_gradient<input_t>(p, batch, channel, token + kHalo, sum);
         }
     }

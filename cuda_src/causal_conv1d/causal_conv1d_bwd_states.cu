@@ -67,9 +67,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
 #pragma unroll
     for (int j = 0; j < kHalo; ++j) {
-        float sum = final_gradient<kWidth, input_t>(p, number, channel, begin - kHalo + j, end);
+        float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i <= j; ++i) sum = fmaf(taps[j - i], gradients[i], sum);
+        sum += final_gradient<kWidth, input_t>(p, number, channel, begin - kHalo + j, end);
         store_initial_gradient<input_t>(p, number, channel, j, sum);
     }
 }
