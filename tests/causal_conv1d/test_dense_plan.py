@@ -62,7 +62,7 @@ class Tile(NamedTuple):
 
 def planned_by(operation: Operation[Any], given: dict[str, Placement], *options: Any) -> tuple[Any, Launch]:
     """A valid call as its family has checked it, and its one launch; no example where there is nothing to compute."""
-    names = dict.fromkeys([*operation._inputs, *operation._outputs, *given])
+    names = dict.fromkeys([*operation.inputs, *operation.outputs, *given])
     checked = operation._check({name: given[name].layout if name in given else None for name in names}, *options)
     launches = operation._plan(checked.operands).launches
     if not launches:

@@ -28,7 +28,7 @@ BOTH = ("channels", "tokens")
 def forgetful(operation: Operation[Any]) -> Operation[Any]:
     """The operation, its calls to be planned anew."""
     check, plan, reference = operation._check, operation._plan, operation._reference
-    return Operation(operation._inputs, check=check, plan=plan, reference=reference)
+    return Operation(operation.inputs, check=check, plan=plan, reference=reference)
 
 
 def live(pool: Array, case: Any) -> Array:

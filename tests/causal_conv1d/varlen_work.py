@@ -85,7 +85,7 @@ def problems(draw: st.DrawFn) -> Problem:
         outs = (lies._replace(shape=(x.shape[1], 1, x.shape[0]), strides=(token, 0, channel)),)
     normalized = draw(st.sampled_from([0, 0, min(2, len(outs))]))
     layouts: list[Any] = [
-        call.placements[name].layout if name in call.placements else None for name in varlen._packed._inputs
+        call.placements[name].layout if name in call.placements else None for name in varlen._packed.inputs
     ]
     o = Operands(*layouts, outs, Split(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
     starts = tuple(call.integers.get("query_start_loc", np.array([0, x.shape[1]])).tolist())
