@@ -439,7 +439,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     };
     constexpr int kStageSlots = 2 * Traits::kThreads;
     Vector* const warp_slots = ring[0][0] + (threadIdx.x - lane_id());
-    // A loop, because a short call waits for the code to come from memory.
+    // A loop: unrolled, the code is longer and no faster.
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) fetch(end - 1 - i, warp_slots + i * kStageSlots + lane_id());
 
