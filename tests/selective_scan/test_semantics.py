@@ -25,7 +25,7 @@ def scratch_bytes(case: table.Case) -> int:
     """Bytes of memory between the launches of a call."""
     layouts = {name: lies.layout for name, lies in case.placements().items()}
     names = (*dense._scan.inputs, *dense._scan.outputs)
-    checked = dense._check({name: layouts.get(name) for name in names}, case.softplus, True)
+    checked = dense._check({name: layouts.get(name) for name in names}, case.softplus, True, False)
     return plan(checked.operands).scratch
 
 
