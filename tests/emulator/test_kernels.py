@@ -27,10 +27,17 @@ ALIGNMENT = 256
 ORDERS = range(2 * len(emulator.SEEDS))
 """Seeds of each way to take turns, in two opposite orders."""
 
-WITHOUT_VECTORS = ("SelectiveScanCarry", "CausalConv1dBwdSum", "CausalConv1dBwdStates")
+WITHOUT_VECTORS = (
+    "CausalConv1dBwdSum",
+    "CausalConv1dBwdStates",
+    "SelectiveScanBwdMatrices",
+    "SelectiveScanBwdParameters",
+    "SelectiveScanBwdStates",
+    "SelectiveScanCarry",
+)
 WITH_VECTORS = [cls for cls in op_kernels() if cls.__name__ not in WITHOUT_VECTORS]
 
-IN_VECTORS = ("state", "u", "out", "out[0]", "dout")
+IN_VECTORS = ("state", "u", "out", "out[0]", "dout", "scratch")
 """Tensors that are accessed in vectors. Those of a state update lie along the axis of states, which out does not have.
 """
 
