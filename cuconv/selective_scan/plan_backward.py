@@ -95,7 +95,7 @@ class Division(NamedTuple):
 
     splits: int
     channels: int
-    """Of every block but perhaps the last."""
+    """Channels per block. The last block of a group may have fewer."""
 
 
 class Scratch(NamedTuple):
@@ -112,7 +112,11 @@ class Scratch(NamedTuple):
 
 
 def plan(o: BackwardOperands) -> Plan:
-    """What a call launches: the chunks' states if nobody has left them, the gradients, and the sums over blocks."""
+    """The launches of a call and the bytes of its scratch.
+
+    The first launch marks what blocks wait for. The next one computes the states before chunks, unless the forward pass
+    has kept them. Then come the gradients, and last the sums over blocks.
+    """
     batch, dim, _ = o.u.shape
     assert isinstance(o.u.dtype, DType)
     input_t = o.u.dtype
@@ -155,7 +159,10 @@ def plan(o: BackwardOperands) -> Plan:
 
 
 def divide(o: BackwardOperands, resident: int, most: int) -> Division:
-    """The division into at most so many parts that is done first, all blocks taking turns on all multiprocessors."""
+    """The fastest division of each group's channels over at most `most` blocks.
+
+    A multiprocessor holds `resident` blocks at once. A block's time is that of its channels and of BLOCK_CHANNELS more.
+    """
     batch, dim, _ = o.u.shape
     group_channels = dim // o.groups
     rows, at_once = batch * o.chunks * o.groups, multiprocessors(o.u.device) * resident

@@ -165,7 +165,7 @@ LANE_STEPS = 8
 
 
 class _Sizes(NamedTuple):
-    """Of one block of tokens: sizes without any cancellation, and their errors."""
+    """Sums of absolute values for the tokens of a block, where nothing cancels, and bounds on their rounding errors."""
 
     state: Array
     state_error: Array
