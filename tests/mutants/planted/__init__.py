@@ -1,0 +1,13 @@
+"""The bugs, by family. The tests named for one are small, and the first that finds it ends its run."""
+
+from __future__ import annotations
+
+from tests.mutants.planted import causal_conv1d, common, selective_scan, selective_state_update, wide_strides
+
+MUTANTS = (
+    *common.MUTANTS,
+    *causal_conv1d.MUTANTS,
+    *selective_scan.MUTANTS,
+    *selective_state_update.MUTANTS,
+    *wide_strides.MUTANTS,
+)

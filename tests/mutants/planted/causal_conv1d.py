@@ -1,0 +1,417 @@
+"""Bugs in the convolutions."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+from tests.mutants.planted.ids import FWD
+
+_FWD_STATES = "causal_conv1d_fn-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
+_FWD_ALL = "causal_conv1d_fn-1-2-513-width_5-dtype_float32-seq_idx-initial-final"
+_ODD = "causal_conv1d_fn-2-24-19-width_6-weight_dtype_float32-others_strided-initial-final"
+_SHORT = "causal_conv1d_fn-5-3-64-width_3-dtype_float16-weight_dtype_float32-seq_idx-initial-final"
+_LAST = "causal_conv1d_fn-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_VARLEN = "causal_conv1d_varlen_fn-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
+_VARLEN_ROWS = "causal_conv1d_varlen_fn-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
+_SHORTROWS = "causal_conv1d_varlen_fn-36-off3+253+1+255+1+2+3+63+65+off9+20x1+0+93-layout_tokens-slots_odd-initial_all"
+_ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
+_L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
+_L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
+_STATES = "causal_conv1d_varlen_states-136-9x1+7-3-out_channels-index_int64"
+_STATES_EVERY = "causal_conv1d_varlen_states-6-2+30-16-dtype_float32-layout_sliced_by_2-out_channels-spacing_3"
+_STEP = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd"
+_STEPS = (
+    "causal_conv1d_update-40-4-seqlen_3-width_3-dtype_float16-weight_dtype_float32"
+    "-state_dtype_float32-pool_channels_longer-index_int64-window_columns"
+)
+_RING = (
+    "causal_conv1d_update-7-4-seqlen_5-width_5-dtype_float16-layout_last_offset_by_1-mode_circular"
+    "-window_channels-activation_None"
+)
+_ACCEPTED = "causal_conv1d_update-136-9-seqlen_4-slots_odd-mode_accepted"
+_UPDATE_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd"
+_UPDATE_ROWS_LONGER = "causal_conv1d_update-132-9-pool_columns_and_one"
+_BWD = "causal_conv1d_bwd-1-5-1029"
+_BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
+_BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
+_BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
+
+MUTANTS = (
+    Mutant(
+        "The last tile's results leave out the row's last vector.",
+        "causal_conv1d/causal_conv1d_fwd.cu",
+        "if (tile >= params.tiles) return;",
+        "if (tile + 1 >= params.tiles) return;",
+        (FWD,),
+    ),
+    Mutant(
+        "The vector before a lane's later ones is always the tile's first.",
+        "causal_conv1d/causal_conv1d_fwd.cu",
+        "x[i == 0 ? 0 : i - 1]",
+        "x[0]",
+        (FWD,),
+    ),
+    Mutant(
+        "Vectors of sequence numbers are read before the row's first token.",
+        "causal_conv1d/conv_row.cuh",
+        "token >= kAhead && is_whole",
+        "token >= kHalo && is_whole",
+        ("causal_conv1d_fn-1-3-1029-width_6-layout_offset_alike_by_2-others_offset_by_2-seq_idx",),
+    ),
+    Mutant(
+        "A row's past is taken as one token earlier.",
+        "causal_conv1d/conv.cuh",
+        "(kWidth - 1 + token) * p.initial_states_stride[2]",
+        "(kWidth - 2 + token) * p.initial_states_stride[2]",
+        (_FWD_STATES,),
+    ),
+    Mutant(
+        "The final state is that of one token earlier.",
+        "causal_conv1d/conv.cuh",
+        "p.seqlen - (kWidth - 1) + i;",
+        "p.seqlen - kWidth + i;",
+        (_FWD_STATES,),
+    ),
+    Mutant(
+        "Tokens with negative sequence numbers have results.",
+        "causal_conv1d/conv.cuh",
+        "kSeqIdx && seq < 0 ? 0.0f : sum",
+        "kSeqIdx && seq < -1 ? 0.0f : sum",
+        (_FWD_ALL,),
+    ),
+    Mutant(
+        "An odd row's next row begins with its own channel's filter.",
+        "causal_conv1d/causal_conv1d_oddseq_fwd.cu",
+        "load_taps<kWidth, weight_t>(p, has_next ? channel + 1 : channel, next_taps);",
+        "load_taps<kWidth, weight_t>(p, channel, next_taps);",
+        (_ODD,),
+    ),
+    Mutant(
+        "A row that ends with a vector stores no final state.",
+        "causal_conv1d/causal_conv1d_oddseq_fwd.cu",
+        "next_token + kVec >= 0",
+        "next_token + kVec > 0",
+        (_ODD,),
+    ),
+    Mutant(
+        "The vector before a short row's first whole one is left out.",
+        "causal_conv1d/causal_conv1d_shortseq_fwd.cu",
+        "if (is_row[i]) add_edge<kWidth>(p, rows[i], tokens[i], x[i]);",
+        "if (is_row[i] && tokens[i] >= 0) add_edge<kWidth>(p, rows[i], tokens[i], x[i]);",
+        ("causal_conv1d_fn-3-6-48-width_13-layout_offset_by_4-final",),
+    ),
+    Mutant(
+        "Short rows of a batch of odd size take one entry too many.",
+        "causal_conv1d/causal_conv1d_shortseq_fwd.cu",
+        "is_row[i] = is_place && batch + i < p.batch;",
+        "is_row[i] = is_place && batch + i <= p.batch;",
+        (_SHORT,),
+    ),
+    Mutant(
+        "A tile of contiguous channels stores a token behind the sequence.",
+        "causal_conv1d/causal_conv1d_channellast_fwd.cu",
+        "if (kHalo + i < end) store(",
+        "if (kHalo + i <= end) store(",
+        (_LAST,),
+    ),
+    Mutant(
+        "The past of contiguous channels is that of the vector's first channel.",
+        "causal_conv1d/causal_conv1d_channellast_fwd.cu",
+        "load_past<kWidth, input_t>(p, batch, channel + c, token + i - kHalo)",
+        "load_past<kWidth, input_t>(p, batch, channel, token + i - kHalo)",
+        (_LAST,),
+    ),
+    Mutant(
+        "Taps that are not packed are read without their stride.",
+        "causal_conv1d/conv_channels.cuh",
+        "weight[k * p.weight_stride[1]]",
+        "weight[k]",
+        ("causal_conv1d_fn-2-3-65-width_2-layout_channel_last-others_strided-initial",),
+    ),
+    Mutant(
+        "The block's tile of packed sequences is one row further.",
+        "causal_conv1d/causal_conv1d_varlen_fwd.cu",
+        "const int token = first_token + tile * kTokens;",
+        "const int token = first_token + (tile + 1) * kTokens;",
+        (_VARLEN,),
+    ),
+    Mutant(
+        "The roles of tokens are read before all warps have found them.",
+        "causal_conv1d/conv_tile.cuh",
+        """        __syncthreads();
+        return roles[tile];""",
+        "        return roles[tile];",
+        (
+            "causal_conv1d_varlen_fn-136-40x1-initial_all",
+            _VARLEN,
+            "causal_conv1d_varlen_fn-2-9+11-dtype_float32",
+        ),
+    ),
+    Mutant(
+        "The first token behind a prefix counts as part of it.",
+        "causal_conv1d/conv_tile.cuh",
+        "inner |= bits(begin + halo - token, end - token);",
+        "inner |= bits(begin + halo + 1 - token, end - token);",
+        (_VARLEN,),
+    ),
+    Mutant(
+        "A sequence shorter than its prefix keeps inputs shifted by one.",
+        "causal_conv1d/conv_state.cuh",
+        "v = select(n == length, joined(i + n), v);",
+        "v = select(n == length, joined(i + n - 1), v);",
+        (_VARLEN,),
+    ),
+    Mutant(
+        "A sequence that begins anew goes on from its slot.",
+        "common/sequences.cuh",
+        "return p.has_initial_state != nullptr &&",
+        "return p.has_initial_state == nullptr ||",
+        ("causal_conv1d_varlen_fn-136-all7-pool_channels_outermost-initial_None",),
+    ),
+    Mutant(
+        "Between two looks at runs of sequences one is passed over.",
+        "causal_conv1d/conv_varlen.cuh",
+        "low += kWarpSize - 1;",
+        "low += kWarpSize;",
+        (
+            (
+                "causal_conv1d_varlen_fn-33-127+2+125+1+1+1+64+32x1+off31-width_3-dtype_float32-layout_tokens"
+                "-pool_columns-index_int64"
+            ),
+        ),
+    ),
+    Mutant(
+        "All channels of a vector across a border of ranges get the first one's result.",
+        "causal_conv1d/conv_ranges.cuh",
+        "if (j == c) element.put(0, v.element(j));",
+        "if (j == 0) element.put(0, v.element(j));",
+        (_ROUTED,),
+    ),
+    Mutant(
+        "The second channel of a head is taken as the next head's.",
+        "causal_conv1d/conv_ranges.cuh",
+        "channels = at.quotient * stride[2] + at.remainder * stride[3];",
+        "channels = at.remainder * stride[2] + at.quotient * stride[3];",
+        ("causal_conv1d_qkv_split-2,1,1,64,64,128-9+1-out_head_major+transposed+spaced-slots_odd-index_int64",),
+    ),
+    Mutant(
+        "Eps is dropped where heads take several turns.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "rsqrtf(sum_over_lanes(scale[i], group.lanes) + eps)",
+        "rsqrtf(sum_over_lanes(scale[i], group.lanes))",
+        (
+            (
+                "causal_conv1d_qkv_split-1,1,1,256,256,8-12+3-dtype_float32-state_dtype_bfloat16-slots_odd"
+                "-index_int64-l2norm-eps_0.5"
+            ),
+        ),
+    ),
+    Mutant(
+        "Eps is dropped where a head takes one turn.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "rsqrtf(sum_over_lanes(is_idle ? 0.0f : squares, group.lanes) + eps)",
+        "rsqrtf(sum_over_lanes(is_idle ? 0.0f : squares, group.lanes))",
+        (_L2NORM_EPS,),
+    ),
+    Mutant(
+        "Lanes without channels add another lane's squares to a norm.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "is_idle ? 0.0f : squares",
+        "squares",
+        (
+            (
+                "causal_conv1d_qkv_split-2,1,1,96,96,64-12+3-width_3-dtype_float16-weight_dtype_float32"
+                "-state_dtype_float32-pool_columns-activation_None-l2norm"
+            ),
+        ),
+    ),
+    Mutant(
+        "The range of values is normalised, too.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "is_normalized = range < params.normalized;",
+        "is_normalized = range <= params.normalized;",
+        (_L2NORM,),
+    ),
+    Mutant(
+        "A row's tokens of padding stay as they were.",
+        "causal_conv1d/causal_conv1d_varlen_rows_fwd.cu",
+        "if (roles.padding >> i & 1) *to",
+        "if (roles.padding >> i & 0) *to",
+        (
+            (
+                "causal_conv1d_varlen_fn-2-off3+70+2x1-width_7-state_dtype_float32-layout_tokens_offset_by_2"
+                "-out_tokens-pool_backward"
+            ),
+        ),
+    ),
+    Mutant(
+        "Only the first group of a row's vectors has roles.",
+        "causal_conv1d/causal_conv1d_varlen_rows_fwd.cu",
+        "const int from = first + i * kGroupTokens;",
+        "const int from = first;",
+        (_VARLEN_ROWS,),
+    ),
+    Mutant(
+        "Short rows' results are stored before all prefixes are in.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        """    __syncthreads();
+    store_tile(shared, p, first_channel, first);""",
+        "    store_tile(shared, p, first_channel, first);",
+        (_SHORTROWS,),
+    ),
+    Mutant(
+        "Prefixes of short rows are finished before the walk has passed them.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        """    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
+    __syncthreads();""",
+        "    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);",
+        (_SHORTROWS,),
+    ),
+    Mutant(
+        "A short sequence's state keeps the inputs before its last ones.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "input<kIsInside>(run.end - kHalo + i)",
+        "input<kIsInside>(run.end - kHalo + i - 1)",
+        (_SHORTROWS,),
+    ),
+    Mutant(
+        "The tile's leading tokens in an earlier sequence's prefix are stored again.",
+        "causal_conv1d/conv_short.cuh",
+        "shared.left_out = max(left_out, 0);",
+        "shared.left_out = 0;",
+        (
+            (
+                "causal_conv1d_varlen_fn-32-31+33+62+3+2x127+126+4+31x4+0-width_5-dtype_float32"
+                "-state_dtype_bfloat16-bias_None-layout_tokens-initial_all"
+            ),
+        ),
+    ),
+    Mutant(
+        "Columns of a state are counted from the sequence's first token.",
+        "causal_conv1d/causal_conv1d_varlen_states.cu",
+        "load_boundary(p, sequence + 1) - p.columns.divisor + column",
+        "load_boundary(p, sequence) + column",
+        (_STATES_EVERY,),
+    ),
+    Mutant(
+        "A sequence shorter than its state reads the tokens before it.",
+        "causal_conv1d/causal_conv1d_varlen_states.cu",
+        "if (token >= load_boundary(p, sequence)) {",
+        "if (token >= 0) {",
+        (_STATES,),
+    ),
+    Mutant(
+        "One token's new state lacks the input itself.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "for (int k = 0; k <= kHalo; ++k) {",
+        "for (int k = 0; k < kHalo; ++k) {",
+        (_STEP,),
+    ),
+    Mutant(
+        "A longer state moves by one column too few.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "if (is_row) columns.move(min(place.goes_to, p.state_len), p.seqlen);",
+        "if (is_row) columns.move(min(place.goes_to - 1, p.state_len), p.seqlen);",
+        ("causal_conv1d_update-136-3-seqlen_2-pool_channels_longer",),
+    ),
+    Mutant(
+        "A ring begins one column late.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "first = static_cast<int>(seen % p.state_len) - kHalo;",
+        "first = static_cast<int>(seen % p.state_len) - kHalo + 1;",
+        (_RING,),
+    ),
+    Mutant(
+        "Rejected tokens count as accepted.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "static_cast<int>(accepted) - 1 : 0;",
+        "static_cast<int>(accepted) : 0;",
+        (_ACCEPTED,),
+    ),
+    Mutant(
+        "The intermediate window of a token is that of the token before.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "row * stride[0] + token * stride[1] + channel * stride[2];",
+        "row * stride[0] + max(token - 1, 0) * stride[1] + channel * stride[2];",
+        (_STEPS,),
+    ),
+    Mutant(
+        "A decode step takes padding for slot 0.",
+        "causal_conv1d/conv_update.cuh",
+        "slot >= p.slots ? -1 : static_cast<int>(slot)",
+        "slot >= p.slots ? 0 : static_cast<int>(slot)",
+        (_STEP,),
+    ),
+    Mutant(
+        "A short state's columns move by two.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "for (int j = 0; j + 1 < kStateLen; ++j) state[c * kStateLen + j] = state[c * kStateLen + j + 1];",
+        "for (int j = 0; j + 2 < kStateLen; ++j) state[c * kStateLen + j] = state[c * kStateLen + j + 2];",
+        (_UPDATE_ROWS,),
+    ),
+    Mutant(
+        "The filter reads a longer state's first columns.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "state[c * kStateLen + Traits::kFirst + k]",
+        "state[c * kStateLen + k]",
+        (_UPDATE_ROWS_LONGER,),
+    ),
+    Mutant(
+        "Sums of a block's warps are read before all are there.",
+        "causal_conv1d/causal_conv1d_bwd.cu",
+        """    __syncthreads();
+    if (threadIdx.x / kWarpSize % channel_warps != 0""",
+        "    if (threadIdx.x / kWarpSize % channel_warps != 0",
+        (_BWD,),
+    ),
+    Mutant(
+        "The highest lanes take no gradients of the group behind.",
+        "causal_conv1d/causal_conv1d_bwd.cu",
+        "const bool is_offered_behind = lanes.number < kDistance;",
+        "const bool is_offered_behind = false;",
+        (_BWD,),
+    ),
+    Mutant(
+        "The gradient of the initial state leaves out the last tap.",
+        "causal_conv1d/causal_conv1d_bwd.cu",
+        "for (int k = kHalo - i; k < kWidth; ++k) {",
+        "for (int k = kHalo - i; k < kHalo; ++k) {",
+        (_BWD_SUM,),
+    ),
+    Mutant(
+        "The gradient of the final state goes to the token before.",
+        "causal_conv1d/conv_bwd.cuh",
+        "const int column = token - end + (kWidth - 1);",
+        "const int column = token - end + kWidth;",
+        (_BWD_ALL,),
+    ),
+    Mutant(
+        "The gradient of the bias misses a token.",
+        "causal_conv1d/conv_bwd.cuh",
+        "        bias += gradient;",
+        "        bias = gradient;",
+        (_BWD,),
+    ),
+    Mutant(
+        "Gradients of the last tokens of a run are summed up twice.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "i >= kTokens - kHalo && is_last ? 0.0f : g",
+        "g",
+        (_BWD_LAST,),
+    ),
+    Mutant(
+        "The gradient of a packed sequence's initial state leaves out the current tap.",
+        "causal_conv1d/causal_conv1d_bwd_states.cu",
+        "for (int i = 0; i <= j; ++i)",
+        "for (int i = 0; i < j; ++i)",
+        (_BWD_VARLEN,),
+    ),
+    Mutant(
+        "Sums of a block are added up before they are there.",
+        "causal_conv1d/causal_conv1d_bwd_sum.cu",
+        """        shared[own] = sum;
+        __syncthreads();""",
+        "        shared[own] = sum;",
+        (_BWD_SUM,),
+    ),
+)

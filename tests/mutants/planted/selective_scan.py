@@ -1,0 +1,257 @@
+"""Bugs in the scans."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_SCAN = "selective_scan_fn-2-35-43"
+_SCAN_SEGMENTS = (
+    "selective_scan_fn-2-3-513-d_state_1-dtype_float32"
+    "-without_initial_state_last_state_out_chunk_states_out-layout_sliced_alike"
+)
+_TILES = "selective_scan_fn-3-20-200"
+_TILES_ALONE = "selective_scan_fn-2-35-48"
+_TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
+_TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
+_TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
+_FEW = "selective_scan_varlen_fn-35-40x1-initial_all"
+_SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
+_SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
+
+MUTANTS = (
+    Mutant(
+        "A plain scan applies no softplus to v of at most -4.",
+        "selective_scan/scan.cuh",
+        "own_dt[i] = p.delta_softplus ? softplus(v) : v;",
+        "own_dt[i] = p.delta_softplus && v > -4.0f ? softplus(v) : v;",
+        ("selective_scan_fn-2-35-43-loud_20",),
+    ),
+    Mutant(
+        "A plain scan's edge advances states by tokens outside.",
+        "selective_scan/scan.cuh",
+        "if (kIsEdge && (i < begin || i >= end)) own_dt[i] = 0.0f;",
+        "if (kIsEdge && i < begin) own_dt[i] = 0.0f;",
+        (_SCAN,),
+    ),
+    Mutant(
+        "B of a tile is that of the tile ahead.",
+        "selective_scan/scan.cuh",
+        "b_now = b_tokens[s];",
+        "load_matrices<kIsEdge>(s, ahead, begin, end, b_now = b_tokens[s], c_now);",
+        (_SCAN,),
+    ),
+    Mutant(
+        "Lanes beyond the last channel read there.",
+        "selective_scan/scan.cuh",
+        "channel(min(channel_, p.dim - 1)),\n          is_idle(channel_ >= p.dim)",
+        "channel(channel_),\n          is_idle(channel_ >= p.dim)",
+        (_SCAN,),
+    ),
+    Mutant(
+        "A segment's last state is stored by the segment before it.",
+        "selective_scan/scan_segments.cuh",
+        "end = is_last(p) ? p.seqlen : begin + p.segment_tokens;",
+        "end = begin + p.segment_tokens;",
+        (_SCAN_SEGMENTS,),
+    ),
+    Mutant(
+        "Chunks' states are stored after their first tile.",
+        "selective_scan/selective_scan_fwd.cu",
+        "token / segment.kChunk * stride[1]",
+        "(token / segment.kChunk + 1) * stride[1]",
+        (_SCAN,),
+    ),
+    Mutant(
+        "The state before a segment leaves out the segment's decay.",
+        "selective_scan/selective_scan_carry.cu",
+        "h = fmaf(h, exp2_approx(rate * steps[i]), behind[i]);",
+        "h += behind[i];",
+        ("selective_scan_fn-1-3-1032-d_state_24",),
+    ),
+    Mutant(
+        "All segments before the last begin with the last one's state.",
+        "selective_scan/selective_scan_carry.cu",
+        "const index_t segment = min(from + i, segments - 2);",
+        "const index_t segment = segments - 2;",
+        (_TILES_SEGMENTS, "selective_scan_fn-1-3-1032-d_state_24"),
+    ),
+    Mutant(
+        "Lanes of a tile take the next lane's state.",
+        "selective_scan/tile_states.cuh",
+        "h[s] = begins[s];",
+        "h[s] = before[s];",
+        (_TILES,),
+    ),
+    Mutant(
+        "The last lane alone stores no state of a tile.",
+        "selective_scan/tile_states.cuh",
+        "if (lane == kLanes - 1) shared.state",
+        "if (lane == 0) shared.state",
+        (_TILES,),
+    ),
+    Mutant(
+        "A tile's matrices are overwritten while others read them, with one stage.",
+        "selective_scan/scan_tiles.cuh",
+        """            if (Shape::kStages == 1) {
+                __syncthreads();""",
+        "            if (Shape::kStages == 1) {",
+        (_TILES_ONE_STAGE,),
+    ),
+    Mutant(
+        "A tile's matrices are read before all threads have copied them.",
+        "selective_scan/scan_tiles.cuh",
+        """            // The matrices of this tile have arrived, and all threads have used those of the tile before.
+            __syncthreads();""",
+        "            // The matrices of this tile have arrived, and all threads have used those of the tile before.",
+        (_TILES,),
+    ),
+    Mutant(
+        "States are stored while the last tile is scanned.",
+        "selective_scan/scan_tiles.cuh",
+        """            tile = next;
+        }
+        __syncthreads();""",
+        """            tile = next;
+        }""",
+        (_TILES, _TILES_PARTS),
+    ),
+    Mutant(
+        "Chunks' states are read before all warps have left the tile.",
+        "selective_scan/selective_scan_tiles_fwd.cu",
+        """            __syncthreads();
+            const index_t* stride = p.chunk_states_stride;""",
+        "            const index_t* stride = p.chunk_states_stride;",
+        ("selective_scan_fn-2-35-264",),
+    ),
+    Mutant(
+        "Without D a tile multiplies u by 0.",
+        "selective_scan/scan_tiles.cuh",
+        "p.D != nullptr ? with_D : tokens.y[t]",
+        "with_D",
+        (
+            (
+                "families/test_special_values.py::test_infinities_and_nan_are_those_of_the_formula"
+                "[unit-emulated-input-rows-2-35-48-without_D_z]"
+            ),
+        ),
+    ),
+    Mutant(
+        "The part of a tile behind the last token counts.",
+        "selective_scan/scan_tiles.cuh",
+        "t >= tokens.behind)) own_dt[t] = 0.0f;",
+        "t > tokens.behind)) own_dt[t] = 0.0f;",
+        (_TILES_PARTS, "selective_scan_fn-2-35-43", _TILES),
+    ),
+    Mutant(
+        "A tile's dt of both parts is one part's.",
+        "common/warp.cuh",
+        "all[i] = is_upper ? other : own[i];",
+        "all[i] = own[i];",
+        (_TILES_PARTS,),
+    ),
+    Mutant(
+        "All vectors of a lane's tokens are copied to the place of its first.",
+        "selective_scan/tiles.cuh",
+        "if (n < d_state) copy(to[n][i]",
+        "if (n < d_state) copy(to[n][0]",
+        (_TILES_ALONE,),
+    ),
+    Mutant(
+        "A long packed sequence's state goes to the slot of its number.",
+        "selective_scan/selective_scan_varlen_fwd.cu",
+        "static_cast<state_t*>(p.ssm_states) + slot * stride[0] + scan.channel * stride[1]",
+        "static_cast<state_t*>(p.ssm_states) + number * stride[0] + scan.channel * stride[1]",
+        ("selective_scan_varlen_fn-5-16+8+40-d_state_24",),
+    ),
+    Mutant(
+        "A packed sequence without a slot is left as it was.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "        scan.store_zeros(begin, end);\n        return;",
+        "        return;",
+        ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
+    ),
+    Mutant(
+        "A sequence of as many tokens as count as few is left out.",
+        "selective_scan/runs.cuh",
+        "tokens > few && tokens <= most",
+        "tokens > few && tokens < most",
+        ("selective_scan_varlen_fn-35-24+8-loud_20",),
+    ),
+    Mutant(
+        "The state of a short sequence is one that begins anew.",
+        "selective_scan/scan_few.cuh",
+        "if (run.has_past_of(i)) {",
+        "if (false) {",
+        (_FEW,),
+    ),
+    Mutant(
+        "A short sequence's lane reads its neighbour's B.",
+        "selective_scan/scan_few.cuh",
+        "b[i] = from_lane(matrices, i * kLanes + lane_id() % kLanes);",
+        "b[i] = from_lane(matrices, i * kLanes + (lane_id() + 1) % kLanes);",
+        (_FEW,),
+    ),
+    Mutant(
+        "The gradient of u leaves out D.",
+        "selective_scan/selective_scan_bwd.cu",
+        "D * gy.to_float(j)",
+        "0.0f * gy.to_float(j)",
+        (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The gradient of the decay leaves out the first token's state.",
+        "selective_scan/selective_scan_bwd.cu",
+        "if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);",
+        "if (t > 1) e = fmaf(e, decay[k][t], pull[k][t - 1]);",
+        (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The slope of the softplus is 1.",
+        "selective_scan/selective_scan_bwd.cu",
+        "(p.delta_softplus ? sigmoid : 1.0f)",
+        "1.0f",
+        (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The states before chunks are found with the decay of the chunk before.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "for (int t = 0; t < kTokens; ++t) steps += dt[t];",
+        "for (int t = 1; t < kTokens; ++t) steps += dt[t];",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "The gradients of B and C leave out the last split.",
+        "selective_scan/selective_scan_bwd_matrices.cu",
+        "if (from + i < splits) sum += part[i];",
+        "if (from + i < splits - 1) sum += part[i];",
+        (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The gradients of parameters leave out the last chunk.",
+        "selective_scan/selective_scan_bwd_parameters.cu",
+        "if (from + i < chunks) sum += part[i];",
+        "if (from + i + 1 < chunks) sum += part[i];",
+        (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "Counters and the places that blocks wait for keep what was in memory.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "if (at >= p.filled) return;",
+        "if (at < p.filled) return;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Blocks are not numbered from 0.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "unset.words[i] = kUnset;",
+        "unset.words[i] = 0u;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "A lane that counts states from the last takes what comes after all of them.",
+        "common/warp.cuh",
+        "then[i] = is_last ? after[i] : upper_first;",
+        "then[i] = after[i];",
+        (_SCAN_BWD_FLOAT,),
+    ),
+)
