@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from cuconv.causal_conv1d.kernels import (
+from cuconv.causal_conv1d.kernels import channel_vector_bytes, taps_are_packed
+from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwd,
     CausalConv1dBwdStates,
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
-    channel_vector_bytes,
-    taps_are_packed,
 )
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType

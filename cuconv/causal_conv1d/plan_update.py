@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
-from cuconv.causal_conv1d.kernels import (
+from cuconv.causal_conv1d.kernels import filter_numbers, states_are_packed
+from cuconv.causal_conv1d.kernels_update import (
     MANY_TOKENS_CHANNELS,
     CausalConv1dUpdate,
     CausalConv1dUpdateRows,
-    filter_numbers,
     row_state_lens,
-    states_are_packed,
     widest_channels,
 )
 from cuconv.causal_conv1d.split import Split

@@ -6,15 +6,17 @@ from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
 from cuconv.causal_conv1d.kernels import (
-    CausalConv1dVarlenFwd,
-    CausalConv1dVarlenL2normFwd,
-    CausalConv1dVarlenRowsFwd,
-    CausalConv1dVarlenShortrowsFwd,
     channel_tile_tokens,
     channel_vector_bytes,
     filter_numbers,
     lane_vecs_for,
     states_are_packed,
+)
+from cuconv.causal_conv1d.kernels_varlen import (
+    CausalConv1dVarlenFwd,
+    CausalConv1dVarlenL2normFwd,
+    CausalConv1dVarlenRowsFwd,
+    CausalConv1dVarlenShortrowsFwd,
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.call import Launch, Plan

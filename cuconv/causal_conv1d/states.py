@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.kernels import CausalConv1dVarlenStates
+from cuconv.causal_conv1d.kernels_varlen import CausalConv1dVarlenStates
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Launch, Layouts, Operation, Plan
 from cuconv.runtime.dtypes import FLOATS, INDICES

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuconv
-from cuconv.causal_conv1d.kernels import (
+from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwd,
     CausalConv1dBwdStates,
     CausalConv1dBwdSum,

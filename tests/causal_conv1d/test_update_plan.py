@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d import update
-from cuconv.causal_conv1d.kernels import CausalConv1dUpdate, CausalConv1dUpdateRows
+from cuconv.causal_conv1d.kernels_update import CausalConv1dUpdate, CausalConv1dUpdateRows
 from cuconv.causal_conv1d.plan_update import Operands
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime.call import Launch

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from cuconv.causal_conv1d.kernels import (
-    MAX_TOKENS,
+from cuconv.causal_conv1d.kernels import MAX_TOKENS
+from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenRowsFwd,
     CausalConv1dVarlenShortrowsFwd,

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d import varlen
-from cuconv.causal_conv1d.kernels import (
+from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenRowsFwd,

@@ -27,7 +27,8 @@ def _folder(name: str) -> Path:
 def op_kernels() -> list[type[Kernel]]:
     """Every kernel class of the families, by name: those from which no other class is derived."""
     for family in families():
-        importlib.import_module(f"cuconv.{family}.kernels")
+        for file in _folder(family).glob("kernels*.py"):
+            importlib.import_module(f"cuconv.{family}.{file.stem}")
     found = _leaves(Kernel) - {Copy}
     return sorted((cls for cls in found if cls.__module__.startswith("cuconv.")), key=lambda cls: cls.__name__)
 

@@ -1,0 +1,245 @@
+"""The kernels of the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import gcd
+from typing import Any, ClassVar
+
+from cuconv.causal_conv1d.kernels import WIDTHS, Division, channel_vector_bytes, share_channels
+from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import (
+    MAX_DIVIDEND,
+    WARP_SIZE,
+    LaunchConfig,
+    TooLarge,
+    ceil_div,
+    fast_div,
+    vectors,
+)
+
+
+def _backward_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the template parameters that both backward kernels have."""
+    for width, input_t, weight_t in product(WIDTHS, FLOATS, FLOATS):
+        for vec, silu, states in product(vectors(input_t), (False, True), (False, True)):
+            for seq_idx, packed in ((False, False), (True, False), (False, True)):
+                types = {"input_t": input_t, "weight_t": weight_t}
+                rows = {"seq_idx": seq_idx, "packed": packed}
+                yield {"width": width, **types, "vec": vec, "silu": silu, **rows, "states": states}
+
+
+@dataclass(frozen=True)
+class CausalConv1dBwd(Kernel):
+    """Gradients of rows with contiguous tokens: a warp walks the vectors of one channel, or of a few when rows are
+    very short, as one list over all rows.
+    """
+
+    BLOCKS: ClassVar[int] = 792
+    """Blocks that run at a time on an H200: 132 multiprocessors with 6 each."""
+
+    WARP_VECS: ClassVar[int] = 4
+    """Vectors per lane that are worth a warp of its own. With 2 or 8 short calls take as long."""
+    STAGES: ClassVar[tuple[int, int]] = (4, 6)
+    LONG_ROW_BYTES: ClassVar[int] = 2048
+    """From here on, more groups on their way pay. Measured on an H200, of 384 MiB: rows of 4 KiB 0.961 of copy instead
+    of 0.936, of 8 KiB in float32 0.967 instead of 0.911, but of 1 KiB 0.902 instead of 0.925.
+    """
+    SHORT_ROW_BYTES: ClassVar[int] = 64
+    """Below this, lanes share several channels, so that a warp's accesses are longer than a row."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    vec: int
+    stages: int
+    """Groups in shared memory or on their way there: one of STAGES."""
+    edges: bool
+    """Whether vectors may lie inside a row only in part."""
+    silu: bool
+    seq_idx: bool
+    packed: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dBwd]:
+        for axes in _backward_axes():
+            for stages, edges in product(cls.STAGES, (False, True)[: axes["vec"]]):
+                yield cls(stages=stages, edges=edges, **axes)
+
+    @classmethod
+    def stages_for(cls, row_bytes: int) -> int:
+        """Groups in the ring for rows of this many bytes."""
+        return cls.STAGES[row_bytes >= cls.LONG_ROW_BYTES]
+
+    def launch_config(self, batch: int, dim: int, row_vecs: int, is_dense: bool) -> tuple[LaunchConfig, Division, int]:
+        """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
+        vecs = batch * row_vecs
+        channels = 1
+        while channels < dim and channels * row_vecs * self.vec * self.input_t.itemsize < self.SHORT_ROW_BYTES:
+            channels *= 2
+        # What a vector needs of others is in its group or the neighbouring ones.
+        halo_vecs = ceil_div(self.width - 1, self.vec)
+        lanes = max(4, WARP_SIZE // channels, 1 << max(0, halo_vecs - 1).bit_length())
+        channels = WARP_SIZE // lanes
+        groups = ceil_div(vecs, lanes)
+        if groups * lanes > MAX_DIVIDEND:
+            raise TooLarge(f"the problem has {vecs} vectors per channel; a launch takes {MAX_DIVIDEND}")
+        channel_warps = self.warps
+        while channel_warps > 1 and groups < channel_warps * self.WARP_VECS:
+            channel_warps //= 2
+        channel_groups = ceil_div(dim, channels * self.warps // channel_warps)
+        # A second launch to add up the parts is worth it only when there are far too few blocks.
+        parts = 1
+        if channel_groups < self.BLOCKS // 3:
+            parts = max(1, min(2 * self.BLOCKS // channel_groups, ceil_div(groups, channel_warps * self.WARP_VECS)))
+        warp_groups = max(1, ceil_div(groups, parts * channel_warps))
+        if channels > 1:
+            # A warp of several channels has whole rows.
+            whole = row_vecs // gcd(row_vecs, lanes)
+            warp_groups = ceil_div(warp_groups, whole) * whole
+        parts = max(1, ceil_div(groups, warp_groups * channel_warps))
+        return (
+            self.config(parts * channel_groups),
+            {
+                "row_vecs": fast_div(row_vecs),
+                "channel_groups": fast_div(channel_groups),
+                "lanes": lanes,
+                "lanes_shift": lanes.bit_length() - 1,
+                "warps_shift": channel_warps.bit_length() - 1,
+                "vecs": vecs,
+                "groups": groups,
+                "warp_groups": warp_groups,
+                "step_rows": lanes // row_vecs,
+                "step_vecs": lanes % row_vecs,
+                "is_dense": is_dense,
+            },
+            parts,
+        )
+
+
+@dataclass(frozen=True)
+class CausalConv1dChannellastBwd(Kernel):
+    """Gradients of tokens with contiguous channels: a thread walks along runs of tokens of `vec` channels, `tokens` a
+    step.
+    """
+
+    BLOCKS: ClassVar[int] = 396
+    """Blocks that run at a time on an H200: 132 multiprocessors with 3 each."""
+
+    MAX_STEPS: ClassVar[int] = 64
+    """Steps per run: in the last one the width - 1 tokens behind the run are computed again, 3 of 512 for width 4."""
+
+    RUN_TOKENS: ClassVar[int] = 4
+    BLOCK_TOKENS: ClassVar[int] = 16
+    """What the beginning of a run, and that of a block with the sums at its end, cost in tokens. Not measured."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    vec: int
+    tokens: int
+    silu: bool
+    seq_idx: bool
+    packed: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dChannellastBwd]:
+        for axes in _backward_axes():
+            width, itemsize = axes["width"], axes["input_t"].itemsize
+            if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
+                yield cls(tokens=cls.tokens_for(width), **axes)
+
+    @staticmethod
+    def tokens_for(width: int) -> int:
+        """Tokens per step: at least the width - 1 that the next step needs again."""
+        return 8 if width <= 8 else 16
+
+    def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
+        dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
+        block_runs = self.threads // block_vecs
+        halo = self.width - 1
+        longest = min(self.MAX_STEPS, max(1, ceil_div(seqlen + halo, self.tokens)))
+
+        def shared_out(steps: int, waves: int) -> tuple[int, int, int, int]:
+            """The time, in tokens that a thread walks, when runs of `steps` are shared out in `waves` of blocks."""
+            row_runs = max(1, ceil_div(seqlen, steps * self.tokens - halo))
+            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * self.BLOCKS * waves))
+            blocks = dim_blocks * max(1, ceil_div(batch * row_runs, block_runs * rounds))
+            needed = ceil_div(blocks, self.BLOCKS)
+            return (
+                needed * (rounds * (steps * self.tokens + self.RUN_TOKENS) + self.BLOCK_TOKENS),
+                steps,
+                rounds,
+                row_runs,
+            )
+
+        shortest = min(longest, halo // self.tokens + 1)
+        candidates = (shared_out(n, waves) for n in range(shortest, longest + 1) for waves in (1, 2, 3, 4))
+        _, steps, rounds, row_runs = min(candidates)
+        runs = batch * row_runs
+        if runs > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
+        parts = max(1, ceil_div(runs, block_runs * rounds))
+        return (
+            self.config(parts * dim_blocks),
+            {
+                "block_vecs": fast_div(block_vecs),
+                "dim_blocks": fast_div(dim_blocks),
+                "row_runs": fast_div(row_runs),
+                "block_runs": block_runs,
+                "rounds": rounds,
+                "runs": runs,
+                "steps": steps,
+            },
+            parts,
+        )
+
+
+@dataclass(frozen=True)
+class CausalConv1dBwdSum(Kernel):
+    """Gradients of the parameters from the sums that blocks have left."""
+
+    width: int
+    weight_t: DType
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dBwdSum]:
+        for width, weight_t in product(WIDTHS, FLOATS):
+            yield cls(width, weight_t)
+
+    def launch_config(self, dim: int, parts: int) -> tuple[LaunchConfig, Division]:
+        """The launch for `parts` sums of each of (width + 1) * dim parameters."""
+        sums = (self.width + 1) * dim
+        if sums > MAX_DIVIDEND:
+            raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
+        # As many sums side by side as leave a thread no more parts than it loads at once.
+        at_once = self.constants["kAtOnce"]
+        across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
+        config = LaunchConfig((ceil_div(sums, across), 1, 1), (across, self.threads // across, 1))
+        return config, {"dim_div": fast_div(dim), "parts": parts}
+
+
+@dataclass(frozen=True)
+class CausalConv1dBwdStates(Kernel):
+    """Gradients of the initial states of packed sequences: a thread has one channel of one."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    silu: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dBwdStates]:
+        for width, input_t, weight_t, silu in product(WIDTHS[1:], FLOATS, FLOATS, (False, True)):
+            yield cls(width, input_t, weight_t, silu)
+
+    def launch_config(self, dim: int, sequences: int) -> tuple[LaunchConfig, Division]:
+        """The launch for the states of `sequences` packed sequences."""
+        dim_blocks = ceil_div(dim, self.threads)
+        return self.config(dim_blocks * sequences), {"dim_blocks": fast_div(dim_blocks)}

@@ -1,0 +1,100 @@
+"""The kernels of decode steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from cuconv.causal_conv1d.kernels import WIDTHS, Division, PoolKernel
+from cuconv.causal_conv1d.ranges import Ranges
+from cuconv.runtime.dtypes import FLOATS
+from cuconv.runtime.launch import (
+    MAX_VECTOR_BYTES,
+    LaunchConfig,
+    ceil_div,
+    fast_div,
+    vectors,
+)
+
+SEQUENCES = (1, 2)
+"""Sequences per thread of a decode step of one token."""
+
+MANY_TOKENS_CHANNELS = 4
+"""Most channels per thread where a sequence has several tokens: the inputs kept between them take the registers."""
+
+
+def widest_channels(itemsize: int, width: int) -> int:
+    """Most channels per thread of a decode step: one access has them, and their taps fit in registers."""
+    channels = MAX_VECTOR_BYTES // itemsize
+    while channels > 1 and channels * width > 32:
+        channels //= 2
+    return channels
+
+
+def _update_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the template parameters that all kernels of a decode step have."""
+    for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
+        types = {"input_t": input_t, "weight_t": weight_t, "state_t": state_t}
+        for vec, silu in product(vectors(input_t), (False, True)):
+            if vec <= widest_channels(max(input_t.itemsize, state_t.itemsize), width):
+                for kind in tuple(Ranges)[: 1 + vec]:
+                    yield {"width": width, **types, "vec": vec, "silu": silu, "ranges": kind}
+
+
+@dataclass(frozen=True)
+class UpdateKernel(PoolKernel):
+    """Base of the kernels of a decode step."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+    ranges: Ranges
+    """How the channels fall into ranges with a result each."""
+
+    def launch_config(self, dim: int, batch: int, sequences: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (batch, dim), where a thread owns `vec` channels of `sequences` sequences."""
+        dim_vecs = ceil_div(dim, self.vec)
+        # Sequences that share a block find the same taps in the L1 cache.
+        rows = min(batch, self.warps)
+        dim_blocks = ceil_div(dim_vecs, self.threads // rows)
+        block_vecs = ceil_div(dim_vecs, dim_blocks)
+        rows = self.threads // block_vecs
+        division = {"block_vecs": fast_div(block_vecs), "dim_blocks": fast_div(dim_blocks), "rows": rows}
+        return self.config(dim_blocks * ceil_div(batch, rows * sequences)), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdate(UpdateKernel):
+    """States of any strides: a thread owns `vec` channels of a sequence."""
+
+    sequences: int
+    """Sequences per thread where each has one token; 0 where it may have several, a ring or intermediate windows."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdate]:
+        for axes in _update_axes():
+            for sequences in (0, *SEQUENCES):
+                if sequences or axes["vec"] <= MANY_TOKENS_CHANNELS:
+                    yield cls(sequences=sequences, **axes)
+
+
+def row_state_lens(width: int) -> list[int]:
+    """Columns per state that CausalConv1dUpdateRows takes: as many as the filter reads, or as it has taps."""
+    return [length for length in (width - 1, width) if length]
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateRows(UpdateKernel):
+    """States that are short rows of columns: a thread owns `vec` channels of a sequence and their whole states."""
+
+    state_len: int
+    """Columns per state."""
+    sequences: int
+    """Sequences per thread."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateRows]:
+        for axes in _update_axes():
+            for state_len, sequences in product(row_state_lens(axes["width"]), SEQUENCES):
+                yield cls(state_len=state_len, sequences=sequences, **axes)

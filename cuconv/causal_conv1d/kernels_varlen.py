@@ -1,0 +1,220 @@
+"""The kernels of packed sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, product
+from typing import Any
+
+from cuconv.causal_conv1d.kernels import (
+    MAX_LANE_VECS,
+    WIDTHS,
+    Division,
+    PoolKernel,
+    channel_tile_tokens,
+    channel_vector_bytes,
+    share_channels,
+)
+from cuconv.causal_conv1d.ranges import MAX_RANGES
+from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.kernel import Kernel, PerClass
+from cuconv.runtime.launch import (
+    MAX_DIVIDEND,
+    MAX_VECTOR_BYTES,
+    WARP_SIZE,
+    LaunchConfig,
+    TooLarge,
+    ceil_div,
+    fast_div,
+    vectors,
+)
+
+
+def _mix_groups(tile_groups: int, prefix_groups: int) -> tuple[int, int, int]:
+    """The fields of conv_tile.cuh's BlockGroups for these numbers of groups of blocks with tiles and with prefixes."""
+    groups = tile_groups + prefix_groups
+    return groups, prefix_groups, ceil_div(prefix_groups << 32, groups)
+
+
+def _varlen_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the template parameters that all kernels of packed sequences have."""
+    for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
+        for vec, silu in product(vectors(input_t), (False, True)):
+            types = {"input_t": input_t, "weight_t": weight_t, "state_t": state_t}
+            yield {"width": width, **types, "vec": vec, "silu": silu}
+
+
+def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
+    """Every combination of the template parameters of kernels of packed sequences with vectors along channels."""
+    for axes in _varlen_axes():
+        width, itemsize = axes["width"], axes["input_t"].itemsize
+        if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
+            for dim_vecs in (8, 2, 1):
+                yield {**axes, "tokens": channel_tile_tokens(itemsize, width, dim_vecs)}
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenFwd(PoolKernel):
+    """Contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens, or of a sequence's prefix."""
+
+    tokens: int
+    """Tokens per thread."""
+    silu: bool
+    """Whether SiLU follows the sum."""
+    routed: bool
+    """Whether vectors may cross the borders of ranges, or not be aligned in a result."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
+        for axes in _varlen_channel_axes():
+            for routed in (False, True)[: axes["vec"]]:
+                yield cls(routed=routed, **axes)
+
+    def launch_config(self, dim: int, total: int, sequences: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total)."""
+        dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
+        tiles = self.threads // block_vecs
+        prefix_groups = ceil_div(sequences, tiles) if self.width > 1 else 0
+        mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
+        return self.config(dim_blocks * mix[0]), {
+            "block_vecs": fast_div(block_vecs),
+            "dim_blocks": fast_div(dim_blocks),
+            "mix": mix,
+            "tiles": tiles,
+        }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenL2normFwd(PoolKernel):
+    """Contiguous channels, heads L2-normalised: a warp owns `tokens` consecutive tokens, or the prefix of a sequence,
+    in one head or several.
+    """
+
+    tokens: int
+    """Tokens per warp."""
+    silu: bool
+    """Whether SiLU follows the sum."""
+    wide: bool
+    """Whether heads may have more channels than a warp takes at once."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
+        for axes in _varlen_channel_axes():
+            if axes["tokens"] == channel_tile_tokens(axes["input_t"].itemsize, axes["width"], WARP_SIZE):
+                for wide in (False, True):
+                    yield cls(wide=wide, **axes)
+
+    def launch_config(
+        self, heads: Sequence[tuple[int, int]], normalized: int, total: int, sequences: int
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for ranges of (heads, head_dim), of which the first `normalized` are normalised head by head."""
+        units, widths, lanes = [], [], []
+        for number, (count, head_dim) in enumerate(heads):
+            width = head_dim if number < normalized else min(count * head_dim, WARP_SIZE * self.vec)
+            widths.append(width)
+            lanes.append(min(WARP_SIZE, 1 << (ceil_div(width, self.vec) - 1).bit_length()))
+            units.append(ceil_div(ceil_div(count * head_dim, width), WARP_SIZE // lanes[-1]))
+        ends = list(accumulate(units))
+        prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
+        mix = _mix_groups(ceil_div(total, self.tokens * self.warps), prefix_groups)
+        absent = MAX_RANGES - len(units)
+        return self.config(ends[-1] * mix[0]), {
+            "units": fast_div(ends[-1]),
+            "mix": mix,
+            "unit_end": ends + [0] * absent,
+            "unit_width": widths + [0] * absent,
+            "unit_lanes": lanes + [1] * absent,
+            "normalized": normalized,
+        }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenRowsFwd(PoolKernel):
+    """Contiguous tokens: a warp owns a tile of one channel's tokens, with `lane_vecs` vectors per lane, or a sequence's
+    prefix in 32 channels.
+    """
+
+    lane_vecs: int
+    """Vectors per lane."""
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
+        for axes in _varlen_axes():
+            for lane_vecs in range(1, MAX_LANE_VECS + 1):
+                yield cls(lane_vecs=lane_vecs, **axes)
+
+    def launch_config(self, dim: int, row_vecs: int, sequences: int) -> tuple[LaunchConfig, Division]:
+        """The launch for `dim` rows of `row_vecs` vectors."""
+        row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
+        most = self.constants["kGroup"]
+        group = min(dim, most)
+        if group * row_tiles + self.warps > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
+        row_blocks = ceil_div(group * row_tiles, self.warps)
+        blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0)
+        division = {"group_blocks": fast_div(blocks), "row_tiles": fast_div(row_tiles), "row_blocks": row_blocks}
+        return self.config(ceil_div(dim, most) * blocks), division
+
+
+def _widths(cls: type[Kernel]) -> range:
+    return range(cls.constants["kMinWidth"], 1 + cls.constants["kMaxWidth"])
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenShortrowsFwd(PoolKernel):
+    """Contiguous tokens, short sequences: a block owns 32 channels of a tile of tokens, and the states of the sequences
+    that begin in it.
+    """
+
+    WIDTHS = PerClass(_widths)
+    """Filter widths, in taps: those of `struct CausalConv1dVarlenShortrowsFwdTraits`."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
+        for axes in _varlen_axes():
+            if axes["width"] in cls.WIDTHS:
+                yield cls(**axes)
+
+    @property
+    def tile(self) -> int:
+        """Tokens per block."""
+        return self.warps * self.constants["kPartVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
+
+    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total)."""
+        tiles = ceil_div(total, self.tile)
+        return self.config(ceil_div(dim, WARP_SIZE) * tiles), {"tiles": fast_div(tiles)}
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenStates(Kernel):
+    """The last tokens of packed sequences: a thread copies `vec` channels of one column of `out`."""
+
+    input_t: DType
+    """The dtype of x and out."""
+    vec: int
+    """Channels per thread."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenStates]:
+        for input_t in FLOATS:
+            for vec in vectors(input_t):
+                yield cls(input_t, vec)
+
+    def launch_config(self, sequences: int, dim: int, columns: int) -> tuple[LaunchConfig, Division]:
+        """The launch for out of (sequences, dim, columns)."""
+        dim_vecs = ceil_div(dim, self.vec)
+        total_vecs = sequences * columns * dim_vecs
+        if total_vecs > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
+        return self.config(ceil_div(total_vecs, self.threads)), {
+            "dim_vecs": fast_div(dim_vecs),
+            "columns": fast_div(columns),
+            "total_vecs": total_vecs,
+        }
