@@ -91,8 +91,7 @@ struct ShortPrefixes {
     __device__ __forceinline__ ShortPrefixes(const CausalConv1dVarlenOperands& p_, ShortShared<Tile>& shared_,
                                              index_t channel_, int first_)
         : p(p_), shared(shared_), channel(channel_), first(first_) {
-        states = static_cast<state_t*>(p.conv_states) + p.first_column * p.conv_states_stride[2] +
-                 channel * p.conv_states_stride[1];
+        states = states_of<state_t>(p) + p.first_column * p.conv_states_stride[2] + channel * p.conv_states_stride[1];
     }
 
     // Prepares run `number`: issues the loads of the state that it goes on from.
@@ -155,7 +154,7 @@ struct ShortPrefixes {
                 window[j] = window[j + 1];
             }
         }
-        if (!p.has_states || p.is_read_only || run.state == nullptr) return;
+        if (!p.has_states || p.initial_states != nullptr || run.state == nullptr) return;
         if (run.end - run.begin > kHalo) {
 #pragma unroll
             for (int i = 0; i < kHalo; ++i) kept[i] = convert<state_t>(input<kIsInside>(run.end - kHalo + i));

@@ -33,7 +33,7 @@ struct SequencePrefix {
     __device__ __forceinline__ void load(const CausalConv1dVarlenOperands& p, index_t channel) {
         const index_t step = p.x_stride[1];
         x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + begin * step;
-        earliest.at = static_cast<state_t*>(p.conv_states) + p.first_column * p.conv_states_stride[2] +
+        earliest.at = states_of<state_t>(p) + p.first_column * p.conv_states_stride[2] +
                       slot * p.conv_states_stride[0] + channel * p.conv_states_stride[1];
         earliest.channel_step = p.conv_states_stride[1];
         earliest.is_packed = p.states_are_packed != 0;

@@ -86,10 +86,9 @@ struct UpdateShare {
 
 // The slot that a sequence starts from; -1 for one that is pad_slot_id or not in the pool. Results are zeros then.
 __device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, int batch) {
-    return slot_in_pool(p, p.conv_state_indices == nullptr
-                               ? batch
-                               : load_given_slot(p, p.conv_state_indices, p.conv_state_indices_stride,
-                                                 p.conv_state_indices_is_int64, batch));
+    if (p.conv_state_indices == nullptr) return batch < p.slots ? batch : -1;
+    return slot_in_pool(
+        p, load_given_slot(p, p.conv_state_indices, p.conv_state_indices_stride, p.conv_state_indices_is_int64, batch));
 }
 
 // The slot that a sequence leaves its state in; -1 for none.

@@ -19,9 +19,10 @@ struct CausalConv1dVarlenOperands {
     const void* has_initial_state;
     const void* state_column;
     const void* dst_state_indices;
+    void* initial_states;  // in the place of conv_states: only read
     void* out[kMaxRanges];
     index_t x_stride[2];            // dim, token
-    index_t conv_states_stride[3];  // slot, dim, column
+    index_t conv_states_stride[3];  // slot, dim, column; of initial_states where these are given
     index_t query_start_loc_stride;
     index_t cache_indices_stride;
     index_t has_initial_state_stride;
@@ -33,9 +34,8 @@ struct CausalConv1dVarlenOperands {
     int dim;
     int bias_is_float32;
     int taps_are_packed;
-    int has_states;         // conv_states is given; its pointer is null when it has no columns
+    int has_states;         // conv_states or initial_states is given; its pointer is null when it has no columns
     int states_are_packed;  // channel vectors of x are aligned vectors of conv_states, too
-    int is_read_only;       // conv_states are not written, and start all sequences unless has_initial_state says which
     int keeps_padding;      // results of padding are not written, instead of zeros
     int query_start_loc_is_int64;
     int cache_indices_is_int64;
@@ -54,14 +54,20 @@ struct CausalConv1dVarlenOperands {
     int dst_state_indices_is_int64;
 };
 
+// The pool that sequences start from.
+template <typename state_t>
+__device__ __forceinline__ state_t* states_of(const CausalConv1dVarlenOperands& p) {
+    return static_cast<state_t*>(p.initial_states != nullptr ? p.initial_states : p.conv_states);
+}
+
 // Whether a sequence goes on from the contents of its slot; else it starts from zeros.
 __device__ __forceinline__ bool goes_on(const CausalConv1dVarlenOperands& p, int number) {
-    return p.has_initial_state == nullptr ? p.is_read_only != 0 : has_past(p, number);
+    return p.has_initial_state == nullptr ? p.initial_states != nullptr : has_past(p, number);
 }
 
 // The slot that a sequence's final state goes to; -1 for none.
 __device__ __forceinline__ int load_target(const CausalConv1dVarlenOperands& p, int number, int start) {
-    return !p.has_states || p.is_read_only ? -1 : load_final_slot(p, number, start);
+    return !p.has_states || p.initial_states != nullptr ? -1 : load_final_slot(p, number, start);
 }
 
 // The number of the run (a sequence, or padding before the first one or behind the last) that holds the token `from`,
