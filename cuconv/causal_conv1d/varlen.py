@@ -285,10 +285,9 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     checks.boundaries("query_start_loc", begins, total)
     if o.states is None:
         return
-    lengths, given, finals = np.diff(begins), read("cache_indices"), read("dst_state_indices")
-    starts = slots.start_slots(given, read("state_column"), o.sequences)
-    live = lengths > 0
-    if given is not None:
+    starts, finals = slots.read_starts(read, "cache_indices", o.sequences), read("dst_state_indices")
+    live = np.diff(begins) > 0
+    if o.cache_indices is not None:
         live &= ~slots.are_padding(starts, o.pad_slot_id)
     reads = np.full(o.sequences, o.conv_states is None)
     if (goes_on := read("has_initial_state")) is not None:

@@ -110,15 +110,16 @@ SHARED: dict[str, Row] = {
         zeros("cache_seqlens", (3,)), TypeError, f"cache_seqlens: got dtype float32; wanted {INDICES}"
     ),
     "seen-count": (
-        zeros("cache_seqlens", (4,), np.int32), ValueError, "cache_seqlens: got shape (4,); wanted (3,) (batch of x)"
+        zeros("cache_seqlens", (2,), np.int32), ValueError,
+        "cache_seqlens: got shape (2,); wanted (3,) or longer (batch of x)",
     ),
     "slots-int16": (
         zeros("conv_state_indices", (3,), np.int16), TypeError,
         f"conv_state_indices: got dtype int16; wanted {INDICES}",
     ),
-    "slots-rank-2": (
-        zeros("conv_state_indices", (3, 1), np.int32), ValueError,
-        "conv_state_indices: got shape (3, 1); wanted (3,) (batch of x)",
+    "slots-rank-3": (
+        zeros("conv_state_indices", (3, 1, 1), np.int32), ValueError,
+        "conv_state_indices: got shape (3, 1, 1); wanted (3,) or longer (batch of x)",
     ),
     "slots-list": (
         value("conv_state_indices", [3, 0, 1]), TypeError,
@@ -129,7 +130,7 @@ SHARED: dict[str, Row] = {
         f"num_accepted_tokens: got dtype float64; wanted {INDICES}",
     ),
     "accepted-count": (
-        accepting(1, 1), ValueError, "num_accepted_tokens: got shape (2,); wanted (3,) (batch of x)"
+        accepting(1, 1), ValueError, "num_accepted_tokens: got shape (2,); wanted (3,) or longer (batch of x)"
     ),
     "accepted-in-a-ring": (
         zeros("num_accepted_tokens", (3,), np.int32), ValueError,
@@ -150,8 +151,8 @@ SHARED: dict[str, Row] = {
         f"intermediate_state_indices: got dtype bool; wanted {INDICES}",
     ),
     "rows-count": (
-        zeros("intermediate_state_indices", (6,), np.int32), ValueError,
-        "intermediate_state_indices: got shape (6,); wanted (3,) (batch of x)",
+        zeros("intermediate_state_indices", (2,), np.int32), ValueError,
+        "intermediate_state_indices: got shape (2,); wanted (3,) or longer (batch of x)",
     ),
     "window-rank-3": (
         zeros("intermediate_conv_window", (6, 6, 3)), ValueError,

@@ -30,7 +30,7 @@ from tests.support.bad_input import (
 X_AXES = "2 axes (dim, total)"
 OUT_AXES = "(channels, total of x)"
 STATES_AXES = "(sequences, dim of x, state_len)"
-ONLY_WITH_POOL = "None unless conv_states is given"
+ONLY_WITH_POOL = "None unless conv_states or initial_states is given"
 
 
 def out_at(number: int, change: Any) -> Change:
@@ -97,7 +97,8 @@ SHARED: dict[str, Row] = {
         zeros("cache_indices", (3,), np.int16), TypeError, f"cache_indices: got dtype int16; wanted {INDICES}"
     ),
     "slots-count": (
-        zeros("cache_indices", (4,), np.int32), ValueError, "cache_indices: got shape (4,); wanted (3,) (sequences)"
+        zeros("cache_indices", (2,), np.int32), ValueError,
+        "cache_indices: got shape (2,); wanted (3,) or longer (sequences)",
     ),
     "slots-without-pool": (
         lambda xp, a: {"conv_states": None, "has_initial_state": None},
@@ -108,7 +109,8 @@ SHARED: dict[str, Row] = {
         zeros("has_initial_state", (3,), np.uint8), TypeError, "has_initial_state: got dtype uint8; wanted bool"
     ),
     "has-count": (
-        zeros("has_initial_state", (2,), bool), ValueError, "has_initial_state: got shape (2,); wanted (3,) (sequences)"
+        zeros("has_initial_state", (2,), bool), ValueError,
+        "has_initial_state: got shape (2,); wanted (3,) or longer (sequences)",
     ),
     "has-without-pool": (
         lambda xp, a: {"conv_states": None, "cache_indices": None},
