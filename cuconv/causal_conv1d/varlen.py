@@ -79,8 +79,8 @@ def causal_conv1d_varlen_fn(
         dst_state_indices: (sequences,), int32 or int64: the slot that each sequence leaves its last inputs in, the one
             it starts from when None. A sequence with a slot here that is negative, pad_slot_id or outside the pool
             leaves none. No sequence must leave its inputs where another one does, or starts.
-        initial_states: (slots, dim, state_len): a pool in the place of conv_states that is only read. Every sequence
-            starts from its slot, unless has_initial_state is given, and leaves nothing.
+        initial_states: (slots, dim, state_len), any of these dtypes: a pool in the place of conv_states that is only
+            read. Every sequence starts from its slot, unless has_initial_state is given, and leaves nothing.
         null_slot: the same as pad_slot_id, as engines name it that have a slot, often 0, for no state. Where both are 0
             or more they must be equal.
         pad_output: what results of padding become: "zero", or "keep" for what out holds there, which must be given
