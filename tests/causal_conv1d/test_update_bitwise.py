@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.causal_conv1d import cases_update_qkv_split, cases_update_split, cases_varlen
+from tests.causal_conv1d import cases_varlen
 from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.test_varlen_bitwise import DTYPES, WIDTHS, live
 from tests.support.compare import assert_same_bits
@@ -188,46 +188,3 @@ def test_every_layout_gives_the_same_bits(dtype: str, seqlen: int | None, run: R
         got = run(other, {**values, "conv_state": state})
         assert_same_bits(got["out"], wanted["out"], other.id)
         assert_same_bits(live(got["conv_state"], case), wanted["conv_state"], f"states of {other.id}")
-
-
-SIZES = (61, 3, 1, 1, 6, 64)
-
-
-@EACH_WIDTH
-@pytest.mark.parametrize("pool", ["channels", "columns_and_one"])
-@pytest.mark.parametrize("seqlen", [None, 3])
-def test_a_split_gives_the_bits_of_the_whole(seqlen: int | None, pool: str, width: int, run: Runner) -> None:
-    step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
-    whole, parts = Case(sum(SIZES), **step), cases_update_split.Case(SIZES, **step)
-    values = whole.inputs()
-    wanted = run(whole, values)
-    got = run(parts, values)
-    assert_same_bits(np.concatenate([got[name] for name in parts.outputs()], axis=1), wanted["out"], "ranges")
-    assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
-
-
-@EACH_WIDTH
-@pytest.mark.parametrize("pool", ["channels", "columns_and_one"])
-@pytest.mark.parametrize("seqlen", [None, 3])
-@pytest.mark.parametrize("heads", [(2, 1, 1, 20, 20, 76), (1, 1, 2, 3, 5, 64)], ids=str)
-def test_heads_have_the_bits_of_the_whole(
-    heads: tuple[int, ...], seqlen: int | None, pool: str, width: int, run: Runner
-) -> None:
-    step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
-    parts = cases_update_qkv_split.Case(heads, **step)
-    whole = Case(parts.dim, **step)
-    values = whole.inputs()
-    wanted = run(whole, values)
-    got = run(parts, values)
-    for name, expected in parts.divide(np.atleast_3d(wanted["out"])).items():
-        assert_same_bits(got[name], expected, name)
-    assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
-
-
-def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
-    for case in (Case(136, 9, 4, mode="accepted", slots="odd"), Case(132, 9, pool="columns_and_one")):
-        values = case.inputs()
-        first = run(case, values)
-        for _ in range(5):
-            for name, again in run(case, values).items():
-                assert_same_bits(again, first[name], f"{name} of {case.id}")
