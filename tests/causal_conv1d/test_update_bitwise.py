@@ -47,58 +47,6 @@ def prefill(run: Runner, case: Case, values: Values, x: Array, initial: bool = T
     return got["out"].reshape(dim, batch, seqlen).transpose(1, 0, 2), got["conv_states"]
 
 
-@EACH_WIDTH
-@EACH_POOL
-@pytest.mark.parametrize("mode", ["shift", "circular"])
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1, 1), (None,) * 6, (4, 2), (1, 5)], ids=str)
-def test_many_calls_give_the_bits_of_one(
-    sizes: tuple[int | None, ...], mode: str, pool: str, width: int, run: Runner
-) -> None:
-    whole = Case(DIM, BATCH, 6, width, pool=pool, mode=mode)
-    values = inputs(whole)
-    if mode == "circular":
-        values["cache_seqlens"] = np.array([0, 1000, -7])
-    wanted = run(whole, values)
-    given, begin = dict(values), 0
-    for size in sizes:
-        end = begin + (size or 1)
-        x = values["x"][:, :, begin:end]
-        got = run(replace(whole, seqlen=size), {**given, "x": x if size else x[:, :, 0]})
-        assert_same_bits(got["out"].reshape(x.shape), wanted["out"][:, :, begin:end], f"tokens from {begin} on")
-        given["conv_state"] = got["conv_state"]
-        if mode == "circular":
-            given["cache_seqlens"] = given["cache_seqlens"] + (size or 1)
-        begin = end
-    assert_same_bits(given["conv_state"], wanted["conv_state"], "states")
-
-
-@EACH_WIDTH
-@EACH_POOL
-@pytest.mark.parametrize("state_dtype", ["", pytest.param("float32", marks=pytest.mark.gpu)])
-def test_a_call_gives_the_bits_of_a_prefill(state_dtype: str, pool: str, width: int, run: Runner) -> None:
-    case = Case(DIM, BATCH, 5, width, pool=pool, state_dtype=state_dtype)
-    values = inputs(case)
-    got = run(case, values)
-    out, states = prefill(run, case, values, values["x"])
-    assert_same_bits(got["out"], out, "out")
-    assert_same_bits(live(got["conv_state"], case), live(states, case), "states")
-
-
-@EACH_WIDTH
-@EACH_POOL
-def test_a_prefill_goes_on_token_by_token(pool: str, width: int, run: Runner) -> None:
-    case = Case(DIM, BATCH, 9, width, pool=pool)
-    values = inputs(case)
-    x = values["x"]
-    wanted, states = prefill(run, case, values, x, initial=False)
-    _, state = prefill(run, case, values, x[:, :, :6], initial=False)
-    for t in range(6, 9):
-        got = run(replace(case, seqlen=None), {**values, "x": x[:, :, t], "conv_state": state})
-        assert_same_bits(got["out"], wanted[:, :, t], f"token {t}")
-        state = got["conv_state"]
-    assert_same_bits(live(state, case), live(states, case), "states")
-
-
 ACCEPTED = np.array([[1, 4, 2], [4, 1, 3], [3, 2, 1], [2, 4, 4]])
 """How many of four drafts are accepted, by call and sequence."""
 
