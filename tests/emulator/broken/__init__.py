@@ -37,6 +37,10 @@ class BlockOrder(Broken):
     pass
 
 
+class CopyAwaitedLate(Broken):
+    pass
+
+
 class DivergentBarrier(Broken):
     pass
 
