@@ -71,6 +71,13 @@ def test_shared_memory_that_nobody_wrote_is_nan() -> None:
         assert out[0, 63] == 0 and np.isnan(out[1, 63])
 
 
+def test_shared_memory_holds_nan_until_its_copy_is_waited_for() -> None:
+    kernel = broken.kernel("copy_awaited_late")
+    for seed in OPPOSITE_SEEDS:
+        assert np.isnan(run(kernel, row(64), row(64), step=1, seed=seed)).all()
+        assert np.array_equal(run(kernel, row(64), row(64), step=0, seed=seed), row(64)[::-1])
+
+
 @pytest.mark.skipif(
     emulator.available() is None and not compiler.fills_locals(), reason="g++ fills variables from version 12 on"
 )
