@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tests.causal_conv1d.good_calls import DECODE, DIM, PACKED, SLOTS, WIDTH
-from tests.support.bad_input import INDICES, Good, Row, also, ints, value, zeros
+from tests.support import bad_input as bad
+from tests.support.bad_input import INDICES, Fine, Good, Row, Tables
 
 TABLE = [[9, 3], [0, 9], [2, 9], [9, 9]]
 """Slots 3, 0 and 2 in the columns below, and a row of no sequence."""
@@ -39,7 +41,7 @@ GOOD: Good = {
 }  # fmt: skip
 WRITTEN: dict[str, dict[str, Any]] = {STEP: {"intermediate_conv_window": np.s_[[5, 2, 0], :2]}}
 """Where good calls change what is not their result."""
-TARGET, WAYS = "dst_state_indices", "one of 'zero', 'keep'"
+TARGET = "dst_state_indices"
 
 
 def table(name: str, axes: str) -> dict[str, Row]:
@@ -47,122 +49,97 @@ def table(name: str, axes: str) -> dict[str, Row]:
     one, both = f"(3,) or longer ({axes})", f"(3, 1) or more ({axes}, columns)"
     without = f"state_column: got an array; wanted None unless {name} has 2 axes ({axes}, columns)"
     return {
-        "slots-few": (zeros(name, (2, 2), np.int32), ValueError, f"{name}: got shape (2, 2); wanted {both}"),
-        "slots-no-columns": (zeros(name, (3, 0), np.int32), ValueError, f"{name}: got shape (3, 0); wanted {both}"),
-        "slots-float": (zeros(name, (3, 2)), TypeError, f"{name}: got dtype float32; wanted {INDICES}"),
-        "slots-one-axis": (ints(name, [3, 0, 2]), ValueError, without),
-        "slots-none": (value(name, None), ValueError, without),
-        "column-few": (
-            zeros("state_column", (2,), np.int32), ValueError, f"state_column: got shape (2,); wanted {one}"
-        ),
-        "column-of-each-token": (
-            zeros("state_column", (3, 2), np.int32), ValueError, f"state_column: got shape (3, 2); wanted {one}"
-        ),
-        "column-bool": (
-            zeros("state_column", (3,), bool), TypeError, f"state_column: got dtype bool; wanted {INDICES}"
-        ),
-        "target-few": (zeros(TARGET, (2,), np.int32), ValueError, f"{TARGET}: got shape (2,); wanted {one}"),
-        "target-int16": (zeros(TARGET, (3,), np.int16), TypeError, f"{TARGET}: got dtype int16; wanted {INDICES}"),
+        "slots-few": bad.shape(name, (2, 2), both, dtype=np.int32),
+        "slots-no-columns": bad.shape(name, (3, 0), both, dtype=np.int32),
+        "slots-float": bad.dtype(name, np.float32, INDICES),
+        "slots-one-axis": (bad.ints(name, [3, 0, 2]), ValueError, without),
+        "slots-none": (bad.value(name, None), ValueError, without),
+        "column-few": bad.shape("state_column", (2,), one, dtype=np.int32),
+        "column-of-each-token": bad.shape("state_column", (3, 2), one, dtype=np.int32),
+        "column-bool": bad.dtype("state_column", bool, INDICES),
+        "target-few": bad.shape(TARGET, (2,), one, dtype=np.int32),
+        "target-int16": bad.dtype(TARGET, np.int16, INDICES),
         "null-and-pad": (
-            also(value("null_slot", 0), value("pad_slot_id", 2)), ValueError,
+            bad.also(bad.value("null_slot", 0), bad.value("pad_slot_id", 2)), ValueError,
             "null_slot: got 0; wanted None, or 2 as pad_slot_id: one slot is for padding",
         ),
-        "null-float": (value("null_slot", 0.0), TypeError, "null_slot: got 0.0; wanted an int"),
-        "pad-output": (value("pad_output", "zeros"), ValueError, f"pad_output: got 'zeros'; wanted {WAYS}"),
-        "pad-output-none": (value("pad_output", None), ValueError, f"pad_output: got None; wanted {WAYS}"),
+        "null-float": bad.mistyped("null_slot", 0.0, "an int"),
+        "pad-output": bad.given("pad_output", "zeros", "one of 'zero', 'keep'"),
+        "pad-output-none": bad.given("pad_output", None, "one of 'zero', 'keep'"),
         "kept-in-a-new-array": (
-            also(value("pad_output", "keep"), value("out", None)), ValueError,
+            bad.also(bad.value("pad_output", "keep"), bad.value("out", None)), ValueError,
             "pad_output: got 'keep'; wanted 'zero' unless out is given",
         ),
     }  # fmt: skip
 
 
-BAD: dict[str, dict[str, Row]] = {
+ONLY_WRITTEN = f"{TARGET}: got an array; wanted None unless conv_states is given"
+BAD: Tables = {
     PREFILL: {
         **table("cache_indices", "sequences"),
-        "pool-none": (
-            value("conv_states", None), ValueError, f"{TARGET}: got an array; wanted None unless conv_states is given"
-        ),
+        "pool-none": (bad.value("conv_states", None), ValueError, ONLY_WRITTEN),
         "two-pools": (
-            zeros("initial_states", (SLOTS, DIM, WIDTH)), ValueError,
+            bad.zeros("initial_states", (SLOTS, DIM, WIDTH)), ValueError,
             "initial_states: got an array; wanted None beside conv_states, which sequences start from",
         ),
     },
     STEP: table("conv_state_indices", "batch of x"),
     READING: {
-        "target": (
-            ints(TARGET, [1, 0, 4]), ValueError, f"{TARGET}: got an array; wanted None unless conv_states is given"
-        ),
-        "rank": (
-            zeros("initial_states", (SLOTS, DIM)), ValueError,
-            "initial_states: got shape (5, 6); wanted 3 axes (slots, dim, state_len)",
-        ),
+        "target": (bad.ints(TARGET, [1, 0, 4]), ValueError, ONLY_WRITTEN),
+        "rank": bad.shape("initial_states", (SLOTS, DIM), "3 axes (slots, dim, state_len)"),
         "short": (
-            zeros("initial_states", (SLOTS, DIM, 2)), ValueError,
+            bad.zeros("initial_states", (SLOTS, DIM, 2)), ValueError,
             "state_len of initial_states: got 2; wanted at least 3 (width - 1)",
         ),
         "few": (
-            also(zeros("initial_states", (2, DIM, WIDTH)), value("cache_indices", None)), ValueError,
+            bad.also(bad.zeros("initial_states", (2, DIM, WIDTH)), bad.value("cache_indices", None)), ValueError,
             "slots of initial_states: got 2; wanted at least 3, one a sequence, or cache_indices",
         ),
-        "out-in-states": (
-            lambda xp, a: {"x": a["x"][:, :4], "query_start_loc": None, "out": a["initial_states"][2]}, ValueError,
-            "out: got memory that overlaps initial_states; wanted memory of its own",
+        "out-in-states": bad.overlap(
+            "out", "initial_states",
+            lambda xp, a: {"x": a["x"][:, :4], "query_start_loc": None, "out": a["initial_states"][2]},
         ),
     },
 }  # fmt: skip
 
 
 def contents(name: str) -> dict[str, Row]:
-    """Rows for contents of these arrays."""
-    others = "{name}: got slot {slot}, which another sequence starts from; wanted a slot of its own"
+    """Rows for contents of these arrays, of which `name` has the slots that sequences start from."""
     return {
-        "slot-large": (
-            ints(name, [[9, 3], [0, 9], [5, 9]]),
-            ValueError,
-            f"{name}: got slot 5; wanted 0 to 4, or pad_slot_id",
-        ),
+        "slot-large": (bad.ints(name, [[9, 3], [0, 9], [5, 9]]), ValueError, bad.outside(name, 5, SLOTS)),
         "column-large": (
-            ints("state_column", [1, 0, 2]),
-            ValueError,
-            "state_column[2]: got 2; wanted at most 1, the last column",
+            bad.ints("state_column", [1, 0, 2]), ValueError, "state_column[2]: got 2; wanted at most 1, the last column"
         ),
-        "target-large": (ints(TARGET, [1, 0, 5]), ValueError, f"{TARGET}: got slot 5; wanted 0 to 4, or pad_slot_id"),
-        "target-negative": (
-            ints(TARGET, [1, 0, -2]),
-            ValueError,
-            f"{TARGET}: got slot -2; wanted 0 to 4, or pad_slot_id",
+        "target-large": (bad.ints(TARGET, [1, 0, 5]), ValueError, bad.outside(TARGET, 5, SLOTS)),
+        "target-negative": (bad.ints(TARGET, [1, 0, -2]), ValueError, bad.outside(TARGET, -2, SLOTS)),
+        "target-twice": (bad.ints(TARGET, [4, 0, 4]), ValueError, bad.of_several(TARGET, 4)),
+        "target-of-another": (
+            bad.ints(TARGET, [1, 0, 3]), ValueError,
+            f"{TARGET}: got slot 3, which another sequence starts from; wanted a slot of its own",
         ),
-        "target-twice": (
-            ints(TARGET, [4, 0, 4]),
-            ValueError,
-            f"{TARGET}: got slot 4 for several sequences; wanted a slot of its own for each",
-        ),
-        "target-of-another": (ints(TARGET, [1, 0, 3]), ValueError, others.format(name=TARGET, slot=3)),
-    }
+    }  # fmt: skip
 
 
-CONTENTS: dict[str, dict[str, Row]] = {PREFILL: contents("cache_indices"), STEP: contents("conv_state_indices")}
-CONTENTS[PREFILL]["target-of-another"] = (
-    also(ints(TARGET, [1, 4, 3]), ints("has_initial_state", [True, False, True], bool)),
-    ValueError,
-    f"{TARGET}: got slot 3, which another sequence starts from; wanted a slot of its own",
-)
-FINE: dict[str, dict[str, Any]] = {
+CONTENTS: Tables = {PREFILL: contents("cache_indices"), STEP: contents("conv_state_indices")}
+AS_IT_IS = bad.value("null_slot", None)
+NULL = bad.value("null_slot", 0)
+FINE: Mapping[str, Mapping[str, Fine]] = {
     PREFILL: {
-        "moved": (value("null_slot", None), [True, True], {1, 4}),
-        "none-kept": (ints(TARGET, [-1, -1, -1]), [True, True], set()),
-        "one-start": (ints("cache_indices", [[9, 2], [0, 9], [2, 9]]), [True, True], {1, 4}),
+        "moved": (AS_IT_IS, [True] * 2, {1, 4}),
+        "none-kept": (bad.ints(TARGET, [-1, -1, -1]), [True] * 2, set()),
+        "one-start": (bad.ints("cache_indices", [[9, 2], [0, 9], [2, 9]]), [True] * 2, {1, 4}),
         "null-and-negative": (
-            also(ints("cache_indices", [[9, -1], [0, 9], [2, 9]]), value("null_slot", 0)),
-            [False, True],
-            {4},
+            bad.also(bad.ints("cache_indices", [[9, -1], [0, 9], [2, 9]]), NULL), [False, True], {4}
+        ),
+        "start-that-is-not-read": (
+            bad.also(bad.ints(TARGET, [1, 0, 3]), bad.ints("has_initial_state", [False, False, True], bool)),
+            [True] * 2, {1, 3},
         ),
     },
     STEP: {
-        "moved": (value("null_slot", None), [True, True, True], {0, 1, 4}),
-        "null": (value("null_slot", 0), [True, False, True], {1, 4}),
-        "null-target": (also(ints(TARGET, [0, 2, 4]), value("null_slot", 0)), [True, False, True], {4}),
-        "no-column": (ints("state_column", [1, -1, 0]), [True, False, True], {1, 4}),
+        "moved": (AS_IT_IS, [True] * 3, {0, 1, 4}),
+        "null": (NULL, [True, False, True], {1, 4}),
+        "null-target": (bad.also(bad.ints(TARGET, [0, 2, 4]), NULL), [True, False, True], {4}),
+        "no-column": (bad.ints("state_column", [1, -1, 0]), [True, False, True], {1, 4}),
     },
-}
+}  # fmt: skip

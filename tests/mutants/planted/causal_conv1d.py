@@ -36,7 +36,9 @@ _MOVED_SHORT = (
 )
 _MOVED_STEP = "causal_conv1d_update-136-14-slots_odd-index_mixed-table_column-longer_3-moved"
 _MOVED_ROWS = "causal_conv1d_update-136-14-pool_columns-slots_odd-index_mixed-table_column-longer_3-moved"
-_MOVED_RING = "causal_conv1d_update-136-14-seqlen_3-slots_odd-index_mixed-mode_circular-longer_3-moved"
+_MOVED_RING = (
+    "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
+)
 _KEPT = "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-pool_channels_longer-slots_odd-longer_2-keep"
 _READ_ONLY = "causal_conv1d_varlen_fn-136-20+0+2x1+30-pool_channels_longer-initial_None-read_only"
 _BWD = "causal_conv1d_bwd-1-5-1029"
@@ -266,6 +268,13 @@ MUTANTS = (
         """    __syncthreads();
     store_tile(shared, p, first_channel, first);""",
         "    store_tile(shared, p, first_channel, first);",
+        (_SHORTROWS,),
+    ),
+    Mutant(
+        "Short rows are walked before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "    wait_for_copies();\n",
+        "",
         (_SHORTROWS,),
     ),
     Mutant(
