@@ -95,8 +95,7 @@ def causal_conv1d_update(
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: the same, as engines name it that have a slot, often 0, for no state. Where both are 0 or more they
             must be equal.
-        pad_output: what results of sequences without a slot become: "zero", or "keep" for what out holds there, which
-            must be given then.
+        pad_output: "zero", or "keep": sequences that would give 0 leave out, which must be given, as it is.
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
             cache_seqlens.
