@@ -19,7 +19,7 @@ struct CausalConv1dUpdateParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          int kSequences>
+          int kSequences, bool kAddressed>
 struct CausalConv1dUpdateTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -222,10 +222,10 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
     }
 }
 
-template <
-    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-    int kSequences, bool kAddressed,
-    typename Traits = CausalConv1dUpdateTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges, kSequences>>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
+          int kSequences, bool kAddressed,
+          typename Traits = CausalConv1dUpdateTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges,
+                                                     kSequences, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_kernel(const CausalConv1dUpdateParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;

@@ -17,7 +17,7 @@ struct CausalConv1dUpdateRowsParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          int kStateLen, int kSequences>
+          int kStateLen, int kSequences, bool kAddressed>
 struct CausalConv1dUpdateRowsTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -28,7 +28,7 @@ struct CausalConv1dUpdateRowsTraits {
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
           int kStateLen, int kSequences, bool kAddressed,
           typename Traits = CausalConv1dUpdateRowsTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges,
-                                                         kStateLen, kSequences>>
+                                                         kStateLen, kSequences, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_rows_kernel(const CausalConv1dUpdateRowsParams params) {
     const CausalConv1dUpdateOperands& p = params.operands;

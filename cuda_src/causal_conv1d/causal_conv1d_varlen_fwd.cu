@@ -22,7 +22,7 @@ struct CausalConv1dVarlenFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted>
+          bool kRouted, bool kAddressed>
 struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
@@ -65,10 +65,10 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
     store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.padding);
 }
 
-template <
-    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu, bool kRouted,
-    bool kAddressed,
-    typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu, kRouted>>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
+          bool kRouted, bool kAddressed,
+          typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
+                                                        kRouted, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;

@@ -24,7 +24,7 @@ struct CausalConv1dVarlenL2normFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kWide>
+          bool kWide, bool kAddressed>
 struct CausalConv1dVarlenL2normFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
@@ -131,8 +131,8 @@ __device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands&
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
           bool kWide, bool kAddressed,
-          typename Traits =
-              CausalConv1dVarlenL2normFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu, kWide>>
+          typename Traits = CausalConv1dVarlenL2normFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
+                                                              kWide, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_l2norm_fwd_kernel(const CausalConv1dVarlenL2normFwdParams params) {
     using Inputs = TileInputs<kWidth, input_t, kVec, kTokens>;

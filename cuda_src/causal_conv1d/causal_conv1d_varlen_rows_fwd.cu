@@ -21,7 +21,8 @@ struct CausalConv1dVarlenRowsFwdParams {
     unsigned row_blocks;   // blocks per 32 channels that have rows
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
+          bool kAddressed>
 struct CausalConv1dVarlenRowsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -110,7 +111,8 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
           bool kAddressed,
-          typename Traits = CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu>>
+          typename Traits =
+              CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_rows_fwd_kernel(const CausalConv1dVarlenRowsFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;

@@ -21,7 +21,7 @@ struct CausalConv1dVarlenShortrowsFwdParams {
     FastDiv tiles;  // tiles along tokens
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed>
 struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
@@ -186,8 +186,9 @@ struct ShortPrefixes {
     }
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
-          typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu>>
+template <
+    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
+    typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_shortrows_fwd_kernel(const CausalConv1dVarlenShortrowsFwdParams params) {
     using Tile = typename Traits::Tile;
