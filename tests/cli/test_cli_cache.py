@@ -14,9 +14,7 @@ import pytest
 from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
 from cuconv.jit import cache, contents, source
 from tests.jit.test_jit_cache import IMAGE, KEY, SPAWN, emptied, files, found_image, grown, store, truncated
-from tests.support.command_line import cuconv, error_of, text_of, value_of
-
-Capture = pytest.CaptureFixture[str]
+from tests.support.command_line import Capture, cuconv, error_of, text_of, value_of
 
 OTHER_KERNEL = replace(KEY, expression="shift_kernel<3>")
 OTHER_ARCH = replace(KEY, arch="compute_120")

@@ -19,10 +19,8 @@ from cuconv.bench import results
 from cuconv.cli import main
 from cuconv.cli.console import CANNOT, OK, READER_GONE, USAGE, WRONG, Console
 from tests.support.bench_machine import HEADER
-from tests.support.command_line import cuconv, error_of
+from tests.support.command_line import Capture, cuconv, error_of
 from tests.support.findings import about
-
-Capture = pytest.CaptureFixture[str]
 
 ASCII = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
 

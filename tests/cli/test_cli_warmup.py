@@ -29,9 +29,7 @@ from cuconv.jit.source import Source
 from cuconv.runtime.kernel import Kernel
 from cuconv.selective_scan.kernels import SelectiveScanVarlenTilesFwd
 from tests.conftest import missing_gpu
-from tests.support.command_line import cuconv, error_of, text_of, value_of
-
-Capture = pytest.CaptureFixture[str]
+from tests.support.command_line import Capture, cuconv, error_of, text_of, value_of
 
 FEW = ("warmup", "--op", "causal_conv1d_update_qkv_split")
 """A function of few kernels."""
