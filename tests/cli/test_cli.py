@@ -48,13 +48,6 @@ def test_an_unknown_command_is_named(capsys: Capture) -> None:
     assert "'docter'" in text and all(name in text for name in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "words", [["doctor", "--color"], ["cache", "burn"], ["warmup", "--arch"], ["--verbose", "cache"]]
-)
-def test_what_makes_no_sense_has_an_exit_code_of_its_own(words: list[str], capsys: Capture) -> None:
-    assert error_of(capsys, *words)[0] == USAGE
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as left:

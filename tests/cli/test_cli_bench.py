@@ -16,7 +16,7 @@ from cuconv.bench.makers import MAKERS
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, of_model, workloads
 from cuconv.cli import bench, main, options_for
-from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
+from cuconv.cli.console import CANNOT, OK, WRONG
 from tests.conftest import missing_gpu
 from tests.support.bench_machine import HEADER, FakeMachine, peer
 from tests.support.command_line import Capture
@@ -63,29 +63,6 @@ def test_functions_models_and_shapes_are_chosen() -> None:
     }
     shapes = chosen("--op", "causal_conv1d_update", "--shape", "dim=8", "--shape", "dim=16,batch=2")
     assert shapes == [MAKERS["causal_conv1d_update"](dim=8), MAKERS["causal_conv1d_update"](dim=16, batch=2)]
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--shape", "dim=8"], "--shape: got no function"),
-        (["--op", "causal_conv1d_fn", "--op", "causal_conv1d_split", "--shape", "dim=8"], "--shape: got no function"),
-        (["--op", "causal_conv1d_fn", "--model", "lfm2-1.2b", "--shape", "dim=8"], "--shape: got no function"),
-        (["--op", "causal_conv1d_fn", "--shape", "dims=8"], "shape: got 'dims'; wanted one of batch"),
-        (["--op", "causal_conv1d_fn", "--dtype", "float16"], "--dtype: got float16; wanted a --model"),
-        (["--op", "selective_scan_fn", "--model", "lfm2-1.2b"], "--op: got selective_scan_fn; wanted what lfm2-1.2b"),
-        (["--peers", "tensorflow"], "peers: got 'tensorflow'; wanted one of none, all, causal_conv1d"),
-        (["--op", "conv"], "invalid choice: 'conv'"),
-        (["--model", "gpt"], "invalid choice: 'gpt'"),
-    ],
-)
-def test_what_makes_no_sense_is_said_before_a_gpu_is_looked_for(words: list[str], text: str, capsys: Capture) -> None:
-    try:
-        code: Any = main(["bench", *words])
-    except SystemExit as error:
-        code = error.code
-    out, err = capsys.readouterr()
-    assert code == USAGE and text in err and out == "" and "Traceback" not in err
 
 
 @pytest.mark.skipif(missing_gpu() is None, reason="there is a GPU")

@@ -230,13 +230,6 @@ def test_without_a_gpu_nothing_is_said_to_be_right(capsys: Capture) -> None:
     assert out == "" and err.startswith("cuconv: no GPU can be used (") and "nothing was checked" in err
 
 
-@pytest.mark.parametrize("words", [["--op", "causal_conv1d"], ["--dtype", "float64"], ["--device", "x"]])
-def test_wrong_words(words: list[str], capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["check", *words])
-    assert caught.value.code == USAGE and repr(words[1]) in capsys.readouterr().err
-
-
 def test_kernels_are_compiled_and_failures_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path))
     good, bad = Copy(), Copy(vec=3)

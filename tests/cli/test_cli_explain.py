@@ -15,7 +15,7 @@ from cuconv.bench.makers import parse
 from cuconv.bench.occupancy import LIMITS, occupancy
 from cuconv.bench.workloads import SMALL, workloads
 from cuconv.cli import explain, main
-from cuconv.cli.console import CANNOT, OK, USAGE
+from cuconv.cli.console import CANNOT, OK
 from cuconv.jit import nvrtc
 from cuconv.jit.build import build
 from cuconv.runtime.abstract import launches_of
@@ -110,20 +110,6 @@ def test_an_unknown_gpu_is_explained_as_far_as_it_is_known(capsys: Capture, monk
     assert "to PTX, which the driver compiles" in text and "nothing is predicted" in text
     value = explained(capsys, "causal_conv1d_varlen_states")
     assert value["launches"][0]["resources"] is None and value["predicted"]["seconds"] is None
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--shape", "dims=3"], "cuconv: shape: got 'dims'; wanted one of sequences, dim"),
-        (["--shape", "dtype=float64"], "cuconv: dtype: got 'float64'; wanted one of float32, float16, bfloat16"),
-        (["--shape", f"dim={2**40}"], "cuconv: dim of x: got 1099511627776; wanted 0 to 2147483647"),
-        (["--arch", "91"], "cuconv: arch: got 91; wanted one of "),
-    ],
-)
-def test_wrong_words(words: list[str], text: str, capsys: Capture) -> None:
-    assert main(["explain", "causal_conv1d_varlen_fn", *words]) == USAGE
-    assert capsys.readouterr().err.startswith(text)
 
 
 def test_a_kernel_that_does_not_compile(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
