@@ -8,7 +8,7 @@ from cuconv.runtime.dlpack import WANTED
 from tests.causal_conv1d.bad_input_contents import packed
 from tests.selective_scan.good_calls import BATCH, DIM, SLOTS, N
 from tests.support import bad_input as bad
-from tests.support.bad_input import FLOATS, INDICES, Row, Tables, zeros
+from tests.support.bad_input import FLOATS, Row, Tables, zeros
 
 STATE = "(2, 6, 5) (batch, dim of u, d_state of A)"
 MATRIX = "(batch of u, ngroups, d_state of A, tokens of u)"
@@ -72,27 +72,15 @@ OWN: dict[str, dict[str, Row]] = {
         "out-broadcast": bad.one_address("out", 2, 6, 9),
     },
     "selective_scan_varlen_fn": {
+        **bad.of_sequences("ssm_states"),
         "u-rank-3": bad.shape("u", (1, 6, 9), "2 axes (dim, total)"),
         "delta-shape": bad.shape("delta", (6, 8), "(6, 9) (dim, total of u)"),
         "B-rank-4": bad.shape("B", (1, 2, 5, 9), "(5, 9) (d_state of A, tokens of u)"),
         "B-constant": bad.shape("B", (6, 5), "(5, 9) (d_state of A, tokens of u)"),
         "pool-rank": bad.shape("ssm_states", (5, 30), "3 axes (slots, dim, d_state)"),
-        "pool-int8": bad.dtype("ssm_states", np.int8, FLOATS),
         "pool-shape": bad.shape("ssm_states", (5, 5, 6), "(5, 6, 5) (slots, dim of u, d_state of A)"),
-        "pool-few-slots": (
-            lambda xp, a: {"ssm_states": a["ssm_states"][:2], "cache_indices": None}, ValueError,
-            "slots of ssm_states: got 2; wanted at least 3, one a sequence, or cache_indices",
-        ),
         "pool-broadcast": bad.one_address("ssm_states", SLOTS, DIM, N),
         "pool-is-A": bad.overlap("ssm_states", "A", lambda xp, a: {"ssm_states": a["A"][None]}),
-        "starts-float32": bad.dtype("query_start_loc", np.float32, INDICES),
-        "slots-count": bad.shape("cache_indices", (4,), "(3,) (sequences)", dtype=np.int32),
-        "slots-without-pool": (
-            bad.value("ssm_states", None), ValueError,
-            "cache_indices: got an array; wanted None unless ssm_states is given",
-        ),
-        "has-uint8": bad.dtype("has_initial_state", np.uint8, "bool"),
-        "pad-float": bad.mistyped("pad_slot_id", 0.0, "an int"),
     },
 }  # fmt: skip
 
