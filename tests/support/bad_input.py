@@ -109,6 +109,27 @@ def no_array(name: str, got: Any) -> Row:
     return value(name, got), TypeError, error
 
 
+def length(name: str, got: tuple[int, ...], axis: str, found: int, wanted: str, dtype: Any = np.float32) -> Row:
+    """An array with an axis of another length."""
+    return zeros(name, got, dtype), ValueError, f"{axis} of {name}: got {found}; wanted {wanted}"
+
+
+def too_long(name: str, axis: int, length: int, word: str) -> Row:
+    """One index of an axis, as often as one time more than an axis may be long."""
+
+    def change(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
+        shape = a[name].shape
+        one = a[name][(slice(None),) * axis + (slice(1),)]
+        return {name: xp.broadcast_to(one, (*shape[:axis], length, *shape[axis + 1 :]))}
+
+    return change, ValueError, f"{word} of {name}: got {length}; wanted 0 to {length - 1}"
+
+
+def array(name: str, wanted: str, change: Change) -> Row:
+    """An array that is given where it has no meaning, by this change."""
+    return change, ValueError, f"{name}: got an array; wanted {wanted}"
+
+
 def one_address(name: str, *lengths: int) -> Row:
     """An array of this shape that is to be written, with one address for all along its first axis."""
     strides = (0, *dense_strides(lengths, tuple(range(len(lengths))))[1:])
