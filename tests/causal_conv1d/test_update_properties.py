@@ -152,11 +152,16 @@ def test_gpu_follows_the_oracle(call: UpdateCall, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_a_state_of_more_bits_is_not_rounded(dtype: Any) -> None:
-    """A float32 state beside an x of 16 bits counts with all of its bits."""
+    """A float32 state beside an x of 16 bits counts with all of its bits, in a decode step and in a prefill."""
     x, weight = np.zeros((1, 1), dtype.numpy), np.array([[2.0**20, 0]], np.float32)
-    bias, state = np.array([-(2.0**20)], np.float32), np.full((1, 1, 1), 1 + 2.0**-20, np.float32)
-    out = cuconv.causal_conv1d_update(x, state, weight, bias)
-    assert float(out[0, 0]) == 1.0 and float(state[0, 0, 0]) == 0.0
+    bias, states = np.array([-(2.0**20)], np.float32), [np.full((1, 1, 1), 1 + 2.0**-20, np.float32) for _ in range(2)]
+    continued: Any = {"has_initial_state": np.ones(1, bool), "activation": None}
+    outs = (
+        cuconv.causal_conv1d_update(x, states[0], weight, bias),
+        cuconv.causal_conv1d_varlen_fn(x, weight, bias, states[1], **continued),
+    )
+    for out, state in zip(outs, states, strict=True):
+        assert float(out[0, 0]) == 1.0 and float(state[0, 0, 0]) == 0.0
 
 
 def test_tokens_of_one_call_are_not_rounded_to_the_states_dtype() -> None:

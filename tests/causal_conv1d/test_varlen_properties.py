@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import cuconv
 from cuconv.causal_conv1d import reference
-from cuconv.runtime.dtypes import FLOATS
 from tests.causal_conv1d.cases_varlen import Case
 from tests.causal_conv1d.strategies import PackedCall, packed_calls
 from tests.support.compare import check_call, take_written
@@ -125,13 +124,3 @@ def test_gpu_follows_the_oracle(call: PackedCall, seed: int) -> None:
     cuconv.causal_conv1d_varlen_fn(**views, pad_slot_id=call.pad_slot_id)
     wanted = reference.causal_conv1d_varlen_fn(**inputs_of(before), pad_slot_id=call.pad_slot_id)
     check(call, "silu", before, {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()}, wanted)
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_a_state_of_more_bits_is_not_rounded(dtype: Any) -> None:
-    """A float32 state beside an x of 16 bits counts with all of its bits."""
-    x, weight = np.zeros((1, 1), dtype.numpy), np.array([[2.0**20, 0]], np.float32)
-    bias, pool = np.array([-(2.0**20)], np.float32), np.full((1, 1, 1), 1 + 2.0**-20, np.float32)
-    has = np.ones(1, bool)
-    out = cuconv.causal_conv1d_varlen_fn(x, weight, bias, pool, has_initial_state=has, activation=None)
-    assert float(out[0, 0]) == 1.0 and float(pool[0, 0, 0]) == 0.0
