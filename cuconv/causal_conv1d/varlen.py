@@ -14,7 +14,7 @@ from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
 from cuconv.runtime import checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
+from cuconv.runtime.dtypes import BOOL, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
@@ -230,12 +230,8 @@ def _check(
     checks.between("total of x", total, 0, MAX_TOKENS)
     checks.taps(weight, bias, dim, WIDTHS)
     assert weight is not None
-    count, width = 1, weight.shape[1]
-    if query_start_loc is not None:
-        checks.rank("query_start_loc", query_start_loc.shape, "sequences + 1")
-        checks.dtype("query_start_loc", query_start_loc.dtype, INDICES)
-        count = query_start_loc.shape[0] - 1
-        checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
+    width = weight.shape[1]
+    count = checks.starts("query_start_loc", query_start_loc, MAX_TOKENS)
     _check_modes(given, first_column)
     slots.by_sequence("has_initial_state", given["has_initial_state"], count, "sequences", (BOOL,))
     starts = slots.sources(given, "cache_indices", count, "sequences")
