@@ -114,9 +114,9 @@ def causal_conv1d_update(
             launched or written then.
     """
     inputs = (
-        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
-    )
+        x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+    )  # fmt: skip
     padding = pad_slot_id, null_slot, pad_output
     outs = None if out is None else (out,)
     return _run(WHOLE, inputs, outs, activation, disable_state_update, padding, first_column)[0]
@@ -159,9 +159,9 @@ def causal_conv1d_update_split(
         For every range (batch, size) or (batch, size, seqlen), channels contiguous in memory where x's are.
     """
     inputs = (
-        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
-    )
+        x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+    )  # fmt: skip
     padding = pad_slot_id, null_slot, pad_output
     return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, padding, first_column)
 
@@ -210,9 +210,9 @@ def causal_conv1d_update_qkv_split(
         contiguous.
     """
     inputs = (
-        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
-    )
+        x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+    )  # fmt: skip
     padding = pad_slot_id, null_slot, pad_output
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     q, k, v = _run(split, inputs, out, activation, disable_state_update, padding, first_column)
@@ -230,7 +230,10 @@ def _run(
 ) -> tuple[Any, ...]:
     checks.activation(activation)
     is_read_only = checks.flag("disable_state_update", disable_state_update)
-    pad_slot_id, keeps_padding = slots.options(*padding)
+    pad_slot_id, null_slot, pad_output = padding
+    # Calls of functions are left out where these arguments are as usual: this is on the path of every call.
+    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(*padding[:2])
+    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
     options = (split, activation is not None, is_read_only, pad_slot_id, checks.column(first_column), keeps_padding)
     return tuple(_step(inputs + split.given_outs(out), options, split.names))
 

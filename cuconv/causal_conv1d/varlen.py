@@ -96,9 +96,9 @@ def causal_conv1d_varlen_fn(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     inputs = (
-        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
-        *(state_column, dst_state_indices, initial_states),
-    )
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
+        state_column, dst_state_indices, initial_states,
+    )  # fmt: skip
     padding = pad_slot_id, null_slot, pad_output
     return _run(WHOLE, inputs, None if out is None else (out,), activation, padding, first_column)[0]
 
@@ -137,9 +137,9 @@ def causal_conv1d_split(
         For every range (size, total), laid out in memory like x.
     """
     inputs = (
-        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
-        *(state_column, dst_state_indices, initial_states),
-    )
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
+        state_column, dst_state_indices, initial_states,
+    )  # fmt: skip
     padding = pad_slot_id, null_slot, pad_output
     return _run(by_sizes(sizes), inputs, out, activation, padding, first_column)
 
@@ -189,9 +189,9 @@ def causal_conv1d_qkv_split(
         q, k and v, each (1, total, heads, head_dim), contiguous.
     """
     inputs = (
-        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
-        *(state_column, dst_state_indices, initial_states),
-    )
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
+        state_column, dst_state_indices, initial_states,
+    )  # fmt: skip
     padding = pad_slot_id, null_slot, pad_output
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
@@ -208,7 +208,10 @@ def _run(
     first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    pad_slot_id, keeps_padding = slots.options(*padding)
+    pad_slot_id, null_slot, pad_output = padding
+    # Calls of functions are left out where these arguments are as usual: this is on the path of every call.
+    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(*padding[:2])
+    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
     options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
     return tuple(_packed(inputs + split.given_outs(out), options, split.names))
 
