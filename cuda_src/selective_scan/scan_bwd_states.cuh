@@ -1,0 +1,205 @@
+// What a warp of the scan's backward pass does for its states: scans them through the tokens of a chunk, forward and
+// back.
+#pragma once
+
+#include "selective_scan/scan_bwd_numbers.cuh"
+
+// Recurrences v -> whole * v + end over the lanes of a warp, of kStates states forward and as many back. Their links go
+// through shared memory, where a few lanes have all links of one recurrence: a third of the instructions that as many
+// scans by shuffles take, and in place of 88 shuffles 4.
+template <int kStates>
+struct WarpScan {
+    static constexpr int kScans = 2 * kStates;
+    static constexpr int kLanes = kWarpSize / kScans;  // that share a recurrence
+    static constexpr int kLinks = kWarpSize / kLanes;  // of each of them
+    static constexpr int kRow = kWarpSize + 4;         // lanes of a quarter warp read different banks
+    static_assert(kLinks % 4 == 0);
+    alignas(16) float whole[kScans][kRow];
+    alignas(16) float end[kScans][kRow];
+
+    // Puts this lane's links of the state k.
+    __device__ __forceinline__ void put(int k, float factor, float forward, float back) {
+        whole[k][lane_id()] = factor;
+        end[k][lane_id()] = forward;
+        whole[kStates + k][kWarpSize - 1 - lane_id()] = factor;
+        end[kStates + k][kWarpSize - 1 - lane_id()] = back;
+    }
+
+    // Turns the ends into what comes before each link; a recurrence begins with the `before` of the first of its lanes.
+    // Returns what comes behind this lane's last link.
+    __device__ __forceinline__ float run(float before) {
+        sync_warp();
+        const int k = lane_id() / kLanes, first = lane_id() % kLanes * kLinks;
+        float factors[kLinks], ends[kLinks];
+        take(whole[k] + first, factors);
+        take(end[k] + first, ends);
+        float all[1] = {factors[0]}, behind[1] = {ends[0]}, begin[1], now[1] = {before};
+#pragma unroll
+        for (int i = 1; i < kLinks; ++i) {
+            behind[0] = fmaf(behind[0], factors[i], ends[i]);
+            all[0] *= factors[i];
+        }
+        scan_over_lanes<kLanes>(all, now, behind, begin);
+        float value = begin[0];
+#pragma unroll
+        for (int i = 0; i < kLinks; ++i) {
+            const float next = fmaf(value, factors[i], ends[i]);
+            ends[i] = value;
+            value = next;
+        }
+        store_packed<kLinks>(end[k] + first, ends);
+        sync_warp();
+        return value;
+    }
+
+    // What comes before this lane's links of the state k.
+    __device__ __forceinline__ float forward(int k) const { return end[k][lane_id()]; }
+    __device__ __forceinline__ float back(int k) const { return end[kStates + k][kWarpSize - 1 - lane_id()]; }
+
+ private:
+    __device__ __forceinline__ static void take(const float* from, float (&values)[kLinks]) {
+#pragma unroll
+        for (int i = 0; i < kLinks; i += 4) {
+            const auto part = load<4, Memory::kMutable>(from + i);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) values[i + j] = part.to_float(j);
+        }
+    }
+};
+
+// A lane's tokens of a channel.
+template <typename Shape>
+struct LaneTokens {
+    static constexpr int kTokens = Shape::kTokens;
+    float dt[kTokens];
+    float dt_u[kTokens];
+    float gy[kTokens];
+    float steps;         // the sum of dt
+    float e_B[kTokens];  // sums over the states that this warp has taken
+    float e_Aah[kTokens];
+    float y[kTokens];
+
+    template <typename Shared>
+    __device__ __forceinline__ void take(const Shared& shared) {
+        take_tokens<Shape, Shape::kGap>(shared.dt, dt);
+        take_tokens<Shape, Shape::kGap>(shared.dt_u, dt_u);
+        take_tokens<Shape, Shape::kGap>(shared.gy, gy);
+        steps = 0.0f;
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) {
+            steps += dt[t];
+            e_B[t] = e_Aah[t] = y[t] = 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void put_sums(float (&sums)[3][Shape::kSumsRow]) const {
+        put_tokens<Shape, Shape::kSumsGap>(sums[0], e_B);
+        put_tokens<Shape, Shape::kSumsGap>(sums[1], e_Aah);
+        put_tokens<Shape, Shape::kSumsGap>(sums[2], y);
+    }
+};
+
+// A lane's tokens of the states of its warp, interleaved.
+template <typename Shape, bool kConstantB, bool kConstantC>
+struct StatesPass {
+    using T = typename Shape::input_t;
+    using Numbers = LaneNumber<Shape, kConstantB, kConstantC>;
+    static constexpr int kTokens = Shape::kTokens;
+    static constexpr int kStates = Shape::kStates;
+    float A[kStates];
+    float decay[kStates][kTokens];
+    float pull[kStates][kTokens];
+    float b[kStates][kTokens];
+    float c[kStates][kTokens];
+
+    // Takes the states through this lane's tokens as if zeros came before them and behind, from the n-th of those in
+    // shared memory on.
+    template <typename Shared>
+    __device__ __forceinline__ void begin(const LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
+                                          WarpScan<kStates>& scan) {
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) {
+            A[k] = Numbers::rate(number, k);
+            const float rate = A[k] * kLog2E;
+            if constexpr (kConstantB) fill(Numbers::B(number, k), b[k]);
+            if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k]).to_floats(b[k]);
+            if constexpr (kConstantC) fill(Numbers::C(number, k), c[k]);
+            if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k]).to_floats(c[k]);
+            float h = 0.0f;
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t) {
+                decay[k][t] = exp2_approx(lane.dt[t] * rate);
+                pull[k][t] = lane.gy[t] * c[k][t];
+                h = fmaf(h, decay[k][t], lane.dt_u[t] * b[k][t]);
+            }
+            float e = pull[k][kTokens - 1];
+#pragma unroll
+            for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[k][t], pull[k][t - 1]);
+            scan.put(k, exp2_approx(lane.steps * rate), h, e * decay[k][0]);
+        }
+    }
+
+    // Takes them through once more, from what comes before and behind: adds to this lane's dB and dC and to the sums
+    // over states. Leaves this lane's parts of dA.
+    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const WarpScan<kStates>& scan,
+                                           float (&dB)[kStates][kTokens], float (&dC)[kStates][kTokens],
+                                           float (&dA)[kStates]) {
+        float kept[kStates][kTokens];
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) {
+            float now = scan.forward(k);
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t) {
+                kept[k][t] = now * decay[k][t];
+                now = fmaf(lane.dt_u[t], b[k][t], kept[k][t]);
+                dC[k][t] = fmaf(lane.gy[t], now, dC[k][t]);
+                lane.y[t] = fmaf(c[k][t], now, lane.y[t]);
+            }
+            float e = pull[k][kTokens - 1] + scan.back(k);
+            dA[k] = 0.0f;
+#pragma unroll
+            for (int t = kTokens - 1; t >= 0; --t) {
+                const float product = e * kept[k][t];
+                dB[k][t] = fmaf(e, lane.dt_u[t], dB[k][t]);
+                lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
+                lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
+                dA[k] = fmaf(product, lane.dt[t], dA[k]);
+                if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
+            }
+        }
+    }
+
+ private:
+    __device__ __forceinline__ static void fill(float number, float (&values)[kTokens]) {
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) values[t] = number;
+    }
+};
+
+template <int kCount>
+__device__ __forceinline__ void clear(float (&values)[kCount]) {
+#pragma unroll
+    for (int t = 0; t < kCount; ++t) values[t] = 0.0f;
+}
+
+template <int kCount>
+__device__ __forceinline__ float sum(const float (&values)[kCount]) {
+    float total = 0.0f;
+#pragma unroll
+    for (int t = 0; t < kCount; ++t) total += values[t];
+    return total;
+}
+
+// Adds to what is at a place, or begins there.
+template <int kTokens>
+__device__ __forceinline__ void add_to(float* at, float (&values)[kTokens], bool begins) {
+    if (!begins) {
+#pragma unroll
+        for (int t = 0; t < kTokens; t += 4) {
+            const auto before = load<4, Memory::kMutable>(at + t);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) values[t + j] += before.to_float(j);
+        }
+    }
+    store_packed<kTokens>(at, values);
+}
