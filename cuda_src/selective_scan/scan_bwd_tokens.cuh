@@ -83,10 +83,16 @@ struct OwnRows {
         const int array = static_cast<int>(threadIdx.x) / kWarpSize;
         if (array == 3 && p.z == nullptr) return;
         const T* const from = (&shared.u)[array].place(i, lane_id() * 2, 1);
+        T* const to = shared.ahead[array] + lane_id() * 2;
+        if (live == kChunk) {
 #pragma unroll
-        for (int part = 0; part < kChunk; part += 2 * kWarpSize) {
-            if (lane_id() * 2 + part >= live) continue;
-            copy_few_async<2 * sizeof(T)>(shared.ahead[array] + lane_id() * 2 + part, from + part);
+            for (int part = 0; part < kChunk; part += 2 * kWarpSize) {
+                copy_few_async<2 * sizeof(T)>(to + part, from + part);
+            }
+        } else {
+            for (int part = 0; lane_id() * 2 + part < live; part += 2 * kWarpSize) {
+                copy_few_async<2 * sizeof(T)>(to + part, from + part);
+            }
         }
     }
 

@@ -94,15 +94,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     float parts[kParts];
     clear(parts);
     // Where the sum that is this lane's goes for the first channel, and how far it is from channel to channel.
-    const bool is_rate = lane < kStates && !kManyStates && warp * kStates + lane < p.d_state;
-    const bool is_vector = lane >= kStates && lane < kStates + 2;
-    float* part_at = p.scratch + (is_rate ? p.rates_at + first_vector * p.d_state + warp * kStates + lane
-                                          : p.vectors_at + (first_vector * Shape::kWarps + warp) * 2 + lane - kStates);
-    const int part_step = is_rate ? p.d_state : 2 * Shape::kWarps;
-    const auto store_parts = [&] {
+    float* part_at = nullptr;
+    int part_step = 2 * Shape::kWarps;
+    if (lane >= kStates && lane < kStates + 2) {
+        part_at = p.scratch + p.vectors_at + (first_vector * Shape::kWarps + warp) * 2 + lane - kStates;
+    } else if (lane < kStates && !kManyStates && warp * kStates + lane < p.d_state) {
+        part_at = p.scratch + p.rates_at + first_vector * p.d_state + warp * kStates + lane;
+        part_step = p.d_state;
+    }
+    const auto store_parts = [&](int i) {
         sum_parts_over_lanes<kWarpSize>(parts);
-        if (is_rate || is_vector) *part_at = parts[0];
-        part_at += part_step;
+        if (i >= 0 && part_at != nullptr) part_at[static_cast<unsigned>(i) * static_cast<index_t>(part_step)] = parts[0];
     };
     OwnTokens<input_t> own;
     OwnEnds ends;
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                     }
                 }
                 lanes.take(shared);
-                if (i > 0) store_parts();
+                store_parts(i - 1);
             }
 #pragma unroll
             for (int s = 0; s < kStates; ++s) {
@@ -204,7 +206,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if constexpr (Traits::kIsAhead) rows.take_fetched(own);
         rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends);
     }
-    store_parts();
+    store_parts(share.channels - 1);
     if (kManyStates) return;
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
