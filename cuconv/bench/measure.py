@@ -154,10 +154,13 @@ def _ready(case: Case, peer: Loaded) -> Iterator[tuple[Set, Ready]]:
 
 def _differences(case: Case, given: Set, call: Call, read: Callable[[Any], Mapping[str, Any]]) -> list[Difference]:
     """How far a call on a set is from what it should be."""
-    machine, workload = case.machine, case.workload
-    inputs = {name: machine.cut(workload, name, array) for name, array in given.arrays.items()}
-    got = {name: machine.cut(workload, name, array) for name, array in read(call()).items()}
-    return compare(workload, inputs, got, workload.cut_options)
+    machine, results = case.machine, read(call())
+    found = []
+    for part, names in case.workload.compared:
+        inputs = {name: machine.cut(part, name, array) for name, array in given.arrays.items()}
+        got = {name: machine.cut(part, name, results[name]) for name in names}
+        found += compare(part, inputs, got, part.cut_options)
+    return found
 
 
 def tolerances(difference: Difference) -> float:

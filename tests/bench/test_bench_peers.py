@@ -137,6 +137,7 @@ RIGHT: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("mamba_ssm", "selective_scan_fn", {**SIZES, "seqlen": 40}, ""),
     ("mamba_ssm", "selective_scan_fn", {**SIZES, "seqlen": 40, "contiguous": "channels"}, "copies to contiguous"),
+    ("mamba_ssm", "selective_scan_bwd", {**SIZES, "batch": 2, "seqlen": 40, "states": False}, "with the states"),
     *(
         ("mamba_ssm", "selective_state_update", {**MAMBA2, **more}, "")
         for more in ({}, {"indices": True}, {"nheads": 0}, {"state_dtype": "float32"})
@@ -183,6 +184,8 @@ def test_a_library_is_right(machine: FakeMachine, library: str, function: str, s
         ("causal_conv1d", "causal_conv1d_bwd", {**SIZES, "seqlen": 50, "states": True}),
         ("causal_conv1d", "causal_conv1d_bwd", {**SIZES, "seqlen": 50, "bias": False}),
         ("fla", "causal_conv1d_bwd", {**SIZES, "seqlen": 50, "contiguous": "tokens"}),
+        ("mamba_ssm", "selective_scan_bwd", {**SIZES, "seqlen": 40}),
+        ("mamba_ssm", "selective_scan_bwd", {**SIZES, "seqlen": 40, "states": False, "contiguous": "channels"}),
         ("mamba_ssm", "selective_state_update", {**MAMBA2, "tokens": 2}),
         ("flashinfer", "selective_state_update", {**MAMBA2, "tokens": 2}),
         ("flashinfer", "selective_state_update", {**MAMBA2, "nheads": 0}),
