@@ -109,8 +109,6 @@ struct StatesPass {
     float A[kStates];
     float decay[kStates][kTokens];
     float pull[kStates][kTokens];
-    float b[kStates][kTokens];
-    float c[kStates][kTokens];
 
     // Takes the states through this lane's tokens as if zeros came before them and behind, from the n-th of those in
     // shared memory on.
@@ -121,16 +119,13 @@ struct StatesPass {
         for (int k = 0; k < kStates; ++k) {
             A[k] = Numbers::rate(number, k);
             const float rate = A[k] * kLog2E;
-            if constexpr (kConstantB) fill(Numbers::B(number, k), b[k]);
-            if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k]).to_floats(b[k]);
-            if constexpr (kConstantC) fill(Numbers::C(number, k), c[k]);
-            if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k]).to_floats(c[k]);
-            float h = 0.0f;
+            float b[kTokens], c[kTokens], h = 0.0f;
+            matrices(shared, number, n, k, b, c);
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
                 decay[k][t] = exp2_approx(lane.dt[t] * rate);
-                pull[k][t] = lane.gy[t] * c[k][t];
-                h = fmaf(h, decay[k][t], lane.dt_u[t] * b[k][t]);
+                pull[k][t] = lane.gy[t] * c[t];
+                h = fmaf(h, decay[k][t], lane.dt_u[t] * b[t]);
             }
             float e = pull[k][kTokens - 1];
 #pragma unroll
@@ -141,27 +136,29 @@ struct StatesPass {
 
     // Takes them through once more, from what comes before and behind: adds to this lane's dB and dC and to the sums
     // over states. Leaves this lane's parts of dA.
-    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const WarpScan<kStates>& scan,
-                                           float (&dB)[kStates][kTokens], float (&dC)[kStates][kTokens],
+    template <typename Shared>
+    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
+                                           const WarpScan<kStates>& scan, float (&dB)[kStates][kTokens], float (&dC)[kStates][kTokens],
                                            float (&dA)[kStates]) {
-        float kept[kStates][kTokens];
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
+            float b[kTokens], c[kTokens], kept[kTokens];
+            matrices(shared, number, n, k, b, c);
             float now = scan.forward(k);
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
-                kept[k][t] = now * decay[k][t];
-                now = fmaf(lane.dt_u[t], b[k][t], kept[k][t]);
+                kept[t] = now * decay[k][t];
+                now = fmaf(lane.dt_u[t], b[t], kept[t]);
                 dC[k][t] = fmaf(lane.gy[t], now, dC[k][t]);
-                lane.y[t] = fmaf(c[k][t], now, lane.y[t]);
+                lane.y[t] = fmaf(c[t], now, lane.y[t]);
             }
             float e = pull[k][kTokens - 1] + scan.back(k);
             dA[k] = 0.0f;
 #pragma unroll
             for (int t = kTokens - 1; t >= 0; --t) {
-                const float product = e * kept[k][t];
+                const float product = e * kept[t];
                 dB[k][t] = fmaf(e, lane.dt_u[t], dB[k][t]);
-                lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
+                lane.e_B[t] = fmaf(e, b[t], lane.e_B[t]);
                 lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
                 dA[k] = fmaf(product, lane.dt[t], dA[k]);
                 if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
@@ -170,6 +167,16 @@ struct StatesPass {
     }
 
  private:
+    // B and C of the state k for this lane's tokens. They are converted twice, for registers do not hold them.
+    template <typename Shared>
+    __device__ __forceinline__ static void matrices(const Shared& shared, float number, int n, int k,
+                                                    float (&b)[kTokens], float (&c)[kTokens]) {
+        if constexpr (kConstantB) fill(Numbers::B(number, k), b);
+        if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k]).to_floats(b);
+        if constexpr (kConstantC) fill(Numbers::C(number, k), c);
+        if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k]).to_floats(c);
+    }
+
     __device__ __forceinline__ static void fill(float number, float (&values)[kTokens]) {
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) values[t] = number;
@@ -190,16 +197,15 @@ __device__ __forceinline__ float sum(const float (&values)[kCount]) {
     return total;
 }
 
-// Adds to what is at a place, or begins there.
+// What is at a place, or zeros where that is null.
 template <int kTokens>
-__device__ __forceinline__ void add_to(float* at, float (&values)[kTokens], bool begins) {
-    if (!begins) {
+__device__ __forceinline__ void begin_at(const float* at, float (&values)[kTokens]) {
+    clear(values);
+    if (at == nullptr) return;
 #pragma unroll
-        for (int t = 0; t < kTokens; t += 4) {
-            const auto before = load<4, Memory::kMutable>(at + t);
+    for (int t = 0; t < kTokens; t += 4) {
+        const auto before = load<4, Memory::kMutable>(at + t);
 #pragma unroll
-            for (int j = 0; j < 4; ++j) values[t + j] += before.to_float(j);
-        }
+        for (int j = 0; j < 4; ++j) values[t + j] = before.to_float(j);
     }
-    store_packed<kTokens>(at, values);
 }

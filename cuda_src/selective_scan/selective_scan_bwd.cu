@@ -106,6 +106,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         sum_parts_over_lanes<kWarpSize>(parts);
         if (i >= 0 && part_at != nullptr) part_at[static_cast<unsigned>(i) * static_cast<index_t>(part_step)] = parts[0];
     };
+    const auto store_sums = [&](int first_state) {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            const int n = first_state + warp * kStates + s;
+            if (n >= p.d_state) continue;
+            float* const at = matrices + n * kChunk + lane * kTokens;
+            if (!kConstantB) store_packed<kTokens>(at, dB[s]);
+            if (!kConstantC) store_packed<kTokens>(at + p.d_state * kChunk, dC[s]);
+        }
+    };
     OwnTokens<input_t> own;
     OwnEnds ends;
     __syncthreads();
@@ -136,8 +146,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
 #pragma unroll
             for (int s = 0; s < kStates; ++s) {
-                if (kConstantB || kManyStates) clear(dB[s]);
-                if (kConstantC || kManyStates) clear(dC[s]);
+                const int n = first_state + warp * kStates + s;
+                // Sums over channels go on from what the channels before this one have left, which is there by the
+                // time that the first sum is added.
+                const bool goes_on = kManyStates && i > 0 && n < p.d_state;
+                const float* const at = matrices + n * kChunk + lane * kTokens;
+                if (kConstantB || kManyStates) begin_at(goes_on && !kConstantB ? at : nullptr, dB[s]);
+                if (kConstantC || kManyStates) begin_at(goes_on && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
             }
             number = place.to_float(bits);
             auto& scan = shared.warps[warp].scan;
@@ -158,18 +173,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                                   p.d_state);
             }
             float sums[kStates];
-            pass.finish(lanes, scan, dB, dC, sums);
-            if (kManyStates) {
-#pragma unroll
-                for (int s = 0; s < kStates; ++s) {
-                    const int n = first_state + warp * kStates + s;
-                    if (n >= p.d_state) continue;
-                    // Goes on from what the channels before this one have left.
-                    float* const at = matrices + n * kChunk + lane * kTokens;
-                    if (!kConstantB) add_to(at, dB[s], i == 0);
-                    if (!kConstantC) add_to(at + p.d_state * kChunk, dC[s], i == 0);
-                }
-            }
+            pass.finish(lanes, shared, number, warp * kStates, scan, dB, dC, sums);
+            if (kManyStates) store_sums(first_state);
             if (kManyStates || kConstantB || kConstantC) {
                 float rates[kStates], sums_B[kStates], sums_C[kStates];
 #pragma unroll
@@ -207,13 +212,5 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends);
     }
     store_parts(share.channels - 1);
-    if (kManyStates) return;
-#pragma unroll
-    for (int s = 0; s < kStates; ++s) {
-        const int n = warp * kStates + s;
-        if (n >= p.d_state) continue;
-        float* const at = matrices + n * kChunk + lane * kTokens;
-        if (!kConstantB) store_packed<kTokens>(at, dB[s]);
-        if (!kConstantC) store_packed<kTokens>(at + p.d_state * kChunk, dC[s]);
-    }
+    if (!kManyStates) store_sums(0);
 }
