@@ -207,27 +207,25 @@ struct ChunkShape {
 
     // Where it is in a row of a matrix: 16-bit tokens of a lane are one vector.
     __device__ __forceinline__ static int matrix_place(int token) { return sizeof(T) == 4 ? place(token, 0) : token; }
-
-    __device__ __forceinline__ static int own_token() { return static_cast<int>(threadIdx.x) * kOwn; }
 };
 
 // The tokens of a lane out of a row of shared memory.
 template <typename Shape, int kGap>
-__device__ __forceinline__ void take_tokens(const float* row, float (&values)[Shape::kTokens]) {
+__device__ __forceinline__ void take_tokens(const float* row, int lane, float (&values)[Shape::kTokens]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const auto v = load<4, Memory::kMutable>(row + half * (Shape::kHalf + kGap) + lane_id() * 4);
+        const auto v = load<4, Memory::kMutable>(row + half * (Shape::kHalf + kGap) + lane * 4);
 #pragma unroll
         for (int i = 0; i < 4; ++i) values[half * 4 + i] = v.to_float(i);
     }
 }
 
 template <typename Shape, int kGap>
-__device__ __forceinline__ void put_tokens(float* row, const float (&values)[Shape::kTokens]) {
+__device__ __forceinline__ void put_tokens(float* row, int lane, const float (&values)[Shape::kTokens]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float part[4] = {values[half * 4], values[half * 4 + 1], values[half * 4 + 2], values[half * 4 + 3]};
-        store(row + half * (Shape::kHalf + kGap) + lane_id() * 4, Vec<float, 4>::from_floats(part));
+        store(row + half * (Shape::kHalf + kGap) + lane * 4, Vec<float, 4>::from_floats(part));
     }
 }
 
@@ -238,10 +236,10 @@ struct MatrixTokens {
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
     Vec<T, kVec> parts[Shape::kTokens / kVec];
 
-    __device__ __forceinline__ explicit MatrixTokens(const T* row) {
+    __device__ __forceinline__ MatrixTokens(const T* row, int lane) {
 #pragma unroll
         for (int i = 0; i < Shape::kTokens / kVec; ++i) {
-            parts[i] = load<kVec, Memory::kMutable>(row + i * Shape::kHalf + lane_id() * kVec);
+            parts[i] = load<kVec, Memory::kMutable>(row + i * Shape::kHalf + lane * kVec);
         }
     }
 

@@ -21,7 +21,7 @@ struct LaneNumber {
     index_t state_step;
     int bytes;
     int state;  // less the first of those under way
-    int ahead;  // channels
+    int ahead;  // channels by which the number belongs to a later one than what it comes with
     int waits;  // for the next chunk's block
 
     __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, const ChunkShare& share,
@@ -81,15 +81,17 @@ struct LaneNumber {
         return bytes == 2 ? Dtype<T>::unpack(bits, 0) : __uint_as_float(bits);
     }
 
-    // The same when it is needed: before, it may not have been there yet.
-    __device__ __forceinline__ float wait_for(unsigned bits, int i, int channels, int first_state, int d_state) const {
-        while (waits && bits == kUnset) bits = load(i, channels, first_state, d_state);
+    // What the scan of this lane's state begins with: the number, or once it is there the one that `bits` are of.
+    __device__ __forceinline__ float seed(float number, unsigned bits, int i, int channels, int first_state,
+                                          int d_state) const {
+        if (!waits) return number;
+        while (bits == kUnset) bits = load(i, channels, first_state, d_state);
         return __uint_as_float(bits);
     }
 
     // Whether this lane ends with what goes back to before the chunk, of the state that it has a number of.
-    __device__ __forceinline__ static bool has_before() {
-        return lane_id() >= kUpper && lane_id() % kScan == kScan - 1;
+    __device__ __forceinline__ static bool has_before(int lane) {
+        return lane >= kUpper && lane % kScan == kScan - 1;
     }
 
     // What lanes have of the warp's state s.

@@ -18,18 +18,18 @@ struct WarpScan {
     alignas(16) float end[kScans][kRow];
 
     // Puts this lane's links of the state k.
-    __device__ __forceinline__ void put(int k, float factor, float forward, float back) {
-        whole[k][lane_id()] = factor;
-        end[k][lane_id()] = forward;
-        whole[kStates + k][kWarpSize - 1 - lane_id()] = factor;
-        end[kStates + k][kWarpSize - 1 - lane_id()] = back;
+    __device__ __forceinline__ void put(int lane, int k, float factor, float forward, float back) {
+        whole[k][lane] = factor;
+        end[k][lane] = forward;
+        whole[kStates + k][kWarpSize - 1 - lane] = factor;
+        end[kStates + k][kWarpSize - 1 - lane] = back;
     }
 
     // Turns the ends into what comes before each link; a recurrence begins with the `before` of the first of its lanes.
     // Returns what comes behind this lane's last link.
-    __device__ __forceinline__ float run(float before) {
+    __device__ __forceinline__ float run(int lane, float before) {
         sync_warp();
-        const int k = lane_id() / kLanes, first = lane_id() % kLanes * kLinks;
+        const int k = lane / kLanes, first = lane % kLanes * kLinks;
         float factors[kLinks], ends[kLinks];
         take(whole[k] + first, factors);
         take(end[k] + first, ends);
@@ -53,8 +53,10 @@ struct WarpScan {
     }
 
     // What comes before this lane's links of the state k.
-    __device__ __forceinline__ float forward(int k) const { return end[k][lane_id()]; }
-    __device__ __forceinline__ float back(int k) const { return end[kStates + k][kWarpSize - 1 - lane_id()]; }
+    __device__ __forceinline__ float forward(int lane, int k) const { return end[k][lane]; }
+    __device__ __forceinline__ float back(int lane, int k) const {
+        return end[kStates + k][kWarpSize - 1 - lane];
+    }
 
  private:
     __device__ __forceinline__ static void take(const float* from, float (&values)[kLinks]) {
@@ -71,6 +73,7 @@ struct WarpScan {
 template <typename Shape>
 struct LaneTokens {
     static constexpr int kTokens = Shape::kTokens;
+    int lane;
     float dt[kTokens];
     float dt_u[kTokens];
     float gy[kTokens];
@@ -81,9 +84,9 @@ struct LaneTokens {
 
     template <typename Shared>
     __device__ __forceinline__ void take(const Shared& shared) {
-        take_tokens<Shape, Shape::kGap>(shared.dt, dt);
-        take_tokens<Shape, Shape::kGap>(shared.dt_u, dt_u);
-        take_tokens<Shape, Shape::kGap>(shared.gy, gy);
+        take_tokens<Shape, Shape::kGap>(shared.dt, lane, dt);
+        take_tokens<Shape, Shape::kGap>(shared.dt_u, lane, dt_u);
+        take_tokens<Shape, Shape::kGap>(shared.gy, lane, gy);
         steps = 0.0f;
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) {
@@ -93,9 +96,9 @@ struct LaneTokens {
     }
 
     __device__ __forceinline__ void put_sums(float (&sums)[3][Shape::kSumsRow]) const {
-        put_tokens<Shape, Shape::kSumsGap>(sums[0], e_B);
-        put_tokens<Shape, Shape::kSumsGap>(sums[1], e_Aah);
-        put_tokens<Shape, Shape::kSumsGap>(sums[2], y);
+        put_tokens<Shape, Shape::kSumsGap>(sums[0], lane, e_B);
+        put_tokens<Shape, Shape::kSumsGap>(sums[1], lane, e_Aah);
+        put_tokens<Shape, Shape::kSumsGap>(sums[2], lane, y);
     }
 };
 
@@ -109,6 +112,8 @@ struct StatesPass {
     float A[kStates];
     float decay[kStates][kTokens];
     float pull[kStates][kTokens];
+    float b[kStates][kTokens];
+    float c[kStates][kTokens];
 
     // Takes the states through this lane's tokens as if zeros came before them and behind, from the n-th of those in
     // shared memory on.
@@ -119,46 +124,47 @@ struct StatesPass {
         for (int k = 0; k < kStates; ++k) {
             A[k] = Numbers::rate(number, k);
             const float rate = A[k] * kLog2E;
-            float b[kTokens], c[kTokens], h = 0.0f;
-            matrices(shared, number, n, k, b, c);
+            if constexpr (kConstantB) fill(Numbers::B(number, k), b[k]);
+            if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k], lane.lane).to_floats(b[k]);
+            if constexpr (kConstantC) fill(Numbers::C(number, k), c[k]);
+            if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k], lane.lane).to_floats(c[k]);
+            float h = 0.0f;
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
                 decay[k][t] = exp2_approx(lane.dt[t] * rate);
-                pull[k][t] = lane.gy[t] * c[t];
-                h = fmaf(h, decay[k][t], lane.dt_u[t] * b[t]);
+                pull[k][t] = lane.gy[t] * c[k][t];
+                h = fmaf(h, decay[k][t], lane.dt_u[t] * b[k][t]);
             }
             float e = pull[k][kTokens - 1];
 #pragma unroll
             for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[k][t], pull[k][t - 1]);
-            scan.put(k, exp2_approx(lane.steps * rate), h, e * decay[k][0]);
+            scan.put(lane.lane, k, exp2_approx(lane.steps * rate), h, e * decay[k][0]);
         }
     }
 
     // Takes them through once more, from what comes before and behind: adds to this lane's dB and dC and to the sums
     // over states. Leaves this lane's parts of dA.
-    template <typename Shared>
-    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
-                                           const WarpScan<kStates>& scan, float (&dB)[kStates][kTokens], float (&dC)[kStates][kTokens],
+    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const WarpScan<kStates>& scan,
+                                           float (&dB)[kStates][kTokens], float (&dC)[kStates][kTokens],
                                            float (&dA)[kStates]) {
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
-            float b[kTokens], c[kTokens], kept[kTokens];
-            matrices(shared, number, n, k, b, c);
-            float now = scan.forward(k);
+            float kept[kTokens];
+            float now = scan.forward(lane.lane, k);
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
                 kept[t] = now * decay[k][t];
-                now = fmaf(lane.dt_u[t], b[t], kept[t]);
+                now = fmaf(lane.dt_u[t], b[k][t], kept[t]);
                 dC[k][t] = fmaf(lane.gy[t], now, dC[k][t]);
-                lane.y[t] = fmaf(c[t], now, lane.y[t]);
+                lane.y[t] = fmaf(c[k][t], now, lane.y[t]);
             }
-            float e = pull[k][kTokens - 1] + scan.back(k);
+            float e = pull[k][kTokens - 1] + scan.back(lane.lane, k);
             dA[k] = 0.0f;
 #pragma unroll
             for (int t = kTokens - 1; t >= 0; --t) {
                 const float product = e * kept[t];
                 dB[k][t] = fmaf(e, lane.dt_u[t], dB[k][t]);
-                lane.e_B[t] = fmaf(e, b[t], lane.e_B[t]);
+                lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
                 lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
                 dA[k] = fmaf(product, lane.dt[t], dA[k]);
                 if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
@@ -167,16 +173,6 @@ struct StatesPass {
     }
 
  private:
-    // B and C of the state k for this lane's tokens. They are converted twice, for registers do not hold them.
-    template <typename Shared>
-    __device__ __forceinline__ static void matrices(const Shared& shared, float number, int n, int k,
-                                                    float (&b)[kTokens], float (&c)[kTokens]) {
-        if constexpr (kConstantB) fill(Numbers::B(number, k), b);
-        if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k]).to_floats(b);
-        if constexpr (kConstantC) fill(Numbers::C(number, k), c);
-        if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k]).to_floats(c);
-    }
-
     __device__ __forceinline__ static void fill(float number, float (&values)[kTokens]) {
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) values[t] = number;

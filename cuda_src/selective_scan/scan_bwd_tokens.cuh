@@ -58,6 +58,7 @@ struct OwnRows {
     Shared& shared;
     int live;
     int stored;
+    int thread;
 
     // Those of the i-th channel.
     __device__ __forceinline__ void load(OwnTokens<T>& own, int i) const {
@@ -72,7 +73,7 @@ struct OwnRows {
     __device__ __forceinline__ void clear_fetched() const {
 #pragma unroll
         for (int array = 0; array < 4; ++array) {
-            ::store(shared.ahead[array] + Shape::own_token(), Vec<T, 2>::zero());
+            ::store(shared.ahead[array] + own_token(), Vec<T, 2>::zero());
         }
     }
 
@@ -80,17 +81,17 @@ struct OwnRows {
     // of tokens; behind them shared memory has zeros.
     __device__ __forceinline__ void fetch(int i) const {
         static_assert(Shape::kWarps == 4 && sizeof(T) == 2);
-        const int array = static_cast<int>(threadIdx.x) / kWarpSize;
+        const int array = thread / kWarpSize, first = thread % kWarpSize * 2;
         if (array == 3 && p.z == nullptr) return;
-        const T* const from = (&shared.u)[array].place(i, lane_id() * 2, 1);
-        T* const to = shared.ahead[array] + lane_id() * 2;
+        const T* const from = (&shared.u)[array].place(i, first, 1);
+        T* const to = shared.ahead[array] + first;
         if (live == kChunk) {
 #pragma unroll
             for (int part = 0; part < kChunk; part += 2 * kWarpSize) {
                 copy_few_async<2 * sizeof(T)>(to + part, from + part);
             }
         } else {
-            for (int part = 0; lane_id() * 2 + part < live; part += 2 * kWarpSize) {
+            for (int part = 0; first + part < live; part += 2 * kWarpSize) {
                 copy_few_async<2 * sizeof(T)>(to + part, from + part);
             }
         }
@@ -113,7 +114,7 @@ struct OwnRows {
             const float v = own.delta.to_float(j) + bias, z = own.z.to_float(j), dout = own.dout.to_float(j);
             const float bent = softplus(v), sigmoid = reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
             const float gate = reciprocal_approx(1.0f + exp2_approx(z * -kLog2E));
-            const bool is_live = Shape::own_token() + j < live;
+            const bool is_live = own_token() + j < live;
             dt[j] = is_live ? (p.delta_softplus ? bent : v) : 0.0f;
             ends.slope[j] = is_live ? (p.delta_softplus ? sigmoid : 1.0f) : 0.0f;
             ends.u[j] = own.u.to_float(j);
@@ -121,7 +122,7 @@ struct OwnRows {
             gy[j] = dout * (p.z != nullptr ? z * gate : 1.0f);
             ends.dresult[j] = dout * gate * fmaf(z, 1.0f - gate, 1.0f);
         }
-        const int place = Shape::place(Shape::own_token(), Shape::kGap);
+        const int place = Shape::place(own_token(), Shape::kGap);
         ::store(shared.dt + place, pair(dt));
         ::store(shared.dt_u + place, pair(dt_u));
         ::store(shared.gy + place, pair(gy));
@@ -136,11 +137,11 @@ struct OwnRows {
         for (int k = 0; k < 3; ++k) {
 #pragma unroll
             for (int w = 0; w < Shape::kWarps; ++w) {
-                parts[k][w] = load_pair(shared.warps[w].sums[k] + Shape::place(Shape::own_token(), Shape::kSumsGap));
+                parts[k][w] = load_pair(shared.warps[w].sums[k] + Shape::place(own_token(), Shape::kSumsGap));
             }
         }
-        const Vec<float, 2> dt = load_pair(shared.dt + Shape::place(Shape::own_token(), Shape::kGap));
-        const Vec<float, 2> gy = load_pair(shared.gy + Shape::place(Shape::own_token(), Shape::kGap));
+        const Vec<float, 2> dt = load_pair(shared.dt + Shape::place(own_token(), Shape::kGap));
+        const Vec<float, 2> gy = load_pair(shared.gy + Shape::place(own_token(), Shape::kGap));
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             float sums[3];
@@ -162,21 +163,23 @@ struct OwnRows {
     }
 
  private:
+    __device__ __forceinline__ int own_token() const { return thread * Shape::kOwn; }
+
     __device__ __forceinline__ Vec<T, 2> fetched(int array) const {
-        return ::load<2, Memory::kMutable>(shared.ahead[array] + Shape::own_token());
+        return ::load<2, Memory::kMutable>(shared.ahead[array] + own_token());
     }
 
     __device__ __forceinline__ void load(const ChunkRows<const T>& rows, index_t step, Vec<T, 2>& values, int i) const {
         const index_t token_step = kVec > 0 ? 1 : step;
-        const T* const at = rows.place(i, Shape::own_token(), token_step);
+        const T* const at = rows.place(i, own_token(), token_step);
         values = Vec<T, 2>::zero();
         if constexpr (kVec == 2) {
             // There is an even number of tokens.
-            if (Shape::own_token() < live) values = ::load<2>(at);
+            if (own_token() < live) values = ::load<2>(at);
         } else {
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                if (Shape::own_token() + j < live) values.put(j, at[j * token_step]);
+                if (own_token() + j < live) values.put(j, at[j * token_step]);
             }
         }
     }
@@ -184,13 +187,13 @@ struct OwnRows {
     __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2],
                                           int i) const {
         const index_t token_step = kVec > 0 ? 1 : step;
-        T* const at = rows.place(i, Shape::own_token(), token_step);
+        T* const at = rows.place(i, own_token(), token_step);
         if constexpr (kVec == 2) {
-            if (Shape::own_token() < stored) ::store(at, Vec<T, 2>::from_floats(values));
+            if (own_token() < stored) ::store(at, Vec<T, 2>::from_floats(values));
         } else {
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                if (Shape::own_token() + j < stored) at[j * token_step] = Dtype<T>::from_float(values[j]);
+                if (own_token() + j < stored) at[j * token_step] = Dtype<T>::from_float(values[j]);
             }
         }
     }

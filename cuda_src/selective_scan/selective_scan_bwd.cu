@@ -50,8 +50,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __syncthreads();
     const ChunkShare share(p, shared.number, true);
     const ChunkTokens tokens(p, share.batch, share.chunk);
-    const int lane = lane_id(), warp = static_cast<int>(threadIdx.x) / kWarpSize;
-    const OwnRows<Shape, Shared, kVec, Traits::kIsAhead> rows = {p, shared, tokens.live, tokens.stored};
+    // In a register: read again and again, the special register is a wait each time.
+    const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
+    const OwnRows<Shape, Shared, kVec, Traits::kIsAhead> rows = {p, shared, tokens.live, tokens.stored, thread};
     if (threadIdx.x == 0) {
         shared.u.begin(p.u, p.u_stride, share, tokens);
         shared.delta.begin(p.delta, p.delta_stride, share, tokens);
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends);
     for (int i = 0; i < share.channels; ++i) {
         const bool has_next = i + 1 < share.channels;
-        LaneTokens<Shape> lanes;
+        LaneTokens<Shape> lanes = {lane};
         // Those of the last states under way; delta_bias and D come with every one of them.
         float number;
         for (int first_state = 0; first_state < (kManyStates ? p.d_state : 1); first_state += kBlockStates) {
@@ -142,7 +143,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                     }
                 }
                 lanes.take(shared);
-                store_parts(i - 1);
+            }
+            // The next numbers, but of what another block still computes this one: it is needed later.
+            number = place.to_float(bits);
+            const bool is_next = !place.waits && is_last;
+            if (has_next || !is_last || place.waits) {
+                bits = place.load(is_next ? i + 1 : i, share.channels,
+                                  place.waits ? first_state : is_last ? 0 : first_state + kBlockStates, p.d_state);
             }
 #pragma unroll
             for (int s = 0; s < kStates; ++s) {
@@ -154,13 +161,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if (kConstantB || kManyStates) begin_at(goes_on && !kConstantB ? at : nullptr, dB[s]);
                 if (kConstantC || kManyStates) begin_at(goes_on && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
             }
-            number = place.to_float(bits);
             auto& scan = shared.warps[warp].scan;
             StatesPass<Shape, kConstantB, kConstantC> pass;
             pass.begin(lanes, shared, number, warp * kStates, scan);
-            const float before = scan.run(place.wait_for(bits, i, share.channels, first_state, p.d_state));
+            const float seed = place.seed(number, bits, i, share.channels, first_state, p.d_state);
+            if (first_state == 0) store_parts(i - 1);
+            const float before = scan.run(lane, seed);
             const int last_n = first_state + place.state;
-            if (Numbers::has_before() && last_n < p.d_state) {
+            if (Numbers::has_before(lane) && last_n < p.d_state) {
                 hand_over(p.scratch + kCounters + (first_vector + i) * p.d_state + last_n, before);
                 if (tokens.is_first && p.dinitial_state != nullptr) {
                     const index_t* const stride = p.dinitial_state_stride;
@@ -168,12 +176,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                                      last_n * stride[2]] = before;
                 }
             }
-            if (has_next || !is_last) {
-                bits = place.load(is_last ? i + 1 : i, share.channels, is_last ? 0 : first_state + kBlockStates,
-                                  p.d_state);
-            }
             float sums[kStates];
-            pass.finish(lanes, shared, number, warp * kStates, scan, dB, dC, sums);
+            pass.finish(lanes, scan, dB, dC, sums);
             if (kManyStates) store_sums(first_state);
             if (kManyStates || kConstantB || kConstantC) {
                 float rates[kStates], sums_B[kStates], sums_C[kStates];
