@@ -25,29 +25,41 @@ struct WarpScan {
         end[kStates + k][kWarpSize - 1 - lane] = back;
     }
 
-    // Turns the ends into what comes before each link; a recurrence begins with the `before` of the first of its lanes.
-    // Returns what comes behind this lane's last link.
-    __device__ __forceinline__ float run(int lane, float before) {
+    // The links of one recurrence that a lane has.
+    struct Links {
+        float factors[kLinks];
+        float ends[kLinks];
+        float all[1];     // the product of the factors
+        float behind[1];  // what comes behind the links if a zero comes before
+    };
+
+    __device__ __forceinline__ void take(int lane, Links& links) const {
         sync_warp();
         const int k = lane / kLanes, first = lane % kLanes * kLinks;
-        float factors[kLinks], ends[kLinks];
-        take(whole[k] + first, factors);
-        take(end[k] + first, ends);
-        float all[1] = {factors[0]}, behind[1] = {ends[0]}, begin[1], now[1] = {before};
+        take(whole[k] + first, links.factors);
+        take(end[k] + first, links.ends);
+        links.all[0] = links.factors[0];
+        links.behind[0] = links.ends[0];
 #pragma unroll
         for (int i = 1; i < kLinks; ++i) {
-            behind[0] = fmaf(behind[0], factors[i], ends[i]);
-            all[0] *= factors[i];
+            links.behind[0] = fmaf(links.behind[0], links.factors[i], links.ends[i]);
+            links.all[0] *= links.factors[i];
         }
-        scan_over_lanes<kLanes>(all, now, behind, begin);
+    }
+
+    // Turns the ends into what comes before each link; a recurrence begins with the `before` of the first of its lanes.
+    // Returns what comes behind this lane's last link.
+    __device__ __forceinline__ float run(int lane, Links& links, float before) {
+        float now[1] = {before}, begin[1];
+        scan_over_lanes<kLanes>(links.all, now, links.behind, begin);
         float value = begin[0];
 #pragma unroll
         for (int i = 0; i < kLinks; ++i) {
-            const float next = fmaf(value, factors[i], ends[i]);
-            ends[i] = value;
+            const float next = fmaf(value, links.factors[i], links.ends[i]);
+            links.ends[i] = value;
             value = next;
         }
-        store_packed<kLinks>(end[k] + first, ends);
+        store_packed<kLinks>(end[lane / kLanes] + lane % kLanes * kLinks, links.ends);
         sync_warp();
         return value;
     }

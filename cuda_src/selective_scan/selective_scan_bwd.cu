@@ -164,9 +164,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             auto& scan = shared.warps[warp].scan;
             StatesPass<Shape, kConstantB, kConstantC> pass;
             pass.begin(lanes, shared, number, warp * kStates, scan);
-            const float seed = place.seed(number, bits, i, share.channels, first_state, p.d_state);
+            typename WarpScan<kStates>::Links links;
+            scan.take(lane, links);
             if (first_state == 0) store_parts(i - 1);
-            const float before = scan.run(lane, seed);
+            const float seed = place.seed(number, bits, i, share.channels, first_state, p.d_state);
+            const float before = scan.run(lane, links, seed);
             const int last_n = first_state + place.state;
             if (Numbers::has_before(lane) && last_n < p.d_state) {
                 hand_over(p.scratch + kCounters + (first_vector + i) * p.d_state + last_n, before);
