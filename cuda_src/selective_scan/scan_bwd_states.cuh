@@ -115,10 +115,9 @@ struct LaneTokens {
 };
 
 // A lane's tokens of the states of its warp, interleaved.
-template <typename Shape, bool kConstantB, bool kConstantC>
+template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC>
 struct StatesPass {
     using T = typename Shape::input_t;
-    using Numbers = LaneNumber<Shape, kConstantB, kConstantC>;
     static constexpr int kTokens = Shape::kTokens;
     static constexpr int kStates = Shape::kStates;
     float A[kStates];
@@ -134,7 +133,7 @@ struct StatesPass {
                                           WarpScan<kStates>& scan) {
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
-            A[k] = Numbers::rate(number, k);
+            A[k] = Numbers::A(number, k);
             const float rate = A[k] * kLog2E;
             if constexpr (kConstantB) fill(Numbers::B(number, k), b[k]);
             if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k], lane.lane).to_floats(b[k]);

@@ -77,13 +77,18 @@ struct OwnRows {
         }
     }
 
-    // Starts to bring those of the i-th channel to shared memory, each warp those of one array. There is an even number
-    // of tokens; behind them shared memory has zeros.
-    __device__ __forceinline__ void fetch(int i) const {
+    // Where this lane finds its part of a channel's tokens: each warp brings those of one array.
+    __device__ __forceinline__ const T* fetched_from(int i) const {
         static_assert(Shape::kWarps == 4 && sizeof(T) == 2);
+        const int array = thread / kWarpSize;
+        return array == 3 && p.z == nullptr ? nullptr : (&shared.u)[array].place(i, thread % kWarpSize * 2, 1);
+    }
+
+    // Starts to bring them to shared memory, and goes on to the next channel. There is an even number of tokens; behind
+    // them shared memory has zeros.
+    __device__ __forceinline__ void fetch(const T*& from) const {
         const int array = thread / kWarpSize, first = thread % kWarpSize * 2;
-        if (array == 3 && p.z == nullptr) return;
-        const T* const from = (&shared.u)[array].place(i, first, 1);
+        if (from == nullptr) return;
         T* const to = shared.ahead[array] + first;
         if (live == kChunk) {
 #pragma unroll
@@ -95,6 +100,7 @@ struct OwnRows {
                 copy_few_async<2 * sizeof(T)>(to + part, from + part);
             }
         }
+        from += (&shared.u)[array].channel_step;
     }
 
     // Those fetched, which have arrived.

@@ -40,7 +40,7 @@ template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kC
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_bwd_kernel(const SelectiveScanBwdParams params) {
     using Shape = typename Traits::Shape;
-    using Numbers = LaneNumber<Shape, kConstantB, kConstantC>;
+    using Numbers = LaneNumber<Shape, kManyStates, kConstantB, kConstantC>;
     using Shared = BwdShared<Shape, Traits::kIsAhead>;
     constexpr int kTokens = Shape::kTokens;
     constexpr int kStates = Shape::kStates;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (p.delta_bias != nullptr) {
         bias.load(p.delta_bias, share.first_channel * p.delta_bias_stride, p.delta_bias_is_float32);
     }
-    unsigned bits = place.load(0, share.channels, 0, p.d_state);
+    unsigned bits = share.channels > 0 ? place.load_first(p.d_state) : 0;
     // This block's sums over channels, (2, d_state, kChunk), and those over tokens of its first channel.
     const index_t share_number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
     float* const matrices = p.scratch + p.matrices_at + share_number * 2 * p.d_state * kChunk;
@@ -122,6 +122,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __syncthreads();
     rows.load(own, 0);
     rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends);
+    const input_t* fetched_from = nullptr;
+    if constexpr (Traits::kIsAhead) fetched_from = rows.fetched_from(1);
     for (int i = 0; i < share.channels; ++i) {
         const bool has_next = i + 1 < share.channels;
         LaneTokens<Shape> lanes = {lane};
@@ -137,7 +139,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (first_state == 0) {
                 if (has_next) {
                     if constexpr (Traits::kIsAhead) {
-                        rows.fetch(i + 1);
+                        rows.fetch(fetched_from);
                     } else {
                         rows.load(own, i + 1);
                     }
@@ -146,11 +148,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             // The next numbers, but of what another block still computes this one: it is needed later.
             number = place.to_float(bits);
-            const bool is_next = !place.waits && is_last;
-            if (has_next || !is_last || place.waits) {
-                bits = place.load(is_next ? i + 1 : i, share.channels,
-                                  place.waits ? first_state : is_last ? 0 : first_state + kBlockStates, p.d_state);
-            }
+            bits = place.load_next(i, first_state, is_last, p.d_state);
 #pragma unroll
             for (int s = 0; s < kStates; ++s) {
                 const int n = first_state + warp * kStates + s;
@@ -162,22 +160,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if (kConstantC || kManyStates) begin_at(goes_on && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
             }
             auto& scan = shared.warps[warp].scan;
-            StatesPass<Shape, kConstantB, kConstantC> pass;
+            StatesPass<Shape, Numbers, kConstantB, kConstantC> pass;
             pass.begin(lanes, shared, number, warp * kStates, scan);
             typename WarpScan<kStates>::Links links;
             scan.take(lane, links);
             if (first_state == 0) store_parts(i - 1);
-            const float seed = place.seed(number, bits, i, share.channels, first_state, p.d_state);
+            const float seed = place.seed(number, bits, first_state);
             const float before = scan.run(lane, links, seed);
-            const int last_n = first_state + place.state;
-            if (Numbers::has_before(lane) && last_n < p.d_state) {
-                hand_over(p.scratch + kCounters + (first_vector + i) * p.d_state + last_n, before);
+            if (const int n = first_state + place.state; place.hands_over && n < p.d_state) {
+                place.hand_over(before, first_state);
                 if (tokens.is_first && p.dinitial_state != nullptr) {
                     const index_t* const stride = p.dinitial_state_stride;
                     p.dinitial_state[tokens.sequence * stride[0] + (share.first_channel + i) * stride[1] +
-                                     last_n * stride[2]] = before;
+                                     n * stride[2]] = before;
                 }
             }
+            if (is_last) place.advance();
             float sums[kStates];
             pass.finish(lanes, scan, dB, dC, sums);
             if (kManyStates) store_sums(first_state);
