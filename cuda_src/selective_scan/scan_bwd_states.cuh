@@ -29,8 +29,8 @@ struct WarpScan {
     struct Links {
         float factors[kLinks];
         float ends[kLinks];
-        float all[1];     // the product of the factors
-        float behind[1];  // what comes behind the links if a zero comes before
+        float all;     // the product of the factors of all links that lower lanes have
+        float before;  // what comes behind those if the recurrence begins with zero
     };
 
     __device__ __forceinline__ void take(int lane, Links& links) const {
@@ -38,21 +38,20 @@ struct WarpScan {
         const int k = lane / kLanes, first = lane % kLanes * kLinks;
         take(whole[k] + first, links.factors);
         take(end[k] + first, links.ends);
-        links.all[0] = links.factors[0];
-        links.behind[0] = links.ends[0];
+        links.all = links.factors[0];
+        links.before = links.ends[0];
 #pragma unroll
         for (int i = 1; i < kLinks; ++i) {
-            links.behind[0] = fmaf(links.behind[0], links.factors[i], links.ends[i]);
-            links.all[0] *= links.factors[i];
+            links.before = fmaf(links.before, links.factors[i], links.ends[i]);
+            links.all *= links.factors[i];
         }
+        join_lower_lanes<kLanes>(lane, links.all, links.before);
     }
 
     // Turns the ends into what comes before each link; a recurrence begins with the `before` of the first of its lanes.
     // Returns what comes behind this lane's last link.
     __device__ __forceinline__ float run(int lane, Links& links, float before) {
-        float now[1] = {before}, begin[1];
-        scan_over_lanes<kLanes>(links.all, now, links.behind, begin);
-        float value = begin[0];
+        float value = fmaf(links.all, from_group_lane<kLanes>(before, 0), links.before);
 #pragma unroll
         for (int i = 0; i < kLinks; ++i) {
             const float next = fmaf(value, links.factors[i], links.ends[i]);
