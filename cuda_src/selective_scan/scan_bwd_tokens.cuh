@@ -93,11 +93,11 @@ struct OwnRows {
         if (live == kChunk) {
 #pragma unroll
             for (int part = 0; part < kChunk; part += 2 * kWarpSize) {
-                copy_bytes_async<2 * sizeof(T)>(to + part, from + part);
+                copy_async<2 * sizeof(T)>(to + part, from + part);
             }
         } else {
             for (int part = 0; first + part < live; part += 2 * kWarpSize) {
-                copy_bytes_async<2 * sizeof(T)>(to + part, from + part);
+                copy_async<2 * sizeof(T)>(to + part, from + part);
             }
         }
         from += (&shared.u)[array].channel_step;
