@@ -113,8 +113,8 @@ struct LaneTokens {
     }
 };
 
-// A lane's tokens of the states of its warp, interleaved.
-template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC>
+// A lane's tokens of the states of its warp, interleaved. Where registers are few, B and C are taken twice.
+template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice>
 struct StatesPass {
     using T = typename Shape::input_t;
     static constexpr int kTokens = Shape::kTokens;
@@ -134,10 +134,7 @@ struct StatesPass {
         for (int k = 0; k < kStates; ++k) {
             A[k] = Numbers::A(number, k);
             const float rate = A[k] * kLog2E;
-            if constexpr (kConstantB) fill(Numbers::B(number, k), b[k]);
-            if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k], lane.lane).to_floats(b[k]);
-            if constexpr (kConstantC) fill(Numbers::C(number, k), c[k]);
-            if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k], lane.lane).to_floats(c[k]);
+            take_matrices(lane, shared, number, n, k);
             float h = 0.0f;
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
@@ -154,11 +151,14 @@ struct StatesPass {
 
     // Takes them through once more, from what comes before and behind: adds to this lane's dB and dC and to the sums
     // over states. Leaves this lane's parts of dA.
-    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const WarpScan<kStates>& scan,
+    template <typename Shared>
+    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
+                                           const WarpScan<kStates>& scan,
                                            float (&dB)[kStates][kTokens], float (&dC)[kStates][kTokens],
                                            float (&dA)[kStates]) {
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
+            if (kTakesTwice) take_matrices(lane, shared, number, n, k);
             float kept[kTokens];
             float now = scan.forward(lane.lane, k);
 #pragma unroll
@@ -183,6 +183,15 @@ struct StatesPass {
     }
 
  private:
+    template <typename Shared>
+    __device__ __forceinline__ void take_matrices(const LaneTokens<Shape>& lane, const Shared& shared, float number,
+                                                  int n, int k) {
+        if constexpr (kConstantB) fill(Numbers::B(number, k), b[k]);
+        if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k], lane.lane).to_floats(b[k]);
+        if constexpr (kConstantC) fill(Numbers::C(number, k), c[k]);
+        if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k], lane.lane).to_floats(c[k]);
+    }
+
     __device__ __forceinline__ static void fill(float number, float (&values)[kTokens]) {
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) values[t] = number;

@@ -149,6 +149,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             // The next numbers, but of what another block still computes this one: it is needed later.
             number = place.to_float(bits);
             bits = place.load_next(i, first_state, is_last, p.d_state);
+            auto& scan = shared.warps[warp].scan;
+            StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates> pass;
+            pass.begin(lanes, shared, number, warp * kStates, scan);
 #pragma unroll
             for (int s = 0; s < kStates; ++s) {
                 const int n = first_state + warp * kStates + s;
@@ -159,9 +162,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if (kConstantB || kManyStates) begin_at(goes_on && !kConstantB ? at : nullptr, dB[s]);
                 if (kConstantC || kManyStates) begin_at(goes_on && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
             }
-            auto& scan = shared.warps[warp].scan;
-            StatesPass<Shape, Numbers, kConstantB, kConstantC> pass;
-            pass.begin(lanes, shared, number, warp * kStates, scan);
             typename WarpScan<kStates>::Links links;
             scan.take(lane, links);
             if (first_state == 0) store_parts(i - 1);
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             if (is_last) place.advance();
             float sums[kStates];
-            pass.finish(lanes, scan, dB, dC, sums);
+            pass.finish(lanes, shared, number, warp * kStates, scan, dB, dC, sums);
             if (kManyStates) store_sums(first_state);
             if (kManyStates || kConstantB || kConstantC) {
                 float rates[kStates], sums_B[kStates], sums_C[kStates];
