@@ -126,13 +126,13 @@ def selective_scan_bwd(
     sampled = _gradient_cuts(sampled | dict.fromkeys(constants, (0, sampled["u"][1])), *constants)
     parts = [sampled]
     ends = {"B": tuple(range(seqlen))[-SAMPLED_TOKENS:], "C": tuple(range(seqlen))[:SAMPLED_TOKENS]}
+    by_token = [name for name in ("u", "delta", "z", "dout", "B", "C") if name not in constants]
     for name, tokens in ends.items():
-        if name in constants:
-            continue
-        cuts: dict[str, Cut] = {each: (2, tokens) for each in ("u", "delta", "z", "dout", "B", "C") if each not in constants}
+        cuts: dict[str, Cut] = dict.fromkeys(by_token, (2, tokens))
         if states:
             cuts["chunk_states"] = 1, (0,)
-        parts.append(_gradient_cuts(cuts, name))
+        if name not in constants:
+            parts.append(_gradient_cuts(cuts, name))
     return Workload(
         "selective_scan_bwd", sizes, given, gradients(arrays), {"delta_softplus": True},
         exponentials=batch * dim * seqlen * d_state, parts=tuple(parts),

@@ -197,8 +197,6 @@ struct ChunkShape {
     static constexpr int kSumsGap = sizeof(T) == 4 ? 0 : 16;  // there is no room for it beside matrices of floats
     static constexpr int kRow = 2 * kHalf + kGap;
     static constexpr int kSumsRow = 2 * kHalf + kSumsGap;
-    // Whether what a channel's tokens end with is kept while the channel is walked; where not, they are loaded again.
-    static constexpr bool kKeeps = sizeof(T) < 4;
 
     // Where a token of the chunk is in a row of shared memory.
     __device__ __forceinline__ static int place(int token, int gap) {

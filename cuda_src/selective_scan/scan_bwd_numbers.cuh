@@ -5,8 +5,8 @@
 
 // One number of every channel that the block walks. A few lanes have those of one state and one direction. For the
 // warp's state s, that is lanes from 4 s on: the first has the state before the chunk, the second A, and the third a
-// constant C. Lanes from 16 + 4 s on: the first has the gradient of the state behind the chunk, the second a constant B,
-// and the last hands over the gradient of the state before the chunk. The third ones have delta_bias and D.
+// constant C. Lanes from 16 + 4 s on: the first has the gradient of the state behind the chunk, the second a constant
+// B, and the last hands over the gradient of the state before the chunk. The third ones have delta_bias and D.
 template <typename Shape, bool kManyStates, bool kConstantB, bool kConstantC>
 struct LaneNumber {
     using T = typename Shape::input_t;
@@ -33,9 +33,8 @@ struct LaneNumber {
         const bool is_bias = lane_id() == kBiasLane, is_D = lane_id() == kDLane;
         at = nullptr;
         channel_step = state_step = 0;
-        state = is_bias || is_D
-                    ? 0
-                    : static_cast<int>(threadIdx.x) / kWarpSize * kStates + lane_id() / kLanes % kStates;
+        state =
+            is_bias || is_D ? 0 : static_cast<int>(threadIdx.x) / kWarpSize * kStates + lane_id() / kLanes % kStates;
         waits = kind == 0 && is_upper && tokens.live > 0 && !tokens.is_last;
         hands_over = kind == kLanes - 1 && is_upper;
         is_half = false;
@@ -118,7 +117,9 @@ struct LaneNumber {
 
     // What lanes have of the warp's state s.
     __device__ __forceinline__ static float A(float number, int s) { return from_lane(number, s * kLanes + 1); }
-    __device__ __forceinline__ static float B(float number, int s) { return from_lane(number, kUpper + s * kLanes + 1); }
+    __device__ __forceinline__ static float B(float number, int s) {
+        return from_lane(number, kUpper + s * kLanes + 1);
+    }
     __device__ __forceinline__ static float C(float number, int s) { return from_lane(number, s * kLanes + 2); }
 
  private:

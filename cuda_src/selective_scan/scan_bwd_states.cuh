@@ -65,9 +65,7 @@ struct WarpScan {
 
     // What comes before this lane's links of the state k.
     __device__ __forceinline__ float forward(int lane, int k) const { return end[k][lane]; }
-    __device__ __forceinline__ float back(int lane, int k) const {
-        return end[kStates + k][kWarpSize - 1 - lane];
-    }
+    __device__ __forceinline__ float back(int lane, int k) const { return end[kStates + k][kWarpSize - 1 - lane]; }
 
  private:
     __device__ __forceinline__ static void take(const float* from, float (&values)[kLinks]) {
@@ -153,9 +151,8 @@ struct StatesPass {
     // over states. Leaves this lane's parts of dA.
     template <typename Shared>
     __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
-                                           const WarpScan<kStates>& scan,
-                                           float (&dB)[kStates][kTokens], float (&dC)[kStates][kTokens],
-                                           float (&dA)[kStates]) {
+                                           const WarpScan<kStates>& scan, float (&dB)[kStates][kTokens],
+                                           float (&dC)[kStates][kTokens], float (&dA)[kStates]) {
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
             if (kTakesTwice) take_matrices(lane, shared, number, n, k);
@@ -204,12 +201,27 @@ __device__ __forceinline__ void clear(float (&values)[kCount]) {
     for (int t = 0; t < kCount; ++t) values[t] = 0.0f;
 }
 
-template <int kCount>
-__device__ __forceinline__ float sum(const float (&values)[kCount]) {
-    float total = 0.0f;
+// Stores the sums of kStates values over the lanes, one by each of the first lanes.
+template <int kStates>
+__device__ __forceinline__ void store_over_lanes(const float (&values)[kStates], float* at, bool is_stored) {
+    float sums[kStates];
 #pragma unroll
-    for (int t = 0; t < kCount; ++t) total += values[t];
-    return total;
+    for (int s = 0; s < kStates; ++s) sums[s] = values[s];
+    sum_parts_over_lanes<kWarpSize>(sums);
+    if (is_stored) *at = sums[0];
+}
+
+// The same of the sums over all tokens.
+template <int kStates, int kTokens>
+__device__ __forceinline__ void store_over_tokens(const float (&values)[kStates][kTokens], float* at, bool is_stored) {
+    float sums[kStates];
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) {
+        sums[s] = 0.0f;
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) sums[s] += values[s][t];
+    }
+    store_over_lanes(sums, at, is_stored);
 }
 
 // What is at a place, or zeros where that is null.
@@ -224,3 +236,40 @@ __device__ __forceinline__ void begin_at(const float* at, float (&values)[kToken
         for (int j = 0; j < 4; ++j) values[t + j] = before.to_float(j);
     }
 }
+
+// A channel's sums over tokens: of the warp's states dA, unless there are many, and behind them dD and ddelta_bias. A
+// lane's parts of them are added up over lanes while the next channel is walked.
+template <typename Shape>
+struct TokenSums {
+    static constexpr int kStates = Shape::kStates;
+    float parts[2 * kStates];
+    float* at;  // where the sum that is this lane's goes for the block's first channel; null for none
+    int step;   // floats from channel to channel
+
+    __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, index_t first_vector, bool many_states,
+                                          int lane, int warp) {
+        clear(parts);
+        at = nullptr;
+        step = 2 * Shape::kWarps;
+        if (lane >= kStates && lane < kStates + 2) {
+            at = p.scratch + p.vectors_at + (first_vector * Shape::kWarps + warp) * 2 + lane - kStates;
+        } else if (lane < kStates && !many_states && warp * kStates + lane < p.d_state) {
+            at = p.scratch + p.rates_at + first_vector * p.d_state + warp * kStates + lane;
+            step = p.d_state;
+        }
+    }
+
+    __device__ __forceinline__ void take(const float (&dA)[kStates]) {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            parts[s] = dA[s];
+            parts[kStates + s] = 0.0f;
+        }
+    }
+
+    // Stores the sums of the i-th channel, none of which are there before the first.
+    __device__ __forceinline__ void store(int i) {
+        sum_parts_over_lanes<kWarpSize>(parts);
+        if (i >= 0 && at != nullptr) at[static_cast<unsigned>(i) * static_cast<index_t>(step)] = parts[0];
+    }
+};

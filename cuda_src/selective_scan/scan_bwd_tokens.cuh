@@ -60,21 +60,30 @@ struct OwnRows {
     int stored;
     int thread;
 
-    // Those of the i-th channel.
+    // Puts where the block's rows are in shared memory, and zeros there where no tokens come.
+    __device__ __forceinline__ void begin(const ChunkShare& share, const ChunkTokens& tokens) const {
+        if (threadIdx.x == 0) {
+            shared.u.begin(p.u, p.u_stride, share, tokens);
+            shared.delta.begin(p.delta, p.delta_stride, share, tokens);
+            shared.dout.begin(p.dout, p.dout_stride, share, tokens);
+            shared.z.begin(p.z, p.z_stride, share, tokens);
+            shared.du.begin(p.du, p.du_stride, share, tokens);
+            shared.ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
+            shared.dz.begin(p.dz, p.dz_stride, share, tokens);
+        }
+        if constexpr (kIsAhead) {
+#pragma unroll
+            for (int array = 0; array < 4; ++array) { ::store(shared.ahead[array] + own_token(), Vec<T, 2>::zero()); }
+        }
+    }
+
+    // Loads those of the i-th channel.
     __device__ __forceinline__ void load(OwnTokens<T>& own, int i) const {
         load(shared.u, p.u_stride[2], own.u, i);
         load(shared.delta, p.delta_stride[2], own.delta, i);
         load(shared.dout, p.dout_stride[2], own.dout, i);
         own.z = Vec<T, 2>::zero();
         if (p.z != nullptr) load(shared.z, p.z_stride[2], own.z, i);
-    }
-
-    // Begins with zeros where no tokens come.
-    __device__ __forceinline__ void clear_fetched() const {
-#pragma unroll
-        for (int array = 0; array < 4; ++array) {
-            ::store(shared.ahead[array] + own_token(), Vec<T, 2>::zero());
-        }
     }
 
     // Where this lane finds its part of a channel's tokens: each warp brings those of one array.

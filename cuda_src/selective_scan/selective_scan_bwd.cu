@@ -53,16 +53,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // In a register: read again and again, the special register is a wait each time.
     const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
     const OwnRows<Shape, Shared, kVec, Traits::kIsAhead> rows = {p, shared, tokens.live, tokens.stored, thread};
-    if (threadIdx.x == 0) {
-        shared.u.begin(p.u, p.u_stride, share, tokens);
-        shared.delta.begin(p.delta, p.delta_stride, share, tokens);
-        shared.dout.begin(p.dout, p.dout_stride, share, tokens);
-        shared.z.begin(p.z, p.z_stride, share, tokens);
-        shared.du.begin(p.du, p.du_stride, share, tokens);
-        shared.ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
-        shared.dz.begin(p.dz, p.dz_stride, share, tokens);
-    }
-    if (Traits::kIsAhead) rows.clear_fetched();
+    rows.begin(share, tokens);
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     const input_t* const C =
@@ -89,24 +80,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         clear(dB[s]);
         clear(dC[s]);
     }
-    // A channel's parts of dA and, behind them, of dD and ddelta_bias, which are summed over lanes while the next
-    // channel is walked.
-    constexpr int kParts = 2 * kStates;
-    float parts[kParts];
-    clear(parts);
-    // Where the sum that is this lane's goes for the first channel, and how far it is from channel to channel.
-    float* part_at = nullptr;
-    int part_step = 2 * Shape::kWarps;
-    if (lane >= kStates && lane < kStates + 2) {
-        part_at = p.scratch + p.vectors_at + (first_vector * Shape::kWarps + warp) * 2 + lane - kStates;
-    } else if (lane < kStates && !kManyStates && warp * kStates + lane < p.d_state) {
-        part_at = p.scratch + p.rates_at + first_vector * p.d_state + warp * kStates + lane;
-        part_step = p.d_state;
-    }
-    const auto store_parts = [&](int i) {
-        sum_parts_over_lanes<kWarpSize>(parts);
-        if (i >= 0 && part_at != nullptr) part_at[static_cast<unsigned>(i) * static_cast<index_t>(part_step)] = parts[0];
-    };
+    TokenSums<Shape> token_sums;
+    token_sums.begin(p, first_vector, kManyStates, lane, warp);
     const auto store_sums = [&](int first_state) {
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
@@ -160,11 +135,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 const bool goes_on = kManyStates && i > 0 && n < p.d_state;
                 const float* const at = matrices + n * kChunk + lane * kTokens;
                 if (kConstantB || kManyStates) begin_at(goes_on && !kConstantB ? at : nullptr, dB[s]);
-                if (kConstantC || kManyStates) begin_at(goes_on && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
+                if (kConstantC || kManyStates)
+                    begin_at(goes_on && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
             }
             typename WarpScan<kStates>::Links links;
             scan.take(lane, links);
-            if (first_state == 0) store_parts(i - 1);
+            if (first_state == 0) token_sums.store(i - 1);
             const float seed = place.seed(number, bits, first_state);
             const float before = scan.run(lane, links, seed);
             if (const int n = first_state + place.state; place.hands_over && n < p.d_state) {
@@ -179,30 +155,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             float sums[kStates];
             pass.finish(lanes, shared, number, warp * kStates, scan, dB, dC, sums);
             if (kManyStates) store_sums(first_state);
-            if (kManyStates || kConstantB || kConstantC) {
-                float rates[kStates], sums_B[kStates], sums_C[kStates];
-#pragma unroll
-                for (int s = 0; s < kStates; ++s) {
-                    rates[s] = sums[s];
-                    if (kConstantB) sums_B[s] = sum(dB[s]);
-                    if (kConstantC) sums_C[s] = sum(dC[s]);
-                }
-                sum_parts_over_lanes<kWarpSize>(rates);
-                if (kConstantB) sum_parts_over_lanes<kWarpSize>(sums_B);
-                if (kConstantC) sum_parts_over_lanes<kWarpSize>(sums_C);
-                const int n = first_state + warp * kStates + lane;
-                const index_t at = (first_vector + i) * p.d_state + n;
-                if (lane < kStates && n < p.d_state) {
-                    if (kManyStates) p.scratch[p.rates_at + at] = rates[0];
-                    if (kConstantB) p.scratch[p.constants_at + at] = sums_B[0];
-                    if (kConstantC) p.scratch[p.more_constants_at + at] = sums_C[0];
-                }
-            }
-#pragma unroll
-            for (int s = 0; s < kStates; ++s) {
-                parts[s] = sums[s];
-                parts[kStates + s] = 0.0f;
-            }
+            const index_t n = first_state + warp * kStates + lane, at = (first_vector + i) * p.d_state + n;
+            const bool is_stored = lane < kStates && n < p.d_state;
+            if (kManyStates) store_over_lanes(sums, p.scratch + p.rates_at + at, is_stored);
+            if (kConstantB) store_over_tokens(dB, p.scratch + p.constants_at + at, is_stored);
+            if (kConstantC) store_over_tokens(dC, p.scratch + p.more_constants_at + at, is_stored);
+            token_sums.take(sums);
             if (is_last) {
                 sync_warp();
                 lanes.put_sums(shared.warps[warp].sums);
@@ -210,11 +168,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             __syncthreads();
         }
-        rows.finish(ends, i, from_lane(number, Numbers::kDLane), parts[kStates], parts[kStates + 1]);
+        rows.finish(ends, i, from_lane(number, Numbers::kDLane), token_sums.parts[kStates],
+                    token_sums.parts[kStates + 1]);
         // Behind the last channel this prepares what nothing looks at.
         if constexpr (Traits::kIsAhead) rows.take_fetched(own);
         rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends);
     }
-    store_parts(share.channels - 1);
+    token_sums.store(share.channels - 1);
     if (!kManyStates) store_sums(0);
 }

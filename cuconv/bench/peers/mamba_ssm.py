@@ -24,18 +24,15 @@ def scan_bwd(function: Function, workload: Workload, tensors: Tensors, outs: Seq
     if sizes["states"] or sizes["contiguous"] == CHANNELS:
         return None
     given = [tensors[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")]
-    is_variable = [matrix.ndim == 3 for matrix in given[3:5]]
-    given[3:5] = (matrix[:, None] if has_tokens else matrix for matrix, has_tokens in zip(given[3:5], is_variable))
+    given[3:5] = (matrix[:, None] if matrix.ndim == 3 else matrix for matrix in given[3:5])
     out, states, *_ = importlib.import_module("selective_scan_cuda").fwd(*given, True)
 
     def call() -> Any:
         return function(*given, tensors["dout"], states, out, None, True, False)
 
     def read(result: Any) -> Tensors:
-        found = dict(zip(("du", "ddelta", "dA", "dB", "dC", "dD", "ddelta_bias", "dz"), result))
-        for name, has_tokens in zip(("dB", "dC"), is_variable):
-            found[name] = found[name][:, 0] if has_tokens else found[name]
-        return found
+        found = dict(zip(("du", "ddelta", "dA", "dB", "dC", "dD", "ddelta_bias", "dz"), result, strict=True))
+        return found | {name: found[name][:, 0] for name in ("dB", "dC") if found[name].ndim == 4}
 
     return Ready(call, read, "with the states that its forward pass has kept")
 
