@@ -104,8 +104,16 @@ struct LaneNumber {
         return __uint_as_float(bits);
     }
 
-    __device__ __forceinline__ void hand_over(float value, int first_state) const {
+    // Hands the gradient of this lane's state before the chunk to the block of the chunk before, or to the caller.
+    __device__ __forceinline__ void hand_over(const SelectiveScanBwdOperands& p, const ChunkTokens& tokens, int channel,
+                                              int first_state, float value) const {
+        const int n = first_state + state;
+        if (!hands_over || n >= p.d_state) return;
         ::hand_over(reinterpret_cast<float*>(at + first_state * state_step), value);
+        if (tokens.is_first && p.dinitial_state != nullptr) {
+            const index_t* const stride = p.dinitial_state_stride;
+            p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = value;
+        }
     }
 
     // Goes on to the next channel.

@@ -6,7 +6,7 @@
 
 // Recurrences v -> whole * v + end over the lanes of a warp, of kStates states forward and as many back. Their links go
 // through shared memory, where a few lanes have all links of one recurrence: a third of the instructions that as many
-// scans by shuffles take, and in place of 88 shuffles 4.
+// scans by shuffles take, and 7 shuffles instead of 88.
 template <int kStates>
 struct WarpScan {
     static constexpr int kScans = 2 * kStates;
@@ -111,6 +111,84 @@ struct LaneTokens {
     }
 };
 
+template <int kCount>
+__device__ __forceinline__ void clear(float (&values)[kCount]) {
+#pragma unroll
+    for (int t = 0; t < kCount; ++t) values[t] = 0.0f;
+}
+
+// What is at a place, or zeros where that is null.
+template <int kTokens>
+__device__ __forceinline__ void begin_at(const float* at, float (&values)[kTokens]) {
+    clear(values);
+    if (at == nullptr) return;
+#pragma unroll
+    for (int t = 0; t < kTokens; t += 4) {
+        const auto before = load<4, Memory::kMutable>(at + t);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) values[t + j] = before.to_float(j);
+    }
+}
+
+// A lane's tokens of dB and dC of the states of its warp, summed over the block's channels. Among many states they are
+// in scratch meanwhile, (2, d_state, kChunk) floats a block.
+template <typename Shape, bool kConstantB, bool kConstantC>
+struct ChannelSums {
+    static constexpr int kTokens = Shape::kTokens;
+    static constexpr int kStates = Shape::kStates;
+    float dB[kStates][kTokens];
+    float dC[kStates][kTokens];
+    float* matrices;  // the block's sums
+    int lane;
+    int warp;
+
+    __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, const ChunkShare& share, int lane_,
+                                          int warp_) {
+        lane = lane_;
+        warp = warp_;
+        const index_t number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
+        matrices = p.scratch + p.matrices_at + number * 2 * p.d_state * kChunk;
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            clear(dB[s]);
+            clear(dC[s]);
+        }
+    }
+
+    // Goes on from what the channels before this one have left of these states. It is there by the time that the first
+    // sum is added to.
+    __device__ __forceinline__ void load(const SelectiveScanBwdOperands& p, int first_state, bool goes_on) {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            const int n = first_state + warp * kStates + s;
+            const float* const at = matrices + n * kChunk + lane * kTokens;
+            const bool is_there = goes_on && n < p.d_state;
+            begin_at(is_there && !kConstantB ? at : nullptr, dB[s]);
+            begin_at(is_there && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
+        }
+    }
+
+    // What does not depend on the token is summed for each channel.
+    __device__ __forceinline__ void clear_constants() {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            if (kConstantB) clear(dB[s]);
+            if (kConstantC) clear(dC[s]);
+        }
+    }
+
+    __device__ __forceinline__ void store(const SelectiveScanBwdOperands& p, int first_state) const {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            const int n = first_state + warp * kStates + s;
+            if (n >= p.d_state) continue;
+            float* const at = matrices + n * kChunk + lane * kTokens;
+            if (!kConstantB) store_packed<kTokens>(at, dB[s]);
+            if (!kConstantC) store_packed<kTokens>(at + p.d_state * kChunk, dC[s]);
+        }
+    }
+};
+
 // A lane's tokens of the states of its warp, interleaved. Where registers are few, B and C are taken twice.
 template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice>
 struct StatesPass {
@@ -151,8 +229,8 @@ struct StatesPass {
     // over states. Leaves this lane's parts of dA.
     template <typename Shared>
     __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
-                                           const WarpScan<kStates>& scan, float (&dB)[kStates][kTokens],
-                                           float (&dC)[kStates][kTokens], float (&dA)[kStates]) {
+                                           const WarpScan<kStates>& scan,
+                                           ChannelSums<Shape, kConstantB, kConstantC>& sums, float (&dA)[kStates]) {
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
             if (kTakesTwice) take_matrices(lane, shared, number, n, k);
@@ -162,7 +240,7 @@ struct StatesPass {
             for (int t = 0; t < kTokens; ++t) {
                 kept[t] = now * decay[k][t];
                 now = fmaf(lane.dt_u[t], b[k][t], kept[t]);
-                dC[k][t] = fmaf(lane.gy[t], now, dC[k][t]);
+                sums.dC[k][t] = fmaf(lane.gy[t], now, sums.dC[k][t]);
                 lane.y[t] = fmaf(c[k][t], now, lane.y[t]);
             }
             float e = pull[k][kTokens - 1] + scan.back(lane.lane, k);
@@ -170,7 +248,7 @@ struct StatesPass {
 #pragma unroll
             for (int t = kTokens - 1; t >= 0; --t) {
                 const float product = e * kept[t];
-                dB[k][t] = fmaf(e, lane.dt_u[t], dB[k][t]);
+                sums.dB[k][t] = fmaf(e, lane.dt_u[t], sums.dB[k][t]);
                 lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
                 lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
                 dA[k] = fmaf(product, lane.dt[t], dA[k]);
@@ -195,12 +273,6 @@ struct StatesPass {
     }
 };
 
-template <int kCount>
-__device__ __forceinline__ void clear(float (&values)[kCount]) {
-#pragma unroll
-    for (int t = 0; t < kCount; ++t) values[t] = 0.0f;
-}
-
 // Stores the sums of kStates values over the lanes, one by each of the first lanes.
 template <int kStates>
 __device__ __forceinline__ void store_over_lanes(const float (&values)[kStates], float* at, bool is_stored) {
@@ -222,19 +294,6 @@ __device__ __forceinline__ void store_over_tokens(const float (&values)[kStates]
         for (int t = 0; t < kTokens; ++t) sums[s] += values[s][t];
     }
     store_over_lanes(sums, at, is_stored);
-}
-
-// What is at a place, or zeros where that is null.
-template <int kTokens>
-__device__ __forceinline__ void begin_at(const float* at, float (&values)[kTokens]) {
-    clear(values);
-    if (at == nullptr) return;
-#pragma unroll
-    for (int t = 0; t < kTokens; t += 4) {
-        const auto before = load<4, Memory::kMutable>(at + t);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) values[t + j] = before.to_float(j);
-    }
 }
 
 // A channel's sums over tokens: of the warp's states dA, unless there are many, and behind them dD and ddelta_bias. A

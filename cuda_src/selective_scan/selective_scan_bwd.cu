@@ -11,8 +11,11 @@
 // a smaller number, and so runs already, and is a channel ahead. Sums over channels and over tokens leave the block as
 // one number each; selective_scan_bwd_matrices and selective_scan_bwd_parameters add these in a fixed order.
 //
+// For every channel, a thread prepares two tokens, each warp takes its states through all of them, forward and back
+// (scan_bwd_states.cuh), and the thread finishes its two tokens with the sums of all warps (scan_bwd_tokens.cuh).
+//
 // The four states are computed interleaved, which takes registers that leave room for two blocks per multiprocessor: on
-// an H200 799 us (batch 1, dim 5120, seqlen 4096, bfloat16) instead of 847 one after the other in three blocks.
+// an H200 629 us (batch 1, dim 5120, seqlen 4096, bfloat16) instead of 692 in three blocks, which compute decays twice.
 //
 // input_t      u, delta, z, dout, variable B and C, and their gradients
 // kVec         tokens per access, 0 where they may be apart           kManyStates  whether d_state exceeds 16
@@ -42,7 +45,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Shape = typename Traits::Shape;
     using Numbers = LaneNumber<Shape, kManyStates, kConstantB, kConstantC>;
     using Shared = BwdShared<Shape, Traits::kIsAhead>;
-    constexpr int kTokens = Shape::kTokens;
     constexpr int kStates = Shape::kStates;
     const SelectiveScanBwdOperands& p = params.operands;
     __shared__ Shared shared;
@@ -69,29 +71,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         bias.load(p.delta_bias, share.first_channel * p.delta_bias_stride, p.delta_bias_is_float32);
     }
     unsigned bits = share.channels > 0 ? place.load_first(p.d_state) : 0;
-    // This block's sums over channels, (2, d_state, kChunk), and those over tokens of its first channel.
-    const index_t share_number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
-    float* const matrices = p.scratch + p.matrices_at + share_number * 2 * p.d_state * kChunk;
     const index_t first_vector = share.number(p) * p.dim + share.first_channel;
-
-    float dB[kStates][kTokens], dC[kStates][kTokens];
-#pragma unroll
-    for (int s = 0; s < kStates; ++s) {
-        clear(dB[s]);
-        clear(dC[s]);
-    }
+    ChannelSums<Shape, kConstantB, kConstantC> channel_sums;
+    channel_sums.begin(p, share, lane, warp);
     TokenSums<Shape> token_sums;
     token_sums.begin(p, first_vector, kManyStates, lane, warp);
-    const auto store_sums = [&](int first_state) {
-#pragma unroll
-        for (int s = 0; s < kStates; ++s) {
-            const int n = first_state + warp * kStates + s;
-            if (n >= p.d_state) continue;
-            float* const at = matrices + n * kChunk + lane * kTokens;
-            if (!kConstantB) store_packed<kTokens>(at, dB[s]);
-            if (!kConstantC) store_packed<kTokens>(at + p.d_state * kChunk, dC[s]);
-        }
-    };
     OwnTokens<input_t> own;
     OwnEnds ends;
     __syncthreads();
@@ -127,39 +111,23 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             auto& scan = shared.warps[warp].scan;
             StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates> pass;
             pass.begin(lanes, shared, number, warp * kStates, scan);
-#pragma unroll
-            for (int s = 0; s < kStates; ++s) {
-                const int n = first_state + warp * kStates + s;
-                // Sums over channels go on from what the channels before this one have left, which is there by the
-                // time that the first sum is added.
-                const bool goes_on = kManyStates && i > 0 && n < p.d_state;
-                const float* const at = matrices + n * kChunk + lane * kTokens;
-                if (kConstantB || kManyStates) begin_at(goes_on && !kConstantB ? at : nullptr, dB[s]);
-                if (kConstantC || kManyStates)
-                    begin_at(goes_on && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
-            }
+            if (kManyStates) channel_sums.load(p, first_state, i > 0);
+            if (!kManyStates) channel_sums.clear_constants();
             typename WarpScan<kStates>::Links links;
             scan.take(lane, links);
             if (first_state == 0) token_sums.store(i - 1);
             const float seed = place.seed(number, bits, first_state);
             const float before = scan.run(lane, links, seed);
-            if (const int n = first_state + place.state; place.hands_over && n < p.d_state) {
-                place.hand_over(before, first_state);
-                if (tokens.is_first && p.dinitial_state != nullptr) {
-                    const index_t* const stride = p.dinitial_state_stride;
-                    p.dinitial_state[tokens.sequence * stride[0] + (share.first_channel + i) * stride[1] +
-                                     n * stride[2]] = before;
-                }
-            }
+            place.hand_over(p, tokens, share.first_channel + i, first_state, before);
             if (is_last) place.advance();
             float sums[kStates];
-            pass.finish(lanes, shared, number, warp * kStates, scan, dB, dC, sums);
-            if (kManyStates) store_sums(first_state);
+            pass.finish(lanes, shared, number, warp * kStates, scan, channel_sums, sums);
+            if (kManyStates) channel_sums.store(p, first_state);
             const index_t n = first_state + warp * kStates + lane, at = (first_vector + i) * p.d_state + n;
             const bool is_stored = lane < kStates && n < p.d_state;
             if (kManyStates) store_over_lanes(sums, p.scratch + p.rates_at + at, is_stored);
-            if (kConstantB) store_over_tokens(dB, p.scratch + p.constants_at + at, is_stored);
-            if (kConstantC) store_over_tokens(dC, p.scratch + p.more_constants_at + at, is_stored);
+            if (kConstantB) store_over_tokens(channel_sums.dB, p.scratch + p.constants_at + at, is_stored);
+            if (kConstantC) store_over_tokens(channel_sums.dC, p.scratch + p.more_constants_at + at, is_stored);
             token_sums.take(sums);
             if (is_last) {
                 sync_warp();
@@ -175,5 +143,5 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends);
     }
     token_sums.store(share.channels - 1);
-    if (!kManyStates) store_sums(0);
+    if (!kManyStates) channel_sums.store(p, 0);
 }
