@@ -248,8 +248,8 @@ struct MatrixTokens {
 };
 
 // The tokens of a chunk of a matrix, kBlockStates states from `first_state` on; where there is no such token or state,
-// zeros. Whole chunks of aligned tokens are copied in vectors. A scan of many states does this for every channel: element
-// by element it is 2000 instructions per thread and 16 states, beside 1200 for all else.
+// zeros. Whole chunks of aligned tokens are copied in vectors. A scan of many states does this for every channel:
+// element by element it is 2000 instructions per thread and 16 states, beside 1200 for all else.
 template <typename Shape>
 __device__ __forceinline__ void take_chunk(typename Shape::input_t (&to)[kBlockStates][kChunk],
                                            const typename Shape::input_t* matrix, const index_t* stride,
