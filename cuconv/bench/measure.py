@@ -154,12 +154,14 @@ def _ready(case: Case, peer: Loaded) -> Iterator[tuple[Set, Ready]]:
 
 def _differences(case: Case, given: Set, call: Call, read: Callable[[Any], Mapping[str, Any]]) -> list[Difference]:
     """How far a call on a set is from what it should be."""
-    machine, results = case.machine, read(call())
+    machine, parts = case.machine, case.workload.compared
+    # As they are before the call, which may update some.
+    inputs = [{name: machine.cut(part, name, array) for name, array in given.arrays.items()} for part, _ in parts]
+    results = read(call())
     found = []
-    for part, names in case.workload.compared:
-        inputs = {name: machine.cut(part, name, array) for name, array in given.arrays.items()}
+    for (part, names), arrays in zip(parts, inputs, strict=True):
         got = {name: machine.cut(part, name, results[name]) for name in names}
-        found += compare(part, inputs, got, part.cut_options)
+        found += compare(part, arrays, got, part.cut_options)
     return found
 
 

@@ -25,7 +25,7 @@ from cuconv.bench.makers import MAKERS
 from cuconv.bench.peers import eager, found
 from cuconv.bench.results import Kernel
 from tests.support.bench_machine import FakeMachine
-from tests.support.bench_stubs import STUBS, vllm_forward, vllm_update
+from tests.support.bench_stubs import STUBS, mamba_forward, vllm_forward, vllm_update
 
 SIZES: dict[str, Any] = {"dim": 16, "dtype": "bfloat16"}
 MAMBA2: dict[str, Any] = {"nheads": 4, "headdim": 8, "ngroups": 2, "d_state": 32, "batch": 3}
@@ -261,7 +261,8 @@ def test_stubs_take_what_peers_are_known_to(machine: FakeMachine) -> None:
     """Every function that is called has a stub, so none of these tests is about nothing."""
     stubs = {function for functions in STUBS.values() for function in functions.values()}
     others = [peer for peer in found.PEERS if peer.library != "torch"]
-    assert {inspect.unwrap(peer.load()) for peer in others} == stubs
+    # The backward scan's peer calls this one, too, for the states that it takes.
+    assert {inspect.unwrap(peer.load()) for peer in others} == stubs - {mamba_forward}
     assert {(peer.library, peer.function) for peer in others} == {(case[0], case[1]) for case in RIGHT}
 
 
