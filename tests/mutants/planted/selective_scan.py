@@ -285,9 +285,9 @@ MUTANTS = (
     ),
     Mutant(
         "The sums over channels of many states are those of the last channel.",
-        "selective_scan/selective_scan_bwd.cu",
-        "kManyStates && i > 0 && n < p.d_state",
-        "false",
+        "selective_scan/scan_bwd_states.cuh",
+        "goes_on && n < p.d_state;",
+        "false;",
         (_SCAN_BWD_MANY,),
     ),
     Mutant(
