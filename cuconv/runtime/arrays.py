@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,6 +23,9 @@ from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, stored
 Facts = tuple[Any, ...]
 """Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own terms: as good a key as a
 Layout, and cheaper to get."""
+
+Recogniser = Callable[[Sequence[Any]], list[int] | None]
+"""Gives the addresses of a call's arrays where their facts are those of an earlier call, None where they may not be."""
 
 
 class NotPlain(Exception):
@@ -46,6 +50,9 @@ class Family:
         arrays, because this is on the path of every call.
         """
         raise NotImplementedError
+
+    recogniser: Callable[[Sequence[Any]], Recogniser | None] | None = None
+    """Makes a quicker `inspect` for arrays like those of a call, where the library has one; None where it cannot."""
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         """The layout for these facts; ValueError when elements are not aligned to their own size."""
@@ -77,7 +84,7 @@ class Family:
     follows_writes: Callable[[], bool] = staticmethod(bool)
     """Whether the library wants to know at present that arrays of a caller have new contents."""
 
-    def mark_written(self, written: Sequence[Any]) -> None:
+    def mark_written(self, written: list[Any]) -> None:
         """Tell the library that arrays of a caller have new contents."""
 
     def checks_contents(self) -> bool:
@@ -166,9 +173,21 @@ class CupyFamily(ByteStrideFamily):
         self._get_device = cupy.cuda.runtime.getDevice
         self._captured: list[Any] = []
 
-    def _place(self, array: Any) -> tuple[int, int]:
-        data = array.data
-        return data.ptr, data.device_id
+    def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
+        pointers: list[int] = []
+        facts: list[Facts | None] = []
+        known = _family_of_type
+        for array in given:
+            if array is None:
+                pointers.append(0)
+                facts.append(None)
+                continue
+            if known.get(type(array)) is not self and family(array) is not self:
+                self._reject(arguments[len(facts)], array)
+            data = array.data
+            pointers.append(pointer := data.ptr)
+            facts.append((array.shape, array.strides, array.dtype, data.device_id, pointer % ALIGNMENT))
+        return pointers, facts
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
         kind = like.dtype if dtype is None else dtype.numpy
@@ -193,6 +212,10 @@ class CupyFamily(ByteStrideFamily):
         return pointer
 
 
+KNOWN_TORCH = (2, 4), (2, 13)
+"""The first and the last version of torch of which internals are used; guards crash when their arguments change."""
+
+
 class TorchFamily(Family):
     name = "torch"
     has_host = True
@@ -203,6 +226,11 @@ class TorchFamily(Family):
         self._tensor = torch.Tensor
         self._bfloat16, self._int16 = torch.bfloat16, torch.int16
         self._increment_version = torch.autograd.graph.increment_version
+        inner = _internals()
+        self._guards = getattr(inner, "TensorGuards", None)
+        # The dispatcher takes as long again for an empty tensor. It is on the current device.
+        self._empty = getattr(inner, "_empty_strided_cuda", None)
+        self._get_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
         self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
         self._dtypes[torch.float64] = FLOAT64
@@ -242,16 +270,45 @@ class TorchFamily(Family):
             raise NotPlain
         return pointers, facts
 
+    def recogniser(self, given: Sequence[Any]) -> Recogniser | None:  # type: ignore[override]
+        places = [place for place, tensor in enumerate(given) if tensor is not None]
+        tensors = [given[place] for place in places]
+        if self._guards is None or len(set(map(id, tensors))) < max(len(tensors), 2):
+            return None  # torch's guards take no tensor twice, and itemgetter makes no tuple of one
+        check = self._guards(
+            *tensors,
+            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+        ).check
+        types, present = tuple(map(type, given)), itemgetter(*places)
+        offsets = [0 if tensor is None else tensor.data_ptr() % ALIGNMENT for tensor in given]
+        may_be_followed = any(tensor.requires_grad for tensor in tensors)
+        is_grad_enabled, forward_mode = self._is_grad_enabled, self._forward_mode
+
+        def addresses(given: Sequence[Any]) -> list[int] | None:
+            if (
+                (may_be_followed and is_grad_enabled())
+                or forward_mode._current_level >= 0
+                or tuple(map(type, given)) != types
+                or not check(*present(given))
+            ):
+                return None
+            pointers = [0 if tensor is None else tensor.data_ptr() for tensor in given]
+            return pointers if [pointer % ALIGNMENT for pointer in pointers] == offsets else None
+
+        return addresses
+
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset = facts
         known = self._dtypes.get(dtype, str(dtype).removeprefix("torch."))
         return Layout(tuple(shape), tuple(strides), known, device, offset)
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        if dtype is None:
-            array = like.new_empty_strided(layout.shape, layout.strides)
+        kind = like.dtype if dtype is None else self._torch_dtypes[dtype]
+        if self._empty is not None and self._get_device() == layout.device:
+            array = self._empty(layout.shape, layout.strides, kind)
         else:
-            array = like.new_empty_strided(layout.shape, layout.strides, dtype=self._torch_dtypes[dtype])
+            array = like.new_empty_strided(layout.shape, layout.strides, dtype=kind)
         return array, array.data_ptr()
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
@@ -269,9 +326,24 @@ class TorchFamily(Family):
         memory: np.ndarray[Any, Any] = plain.numpy()
         return memory
 
-    def mark_written(self, written: Sequence[Any]) -> None:
+    def mark_written(self, written: list[Any]) -> None:
         # A kernel writes through an address, and so autograd would not notice otherwise what is gone.
-        self._increment_version([tensor for tensor in written if not tensor.is_inference()])
+        try:
+            self._increment_version(written)
+        except RuntimeError:
+            self._increment_version([tensor for tensor in written if not tensor.is_inference()])
+
+
+def _internals() -> Any:
+    """What torch.compile itself calls: the comparison of tensors with the facts of others, and new tensors, in C.
+
+    None for versions of torch where it may be another: it is private.
+    """
+    torch = sys.modules["torch"]
+    release = tuple(map(int, torch.__version__.split(".")[:2]))
+    if not KNOWN_TORCH[0] <= release <= KNOWN_TORCH[1]:
+        return None
+    return getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 class DispatchedFamily(Family):
