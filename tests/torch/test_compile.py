@@ -11,9 +11,11 @@ import pytest
 import cuconv
 from cuconv.bench.workloads import SMALL, workloads
 from tests.torch import inputs
-from tests.torch.inputs import as_tensor
+from tests.torch.inputs import as_tensor, random
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from cuconv.torch import causal_conv1d_packed, selective_scan_packed  # noqa: E402
 
 FUNCTIONS = [name for name in cuconv.__all__ if name in SMALL]
 
@@ -105,6 +107,22 @@ def test_a_graph_has_the_gradients_of_a_split() -> None:
     got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(x, weight), (x, weight))
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_a_graph_has_the_gradients_of_packed_states() -> None:
+    starts = torch.tensor([0, 3, 3, 8])
+    weight, states, A, state = random(6, 4), random(3, 6, 3), random(6, 3, low=-1.0, high=-0.1), random(3, 6, 3)
+    x, B, C = random(6, 9), random(3, 9), random(3, 9)
+
+    def program(x: Any, weight: Any, states: Any, A: Any, B: Any, C: Any, state: Any) -> Any:
+        u, final_states = causal_conv1d_packed(x, weight, None, starts, states, True, "silu")
+        out, last_state = selective_scan_packed(u, x, A, B, C, None, None, None, True, starts, state, True)
+        return out.sin().sum() + final_states.square().sum() + last_state.square().sum()
+
+    arguments = (x, weight, states, A, B, C, state)
+    wanted = torch.autograd.grad(program(*arguments), arguments)
+    got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(*arguments), arguments)
+    torch.testing.assert_close(got, wanted)
 
 
 def test_sizes_may_change() -> None:

@@ -11,7 +11,7 @@ from tests.torch import inputs
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cuconv.torch import Mamba, causal_conv1d_packed  # noqa: E402
+from cuconv.torch import Mamba, causal_conv1d_packed, selective_scan_packed  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -112,6 +112,20 @@ def test_scan(seqlen: int, dtype: str) -> None:
         return cuconv.selective_scan_fn(u, delta, A, B, C, D, z, bias, True, True, initial_state=state)
 
     compare(call, (u, delta, wide[0], B, C, wide[1], z, wide[2], state), dtype)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_packed_scan(dtype: str) -> None:
+    kind, starts = getattr(torch, dtype), torch.tensor([0, 300, 300, 307, 590], dtype=torch.int32)
+    u, delta, z = (inputs.random(32, 600, dtype=kind) for _ in range(3))
+    B, C = (inputs.random(16, 600, dtype=kind) for _ in range(2))
+    A, D, bias = (inputs.random(*shape, low=-1.0, dtype=torch.float32, high=-0.1) for shape in ((32, 16), (32,), (32,)))
+
+    def call(*given: Any) -> Any:
+        *others, state = given
+        return selective_scan_packed(*others, True, starts.to(state.device), state, True)
+
+    compare(call, (u, delta, A, B, C, D, z, bias, inputs.random(4, 32, 16, dtype=torch.float32)), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
