@@ -222,28 +222,3 @@ def test_streams_of_the_backward_pass() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-def test_opcheck_on_a_gpu() -> None:
-    import cuconv.torch.operators  # noqa: F401
-
-    x, weight, bias, _ = [each.detach() for each in on_gpu(inputs.conv_inputs(64, 4, 64, dtype=torch.float32))]
-    results = torch.library.opcheck(
-        torch.ops.cuconv.causal_conv1d_fn.default, (x, weight, bias, None, None, True, True)
-    )
-    assert set(results.values()) == {"SUCCESS"}
-    step = (
-        x[:, :, 0],
-        torch.zeros(2, 64, 3, device="cuda"),
-        weight,
-        *[None] * 6,
-        None,
-        False,
-        0,
-        0.0,
-        True,
-        False,
-        -1,
-        None,
-    )
-    assert set(torch.library.opcheck(torch.ops.cuconv.causal_conv1d_update.default, step).values()) == {"SUCCESS"}
