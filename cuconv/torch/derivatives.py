@@ -205,7 +205,7 @@ class _Packed(torch.autograd.Function):
         return dx, dweight, dbias, None, None, None
 
 
-# Splits are known by identity.
+# Splits are compared by identity, so equal ones must be one object.
 @lru_cache(maxsize=4096)
 def _without_norm(split: Split) -> Split:
     return replace(split, normalized=0)
@@ -330,7 +330,7 @@ def _joined(x: Tensor, ranges: tuple[tuple[int, int], ...], douts: tuple[Tensor 
 
 
 def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
-    """The gradient of y, of which dout is that of y / sqrt(sum of y * y + eps) along the last axis."""
+    """The gradient of y, from dout, the gradient of y / sqrt(sum of y * y + eps) along the last axis."""
     wide = y.double() if y.dtype == torch.float64 else y.float()
     scale = torch.rsqrt((wide * wide).sum(-1, keepdim=True) + eps)
     unit = wide * scale
@@ -351,4 +351,4 @@ DERIVATIVES: dict[str, Callable[[Operation[Any], tuple[Any, ...], tuple[Any, ...
     "causal_conv1d_varlen_bwd": _followed_once,
     "selective_scan_bwd": _followed_once,
 }
-"""How autograd follows each operation; those of backward only once."""
+"""How autograd follows each operation; a backward operation it follows only up to an error."""

@@ -36,7 +36,7 @@ class Model(nn.Module):
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         with torch.no_grad():
             for each in self.blocks:
-                # Residuals add up: each is the smaller, the more there are.
+                # Residuals add up, so the more layers there are, the less each may add.
                 each.out_proj.weight /= math.sqrt(layers)  # type: ignore[union-attr, operator]
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def write(self, prompt: bytes, count: int, temperature: float = 0.8) -> Iterator[int]:
-        """`count` further bytes, drawn one by one: the prompt fills the states, and each byte updates them."""
+        """`count` bytes after the prompt, drawn one by one: the prompt fills the states, and each byte updates them."""
         device = self.embedding.weight.device
         states = [block.allocate_inference_cache(1) for block in self.blocks]  # type: ignore[union-attr, operator]
         tokens = torch.tensor([list(prompt)], device=device)
@@ -66,7 +66,7 @@ class Model(nn.Module):
 
 
 def library_text(most: int) -> bytes:
-    """The sources of the standard library, one after the other, up to so many bytes."""
+    """The sources of the standard library, one after the other, cut off at `most` bytes."""
     parts, size = [], 0
     for path in sorted(Path(os.__file__).parent.glob("*.py")):
         parts.append(path.read_bytes())
@@ -82,7 +82,7 @@ class Trained:
 
     model: Model
     losses: list[float]
-    """Of every step, in bits per byte."""
+    """The loss of every step, in bits per byte."""
     before: float
     """The loss on text that is not trained on, in bits per byte, before the first step."""
     after: float
