@@ -205,7 +205,7 @@ class _Packed(torch.autograd.Function):
         return dx, dweight, dbias, None, None, None
 
 
-# Splits are known by identity.
+# Splits are compared by identity, so equal ones must be one object.
 @lru_cache(maxsize=4096)
 def _without_norm(split: Split) -> Split:
     return replace(split, normalized=0)
@@ -216,6 +216,18 @@ def _convolve_packed(
 ) -> list[Any]:
     given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(split.names))
     return _packed_convolution(given, (split, silu, -1, None), split.names)
+
+
+def sequences(query_start_loc: Tensor | None) -> int:
+    """The number of packed sequences."""
+    return 1 if query_start_loc is None else query_start_loc.shape[0] - 1
+
+
+def _as_pool(initial_states: Tensor | None, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A new pool of states that begins with those given or else zeros, and has_initial_state."""
+    if initial_states is None:
+        return like.new_zeros(shape), None
+    return initial_states.clone(), torch.ones(shape[0], dtype=torch.bool, device=like.device)
 
 
 class PackedWithStates(torch.autograd.Function):
@@ -234,13 +246,9 @@ class PackedWithStates(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, bias, query_start_loc, initial_states)
         ctx.activation = activation
-        if initial_states is None:
-            sequences = 1 if query_start_loc is None else query_start_loc.shape[0] - 1
-            states, follows = x.new_zeros(sequences, x.shape[0], weight.shape[1] - 1), None
-        else:
-            states = initial_states.clone()
-            follows = torch.ones(states.shape[0], dtype=torch.bool, device=x.device)
-        out = causal_conv1d_varlen_fn(x, weight, bias, states, query_start_loc, None, follows, activation)
+        shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
+        states, has_initial_state = _as_pool(initial_states, shape, x)
+        out = causal_conv1d_varlen_fn(x, weight, bias, states, query_start_loc, None, has_initial_state, activation)
         return out, states
 
     @staticmethod
@@ -262,12 +270,13 @@ class PackedWithStates(torch.autograd.Function):
 def _scan_packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
     u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, _, _ = inputs
     delta_softplus, _ = options
-    _refuse_states("ssm_states", ssm_states, "selective_scan_fn")
-    return [_PackedScan.apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, delta_softplus)]
+    _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
+    out, _ = PackedScan.apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)
+    return [out]
 
 
-class _PackedScan(torch.autograd.Function):
-    """`selective_scan_varlen_fn` on sequences that start from zeros."""
+class PackedScan(torch.autograd.Function):
+    """`selective_scan_varlen_fn` with the states before and after each sequence as an argument and a result."""
 
     @staticmethod
     def forward(
@@ -281,20 +290,31 @@ class _PackedScan(torch.autograd.Function):
         z: Tensor | None,
         delta_bias: Tensor | None,
         query_start_loc: Tensor | None,
+        initial_state: Tensor | None,
         delta_softplus: bool,
-    ) -> Any:
-        ctx.save_for_backward(u, delta, A, B, C, D, z, delta_bias, query_start_loc)
+        return_last_state: bool,
+    ) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state)
         ctx.delta_softplus = delta_softplus
-        arguments = (u, None, delta, A, B, C, D, z, delta_bias)
-        return selective_scan_varlen_fn(*arguments, delta_softplus, query_start_loc)
+        states, has_initial_state = None, None
+        if return_last_state or initial_state is not None:
+            states, has_initial_state = _as_pool(initial_state, (sequences(query_start_loc), *A.shape), A)
+        arguments = (u, states, delta, A, B, C, D, z, delta_bias, delta_softplus, query_start_loc)
+        return selective_scan_varlen_fn(*arguments, has_initial_state=has_initial_state), states
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> Any:
-        arguments: tuple[Any, ...] = ctx.saved_tensors
-        *inputs, query_start_loc = arguments
-        given: tuple[Any, ...] = (*inputs, dout, query_start_loc)
-        gradients = selective_scan_varlen_bwd(*given, delta_softplus=ctx.delta_softplus)
-        return (*gradients[:-1], None, None)
+    def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None) -> tuple[Any, ...]:
+        u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state = ctx.saved_tensors
+        *gradients, dinitial_state = selective_scan_varlen_bwd(
+            *(u, delta, A, B, C, D, z, delta_bias),
+            torch.zeros_like(u) if dout is None else dout,
+            query_start_loc,
+            delta_softplus=ctx.delta_softplus,
+            initial_state=initial_state,
+            dlast_state=dlast_state,
+        )
+        return (*gradients, None, dinitial_state, None, None)
 
 
 def _joined(x: Tensor, ranges: tuple[tuple[int, int], ...], douts: tuple[Tensor | None, ...]) -> Tensor:
@@ -310,7 +330,7 @@ def _joined(x: Tensor, ranges: tuple[tuple[int, int], ...], douts: tuple[Tensor 
 
 
 def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
-    """The gradient of y, of which dout is that of y / sqrt(sum of y * y + eps) along the last axis."""
+    """The gradient of y, from dout, the gradient of y / sqrt(sum of y * y + eps) along the last axis."""
     wide = y.double() if y.dtype == torch.float64 else y.float()
     scale = torch.rsqrt((wide * wide).sum(-1, keepdim=True) + eps)
     unit = wide * scale
@@ -331,4 +351,4 @@ DERIVATIVES: dict[str, Callable[[Operation[Any], tuple[Any, ...], tuple[Any, ...
     "causal_conv1d_varlen_bwd": _followed_once,
     "selective_scan_bwd": _followed_once,
 }
-"""How autograd follows each operation; those of backward only once."""
+"""How autograd follows each operation; a backward operation it follows only up to an error."""

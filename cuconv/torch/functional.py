@@ -1,4 +1,4 @@
-"""Functions composed of the public ones: packed convolutions with their states, and Mamba's inner part."""
+"""Functions composed of the public ones: packed convolutions and scans with states, and Mamba's inner part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.dense import selective_scan_fn
-from cuconv.torch.derivatives import PackedWithStates
+from cuconv.torch.derivatives import PackedScan, PackedWithStates, sequences
 from cuconv.torch.recomputing import Recomputed
 
 
@@ -43,14 +43,61 @@ def causal_conv1d_packed(
         TypeError, ValueError: as `causal_conv1d_varlen_fn`.
     """
     checks.activation(activation)
-    sequences = 1 if query_start_loc is None else query_start_loc.shape[0] - 1
-    shape = (sequences, x.shape[0], weight.shape[1] - 1)
     if initial_states is not None:
-        checks.shape("initial_states", tuple(initial_states.shape), shape, "sequences, dim of x, width - 1")
-        if initial_states.dtype != x.dtype:
-            raise TypeError(message("initial_states", f"dtype {initial_states.dtype}", f"{x.dtype}, that of x"))
+        shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
+        _check_states("initial_states", initial_states, shape, "sequences, dim of x, width - 1", "x", x.dtype)
     out, final_states = PackedWithStates.apply(x, weight, bias, query_start_loc, initial_states, activation)
     return (out, final_states) if return_final_states else out
+
+
+def selective_scan_packed(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    query_start_loc: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    return_last_state: bool = False,
+) -> Any:
+    """`selective_scan_varlen_fn` with states that are arguments and results, so that autograd follows them, too.
+
+    Args:
+        u: (dim, total), float32, float16 or bfloat16, on the CPU float64 as well.
+        delta: shape and dtype of u.
+        A: (dim, d_state), float32; float64 beside float64.
+        B, C: (d_state, total) or (ngroups, d_state, total), u's dtype.
+        D, delta_bias: (dim,), u's dtype or float32.
+        z: shape and dtype of u: the gate.
+        delta_softplus: whether the step is the softplus of delta + delta_bias.
+        query_start_loc: (sequences + 1,), int32 or int64; a single sequence when None.
+        initial_state: (sequences, dim, d_state), A's dtype: the state before each sequence; zeros when None.
+        return_last_state: also return the state after each sequence.
+
+    Returns:
+        out, or (out, last_state) with last_state (sequences, dim, d_state) of A's dtype.
+
+    Raises:
+        TypeError, ValueError: as `selective_scan_varlen_fn`.
+    """
+    if initial_state is not None:
+        shape = (sequences(query_start_loc), *A.shape)
+        _check_states("initial_state", initial_state, shape, "sequences, dim of u, d_state of A", "A", A.dtype)
+    inputs = (u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state)
+    out, last_state = PackedScan.apply(*inputs, checks.flag("delta_softplus", delta_softplus), return_last_state)
+    return (out, last_state) if return_last_state else out
+
+
+def _check_states(
+    argument: str, states: Tensor, shape: tuple[int, ...], axes: str, source: str, dtype: torch.dtype
+) -> None:
+    checks.shape(argument, tuple(states.shape), shape, axes)
+    if states.dtype != dtype:
+        raise TypeError(message(argument, f"dtype {states.dtype}", f"{dtype}, that of {source}"))
 
 
 def mamba_inner_fn(

@@ -189,7 +189,7 @@ class Mamba(nn.Module):
             dt_init: "random" or "constant": delta's projection at first.
             dt_scale: what that is multiplied by.
             conv_bias, bias: whether the convolution and the outer projections have biases.
-            use_fast_path: compute u and delta again in the backward pass instead of keeping them.
+            use_fast_path: compute u and delta again in the backward pass instead of keeping them, with less memory.
             layer_idx: the block's place in a model, under which its states are kept in inference parameters.
             device, dtype: of the parameters; A_log and D are float32 unless dtype is float64.
         """

@@ -79,7 +79,7 @@ def _operate(
     outputs: tuple[str, ...] | None,
     late: Late,
 ) -> list[Any]:
-    """The results by the operator, which makes all of them: what the caller has given is a copy."""
+    """The results of the operator. It makes all of them itself; those that the caller wants elsewhere are copied."""
     names, count = operation.outputs if outputs is None else outputs, len(operation.inputs)
     inputs, targets = given[:count], given[count:]
     if operation.name == "selective_scan_fn":
@@ -101,8 +101,10 @@ def _operate(
 
 
 def _variant(name: str, results: int) -> str:
-    """The operator with so many results. Those that update have one each: torch makes no operator functional that
-    updates arguments and returns a list.
+    """The name of the operator that returns this many results.
+
+    torch cannot make an operator functional that updates arguments and returns a list. So an operator that updates
+    returns separate tensors, and there is a variant of it for every number of them.
     """
     return f"{name}_to_{results}" if results > 1 and name in UPDATING else name
 
@@ -126,13 +128,13 @@ def _encoded(options: tuple[Any, ...]) -> tuple[Any, ...]:
             ranges = None if option.ranges is None else [number for pair in option.ranges for number in pair]
             encoded += [ranges, option.has_heads, option.normalized, option.eps]
         else:
-            # A seed of 64 bits is signed there.
+            # Integers of a schema are signed; a seed is not.
             encoded.append(option - 2**64 if type(option) is int and option >= 2**63 else option)
     return tuple(encoded)
 
 
 def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[str, ...] | None, Late]:
-    """Options as an operation has them, the names of its results where they differ from call to call, late numbers."""
+    """From a schema's options: the operation's, the names of its results where they vary by call, and late numbers."""
     if operation.name == "selective_state_update":
         *others, seed = options
         return tuple(others), None, NO_NUMBERS if seed is None else {"seed": seed % 2**64}
@@ -143,7 +145,7 @@ def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[A
     return (split, *others), split.names, NO_NUMBERS
 
 
-# Splits are known by identity.
+# Splits are compared by identity, so equal ones must be one object.
 @lru_cache(maxsize=4096)
 def _split(ranges: tuple[int, ...] | None, has_heads: bool, normalized: int, eps: float) -> Split:
     if ranges is None:

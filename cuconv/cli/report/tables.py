@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cuconv.bench.results import Kernel
+from cuconv.bench.results import OURS, Kernel
+from cuconv.bench.steps import PACKAGES, TORCH
 from cuconv.bench.workloads import REPORT
 from cuconv.cli.report.measured import Measured, Sizes, batch_text, microseconds, report
 from cuconv.runtime.batches import lengths
@@ -228,8 +229,22 @@ def host(measured: Measured) -> str:
     return _table([""], ["torch, new µs", "torch, `out` µs", "CuPy, new µs", "CuPy, `out` µs"], rows)
 
 
+def steps(measured: Measured) -> str:
+    """Steps of whole models by every library that they were timed with."""
+    rows = []
+    for (model, step), by_library in measured.steps.items():
+        times = {library: row.step_ms for library, row in by_library.items()}
+        ours = times.get(OURS)
+        shape = ", ".join(f"{name} {size}" for name, size in next(iter(by_library.values())).sizes.items())
+        cells = [figure(times[library]) if library in times else "" for library in (OURS, TORCH, PACKAGES)]
+        best = min((time for library, time in times.items() if library != OURS), default=None)
+        rows.append([model, shape, step, *cells, f"{best / ours:.2f}×" if best and ours else ""])
+    return _table(["", "sizes", "step"], [f"{OURS} ms", f"{TORCH} ms", f"{PACKAGES} ms", "speed-up"], rows)
+
+
 TABLES: dict[str, Callable[[Measured], str]] = {
-    make.__name__: make for make in (headline, run, forward, backward, varlen, qkv, update, states, others, scan, host)
+    make.__name__: make
+    for make in (headline, run, forward, backward, varlen, qkv, update, states, others, scan, host, steps)
 }
 """Tables by the names in markers."""
 
