@@ -70,12 +70,20 @@ def _run_steps(machine: Machine, options: argparse.Namespace, console: Console) 
     for line in machine_lines(header, machine.clocks(), {}):
         console.line(line)
     console.line("ms: median of steps, host and GPU together")
-    for row in steps.steps(options.quick):
-        record.add(row)
-        sizes = " ".join(f"{name}={size}" for name, size in row.sizes.items())
-        console.line(clip(f"{row.step_ms:10.3f}  {row.library:<10}{row.step:<10}{row.model}, {sizes}"))
-    console.finish({"run": results.to_json(header), "missing": {}, "rows": list(map(results.to_json, record.rows))})
-    return OK
+    missing = {}
+    for part, timed in steps.parts(options.quick).items():
+        try:
+            for row in timed():
+                record.add(row)
+                sizes = " ".join(f"{name}={size}" for name, size in row.sizes.items())
+                console.line(clip(f"{row.step_ms:10.3f}  {row.library:<10}{row.step:<10}{row.model}, {sizes}"))
+        except Exception as error:
+            missing[part] = f"{type(error).__name__}: {error}"
+            console.line(clip(f"{'':12}{part}: {missing[part]}"))
+    console.finish(
+        {"run": results.to_json(header), "missing": missing, "rows": list(map(results.to_json, record.rows))}
+    )
+    return WRONG if missing else OK
 
 
 def _run(

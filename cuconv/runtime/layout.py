@@ -130,4 +130,8 @@ def is_channel_last(layout: Layout) -> bool:
 def order_like(layout: Layout) -> tuple[int, ...]:
     """The order of the axes, outermost first, of a new array (…, dim, n) beside one of (…, dim, tokens)."""
     *outer, dim, length = range(len(layout.shape))
-    return (*outer, length, dim) if is_channel_last(layout) else (*outer, dim, length)
+    if is_channel_last(layout):
+        return (*outer, length, dim)
+    # So products of matrices with all tokens lay out their results: what they take next needs no copy either.
+    is_batch_inside = len(outer) == 1 and layout.shape[dim] > 1 and 0 < layout.strides[0] < layout.strides[dim]
+    return (dim, *outer, length) if is_batch_inside else (*outer, dim, length)

@@ -141,13 +141,24 @@ class _Scan(torch.autograd.Function):
         u, delta, A, B, C, D, z, delta_bias, initial_state, chunk_states = ctx.saved_tensors
         gradients = selective_scan_bwd(
             *(u, delta, A, B, C, D, z, delta_bias),
-            torch.zeros_like(u) if dout is None else dout,
+            _incoming(dout, u),
             delta_softplus=ctx.delta_softplus,
             initial_state=initial_state,
             dlast_state=dlast_state,
             chunk_states=chunk_states,
         )
         return (*gradients, None, None, None)
+
+
+def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
+    """The gradient of a scan's result, with contiguous tokens if u's are: a copy costs less than a kernel without
+    vectors.
+    """
+    if dout is None:
+        return torch.zeros_like(u)
+    # Dynamo cannot trace strides of gradients.
+    is_slow = not torch.compiler.is_compiling() and u.stride(-1) == 1 and dout.stride(-1) != 1
+    return dout.contiguous() if is_slow else dout
 
 
 def _refuse_states(argument: str, states: Any, instead: str) -> None:
@@ -308,7 +319,7 @@ class PackedScan(torch.autograd.Function):
         u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state = ctx.saved_tensors
         *gradients, dinitial_state = selective_scan_varlen_bwd(
             *(u, delta, A, B, C, D, z, delta_bias),
-            torch.zeros_like(u) if dout is None else dout,
+            _incoming(dout, u),
             query_start_loc,
             delta_softplus=ctx.delta_softplus,
             initial_state=initial_state,
