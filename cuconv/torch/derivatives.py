@@ -30,8 +30,7 @@ def call(
     for target in given[count:]:
         if target is not None:
             _refuse(operation, given, outputs, "autograd follows only what a call returns")
-    results: list[Any] = derivative(operation, given[:count], options)
-    return results
+    return derivative(operation, given, options, outputs)
 
 
 def _refuse(
@@ -52,12 +51,46 @@ def _refuse(
     raise ValueError(message(argument, got, wanted))
 
 
-_convolution = Operation.named["causal_conv1d_fn"]
-_packed_convolution = Operation.named["causal_conv1d_varlen_fn"]
-_scan = Operation.named["selective_scan_fn"]
+class _Function(torch.autograd.Function):
+    """A function of autograd with a quicker `apply` for eager calls."""
+
+    eager: Callable[..., Any]
+    """`apply` without its wrapper, which takes as long as a kernel's launch: it looks for transforms of torch.func,
+    which have been refused by then, and at every argument for what one of them has left behind."""
+
+    def __init_subclass__(cls) -> None:
+        cls.eager = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
 
 
-class _Gradients(torch.autograd.Function):
+Run = tuple[Callable[..., list[Any]], tuple[Any, ...], tuple[str, ...] | None]
+"""What runs a call, its options, and the names of its results where they differ from call to call."""
+
+
+class _Followed(_Function):
+    """A call of an operation with all of its results new; subclasses add the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given)
+        call, ctx.options, outputs = run
+        return tuple(call(given, ctx.options, outputs))
+
+    @classmethod
+    def call(
+        cls,
+        operation: Operation[Any],
+        given: tuple[Any, ...],
+        options: tuple[Any, ...],
+        outputs: tuple[str, ...] | None = None,
+    ) -> list[Any]:
+        """The results, in the graph of autograd."""
+        if torch.compiler.is_compiling():
+            return list(cls.apply((operation, options, outputs), *given))
+        return list(cls.eager((operation.direct, options, outputs), *given))
+
+
+class _Gradients(_Followed):
     """A backward operation. With create_graph autograd follows it, and what differentiates again gets an error.
 
     `once_differentiable` would not do: it looks at the incoming gradient only, and would drop a penalty on the gradient
@@ -65,38 +98,22 @@ class _Gradients(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, operation: Operation[Any], options: tuple[Any, ...], *given: Any) -> tuple[Any, ...]:
-        ctx.name = operation.name
-        return tuple(operation(given, options))
+    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
+        call, options, outputs = run
+        ctx.operation = getattr(call, "__self__", call)
+        return tuple(call(given, options, outputs))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(f"cuconv has no second derivative: {ctx.name} cannot be differentiated")
+        raise RuntimeError(f"cuconv has no second derivative: {ctx.operation.name} cannot be differentiated")
 
 
-class _Convolution(torch.autograd.Function):
+class _Convolution(_Followed):
     """`causal_conv1d_fn`."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        seq_idx: Tensor | None,
-        initial_states: Tensor | None,
-        return_final_states: bool,
-        silu: bool,
-    ) -> tuple[Any, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, bias, seq_idx, initial_states)
-        ctx.activation = "silu" if silu else None
-        given = (x, weight, bias, seq_idx, initial_states, None, None)
-        return tuple(_convolution(given, (return_final_states, silu)))
-
-    @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dfinal_states: Tensor | None = None) -> tuple[Any, ...]:
-        x, weight, bias, seq_idx, initial_states = ctx.saved_tensors
+        x, weight, bias, seq_idx, initial_states, *_ = ctx.saved_tensors
         dx, dweight, dbias, dinitial_states = causal_conv1d_bwd(
             x,
             weight,
@@ -105,35 +122,20 @@ class _Convolution(torch.autograd.Function):
             seq_idx=seq_idx,
             initial_states=initial_states,
             dfinal_states=dfinal_states,
-            activation=ctx.activation,
+            activation="silu" if ctx.options[1] else None,
         )
-        return dx, dweight, dbias, None, dinitial_states, None, None
+        return None, dx, dweight, dbias, None, dinitial_states, None, None
 
 
-class _Scan(torch.autograd.Function):
+class _Scan(_Followed):
     """`selective_scan_fn`, which leaves the states that its backward starts from."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        u: Tensor,
-        delta: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None,
-        z: Tensor | None,
-        delta_bias: Tensor | None,
-        initial_state: Tensor | None,
-        delta_softplus: bool,
-        return_last_state: bool,
-        keep_chunk_states: bool,
-    ) -> tuple[Any, ...]:
+    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
-        given = (u, delta, A, B, C, D, z, delta_bias, initial_state)
-        out, last_state, chunk_states = _scan((*given, None, None, None), (delta_softplus, return_last_state, True))
-        ctx.save_for_backward(*given, chunk_states)
-        ctx.delta_softplus = delta_softplus
+        call, ctx.options, outputs = run
+        out, last_state, chunk_states = call(given, ctx.options, outputs)
+        ctx.save_for_backward(*given[:-3], chunk_states)
         return out, last_state, None
 
     @staticmethod
@@ -142,12 +144,19 @@ class _Scan(torch.autograd.Function):
         gradients = selective_scan_bwd(
             *(u, delta, A, B, C, D, z, delta_bias),
             _incoming(dout, u),
-            delta_softplus=ctx.delta_softplus,
+            delta_softplus=ctx.options[0],
             initial_state=initial_state,
             dlast_state=dlast_state,
             chunk_states=chunk_states,
         )
-        return (*gradients, None, None, None)
+        return (None, *gradients, None, None, None)
+
+
+def _scan(
+    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+) -> list[Any]:
+    delta_softplus, return_last_state, _ = options
+    return _Scan.call(operation, given, (delta_softplus, return_last_state, True), outputs)
 
 
 def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
@@ -168,35 +177,20 @@ def _refuse_states(argument: str, states: Any, instead: str) -> None:
         raise ValueError(message(argument, got, wanted))
 
 
-def _packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
-    x, weight, bias, conv_states, query_start_loc, _, _ = inputs
-    split, silu, *_ = options
-    _refuse_states("conv_states", conv_states, "cuconv.torch.causal_conv1d_packed")
-    return list(_Packed.apply(x, weight, bias, query_start_loc, split, silu))
+def _packed(
+    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+) -> list[Any]:
+    _refuse_states("conv_states", given[3], "cuconv.torch.causal_conv1d_packed")
+    return _Packed.call(operation, given, options, outputs)
 
 
-class _Packed(torch.autograd.Function):
+class _Packed(_Followed):
     """`causal_conv1d_varlen_fn` and its splits, on sequences that start from zeros."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        query_start_loc: Tensor | None,
-        split: Split,
-        silu: bool,
-    ) -> tuple[Any, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, bias, query_start_loc)
-        ctx.split, ctx.silu = split, silu
-        return tuple(_convolve_packed(x, weight, bias, query_start_loc, split, silu))
-
-    @staticmethod
     def backward(ctx: Any, *douts: Tensor | None) -> tuple[Any, ...]:
-        x, weight, bias, query_start_loc = ctx.saved_tensors
-        split, silu = ctx.split, ctx.silu
+        x, weight, bias, _, query_start_loc, *others = ctx.saved_tensors
+        split, silu, *_ = ctx.options
         if split.normalized:
             plain = _without_norm.__wrapped__(split) if is_traced() else _without_norm(split)
             results = _convolve_packed(x, weight, bias, query_start_loc, plain, silu)
@@ -213,13 +207,16 @@ class _Packed(torch.autograd.Function):
             query_start_loc=query_start_loc,
             activation=activation,
         )
-        return dx, dweight, dbias, None, None, None
+        return (None, dx, dweight, dbias, None, None, *[None] * len(others))
 
 
 # Splits are compared by identity, so equal ones must be one object.
 @lru_cache(maxsize=4096)
 def _without_norm(split: Split) -> Split:
     return replace(split, normalized=0)
+
+
+_packed_convolution = Operation.named["causal_conv1d_varlen_fn"]
 
 
 def _convolve_packed(
@@ -278,15 +275,18 @@ class PackedWithStates(torch.autograd.Function):
         return dx, dweight, dbias, None, dinitial_states, None
 
 
-def _scan_packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
-    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, _, _ = inputs
+def _scan_packed(
+    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+) -> list[Any]:
+    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
     delta_softplus, _ = options
     _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
-    out, _ = PackedScan.apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)
+    apply = PackedScan.apply if torch.compiler.is_compiling() else PackedScan.eager
+    out, _ = apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)
     return [out]
 
 
-class PackedScan(torch.autograd.Function):
+class PackedScan(_Function):
     """`selective_scan_varlen_fn` with the states before and after each sequence as an argument and a result."""
 
     @staticmethod
@@ -349,17 +349,13 @@ def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
     return ((grown - unit * (unit * grown).sum(-1, keepdim=True)) * scale).to(dout.dtype)
 
 
-def _followed_once(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
-    return list(_Gradients.apply(operation, options, *inputs, *[None] * len(operation.outputs)))
-
-
-DERIVATIVES: dict[str, Callable[[Operation[Any], tuple[Any, ...], tuple[Any, ...]], list[Any]]] = {
-    "causal_conv1d_fn": lambda operation, inputs, options: list(_Convolution.apply(*inputs, *options)),
+DERIVATIVES: dict[str, Callable[..., list[Any]]] = {
+    "causal_conv1d_fn": _Convolution.call,
     "causal_conv1d_varlen_fn": _packed,
-    "selective_scan_fn": lambda operation, inputs, options: list(_Scan.apply(*inputs, *options)),
+    "selective_scan_fn": _scan,
     "selective_scan_varlen_fn": _scan_packed,
-    "causal_conv1d_bwd": _followed_once,
-    "causal_conv1d_varlen_bwd": _followed_once,
-    "selective_scan_bwd": _followed_once,
+    "causal_conv1d_bwd": _Gradients.call,
+    "causal_conv1d_varlen_bwd": _Gradients.call,
+    "selective_scan_bwd": _Gradients.call,
 }
 """How autograd follows each operation; a backward operation it follows only up to an error."""

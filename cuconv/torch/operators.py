@@ -47,6 +47,8 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }
 DTYPES = {of_torch: dtype for dtype, of_torch in TORCH_DTYPES.items()}
 
+_forward_mode = torch.autograd.forward_ad
+
 NOT_FOLLOWED = (
     "cuconv has no batching rule and no forward-mode derivative for {}: torch.vmap, torch.func transforms and "
     "torch.autograd.forward_ad cannot follow it; call it on a batch and differentiate with torch.autograd"
@@ -63,7 +65,7 @@ def call(
     """The results of a call on tensors that torch traces, that autograd follows, or that have no memory."""
     if not torch.compiler.is_compiling():
         functorch: bool = torch._C._are_functorch_transforms_active()
-        if functorch or torch.autograd.forward_ad._current_level >= 0:
+        if functorch or _forward_mode._current_level >= 0:
             raise RuntimeError(NOT_FOLLOWED.format(operation.name))
     if torch.is_grad_enabled():
         for each in given:
