@@ -13,6 +13,7 @@ from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.torch.derivatives import PackedScan, PackedWithStates, sequences
+from cuconv.torch.operators import refuse_transforms
 from cuconv.torch.recomputing import Recomputed
 
 
@@ -42,6 +43,7 @@ def causal_conv1d_packed(
     Raises:
         TypeError, ValueError: as `causal_conv1d_varlen_fn`.
     """
+    refuse_transforms("causal_conv1d_packed")
     checks.activation(activation)
     if initial_states is not None:
         shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
@@ -84,6 +86,7 @@ def selective_scan_packed(
     Raises:
         TypeError, ValueError: as `selective_scan_varlen_fn`.
     """
+    refuse_transforms("selective_scan_packed")
     if initial_state is not None:
         shape = (sequences(query_start_loc), *A.shape)
         _check_states("initial_state", initial_state, shape, "sequences, dim of u, d_state of A", "A", A.dtype)

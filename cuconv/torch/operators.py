@@ -55,6 +55,14 @@ NOT_FOLLOWED = (
 )
 
 
+def refuse_transforms(function: str) -> None:
+    """RuntimeError while a transform of torch.func or forward-mode differentiation is active."""
+    if not torch.compiler.is_compiling():
+        functorch: bool = torch._C._are_functorch_transforms_active()
+        if functorch or _forward_mode._current_level >= 0:
+            raise RuntimeError(NOT_FOLLOWED.format(function))
+
+
 def call(
     operation: Operation[Any],
     given: tuple[Any, ...],
@@ -63,10 +71,7 @@ def call(
     late: Late = NO_NUMBERS,
 ) -> list[Any]:
     """The results of a call on tensors that torch traces, that autograd follows, or that have no memory."""
-    if not torch.compiler.is_compiling():
-        functorch: bool = torch._C._are_functorch_transforms_active()
-        if functorch or _forward_mode._current_level >= 0:
-            raise RuntimeError(NOT_FOLLOWED.format(operation.name))
+    refuse_transforms(operation.name)
     if torch.is_grad_enabled():
         for each in given:
             if each is not None and each.requires_grad:
