@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 from cuconv.bench.results import OURS, Step
@@ -51,11 +51,11 @@ nothing is timed: rounding to bfloat16 would hide what is wrong.
 
 
 def versions() -> dict[str, str]:
-    """The libraries that steps are timed with, as far as they are installed."""
+    """What the libraries that steps are timed with say of themselves, as far as they can be imported."""
     found = {}
     for name in ("transformers", "causal_conv1d", "mamba_ssm"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+        with contextlib.suppress(ImportError):
+            found[name] = str(getattr(import_module(name), "__version__", ""))
     return found
 
 
