@@ -51,7 +51,7 @@ def _refuse(
     raise ValueError(message(argument, got, wanted))
 
 
-class _Function(torch.autograd.Function):
+class EagerFunction(torch.autograd.Function):
     """A function of autograd with a quicker `apply` for eager calls."""
 
     eager: Callable[..., Any]
@@ -66,7 +66,7 @@ Run = tuple[Callable[..., list[Any]], tuple[Any, ...], tuple[str, ...] | None]
 """What runs a call, its options, and the names of its results where they differ from call to call."""
 
 
-class _Followed(_Function):
+class _Followed(EagerFunction):
     """A call of an operation with all of its results new; subclasses add the backward."""
 
     @staticmethod
@@ -286,7 +286,7 @@ def _scan_packed(
     return [out]
 
 
-class PackedScan(_Function):
+class PackedScan(EagerFunction):
     """`selective_scan_varlen_fn` with the states before and after each sequence as an argument and a result."""
 
     @staticmethod

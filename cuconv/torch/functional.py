@@ -6,15 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
-from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.torch.derivatives import PackedScan, PackedWithStates, sequences
+from cuconv.torch.inner import Inner, Norms, compose
 from cuconv.torch.operators import refuse_transforms
-from cuconv.torch.recomputing import Recomputed
 
 
 def causal_conv1d_packed(
@@ -140,7 +137,8 @@ def mamba_inner_fn(
         out_proj_bias: (d_model,).
         A, B, C, D, delta_bias, delta_softplus: as `selective_scan_fn` takes them; B and C from x_proj when None.
         B_proj_bias, C_proj_bias: (d_state,), added to B and C from x_proj.
-        checkpoint_lvl: 1 computes u and delta again in the backward pass, 0 keeps them.
+        checkpoint_lvl: 1 computes u and delta again in the backward pass, 0 keeps them. They are also kept where B or
+            C is given, beside biases and norms of B, C and delta, and by torch.compile.
         b_rms_weight, c_rms_weight: (d_state,): root mean square norms of B and C over the states, and
         dt_rms_weight: (dim,): of delta over the channels, after delta_proj.
         b_c_dt_rms_eps: added to the mean squares of these norms.
@@ -152,71 +150,14 @@ def mamba_inner_fn(
         TypeError, ValueError: as `causal_conv1d_fn` and `selective_scan_fn`.
     """
     checks.choice("checkpoint_lvl", checkpoint_lvl, (0, 1))
+    refuse_transforms("mamba_inner_fn")
     if xz.stride(-1) != 1:
         # A copy costs less than kernels of scans that cannot read neighbouring tokens at once.
         xz = xz.transpose(0, 1).contiguous().transpose(0, 1)
-    x, z = halves(xz)
-    weight, rank, d_state = conv1d_weight.squeeze(1), delta_proj_weight.shape[1], A.shape[-1]
-    batch, _, seqlen = x.shape
-
-    def convolve() -> Tensor:
-        result: Tensor = causal_conv1d_fn(x, weight, conv1d_bias, activation="silu")
-        return result
-
-    def project_delta(p: Tensor) -> Tensor:
-        delta = delta_proj_weight @ p[:, :rank].t()
-        if dt_rms_weight is not None:
-            delta = _rms_norm(delta.t(), dt_rms_weight, b_c_dt_rms_eps).t()
-        return as_rows(delta, batch)
-
-    recomputed = Recomputed(checkpoint_lvl == 1 and torch.is_grad_enabled() and not torch.compiler.is_compiling())
-    with recomputed:
-        u = recomputed.keep(convolve(), convolve, (x, weight, conv1d_bias))
-        p = F.linear(as_tokens(u), x_proj_weight)
-        delta = recomputed.keep(
-            project_delta(p), lambda: project_delta(p.detach()), (p, delta_proj_weight, dt_rms_weight)
-        )
-        if B is None:
-            B = as_rows(_matrix(p[:, rank : rank + d_state], B_proj_bias, b_rms_weight, b_c_dt_rms_eps), batch)
-        if C is None:
-            C = as_rows(_matrix(p[:, -d_state:], C_proj_bias, c_rms_weight, b_c_dt_rms_eps), batch)
-        # Under autocast the projections are of the autocast dtype, and what comes from elsewhere follows.
-        u, gate, delta = u.to(p.dtype), z.to(p.dtype), delta.to(p.dtype)
-        out = selective_scan_fn(u, delta, A, B, C, D, gate, delta_bias, delta_softplus)
-    out_proj_bias = None if out_proj_bias is None else out_proj_bias.to(out_proj_weight.dtype)
-    return F.linear(as_tokens(out), out_proj_weight, out_proj_bias).unflatten(0, (batch, seqlen))
-
-
-# Between the projections everything is laid out in memory as (channels, batch, seqlen): tokens are contiguous, as the
-# scan's vector kernels need them, and products with projections' weights are single ones of matrices, without copies,
-# also in the backward pass, which lays out the gradient of a transposed factor as that factor.
-
-
-def halves(xz: Tensor) -> list[Tensor]:
-    """x and z, each (batch, dim, seqlen), of (batch, 2 * dim, seqlen); their gradients are joined without a copy."""
-    return [half.transpose(0, 1) for half in xz.transpose(0, 1).chunk(2)]
-
-
-def as_tokens(rows: Tensor) -> Tensor:
-    """(batch * seqlen, channels) of (batch, channels, seqlen)."""
-    return rows.transpose(1, 2).flatten(0, 1)
-
-
-def as_rows(channels: Tensor, batch: int) -> Tensor:
-    """(batch, channels, seqlen) of (channels, batch * seqlen)."""
-    return channels.unflatten(1, (batch, channels.shape[1] // max(batch, 1))).transpose(0, 1)
-
-
-def _matrix(tokens: Tensor, bias: Tensor | None, rms_weight: Tensor | None, eps: float) -> Tensor:
-    """(d_state, batch * seqlen), contiguous, of (batch * seqlen, d_state) from x_proj."""
-    if bias is not None:
-        tokens = tokens + bias.to(tokens.dtype)
-    if rms_weight is not None:
-        tokens = _rms_norm(tokens, rms_weight, eps)
-    return tokens.t().contiguous()
-
-
-def _rms_norm(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-    wide = rows.double() if rows.dtype == torch.float64 else rows.float()
-    scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.to(wide.dtype)).to(rows.dtype)
+    projections = (x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias)
+    inputs = (xz, conv1d_weight.squeeze(1), conv1d_bias, *projections, A, D, delta_bias, delta_softplus)
+    norms = Norms(B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps)
+    if torch.compiler.is_compiling() or any(each is not None for each in (B, C, *norms[:-1])):
+        return compose(*inputs, B, C, norms)
+    result: Tensor = Inner.eager(*inputs, checkpoint_lvl == 0)
+    return result

@@ -14,7 +14,8 @@ from cuconv.causal_conv1d.update import causal_conv1d_update
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.dense import selective_scan_fn
-from cuconv.torch.functional import as_rows, as_tokens, causal_conv1d_packed, halves, mamba_inner_fn
+from cuconv.torch.functional import causal_conv1d_packed, mamba_inner_fn
+from cuconv.torch.inner import as_rows, as_tokens, halves
 from cuconv.torch.mamba_ssm import selective_state_update
 
 

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn  # noqa: E402
+from cuconv.torch.inner import Inner, compose  # noqa: E402
 
 F = torch.nn.functional
 
@@ -105,6 +106,53 @@ def test_any_layout_of_the_first_projection_will_do(swap: bool) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
     gradients = (torch.autograd.grad(each.sin().sum(), xz)[0] for each in (got, wanted))
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+def inner_inputs(dtype: Any) -> tuple[Any, ...]:
+    """What `compose` and, but for the last argument, `Inner` take."""
+    shapes = (2, 32, 9), (16, 4), (16,), (1 + 2 * 4, 16), (16, 1), (8, 16), (8,)
+    A = random(16, 4, low=-1.0, high=-0.1, dtype=dtype)
+    return (
+        *(random(*shape, dtype=dtype) for shape in shapes),
+        A,
+        random(16, dtype=dtype),
+        random(16, dtype=dtype),
+        True,
+    )
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_one_function_is_its_operations_under_autocast(keep: bool) -> None:
+    given = inner_inputs(torch.float32)
+    found = []
+    for call in (lambda: Inner.eager(*given, keep), lambda: compose(*given)):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call()
+            # The backward pass may run under autocast, too.
+            found.append((y, *torch.autograd.grad(y.float().sin().sum(), given[:-1])))
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02 * float(other.detach().abs().max()))
+
+
+def test_one_function_differentiates_what_requires_it() -> None:
+    given = inner_inputs(torch.float64)
+    few = tuple(each.detach() if place in (1, 3, 6, 8) else each for place, each in enumerate(given[:-1]))
+    needed = [each for each in few if each.requires_grad]
+    grads = (
+        torch.autograd.grad(call(*few, True), needed)
+        for call in (lambda *a: Inner.eager(*a, False).sum(), lambda *a: compose(*a).sum())
+    )
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+
+
+def test_a_penalty_on_the_gradient_of_a_block_is_an_error() -> None:
+    block, x = Mamba(8, d_state=4, dtype=torch.float64), random(2, 5, 8)
+    (plain,) = torch.autograd.grad(block(x).sum(), x)
+    (gradient,) = torch.autograd.grad(block(x).sum(), x, create_graph=True)
+    torch.testing.assert_close(gradient, plain)
+    with pytest.raises(RuntimeError, match="cuconv has no second derivative"):
+        gradient.square().sum().backward()
 
 
 def test_what_is_computed_again_is_not_kept() -> None:
