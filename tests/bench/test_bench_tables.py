@@ -159,12 +159,13 @@ def peer(time: float, library: str) -> Kernel:
 
 def test_steps_are_beside_other_libraries() -> None:
     others = [replace(STEP, library="torch", step_ms=30.0), replace(STEP, library="mamba_ssm", step_ms=6.0)]
-    text = tables.steps(measured([*others, STEP, replace(STEP, step="decode", step_ms=0.5)]))
+    decode = [replace(row, step="decode", step_ms=row.step_ms / 10) for row in (STEP, others[0])]
+    text = tables.steps(measured([*others, STEP, *decode, replace(STEP, model="Lfm2")]))
     assert text.splitlines() == [
-        "| | sizes | step | cuconv ms | torch ms | mamba_ssm ms | speed-up |",
-        "|---|---|---|--:|--:|--:|--:|",
-        "| Mamba | batch 4, layers 8 | training | 4.00 | 30.0 | 6.00 | 1.50× |",
-        "| Mamba | batch 4, layers 8 | decode | 0.50 | | | |",
+        "| | sizes | beside | prefill ms | decode ms | training ms |",
+        "|---|---|---|--:|--:|--:|",
+        "| Mamba | batch 4, layers 8 | torch | | 3.00 → 0.40, 7.50× | 30.0 → 4.00, 7.50× |",
+        "| Mamba | batch 4, layers 8 | mamba_ssm | | | 6.00 → 4.00, 1.50× |",
     ]
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cuconv.bench.results import OURS, Kernel
+from cuconv.bench.results import OURS, Kernel, Step
 from cuconv.bench.steps import PACKAGES, TORCH
 from cuconv.bench.workloads import REPORT
 from cuconv.cli.report.measured import Measured, Sizes, batch_text, microseconds, report
@@ -229,17 +229,26 @@ def host(measured: Measured) -> str:
     return _table([""], ["torch, new µs", "torch, `out` µs", "CuPy, new µs", "CuPy, `out` µs"], rows)
 
 
+STEPS = ("prefill", "decode", "training")
+
+
 def steps(measured: Measured) -> str:
-    """Steps of whole models by every library that they were timed with."""
+    """Steps of whole models, by another library and by cuconv."""
     rows = []
-    for (model, step), by_library in measured.steps.items():
-        times = {library: row.step_ms for library, row in by_library.items()}
-        ours = times.get(OURS)
-        shape = ", ".join(f"{name} {size}" for name, size in next(iter(by_library.values())).sizes.items())
-        cells = [figure(times[library]) if library in times else "" for library in (OURS, TORCH, PACKAGES)]
-        best = min((time for library, time in times.items() if library != OURS), default=None)
-        rows.append([model, shape, step, *cells, f"{best / ours:.2f}×" if best and ours else ""])
-    return _table(["", "sizes", "step"], [f"{OURS} ms", f"{TORCH} ms", f"{PACKAGES} ms", "speed-up"], rows)
+    for model in dict.fromkeys(model for model, _ in measured.steps):
+        found = {step: measured.steps.get((model, step), {}) for step in STEPS}
+        sizes = next(row.sizes for by_library in found.values() for row in by_library.values())
+        for library in (TORCH, PACKAGES):
+            cells = [_step(by_library.get(library), by_library.get(OURS)) for by_library in found.values()]
+            if any(cells):
+                rows.append([model, ", ".join(f"{name} {size}" for name, size in sizes.items()), library, *cells])
+    return _table(["", "sizes", "beside"], [f"{step} ms" for step in STEPS], rows)
+
+
+def _step(theirs: Step | None, ours: Step | None) -> str:
+    if theirs is None or ours is None:
+        return ""
+    return f"{figure(theirs.step_ms)} → {figure(ours.step_ms)}, {figure(theirs.step_ms / ours.step_ms)}×"
 
 
 TABLES: dict[str, Callable[[Measured], str]] = {
