@@ -62,8 +62,8 @@ class _Function(torch.autograd.Function):
         cls.eager = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
 
 
-Run = tuple[Callable[..., list[Any]], tuple[Any, ...], tuple[str, ...] | None]
-"""What runs a call, its options, and the names of its results where they differ from call to call."""
+Run = tuple[Operation[Any], tuple[Any, ...], tuple[str, ...] | None]
+"""An operation, its options, and the names of its results where they differ from call to call."""
 
 
 class _Followed(_Function):
@@ -73,8 +73,8 @@ class _Followed(_Function):
     def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
-        call, ctx.options, outputs = run
-        return tuple(call(given, ctx.options, outputs))
+        operation, ctx.options, outputs = run
+        return tuple(operation(given, ctx.options, outputs))
 
     @classmethod
     def call(
@@ -85,9 +85,8 @@ class _Followed(_Function):
         outputs: tuple[str, ...] | None = None,
     ) -> list[Any]:
         """The results, in the graph of autograd."""
-        if torch.compiler.is_compiling():
-            return list(cls.apply((operation, options, outputs), *given))
-        return list(cls.eager((operation.direct, options, outputs), *given))
+        apply = cls.apply if torch.compiler.is_compiling() else cls.eager
+        return list(apply((operation, options, outputs), *given))
 
 
 class _Gradients(_Followed):
@@ -99,9 +98,8 @@ class _Gradients(_Followed):
 
     @staticmethod
     def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
-        call, options, outputs = run
-        ctx.operation = getattr(call, "__self__", call)
-        return tuple(call(given, options, outputs))
+        ctx.operation, options, outputs = run
+        return tuple(ctx.operation(given, options, outputs))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -133,8 +131,8 @@ class _Scan(_Followed):
     @staticmethod
     def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
-        call, ctx.options, outputs = run
-        out, last_state, chunk_states = call(given, ctx.options, outputs)
+        operation, ctx.options, outputs = run
+        out, last_state, chunk_states = operation(given, ctx.options, outputs)
         ctx.save_for_backward(*given[:-3], chunk_states)
         return out, last_state, None
 

@@ -168,7 +168,8 @@ def _run(operation: Operation[Any], *arguments: Any) -> Any:
     options, outputs, late = _decoded(operation, arguments[count:])
     names = operation.outputs if outputs is None else outputs
     with torch.no_grad():
-        results = operation.direct((*arguments[:count], *[None] * len(names)), options, outputs, late)
+        given = (*arguments[:count], *[None] * len(names))
+        results = operation(given, options, outputs, late, may_be_traced=False)
     return _returned(operation, [result for result in results if result is not None])
 
 
