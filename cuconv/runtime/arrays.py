@@ -227,7 +227,7 @@ class TorchFamily(Family):
         increment_version = torch.autograd.graph.increment_version
         self._increment_version = getattr(torch._C, "_increment_version", increment_version)
         inner = _internals()
-        self._guards = getattr(inner, "TensorGuards", None)
+        self._guards: Any = getattr(inner, "TensorGuards", None)
         self.recogniser = None if self._guards is None else self._recogniser
         # What makes an empty tensor on the current device; the dispatcher takes as long again.
         self._empty = getattr(inner, "_empty_strided_cuda", None)
@@ -274,7 +274,7 @@ class TorchFamily(Family):
     def _recogniser(self, given: Sequence[Any]) -> Recogniser | None:
         places = [place for place, tensor in enumerate(given) if tensor is not None]
         tensors = [given[place] for place in places]
-        # Guards take no tensor twice, itemgetter makes no tuple of one, and types that programs define are not kept alive.
+        # Guards take no tensor twice, itemgetter makes no tuple of one, and types of programs are not kept alive.
         if len(set(map(id, tensors))) < max(len(tensors), 2) or not _family_of_type.keys() >= set(map(type, tensors)):
             return None
         check = self._guards(
@@ -282,7 +282,7 @@ class TorchFamily(Family):
             dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
             dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
         ).check
-        types, present = tuple(map(type, given)), itemgetter(*places)
+        types, present = list(map(type, given)), itemgetter(*places)
         offsets = [0 if tensor is None else tensor.data_ptr() % ALIGNMENT for tensor in given]
         may_be_followed = any(tensor.requires_grad for tensor in tensors)
         is_grad_enabled, forward_mode = self._is_grad_enabled, self._forward_mode
@@ -291,7 +291,7 @@ class TorchFamily(Family):
             if (
                 (may_be_followed and is_grad_enabled())
                 or forward_mode._current_level >= 0
-                or tuple(map(type, given)) != types
+                or list(map(type, given)) != types
                 or not check(*present(given))
             ):
                 return None

@@ -160,13 +160,13 @@ class Call(Generic[Operands]):
         self._launches = plan.launches
         self._orders = [_order(arguments, launch.kernel, plan.scratch > 0) for launch in plan.launches]
         self._enqueues: list[tuple[Enqueue, Order | None]] = []
-        self._apart: set[tuple[int, ...]] = set()
+        self.apart: set[tuple[int, ...]] = set()
+        """Addresses at which no written array meets another one."""
 
     def check_overlap(self, pointers: Sequence[int]) -> None:
         """Raise ValueError when an array that is written shares memory with another argument."""
-        if (key := tuple(pointers)) not in self._apart:
-            self._check_apart(pointers)
-            _addresses.add(self._apart, key)
+        self._check_apart(pointers)
+        _addresses.add(self.apart, tuple(pointers))
 
     def _check_apart(self, pointers: Sequence[int]) -> None:
         if len(self.written) > 1:
@@ -344,7 +344,8 @@ class Operation(Generic[Operands]):
         if call.written:
             if call.on_host:
                 self._check_writable(call, family, given, outputs)
-            call.check_overlap(pointers)
+            if tuple(pointers) not in call.apart:
+                call.check_overlap(pointers)
         if self._contents is not None and family.checks_contents():
             self._check_contents(call, family, dict(zip(self._names(outputs), given, strict=True)))
         count = self._count
