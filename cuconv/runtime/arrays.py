@@ -24,6 +24,9 @@ Facts = tuple[Any, ...]
 """Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own terms: as good a key as a
 Layout, and cheaper to get."""
 
+untraced: tuple[type, ...] = (np.ndarray,)
+"""Array types that torch never traces: calls on them need not ask."""
+
 Recogniser = Callable[[Sequence[Any]], list[int] | None]
 """Gives the addresses of a call's arrays where their facts are those of an earlier call, None where they may not be."""
 
@@ -163,6 +166,8 @@ class CupyFamily(ByteStrideFamily):
     def __init__(self) -> None:
         import cupy
 
+        global untraced
+        untraced = np.ndarray, cupy.ndarray
         self._cupy, self._ndarray, self._alloc = cupy, cupy.ndarray, cupy.cuda.alloc
         self._current_stream = cupy.cuda.get_current_stream
         self._get_device = cupy.cuda.runtime.getDevice

@@ -315,10 +315,10 @@ class Operation(Generic[Operands]):
             late: integers for fields of argument structs, and for the reference, that nothing is remembered by.
             may_be_traced: False for the call of an operator in a graph, which runs whatever torch traces meanwhile.
         """
-        # As is_traced, without its frame.
-        if may_be_traced and (torch := _modules.get("torch")) is not None and torch.compiler.is_compiling():
+        leader = given[self._leader]
+        if may_be_traced and not isinstance(leader, arrays.untraced) and is_traced():
             return through_torch(self, given, options, outputs, late)
-        family = arrays.family(given[self._leader])
+        family = arrays.family(leader)
         if family is None:
             return self._through_dlpack(given, options, outputs, late)
         # The last call is tried first, because the layers of a model make equal calls one after another. Recognising
@@ -359,7 +359,7 @@ class Operation(Generic[Operands]):
             with np.errstate(all="ignore"):
                 self._reference(call.operands, dict(zip(self._names(outputs), memory, strict=True)), **late)
         else:
-            call.enqueue(pointers, family, given[self._leader], late)
+            call.enqueue(pointers, family, leader, late)
         if call.is_marked and family.follows_writes():  # type: ignore[misc]
             family.mark_written([given[number] for number in call.written])
         return results
