@@ -28,7 +28,11 @@ untraced: tuple[type, ...] = (np.ndarray,)
 """Array types that torch never traces: calls on them need not ask."""
 
 Recogniser = Callable[[Sequence[Any]], list[int] | None]
-"""Gives the addresses of a call's arrays where their facts are those of an earlier call, None where they may not be."""
+"""Gives the addresses of a call's arrays where their facts are those of an earlier call, FOLLOWED where autograd follows
+it, and None where neither is sure."""
+
+FOLLOWED: list[int] = []
+"""Instead of addresses: autograd follows the call."""
 
 
 class NotPlain(Exception):
@@ -289,16 +293,13 @@ class TorchFamily(Family):
         ).check
         types, present = list(map(type, given)), itemgetter(*places)
         offsets = [0 if tensor is None else tensor.data_ptr() % ALIGNMENT for tensor in given]
-        may_be_followed = any(tensor.requires_grad for tensor in tensors)
+        followed = next((place for place in places if given[place].requires_grad), None)
         is_grad_enabled, forward_mode = self._is_grad_enabled, self._forward_mode
 
         def addresses(given: Sequence[Any]) -> list[int] | None:
-            if (
-                (may_be_followed and is_grad_enabled())
-                or forward_mode._current_level >= 0
-                or list(map(type, given)) != types
-                or not check(*present(given))
-            ):
+            if followed is not None and is_grad_enabled():
+                return FOLLOWED if getattr(given[followed], "requires_grad", False) else None
+            if forward_mode._current_level >= 0 or list(map(type, given)) != types or not check(*present(given)):
                 return None
             pointers = [0 if tensor is None else tensor.data_ptr() for tensor in given]
             return pointers if [pointer % ALIGNMENT for pointer in pointers] == offsets else None

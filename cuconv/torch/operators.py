@@ -63,14 +63,15 @@ def call(
     late: Late = NO_NUMBERS,
 ) -> list[Any]:
     """The results of a call on tensors that torch traces, that autograd follows, or that have no memory."""
-    if not torch.compiler.is_compiling():
+    traced = torch.compiler.is_compiling()
+    if not traced:
         functorch: bool = torch._C._are_functorch_transforms_active()
         if functorch or _forward_mode._current_level >= 0:
             raise RuntimeError(NOT_FOLLOWED.format(operation.name))
     if torch.is_grad_enabled():
         for each in given:
             if each is not None and each.requires_grad:
-                return derivatives.call(operation, given, options, outputs)
+                return derivatives.call(operation, given, options, outputs, traced)
     return _operate(operation, given, options, outputs, late)
 
 

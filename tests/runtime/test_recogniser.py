@@ -72,7 +72,8 @@ def test_what_differs_in_any_way_is_not_recognised(change: str, family: Any) -> 
 def test_what_autograd_follows_is_not_recognised(family: Any) -> None:
     followed = given(torch.ones(SHAPE, requires_grad=True))
     recognise = family.recogniser(followed)
-    assert recognise(followed) is None
+    assert recognise(followed) is arrays.FOLLOWED
+    assert recognise(given()) is None and recognise((None, *followed[1:])) is None
     with torch.no_grad():
         assert recognise(followed) == family.inspect(ARGUMENTS, followed)[0]
         assert recognise(given()) is None
