@@ -18,14 +18,22 @@ import numpy as np
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT64, DType
 from cuconv.runtime.environment import contents_are_checked, variable
 from cuconv.runtime.errors import message
-from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, stored
+from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
 
 Facts = tuple[Any, ...]
 """Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own terms: as good a key as a
 Layout, and cheaper to get."""
 
+untraced: tuple[type, ...] = (np.ndarray,)
+"""Array types that torch never traces: calls on them need not ask."""
+
 Recogniser = Callable[[Sequence[Any]], list[int] | None]
-"""Gives the addresses of a call's arrays where their facts are those of an earlier call, None where they may not be."""
+"""Gives the addresses of a call's arrays where their facts are those of an earlier call, FOLLOWED where autograd
+follows it, and None where neither is sure.
+"""
+
+FOLLOWED: list[int] = []
+"""Instead of addresses: autograd follows the call."""
 
 
 class NotPlain(Exception):
@@ -81,8 +89,8 @@ class Family:
         """The memory of an array on the CPU."""
         raise NotImplementedError
 
-    follows_writes: Callable[[], bool] = staticmethod(bool)
-    """Whether the library wants to know at present that arrays of a caller have new contents."""
+    follows_writes: Callable[[], bool] | None = None
+    """Whether the library wants to know at present that arrays of a caller have new contents; None for never."""
 
     def mark_written(self, written: list[Any]) -> None:
         """Tell the library that arrays of a caller have new contents."""
@@ -134,12 +142,6 @@ class ByteStrideFamily(PlainFamily):
         return Layout(shape, elements, BY_NUMPY.get(dtype, str(dtype)), device, offset)
 
 
-def _empty(new: Callable[..., Any], dtype: Any, layout: Layout) -> Any:
-    shape, axes = stored(layout.shape, layout.strides)
-    array = new(shape, dtype)
-    return array if axes is None else array.transpose(axes)
-
-
 class NumpyFamily(ByteStrideFamily):
     name = "NumPy"
     has_host = True
@@ -148,7 +150,8 @@ class NumpyFamily(ByteStrideFamily):
         return array.ctypes.data, HOST
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        array = _empty(np.empty, like.dtype if dtype is None else dtype.numpy, layout)
+        _, strides = in_bytes(layout.shape, layout.strides, layout.itemsize)
+        array = np.ndarray(layout.shape, like.dtype if dtype is None else dtype.numpy, strides=strides)
         return array, array.ctypes.data
 
     def is_writable(self, array: Any) -> bool:
@@ -168,7 +171,9 @@ class CupyFamily(ByteStrideFamily):
     def __init__(self) -> None:
         import cupy
 
-        self._cupy = cupy
+        global untraced
+        untraced = np.ndarray, cupy.ndarray
+        self._cupy, self._ndarray, self._alloc = cupy, cupy.ndarray, cupy.cuda.alloc
         self._current_stream = cupy.cuda.get_current_stream
         self._get_device = cupy.cuda.runtime.getDevice
         self._captured: list[Any] = []
@@ -191,11 +196,15 @@ class CupyFamily(ByteStrideFamily):
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
         kind = like.dtype if dtype is None else dtype.numpy
-        if self._get_device() == layout.device:
-            array = _empty(self._cupy.ndarray, kind, layout)
-        else:
+        if self._get_device() != layout.device:
             with self._cupy.cuda.Device(layout.device):
-                array = _empty(self._cupy.ndarray, kind, layout)
+                return self.new(like, layout, dtype)
+        nbytes, strides = in_bytes(layout.shape, layout.strides, kind.itemsize)
+        if strides is None:
+            array = self._ndarray(layout.shape, kind)
+        else:
+            # A transposed view of a new array would take half as long again.
+            array = self._ndarray(layout.shape, kind, self._alloc(nbytes), strides)
         return array, array.data.ptr
 
     def keep_if_captured(self, array: Any, device: int) -> None:
@@ -225,10 +234,12 @@ class TorchFamily(Family):
         torch = sys.modules["torch"]
         self._tensor = torch.Tensor
         self._bfloat16, self._int16 = torch.bfloat16, torch.int16
-        self._increment_version = torch.autograd.graph.increment_version
+        increment_version = torch.autograd.graph.increment_version
+        self._increment_version = getattr(torch._C, "_increment_version", increment_version)
         inner = _internals()
-        self._guards = getattr(inner, "TensorGuards", None)
-        # The dispatcher takes as long again for an empty tensor. It is on the current device.
+        self._guards: Any = getattr(inner, "TensorGuards", None)
+        self.recogniser = None if self._guards is None else self._recogniser
+        # What makes an empty tensor on the current device; the dispatcher takes as long again.
         self._empty = getattr(inner, "_empty_strided_cuda", None)
         self._get_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
         self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
@@ -270,28 +281,26 @@ class TorchFamily(Family):
             raise NotPlain
         return pointers, facts
 
-    def recogniser(self, given: Sequence[Any]) -> Recogniser | None:  # type: ignore[override]
+    def _recogniser(self, given: Sequence[Any]) -> Recogniser | None:
         places = [place for place, tensor in enumerate(given) if tensor is not None]
         tensors = [given[place] for place in places]
-        if self._guards is None or len(set(map(id, tensors))) < max(len(tensors), 2):
-            return None  # torch's guards take no tensor twice, and itemgetter makes no tuple of one
+        # Guards take no tensor twice, itemgetter makes no tuple of one, and types of programs are not kept alive.
+        if len(set(map(id, tensors))) < max(len(tensors), 2) or not _family_of_type.keys() >= set(map(type, tensors)):
+            return None
         check = self._guards(
             *tensors,
             dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
             dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
         ).check
-        types, present = tuple(map(type, given)), itemgetter(*places)
+        types, present = list(map(type, given)), itemgetter(*places)
         offsets = [0 if tensor is None else tensor.data_ptr() % ALIGNMENT for tensor in given]
-        may_be_followed = any(tensor.requires_grad for tensor in tensors)
+        followed = next((place for place in places if given[place].requires_grad), None)
         is_grad_enabled, forward_mode = self._is_grad_enabled, self._forward_mode
 
         def addresses(given: Sequence[Any]) -> list[int] | None:
-            if (
-                (may_be_followed and is_grad_enabled())
-                or forward_mode._current_level >= 0
-                or tuple(map(type, given)) != types
-                or not check(*present(given))
-            ):
+            if followed is not None and is_grad_enabled():
+                return FOLLOWED if getattr(given[followed], "requires_grad", False) else None
+            if forward_mode._current_level >= 0 or list(map(type, given)) != types or not check(*present(given)):
                 return None
             pointers = [0 if tensor is None else tensor.data_ptr() for tensor in given]
             return pointers if [pointer % ALIGNMENT for pointer in pointers] == offsets else None
@@ -305,10 +314,10 @@ class TorchFamily(Family):
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
         kind = like.dtype if dtype is None else self._torch_dtypes[dtype]
-        if self._empty is not None and self._get_device() == layout.device:
-            array = self._empty(layout.shape, layout.strides, kind)
-        else:
+        if self._empty is None or layout.device == HOST or layout.device != self._get_device():
             array = like.new_empty_strided(layout.shape, layout.strides, dtype=kind)
+        else:
+            array = self._empty(layout.shape, layout.strides, kind)
         return array, array.data_ptr()
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
@@ -331,6 +340,7 @@ class TorchFamily(Family):
         try:
             self._increment_version(written)
         except RuntimeError:
+            # Inference tensors have none.
             self._increment_version([tensor for tensor in written if not tensor.is_inference()])
 
 

@@ -126,6 +126,7 @@ class Call(Generic[Operands]):
         layouts: list[Layout | None],
         checked: Checked[Operands],
         plan: Plan,
+        follows_writes: bool,
     ) -> None:
         first = layouts[leader]
         assert first is not None
@@ -148,6 +149,8 @@ class Call(Generic[Operands]):
         self._begins, self._ends = zip(*self._spans, strict=True)
         self.written = [i for i in _written(arguments, checked) if layouts[i] is not None]
         """The places of the given arrays that are written."""
+        self.is_marked = follows_writes and bool(self.written)
+        """Whether the library may want to know that arrays of the caller have been written."""
         self._in_place = None
         if checked.in_place is not None:
             output, source = map(arguments.index, checked.in_place)
@@ -156,14 +159,14 @@ class Call(Generic[Operands]):
         self.scratch = Layout((plan.scratch,), (1,), BYTE, self.device, 0) if plan.scratch else None
         self._launches = plan.launches
         self._orders = [_order(arguments, launch.kernel, plan.scratch > 0) for launch in plan.launches]
-        self._enqueues: list[tuple[Enqueue, Order]] = []
-        self._apart: set[tuple[int, ...]] = set()
+        self._enqueues: list[tuple[Enqueue, Order | None]] = []
+        self.apart: set[tuple[int, ...]] = set()
+        """Addresses at which no written array meets another one."""
 
     def check_overlap(self, pointers: Sequence[int]) -> None:
         """Raise ValueError when an array that is written shares memory with another argument."""
-        if (key := tuple(pointers)) not in self._apart:
-            self._check_apart(pointers)
-            _addresses.add(self._apart, key)
+        self._check_apart(pointers)
+        _addresses.add(self.apart, tuple(pointers))
 
     def _check_apart(self, pointers: Sequence[int]) -> None:
         if len(self.written) > 1:
@@ -202,13 +205,12 @@ class Call(Generic[Operands]):
             family.keep_if_captured(scratch, self.device)
             pointers.append(address)
         stream = family.stream(self.device)
-        pointers.append(0)
         if late:
             for launch, (enqueue, order) in zip(self._launches, self._enqueues, strict=True):
-                enqueue(order(pointers), stream, launch.with_numbers(late))
+                enqueue(pointers if order is None else order(pointers), stream, launch.with_numbers(late))
             return
         for enqueue, order in self._enqueues:
-            enqueue(order(pointers), stream)
+            enqueue(pointers if order is None else order(pointers), stream)
 
 
 def _exchanged(layout: Layout | None, old: DType, new: DType) -> Layout | None:
@@ -220,11 +222,11 @@ def _written(arguments: Sequence[str], checked: Checked[Any]) -> list[int]:
 
 
 Order = Callable[[list[int]], Sequence[int]]
-"""Takes the pointers of a kernel out of those of a call, behind which there is a null pointer."""
+"""Takes the pointers of a kernel out of those of a call."""
 
 
-def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> Order:
-    """The pointers of a kernel by their places in a call.
+def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> Order | None:
+    """The pointers of a kernel by their places in a call, null where it has none; None when they are the call's own.
 
     An argument is known to kernels by its name, without a final "_out"; the one result `out` is also `out[0]`, and
     further ones of a kernel that has room for several are null.
@@ -240,8 +242,11 @@ def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> Order
         order.append(places.get(name, -1))
     while order and order[-1] < 0:
         order.pop()
-    # itemgetter gives several items as a tuple, and a single one as it is.
-    return itemgetter(*order) if len(order) > 1 else itemgetter(slice(order[0], order[0] + 1))
+    if order == list(range(len(arguments) + has_scratch)):
+        return None
+    if -1 not in order and len(order) > 1:
+        return itemgetter(*order)
+    return lambda pointers: [pointers[number] if number >= 0 else 0 for number in order]
 
 
 class Operation(Generic[Operands]):
@@ -299,6 +304,7 @@ class Operation(Generic[Operands]):
         options: tuple[Any, ...] = (),
         outputs: tuple[str, ...] | None = None,
         late: Late = NO_NUMBERS,
+        may_be_traced: bool = True,
     ) -> list[Any]:
         """Run a call; returns its results, None for each that is not wanted.
 
@@ -307,50 +313,57 @@ class Operation(Generic[Operands]):
             options: the other arguments of `check`, hashable.
             outputs: the names of the results where they differ from call to call.
             late: integers for fields of argument structs, and for the reference, that nothing is remembered by.
+            may_be_traced: False for the call of an operator in a graph, which runs whatever torch traces meanwhile.
         """
-        torch = _modules.get("torch")
-        if torch is not None and torch.compiler.is_compiling():
+        leader = given[self._leader]
+        if may_be_traced and not isinstance(leader, arrays.untraced) and is_traced():
             return through_torch(self, given, options, outputs, late)
-        return self.direct(given, options, outputs, late)
-
-    def direct(
-        self,
-        given: tuple[Any, ...],
-        options: tuple[Any, ...] = (),
-        outputs: tuple[str, ...] | None = None,
-        late: Late = NO_NUMBERS,
-    ) -> list[Any]:
-        """The same call where nothing traces it."""
-        family = arrays.family(given[self._leader])
+        family = arrays.family(leader)
         if family is None:
             return self._through_dlpack(given, options, outputs, late)
+        # The last call is tried first, because the layers of a model make equal calls one after another. Recognising
+        # arrays is quicker than comparing facts, and that takes half as long as hashing them.
         key, last = (family, outputs, options), self._last
-        if last is not None and last[3] is not None and last[0] == key and (known := last[3](given)) is not None:
+        known = None if last is None or last[3] is None else last[3](given)
+        if known is arrays.FOLLOWED:
+            return through_torch(self, given, options, outputs, late)
+        if last is not None and last[0] != key:
+            last = None
+        if last is not None and known is not None:
             pointers, call = known, last[2]
         else:
             try:
-                pointers, facts = family.inspect(self._names(outputs), given)
+                pointers, facts = family.inspect(self._arguments if outputs is None else self.inputs + outputs, given)
             except arrays.NotPlain:
                 return through_torch(self, given, options, outputs, late)
-            call = self._prepared(key, facts, given)
+            if last is None or last[1] != facts:
+                call = self._remembered(*key, *facts)
+                self._last = key, facts, call, None
+            else:
+                call = last[2]
+                if family.recogniser is not None:
+                    # To make one takes as long as a call, so it is worth it for the second of equal calls.
+                    self._last = key, facts, call, None if last[3] else family.recogniser(given)
         if call.written:
             if call.on_host:
                 self._check_writable(call, family, given, outputs)
-            call.check_overlap(pointers)
+            if tuple(pointers) not in call.apart:
+                call.check_overlap(pointers)
         if self._contents is not None and family.checks_contents():
             self._check_contents(call, family, dict(zip(self._names(outputs), given, strict=True)))
         count = self._count
         results = list(given[count:])
-        for number, like, layout, dtype in call.new:
-            results[number - count], pointers[number] = family.new(given[like], layout, dtype)
+        if call.new:
+            for number, like, layout, dtype in call.new:
+                results[number - count], pointers[number] = family.new(given[like], layout, dtype)
         if call.on_host:
             # Infinities and NaN are results as on a GPU, where nothing warns of them.
             memory = [None if each is None else family.as_numpy(each) for each in (*given[:count], *results)]
             with np.errstate(all="ignore"):
                 self._reference(call.operands, dict(zip(self._names(outputs), memory, strict=True)), **late)
         else:
-            call.enqueue(pointers, family, given[self._leader], late)
-        if call.written and family.follows_writes():
+            call.enqueue(pointers, family, leader, late)
+        if call.is_marked and family.follows_writes():  # type: ignore[misc]
             family.mark_written([given[number] for number in call.written])
         return results
 
@@ -373,22 +386,6 @@ class Operation(Generic[Operands]):
         return {
             name: layout for name, layout in checked.outputs.items() if layout is not None and layouts.get(name) is None
         }
-
-    def _prepared(self, key: tuple[Any, ...], facts: list[Facts | None], given: tuple[Any, ...]) -> Call[Operands]:
-        """The prepared call with these options on arrays with these facts.
-
-        The last call is tried first: comparing facts takes half as long as hashing them, and the layers of a model make
-        equal calls one after another. The second of these makes the recogniser, which takes as long as a call.
-        """
-        last = self._last
-        if last is not None and last[1] == facts and last[0] == key:
-            make = key[0].recogniser
-            if make is not None:
-                self._last = key, facts, last[2], make(given) if last[3] is None else None
-            return last[2]
-        call = self._remembered(*key, *facts)
-        self._last = key, facts, call, None
-        return call
 
     def _prepare(
         self, family: Family, outputs: tuple[str, ...] | None, options: tuple[Any, ...], *facts: Facts | None
@@ -418,7 +415,7 @@ class Operation(Generic[Operands]):
         except TooLarge as error:
             got = f"shape {leader.shape}, in a call that no launch can take ({error})"
             raise ValueError(message(name, got, "fewer elements")) from None
-        return Call(arguments, self._leader, layouts, checked, plan)
+        return Call(arguments, self._leader, layouts, checked, plan, family.follows_writes is not None)
 
     def _checked(self, layouts: Layouts, options: tuple[Any, ...], may_be_float64: bool) -> Checked[Operands]:
         """What the family says; where float64 may stand in for float32, it stands in for all that a call has of it."""

@@ -13,14 +13,18 @@ from torch import Tensor
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
 from cuconv.causal_conv1d.split import Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
-from cuconv.runtime.call import Operation, is_traced
+from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
 
 
 def call(
-    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    traced: bool,
 ) -> list[Any]:
     """The results of a call, in the graph of autograd; ValueError for what has no derivative."""
     derivative = DERIVATIVES.get(operation.name)
@@ -30,7 +34,7 @@ def call(
     for target in given[count:]:
         if target is not None:
             _refuse(operation, given, outputs, "autograd follows only what a call returns")
-    return derivative(operation, given, options, outputs)
+    return derivative(operation, given, options, outputs, traced)
 
 
 def _refuse(
@@ -62,8 +66,8 @@ class EagerFunction(torch.autograd.Function):
         cls.eager = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
 
 
-Run = tuple[Callable[..., list[Any]], tuple[Any, ...], tuple[str, ...] | None]
-"""What runs a call, its options, and the names of its results where they differ from call to call."""
+Run = tuple[Operation[Any], tuple[Any, ...], tuple[str, ...] | None, bool]
+"""An operation, its options, the names of its results where they differ from call to call, and whether torch traces."""
 
 
 class _Followed(EagerFunction):
@@ -73,8 +77,8 @@ class _Followed(EagerFunction):
     def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
-        call, ctx.options, outputs = run
-        return tuple(call(given, ctx.options, outputs))
+        operation, ctx.options, outputs, traced = run
+        return tuple(operation(given, ctx.options, outputs, NO_NUMBERS, traced))
 
     @classmethod
     def call(
@@ -82,12 +86,13 @@ class _Followed(EagerFunction):
         operation: Operation[Any],
         given: tuple[Any, ...],
         options: tuple[Any, ...],
-        outputs: tuple[str, ...] | None = None,
+        outputs: tuple[str, ...] | None,
+        traced: bool,
     ) -> list[Any]:
         """The results, in the graph of autograd."""
-        if torch.compiler.is_compiling():
-            return list(cls.apply((operation, options, outputs), *given))
-        return list(cls.eager((operation.direct, options, outputs), *given))
+        if traced:
+            return list(cls.apply((operation, options, outputs, traced), *given))
+        return list(cls.eager((operation, options, outputs, traced), *given))
 
 
 class _Gradients(_Followed):
@@ -99,9 +104,8 @@ class _Gradients(_Followed):
 
     @staticmethod
     def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
-        call, options, outputs = run
-        ctx.operation = getattr(call, "__self__", call)
-        return tuple(call(given, options, outputs))
+        ctx.operation, options, outputs, traced = run
+        return tuple(ctx.operation(given, options, outputs, NO_NUMBERS, traced))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -133,8 +137,8 @@ class _Scan(_Followed):
     @staticmethod
     def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
-        call, ctx.options, outputs = run
-        out, last_state, chunk_states = call(given, ctx.options, outputs)
+        operation, (*ctx.options, _), outputs, traced = run
+        out, last_state, chunk_states = operation(given, (*ctx.options, True), outputs, NO_NUMBERS, traced)
         ctx.save_for_backward(*given[:-3], chunk_states)
         return out, last_state, None
 
@@ -150,13 +154,6 @@ class _Scan(_Followed):
             chunk_states=chunk_states,
         )
         return (None, *gradients, None, None, None)
-
-
-def _scan(
-    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
-) -> list[Any]:
-    delta_softplus, return_last_state, _ = options
-    return _Scan.call(operation, given, (delta_softplus, return_last_state, True), outputs)
 
 
 def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
@@ -178,10 +175,14 @@ def _refuse_states(argument: str, states: Any, instead: str) -> None:
 
 
 def _packed(
-    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    traced: bool,
 ) -> list[Any]:
     _refuse_states("conv_states", given[3], "cuconv.torch.causal_conv1d_packed")
-    return _Packed.call(operation, given, options, outputs)
+    return _Packed.call(operation, given, options, outputs, traced)
 
 
 class _Packed(_Followed):
@@ -276,12 +277,16 @@ class PackedWithStates(torch.autograd.Function):
 
 
 def _scan_packed(
-    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    traced: bool,
 ) -> list[Any]:
     u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
     delta_softplus, _ = options
     _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
-    apply = PackedScan.apply if torch.compiler.is_compiling() else PackedScan.eager
+    apply = PackedScan.apply if traced else PackedScan.eager
     out, _ = apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)
     return [out]
 
@@ -352,7 +357,7 @@ def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
 DERIVATIVES: dict[str, Callable[..., list[Any]]] = {
     "causal_conv1d_fn": _Convolution.call,
     "causal_conv1d_varlen_fn": _packed,
-    "selective_scan_fn": _scan,
+    "selective_scan_fn": _Scan.call,
     "selective_scan_varlen_fn": _scan_packed,
     "causal_conv1d_bwd": _Gradients.call,
     "causal_conv1d_varlen_bwd": _Gradients.call,

@@ -40,7 +40,8 @@ def causal_conv1d_packed(
     Raises:
         TypeError, ValueError: as `causal_conv1d_varlen_fn`.
     """
-    refuse_transforms("causal_conv1d_packed")
+    if not torch.compiler.is_compiling():
+        refuse_transforms("causal_conv1d_packed")
     checks.activation(activation)
     if initial_states is not None:
         shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
@@ -83,7 +84,8 @@ def selective_scan_packed(
     Raises:
         TypeError, ValueError: as `selective_scan_varlen_fn`.
     """
-    refuse_transforms("selective_scan_packed")
+    if not torch.compiler.is_compiling():
+        refuse_transforms("selective_scan_packed")
     if initial_state is not None:
         shape = (sequences(query_start_loc), *A.shape)
         _check_states("initial_state", initial_state, shape, "sequences, dim of u, d_state of A", "A", A.dtype)
@@ -150,7 +152,6 @@ def mamba_inner_fn(
         TypeError, ValueError: as `causal_conv1d_fn` and `selective_scan_fn`.
     """
     checks.choice("checkpoint_lvl", checkpoint_lvl, (0, 1))
-    refuse_transforms("mamba_inner_fn")
     if xz.stride(-1) != 1:
         # A copy costs less than kernels of scans that cannot read neighbouring tokens at once.
         xz = xz.transpose(0, 1).contiguous().transpose(0, 1)
@@ -159,5 +160,6 @@ def mamba_inner_fn(
     norms = Norms(B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps)
     if torch.compiler.is_compiling() or any(each is not None for each in (B, C, *norms[:-1])):
         return compose(*inputs, B, C, norms)
+    refuse_transforms("mamba_inner_fn")
     result: Tensor = Inner.eager(*inputs, checkpoint_lvl == 0)
     return result

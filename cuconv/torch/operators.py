@@ -57,10 +57,9 @@ NOT_FOLLOWED = (
 
 def refuse_transforms(function: str) -> None:
     """RuntimeError while a transform of torch.func or forward-mode differentiation is active."""
-    if not torch.compiler.is_compiling():
-        functorch: bool = torch._C._are_functorch_transforms_active()
-        if functorch or _forward_mode._current_level >= 0:
-            raise RuntimeError(NOT_FOLLOWED.format(function))
+    functorch: bool = torch._C._are_functorch_transforms_active()
+    if functorch or _forward_mode._current_level >= 0:
+        raise RuntimeError(NOT_FOLLOWED.format(function))
 
 
 def call(
@@ -71,11 +70,13 @@ def call(
     late: Late = NO_NUMBERS,
 ) -> list[Any]:
     """The results of a call on tensors that torch traces, that autograd follows, or that have no memory."""
-    refuse_transforms(operation.name)
+    traced = torch.compiler.is_compiling()
+    if not traced:
+        refuse_transforms(operation.name)
     if torch.is_grad_enabled():
         for each in given:
             if each is not None and each.requires_grad:
-                return derivatives.call(operation, given, options, outputs)
+                return derivatives.call(operation, given, options, outputs, traced)
     return _operate(operation, given, options, outputs, late)
 
 
@@ -173,7 +174,8 @@ def _run(operation: Operation[Any], *arguments: Any) -> Any:
     options, outputs, late = _decoded(operation, arguments[count:])
     names = operation.outputs if outputs is None else outputs
     with torch.no_grad():
-        results = operation.direct((*arguments[:count], *[None] * len(names)), options, outputs, late)
+        given = (*arguments[:count], *[None] * len(names))
+        results = operation(given, options, outputs, late, may_be_traced=False)
     return _returned(operation, [result for result in results if result is not None])
 
 

@@ -188,7 +188,18 @@ class Recorder(TorchDispatchMode):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_operators_keep_what_their_schemas_say(function: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def operate(operation: Any, given: Any, options: Any = (), outputs: Any = None, late: Any = NO_NUMBERS) -> Any:
+    run = Operation.__call__
+
+    def operate(
+        operation: Any,
+        given: Any,
+        options: Any = (),
+        outputs: Any = None,
+        late: Any = NO_NUMBERS,
+        may_be_traced: bool = True,
+    ) -> Any:
+        if not may_be_traced:
+            return run(operation, given, options, outputs, late, may_be_traced)
         return operators._operate(operation, given, options, outputs, late)
 
     call, tensors, options = call_of(function)

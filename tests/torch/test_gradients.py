@@ -211,6 +211,19 @@ def test_transforms_are_refused(transform: Callable[[Any], Any], grad: bool) -> 
         transform(random(2, 6, 9, grad=grad))
 
 
+def test_eager_calls_leave_out_the_wrapper_of_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = random(2, 6, 9), random(6, 4), random(6)
+    wanted = torch.autograd.grad(cuconv.causal_conv1d_fn(x, weight, bias).sum(), (x, weight, bias))
+
+    def wrapper(*arguments: Any) -> Any:
+        raise AssertionError("it takes as long as a launch")
+
+    monkeypatch.setattr(torch.autograd.Function, "apply", wrapper)
+    out = cuconv.causal_conv1d_fn(x, weight, bias)
+    for got, want in zip(torch.autograd.grad(out.sum(), (x, weight, bias)), wanted, strict=True):
+        assert torch.equal(got, want)
+
+
 def test_a_tangent_is_not_dropped() -> None:
     x = random(2, 6, 9, grad=False)
     with torch.autograd.forward_ad.dual_level():

@@ -126,13 +126,13 @@ CALLED = {
 def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """What is called of cuconv."""
     count: Counter[str] = Counter()
-    direct = Operation.direct
+    run = Operation.__call__
 
-    def counted(self: Any, *arguments: Any) -> Any:
+    def counted(self: Any, *arguments: Any, **named: Any) -> Any:
         count[self.name] += 1
-        return direct(self, *arguments)
+        return run(self, *arguments, **named)
 
-    monkeypatch.setattr(Operation, "direct", counted)
+    monkeypatch.setattr(Operation, "__call__", counted)
     yield count
     unpatch_transformers()
 
