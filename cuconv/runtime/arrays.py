@@ -29,8 +29,7 @@ untraced: tuple[type, ...] = (np.ndarray,)
 
 Recogniser = Callable[[Sequence[Any]], list[int] | None]
 """Gives the addresses of a call's arrays where their facts are those of an earlier call, FOLLOWED where autograd
-follows it, and None where neither is sure.
-"""
+follows it, and None where neither is sure."""
 
 FOLLOWED: list[int] = []
 """Instead of addresses: autograd follows the call."""

@@ -160,6 +160,8 @@ class Call(Generic[Operands]):
         self._launches = plan.launches
         self._orders = [_order(arguments, launch.kernel, plan.scratch > 0) for launch in plan.launches]
         self._enqueues: list[tuple[Enqueue, Order | None]] = []
+        self.recogniser: Recogniser | None = None
+        """Tells other arrays with the facts of this call."""
         self.apart: set[tuple[int, ...]] = set()
         """Addresses at which no written array meets another one."""
 
@@ -296,7 +298,7 @@ class Operation(Generic[Operands]):
         self._reference = reference
         self._contents = contents
         self._remembered: Callable[..., Call[Operands]] = partial(_prepared, self)
-        self._last: tuple[Any, Any, Call[Operands], Recogniser | None] | None = None
+        self._last: tuple[Any, Any, Call[Operands]] | None = None
 
     def __call__(
         self,
@@ -324,7 +326,8 @@ class Operation(Generic[Operands]):
         # The last call is tried first, because the layers of a model make equal calls one after another. Recognising
         # arrays is quicker than comparing facts, and that takes half as long as hashing them.
         key, last = (family, outputs, options), self._last
-        known = None if last is None or last[3] is None else last[3](given)
+        recognise = None if last is None else last[2].recogniser
+        known = None if recognise is None else recognise(given)
         if known is arrays.FOLLOWED:
             return through_torch(self, given, options, outputs, late)
         if last is not None and last[0] != key:
@@ -338,12 +341,12 @@ class Operation(Generic[Operands]):
                 return through_torch(self, given, options, outputs, late)
             if last is None or last[1] != facts:
                 call = self._remembered(*key, *facts)
-                self._last = key, facts, call, None
+                self._last = key, facts, call
             else:
                 call = last[2]
                 if family.recogniser is not None:
-                    # To make one takes as long as a call, so it is worth it for the second of equal calls.
-                    self._last = key, facts, call, None if last[3] else family.recogniser(given)
+                    # To make one takes as long as a call, so it is for the second of equal calls.
+                    call.recogniser = None if call.recogniser else family.recogniser(given)
         if call.written:
             if call.on_host:
                 self._check_writable(call, family, given, outputs)
