@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.runtime import arrays
+from cuconv.runtime import arrays, call
 from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.layout import HOST, Layout
 
@@ -134,6 +134,16 @@ def test_the_third_of_equal_calls_is_recognised_and_all_give_the_same(
     with torch.inference_mode():
         kept = cuconv.causal_conv1d_fn(rows[0], weight)
     assert torch.equal(kept, results[0])
+
+
+def test_only_arrays_that_torch_can_trace_ask_whether_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(call, "is_traced", lambda: asked.append(True))
+    x, weight = np.ones((2, 5, 7), np.float32), np.ones((5, 3), np.float32)
+    wanted = cuconv.causal_conv1d_fn(x, weight)
+    assert not asked
+    np.testing.assert_array_equal(cuconv.causal_conv1d_fn(torch.from_numpy(x), torch.from_numpy(weight)), wanted)
+    assert asked == [True]
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "99.0.0+cu999"])
