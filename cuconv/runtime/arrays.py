@@ -221,8 +221,8 @@ class CupyFamily(ByteStrideFamily):
 
 
 KNOWN_TORCH = (2, 11), (2, 13)
-"""The first and the last version of torch with which the use of its internals was tested. It cannot be tried out: guards
-crash when they are not given the arguments that they expect."""
+"""The first and the last version of torch with which the use of its internals was tested. Another one cannot be tried:
+guards crash when they are not given the arguments that they expect."""
 
 
 class TorchFamily(Family):
@@ -298,6 +298,8 @@ class TorchFamily(Family):
         is_grad_enabled, forward_mode = self._is_grad_enabled, self._forward_mode
 
         def addresses(given: Sequence[Any]) -> list[int] | None:
+            if len(given) != len(types):
+                return None
             if followed is not None and is_grad_enabled():
                 return FOLLOWED if getattr(given[followed], "requires_grad", False) else None
             if forward_mode._current_level >= 0 or list(map(type, given)) != types or not check(*present(given)):

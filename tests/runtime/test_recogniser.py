@@ -56,6 +56,7 @@ CHANGED: dict[str, Callable[[], tuple[Any, ...]]] = {
     "negated view": lambda: given(torch.view_as_complex(torch.ones(*SHAPE, 2)).conj().imag),
     "one more": lambda: given(bias=torch.ones(3)),
     "another one absent": lambda: (torch.ones(SHAPE), None, torch.ones(3, 4), torch.ones(2, 8, dtype=torch.int32)),
+    "fewer results": lambda: given()[:3],
     "one less": lambda: (*given()[:3], None),
     "an array of NumPy": lambda: given(np.ones(SHAPE, np.float32)),
     "a number": lambda: given(bias=3),
@@ -74,6 +75,8 @@ def test_what_autograd_follows_is_not_recognised(family: Any) -> None:
     recognise = family.recogniser(followed)
     assert recognise(followed) is arrays.FOLLOWED
     assert recognise(given()) is None and recognise((None, *followed[1:])) is None
+    recognise = family.recogniser((*given(), torch.ones(3, requires_grad=True)))
+    assert recognise(given()) is None
     with torch.no_grad():
         assert recognise(followed) == family.inspect(ARGUMENTS, followed)[0]
         assert recognise(given()) is None
