@@ -75,8 +75,7 @@ def test_what_autograd_follows_is_not_recognised(family: Any) -> None:
     recognise = family.recogniser(followed)
     assert recognise(followed) is arrays.FOLLOWED
     assert recognise(given()) is None and recognise((None, *followed[1:])) is None
-    recognise = family.recogniser((*given(), torch.ones(3, requires_grad=True)))
-    assert recognise(given()) is None
+    assert family.recogniser((*given(), torch.ones(3, requires_grad=True)))(given()) is None
     with torch.no_grad():
         assert recognise(followed) == family.inspect(ARGUMENTS, followed)[0]
         assert recognise(given()) is None
