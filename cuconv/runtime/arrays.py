@@ -220,8 +220,9 @@ class CupyFamily(ByteStrideFamily):
         return pointer
 
 
-KNOWN_TORCH = (2, 4), (2, 13)
-"""The first and the last version of torch of which internals are used; guards crash when their arguments change."""
+KNOWN_TORCH = (2, 11), (2, 13)
+"""The first and the last version of torch with which the use of its internals was tested. Another one cannot be tried:
+guards crash when they are not given the arguments that they expect."""
 
 
 class TorchFamily(Family):
@@ -297,6 +298,8 @@ class TorchFamily(Family):
         is_grad_enabled, forward_mode = self._is_grad_enabled, self._forward_mode
 
         def addresses(given: Sequence[Any]) -> list[int] | None:
+            if len(given) != len(types):
+                return None
             if followed is not None and is_grad_enabled():
                 return FOLLOWED if getattr(given[followed], "requires_grad", False) else None
             if forward_mode._current_level >= 0 or list(map(type, given)) != types or not check(*present(given)):
@@ -344,9 +347,9 @@ class TorchFamily(Family):
 
 
 def _internals() -> Any:
-    """What torch.compile itself calls: the comparison of tensors with the facts of others, and new tensors, in C.
+    """What torch.compile itself calls: comparisons of tensors with the facts of others, and new tensors, in C.
 
-    None for versions of torch where it may be another: it is private.
+    None for versions of torch where these may be others: they are private.
     """
     torch = sys.modules["torch"]
     release = tuple(map(int, torch.__version__.split(".")[:2]))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.runtime import arrays
+from cuconv.runtime import arrays, call
 from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.layout import HOST, Layout
 
@@ -56,6 +56,7 @@ CHANGED: dict[str, Callable[[], tuple[Any, ...]]] = {
     "negated view": lambda: given(torch.view_as_complex(torch.ones(*SHAPE, 2)).conj().imag),
     "one more": lambda: given(bias=torch.ones(3)),
     "another one absent": lambda: (torch.ones(SHAPE), None, torch.ones(3, 4), torch.ones(2, 8, dtype=torch.int32)),
+    "fewer results": lambda: given()[:3],
     "one less": lambda: (*given()[:3], None),
     "an array of NumPy": lambda: given(np.ones(SHAPE, np.float32)),
     "a number": lambda: given(bias=3),
@@ -74,6 +75,7 @@ def test_what_autograd_follows_is_not_recognised(family: Any) -> None:
     recognise = family.recogniser(followed)
     assert recognise(followed) is arrays.FOLLOWED
     assert recognise(given()) is None and recognise((None, *followed[1:])) is None
+    assert family.recogniser((*given(), torch.ones(3, requires_grad=True)))(given()) is None
     with torch.no_grad():
         assert recognise(followed) == family.inspect(ARGUMENTS, followed)[0]
         assert recognise(given()) is None
@@ -134,6 +136,16 @@ def test_the_third_of_equal_calls_is_recognised_and_all_give_the_same(
     with torch.inference_mode():
         kept = cuconv.causal_conv1d_fn(rows[0], weight)
     assert torch.equal(kept, results[0])
+
+
+def test_only_arrays_that_torch_can_trace_ask_whether_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(call, "is_traced", lambda: asked.append(True))
+    x, weight = np.ones((2, 5, 7), np.float32), np.ones((5, 3), np.float32)
+    wanted = cuconv.causal_conv1d_fn(x, weight)
+    assert not asked
+    np.testing.assert_array_equal(cuconv.causal_conv1d_fn(torch.from_numpy(x), torch.from_numpy(weight)), wanted)
+    assert asked == [True]
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "99.0.0+cu999"])
