@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cuconv.bench.results import OURS, Kernel, Step
-from cuconv.bench.steps import PACKAGES, TORCH
+from cuconv.bench.steps import PACKAGES, TORCH, parts
 from cuconv.bench.workloads import REPORT
 from cuconv.cli.report.measured import Measured, Sizes, batch_text, microseconds, report
 from cuconv.runtime.batches import lengths
@@ -235,7 +235,8 @@ STEPS = ("prefill", "decode", "training")
 def steps(measured: Measured) -> str:
     """Steps of whole models, by another library and by cuconv."""
     rows = []
-    for model in dict.fromkeys(model for model, _ in measured.steps):
+    order = [*parts(), *(model for model, _ in measured.steps)]
+    for model in sorted({model for model, _ in measured.steps}, key=order.index):
         found = {step: measured.steps.get((model, step), {}) for step in STEPS}
         sizes = next(row.sizes for by_library in found.values() for row in by_library.values())
         for library in (TORCH, PACKAGES):
