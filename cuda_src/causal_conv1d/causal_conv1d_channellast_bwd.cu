@@ -180,7 +180,8 @@ struct TokenFetch {
     }
 };
 
-// What a thread carries from step to step of a run, and what it does in one.
+// What a thread carries from step to step of a run, and what it does in one. Most steps lie inside a sequence and know
+// nothing of others; only the rest look at every token for where it belongs.
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, Rows kRows, bool kStates,
           int kThreads>
 struct GradientWalk {
@@ -193,10 +194,10 @@ struct GradientWalk {
     int first;       // token of the run
     int count;       // of the run's tokens that exist
     input_t* dx_at;  // width - 1 tokens behind the others
-    Vector x[kHalo + kTokens];
+    float x[kHalo + kTokens][kVec];
     float gradients[kHalo + kTokens][kVec];
-    int seq[kHalo + kTokens];
-    PackedCursor cursor;  // of packed sequences
+    int seq[kWidth];      // numbers of the sequences of the last width - 1 tokens, and of the current one
+    PackedCursor cursor;  // of packed sequences, at the last token that was walked
 
     __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
         : p(p_), channel(channel_) {}
@@ -208,52 +209,63 @@ struct GradientWalk {
         const int from = first - kHalo;
         dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
         const input_t* x_at = at_token<kVec, const input_t>(p.x, p.x_stride, batch, channel, from);
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first);
 #pragma unroll
         for (int i = 0; i < kHalo; ++i, x_at += p.x_stride[2]) {
-            x[i] = Vector::zero();
-            if (from + i >= 0 && from + i < p.seqlen) {
-                x[i] = load<kVec>(x_at);
-            } else if (kRows != Rows::kPacked && from + i < 0 && p.initial_states != nullptr) {
-#pragma unroll
-                for (int c = 0; c < kVec; ++c) {
-                    x[i].put(
-                        c, Dtype<input_t>::from_float(load_initial<input_t>(p, batch, channel + c, from + i + kHalo)));
-                }
+            const int token = from + i;
+            set_input(i, Vector::zero());
+            if (kRows == Rows::kPacked && (token < cursor.begin || cursor.slot < 0)) {
+                load_past(i, token - cursor.begin + kHalo);
+            } else if (token >= 0 && token < p.seqlen) {
+                set_input(i, load<kVec>(x_at));
+            } else if (kRows != Rows::kPacked && token < 0 && p.initial_states != nullptr) {
+                load_state(i, batch, token + kHalo);
             }
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = 0.0f;
+            if (kRows == Rows::kPacked) seq[i] = cursor.sequence();
+            if (kRows == Rows::kNumbered) seq[i] = load_seq_idx(p, batch, token);
         }
-        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, from);
-        number_tokens<0, kHalo>(from);
     }
 
     // The tokens from `token` on, of which the last width - 1 are the next run's in the last step.
     __device__ __forceinline__ void step(const Vector* slots, int token, bool is_last,
                                          const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
-        number_tokens<kHalo, kTokens>(token);
+        if (is_plain(token)) {
+            walk_together(slots, token, is_last, taps, bias, sums);
+        } else if constexpr (kRows != Rows::kOne || kStates) {
+            walk_singly(slots, token, is_last, taps, bias, sums);
+        }
+    }
+
+ private:
+    // Whether a step's tokens and the width - 1 before them are in one sequence, and no state has to do with them.
+    __device__ __forceinline__ bool is_plain(int token) const {
+        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + kTokens);
+        bool is_same = !kStates || (token >= kHalo && token + kTokens <= p.seqlen);
+        if constexpr (kRows == Rows::kNumbered) {
+            const int own = load_seq_idx(p, batch, token);
+            is_same = is_same && own >= 0;
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) is_same = is_same && seq[i] == own;
+#pragma unroll
+            for (int i = 1; i < kTokens; ++i) is_same = is_same && load_seq_idx(p, batch, token + i) == own;
+        }
+        return is_same;
+    }
+
+    // All tokens of a plain step. The numbers of the last ones stay those of the first.
+    __device__ __forceinline__ void walk_together(const Vector* slots, int token, bool is_last,
+                                                  const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
+                                                  ParameterSums<kWidth> (&sums)[kVec]) {
         Vector results[kTokens];
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) {
-            x[kHalo + i] = slots[i * kThreads];
-            const Vector dout = slots[(kTokens + i) * kThreads];
+            set_input(kHalo + i, slots[i * kThreads]);
             float dx[kVec];
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                float window[kWidth];
-#pragma unroll
-                for (int k = 0; k < kWidth; ++k) window[k] = x[i + k].to_float(c);
-                keep_own_inputs<kRows, kWidth, input_t>(p, channel + c, token + i, seq + i, window);
-                float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout.to_float(c));
-                if (kRows != Rows::kOne) g = seq[i + kHalo] < 0 ? 0.0f : g;
-                gradients[i + kHalo][c] = g;
-                sums[c].add(i >= kTokens - kHalo && is_last ? 0.0f : g, window);
-                float following[kWidth];
-#pragma unroll
-                for (int k = 0; k < kWidth; ++k) following[k] = gradients[i + k][c];
-                dx[c] = input_gradient<kRows>(taps[c], following, seq + i);
-            }
-            if constexpr (kStates && kHalo > 0) add_states(token + i - kHalo, seq[i], dx);
+            add_token<Rows::kOne>(i, slots[(kTokens + i) * kThreads], i >= kTokens - kHalo && is_last, taps, bias, sums,
+                                  dx);
             results[i] = Vector::from_floats(dx);
         }
         // Behind the sums: a condition among them would keep the compiler from mixing tokens.
@@ -261,39 +273,108 @@ struct GradientWalk {
         for (int i = 0; i < kTokens; ++i, dx_at += p.dx_stride[2]) {
             if (is_own(token + i - kHalo)) store(dx_at, results[i]);
         }
+        carry<kTokens>();
+    }
+
+    // Token by token, any of which may be the first of a packed sequence: the inputs before it are its past then.
+    __device__ __forceinline__ void walk_singly(const Vector* slots, int token, bool is_last,
+                                                const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
+                                                ParameterSums<kWidth> (&sums)[kVec]) {
+#pragma unroll 1
+        for (int i = 0; i < kTokens; ++i, ++token, dx_at += p.dx_stride[2]) {
+            set_input(kHalo, slots[i * kThreads]);
+            if constexpr (kRows == Rows::kNumbered) seq[kHalo] = load_seq_idx(p, batch, token);
+            if constexpr (kRows == Rows::kPacked) {
+                if (cursor.advance(p, token)) {
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i) {
-            x[i] = x[kTokens + i];
-            if (kRows != Rows::kOne) seq[i] = seq[kTokens + i];
+                    for (int k = 0; k < kHalo; ++k) load_past(k, k);
+                }
+                seq[kHalo] = cursor.sequence();
+                if (seq[kHalo] < 0) set_input(kHalo, Vector::zero());
+            }
+            float dx[kVec];
+            add_token<kRows>(0, slots[(kTokens + i) * kThreads], i >= kTokens - kHalo && is_last, taps, bias, sums, dx);
+            if constexpr (kStates && kHalo > 0) add_states(token - kHalo, dx);
+            if (is_own(token - kHalo)) store(dx_at, Vector::from_floats(dx));
+            carry<1>();
+            if (kRows != Rows::kOne) {
 #pragma unroll
-            for (int c = 0; c < kVec; ++c) gradients[i][c] = gradients[kTokens + i][c];
+                for (int k = 0; k < kHalo; ++k) seq[k] = seq[k + 1];
+            }
         }
     }
 
- private:
-    // The sequence numbers of kCount tokens from `token` on.
-    template <int kFirst, int kCount>
-    __device__ __forceinline__ void number_tokens(int token) {
-        if constexpr (kRows != Rows::kOne) {
+    // The token in x[i + width - 1]: its gradient and sums, and the input's gradient width - 1 tokens before it.
+    template <Rows kAs>
+    __device__ __forceinline__ void add_token(int i, const Vector& dout, bool is_next_run,
+                                              const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
+                                              ParameterSums<kWidth> (&sums)[kVec], float (&dx)[kVec]) {
 #pragma unroll
-            for (int i = 0; i < kCount; ++i) {
-                seq[kFirst + i] =
-                    kRows == Rows::kPacked ? cursor.advance(p, token + i) : load_seq_idx(p, batch, token + i);
+        for (int c = 0; c < kVec; ++c) {
+            float window[kWidth];
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) window[k] = x[i + k][c];
+            if (kAs == Rows::kNumbered) keep_own_inputs(seq + i, window);
+            float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout.to_float(c));
+            if (kAs != Rows::kOne) g = seq[i + kHalo] < 0 ? 0.0f : g;
+            gradients[i + kHalo][c] = g;
+            sums[c].add(is_next_run ? 0.0f : g, window);
+            float following[kWidth];
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) following[k] = gradients[i + k][c];
+            dx[c] = input_gradient<kAs>(taps[c], following, seq + i);
+        }
+    }
+
+    // Keeps what the tokens kCount further need.
+    template <int kCount>
+    __device__ __forceinline__ void carry() {
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                x[i][c] = x[kCount + i][c];
+                gradients[i][c] = gradients[kCount + i][c];
             }
         }
+    }
+
+    __device__ __forceinline__ void set_input(int i, const Vector& v) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) x[i][c] = v.to_float(c);
+    }
+
+    // A column of an initial state: column 0 is width - 1 tokens before the first token.
+    __device__ __forceinline__ void load_state(int i, index_t slot, int column) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) x[i][c] = load_initial<input_t>(p, slot, channel + c, column);
+    }
+
+    // The same of the packed sequence at hand, which may begin from zeros.
+    __device__ __forceinline__ void load_past(int i, int column) {
+        set_input(i, Vector::zero());
+        if (kStates && cursor.slot >= 0 && follows_state(p, cursor.number)) load_state(i, cursor.slot, column);
     }
 
     __device__ __forceinline__ bool is_own(int token) const {
         return static_cast<unsigned>(token - first) < static_cast<unsigned>(count);
     }
 
-    // Adds the final state's gradient, and writes the initial state's, which is that of a token before the row.
-    __device__ __forceinline__ void add_states(int token, int number, float (&dx)[kVec]) const {
+    // Adds the gradient of the final state to that of the token that seq[0] is of, and writes that of a row's initial
+    // state, which is that of a token before the row.
+    __device__ __forceinline__ void add_states(int token, float (&dx)[kVec]) const {
         const bool is_initial = kRows != Rows::kPacked && token < 0 && first == 0;
-        if (p.dfinal_states != nullptr && (is_own(token) || is_initial)) {
+        int sequence = batch, end = p.seqlen;
+        if constexpr (kRows == Rows::kPacked) {
+            sequence = seq[0];
+            end = token + 1;
+#pragma unroll
+            for (int k = 1; k < kWidth; ++k) end += seq[k] == sequence ? 1 : 0;
+        }
+        if (p.dfinal_states != nullptr && sequence >= 0 && token >= end - kHalo && (is_own(token) || is_initial)) {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
-                dx[c] += final_gradient_of<kRows, kWidth, input_t>(p, batch, channel + c, token, number);
+                dx[c] += final_gradient<kWidth, input_t>(p, sequence, channel + c, token, end);
             }
         }
         if (p.dinitial_states != nullptr && is_initial) {

@@ -121,17 +121,18 @@ __device__ __forceinline__ int load_seq_idx(const CausalConv1dBwdOperands& p, in
     return at < p.seqlen ? __ldg(p.seq_idx + batch * p.seq_idx_stride[0] + at * p.seq_idx_stride[1]) : -1;
 }
 
-// The numbers of packed tokens, asked for in rising order.
+// Walks along packed tokens, from a run (a sequence or padding) to the one behind it.
 struct PackedCursor {
     static constexpr int kPadding = -1;
 
-    int number;  // of the sequence that was asked for last, -1 before the first
-    int end;     // the token behind it
-    bool is_live;
+    int number;  // of the run: -1 for the padding before all sequences, `sequences` for that behind them
+    int begin;   // the run's first token
+    int end;     // the token behind its last
+    int slot;    // of the sequence's state, negative for padding
 
     PackedCursor() = default;
 
-    // Stands before a token: at the last sequence that begins at or before it.
+    // Stands at the run that holds a token.
     __device__ __forceinline__ PackedCursor(const CausalConv1dBwdOperands& p, int token) {
         int low = -1, high = p.sequences + 1;
         while (high - low > 1) {
@@ -142,34 +143,38 @@ struct PackedCursor {
                 high = middle;
             }
         }
-        stand_at(p, low);
+        number = low;
+        begin = first_token(p, low);
+        end = first_token(p, low + 1);
+        slot = load_slot(p, low);
     }
 
-    // The number of the sequence that a token belongs to, kPadding for padding.
-    __device__ __forceinline__ int advance(const CausalConv1dBwdOperands& p, int token) {
-        while (token >= end && number < p.sequences) stand_at(p, number + 1);
-        return is_live && token >= 0 && token < p.total ? number : kPadding;
+    // Goes on to the run of a token that is not before the one of the last call. Says whether that is another run.
+    __device__ __forceinline__ bool advance(const CausalConv1dBwdOperands& p, int token) {
+        if (token < end || number >= p.sequences) return false;
+        do {
+            ++number;
+            begin = end;
+            end = first_token(p, number + 1);
+        } while (token >= end && number < p.sequences);
+        slot = load_slot(p, number);
+        return true;
     }
 
- private:
-    __device__ __forceinline__ void stand_at(const CausalConv1dBwdOperands& p, int number_) {
-        number = number_;
-        end = number < p.sequences ? first_token(p, number + 1) : p.total;
-        is_live = load_slot(p, number) >= 0;
-    }
+    // The number of the sequence, kPadding for padding.
+    __device__ __forceinline__ int sequence() const { return slot < 0 ? kPadding : number; }
+
+    // Whether all of the tokens from `from` to `to` - 1 are in this sequence.
+    __device__ __forceinline__ bool holds(int from, int to) const { return begin <= from && to <= end && slot >= 0; }
 };
 
-// The numbers of the sequences of kCount tokens from `token` on.
+// The sequence numbers of kCount tokens from `token` on, where tokens have numbers.
 template <Rows kRows, int kCount>
 __device__ __forceinline__ void load_numbers(const CausalConv1dBwdOperands& p, index_t batch, int token,
                                              int (&seq)[kCount]) {
     if constexpr (kRows == Rows::kNumbered) {
 #pragma unroll
         for (int i = 0; i < kCount; ++i) seq[i] = load_seq_idx(p, batch, token + i);
-    } else if constexpr (kRows == Rows::kPacked) {
-        PackedCursor cursor(p, token);
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) seq[i] = cursor.advance(p, token + i);
     }
 }
 
@@ -199,19 +204,6 @@ __device__ __forceinline__ float final_gradient(const CausalConv1dBwdOperands& p
     return load_number<input_t>(p.dfinal_states, at, p.dfinal_states_are_float32);
 }
 
-// The final state's gradient of a token of a row, whose number among packed sequences is given.
-template <Rows kRows, int kWidth, typename input_t>
-__device__ __forceinline__ float final_gradient_of(const CausalConv1dBwdOperands& p, index_t batch, index_t channel,
-                                                   int token, int number) {
-    if (p.dfinal_states == nullptr) return 0.0f;
-    if constexpr (kRows == Rows::kPacked) {
-        if (number < 0) return 0.0f;
-        return final_gradient<kWidth, input_t>(p, number, channel, token, first_token(p, number + 1));
-    } else {
-        return final_gradient<kWidth, input_t>(p, batch, channel, token, p.seqlen);
-    }
-}
-
 template <typename input_t>
 __device__ __forceinline__ void store_initial_gradient(const CausalConv1dBwdOperands& p, index_t sequence,
                                                        index_t channel, int column, float value) {
@@ -220,25 +212,13 @@ __device__ __forceinline__ void store_initial_gradient(const CausalConv1dBwdOper
     store_number<input_t>(p.dinitial_states, at, p.states_are_float32, value);
 }
 
-// Leaves in the kWidth inputs that end at a token those of its own sequence; none, when it belongs to no sequence:
-// there memory may hold anything. A packed sequence's first inputs come from its initial state.
-template <Rows kRows, int kWidth, typename input_t>
-__device__ __forceinline__ void keep_own_inputs(const CausalConv1dBwdOperands& p, index_t channel, int token,
-                                                const int* seq, float (&window)[kWidth]) {
-    if constexpr (kRows != Rows::kOne) {
-        const int own = seq[kWidth - 1];
+// Leaves in the kWidth inputs that end at a token those with the token's own sequence number; none, when that is
+// negative: there memory may hold anything.
+template <int kWidth>
+__device__ __forceinline__ void keep_own_inputs(const int* seq, float (&window)[kWidth]) {
+    const int own = seq[kWidth - 1];
 #pragma unroll
-        for (int k = 0; k < kWidth; ++k) window[k] = seq[k] == own && own >= 0 ? window[k] : 0.0f;
-        if constexpr (kRows == Rows::kPacked && kWidth > 1) {
-            if (p.initial_states == nullptr || seq[0] == own || own < 0 || !follows_state(p, own)) return;
-            const int before = token - first_token(p, own);
-            const index_t slot = load_slot(p, own);
-#pragma unroll
-            for (int k = 0; k < kWidth - 1; ++k) {
-                if (before + k < kWidth - 1) window[k] = load_initial<input_t>(p, slot, channel, before + k);
-            }
-        }
-    }
+    for (int k = 0; k < kWidth; ++k) window[k] = seq[k] == own && own >= 0 ? window[k] : 0.0f;
 }
 
 // The sums of one channel that make its parameters' gradients, divided by kSumScale.
