@@ -121,15 +121,24 @@ __device__ __forceinline__ int load_seq_idx(const CausalConv1dBwdOperands& p, in
     return at < p.seqlen ? __ldg(p.seq_idx + batch * p.seq_idx_stride[0] + at * p.seq_idx_stride[1]) : -1;
 }
 
-// Walks along packed tokens, from a run (a sequence or padding) to the one behind it.
-struct PackedCursor {
+// A run of packed tokens: a sequence, or padding.
+struct PackedRun {
     static constexpr int kPadding = -1;
 
-    int number;  // of the run: -1 for the padding before all sequences, `sequences` for that behind them
-    int begin;   // the run's first token
-    int end;     // the token behind its last
+    int number;  // of the sequence; -1 for the padding before all of them, `sequences` for that behind them
+    int begin;   // the first token
+    int end;     // the token behind the last
     int slot;    // of the sequence's state, negative for padding
 
+    // The number of the sequence, kPadding for padding.
+    __device__ __forceinline__ int sequence() const { return slot < 0 ? kPadding : number; }
+
+    // Whether all of the tokens from `from` to `to` - 1 are in this sequence.
+    __device__ __forceinline__ bool holds(int from, int to) const { return begin <= from && to <= end && slot >= 0; }
+};
+
+// Walks along packed tokens, from a run to the one behind it.
+struct PackedCursor : PackedRun {
     PackedCursor() = default;
 
     // Stands at the run that holds a token.
@@ -160,12 +169,6 @@ struct PackedCursor {
         slot = load_slot(p, number);
         return true;
     }
-
-    // The number of the sequence, kPadding for padding.
-    __device__ __forceinline__ int sequence() const { return slot < 0 ? kPadding : number; }
-
-    // Whether all of the tokens from `from` to `to` - 1 are in this sequence.
-    __device__ __forceinline__ bool holds(int from, int to) const { return begin <= from && to <= end && slot >= 0; }
 };
 
 // The sequence numbers of kCount tokens from `token` on, where tokens have numbers.
