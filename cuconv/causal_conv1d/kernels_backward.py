@@ -215,19 +215,25 @@ class CausalConv1dBwdSum(Kernel):
 
     def launch_config(self, dim: int, parts: int) -> tuple[LaunchConfig, Division]:
         """The launch for `parts` sums of each of (width + 1) * dim parameters."""
-        sums = (self.width + 1) * dim
-        if sums > MAX_DIVIDEND:
-            raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
-        # As many sums side by side as leave a thread no more parts than it loads at once.
-        at_once = self.constants["kAtOnce"]
-        across = next((n for n in (32, 8) if parts <= at_once * (self.threads // n)), 2)
-        config = LaunchConfig((ceil_div(sums, across), 1, 1), (across, self.threads // across, 1))
-        return config, {"dim_div": fast_div(dim), "parts": parts}
+        blocks, share = share_sums(self.width, dim, parts, self.threads)
+        return self.config(blocks), share
+
+
+def share_sums(width: int, dim: int, parts: int, threads: int) -> tuple[int, Division]:
+    """The blocks of `threads` that add up `parts` sums of each of (width + 1) * dim parameters, and their share."""
+    sums = (width + 1) * dim
+    if sums > MAX_DIVIDEND:
+        raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
+    # 32 sums side by side are one access; where there are more parts than their threads load at once, 8 are.
+    shift = 5 if parts <= 8 * threads // 32 else 3
+    return ceil_div(sums, 1 << shift), {"dim_div": fast_div(dim), "parts": parts, "across_shift": shift}
 
 
 @dataclass(frozen=True)
 class CausalConv1dBwdStates(Kernel):
-    """Gradients of the initial states of packed sequences: a thread has one channel of one."""
+    """Gradients of the initial states of packed sequences, and the parameters' gradients as CausalConv1dBwdSum: a thread
+    has one channel of one sequence.
+    """
 
     width: int
     input_t: DType
@@ -239,7 +245,10 @@ class CausalConv1dBwdStates(Kernel):
         for width, input_t, weight_t, silu in product(WIDTHS[1:], FLOATS, FLOATS, (False, True)):
             yield cls(width, input_t, weight_t, silu)
 
-    def launch_config(self, dim: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for the states of `sequences` packed sequences."""
+    def launch_config(self, dim: int, sequences: int, parts: int) -> tuple[LaunchConfig, Division]:
+        """The launch for the states of `sequences` packed sequences, and for `parts` sums of parameters, unless 1."""
         dim_blocks = ceil_div(dim, self.threads)
-        return self.config(dim_blocks * sequences), {"dim_blocks": fast_div(dim_blocks)}
+        blocks, share = share_sums(self.width, dim, parts, self.threads)
+        sum_blocks = blocks if parts > 1 else 0
+        division = {"dim_blocks": fast_div(dim_blocks), "sum_blocks": sum_blocks, **share}
+        return self.config(sum_blocks + dim_blocks * sequences), division

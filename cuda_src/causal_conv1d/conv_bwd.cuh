@@ -268,10 +268,10 @@ __device__ __forceinline__ float input_gradient(const float (&taps)[kWidth], con
     return sum;
 }
 
-// Writes the gradient of a tap, or behind the last that of the bias.
-template <int kWidth, typename weight_t>
-__device__ __forceinline__ void store_parameter_gradient(const CausalConv1dBwdOperands& p, index_t channel, int j,
-                                                         float sum) {
+// Writes the gradient of a tap, or behind the last that of the bias. Operands: with dweight, dbias, their strides and
+// what they hold.
+template <int kWidth, typename weight_t, typename Operands>
+__device__ __forceinline__ void store_parameter_gradient(const Operands& p, index_t channel, int j, float sum) {
     if (j < kWidth) {
         const index_t at = channel * p.dweight_stride[0] + j * p.dweight_stride[1];
         store_number<weight_t>(p.dweight, at, p.dweight_is_float32, sum);
