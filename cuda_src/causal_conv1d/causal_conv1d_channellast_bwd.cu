@@ -62,7 +62,7 @@ struct BlockMemory {
 template <typename Traits, int kWidth, typename weight_t, int kVec>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
                                                  const ParameterSums<kWidth> (&sums)[kVec], float scale,
-                                                 unsigned block_vecs, unsigned block_runs, index_t first_channel,
+                                                 const FastDiv& block_vecs, unsigned block_runs, index_t first_channel,
                                                  unsigned part, float (*shared)[Traits::kPitch]) {
     __syncthreads();
 #pragma unroll
@@ -71,15 +71,15 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
         for (int c = 0; c < kVec; ++c) shared[j * kVec + c][threadIdx.x] = sums[c].at(j) * scale;
     }
     __syncthreads();
-    const unsigned channels = block_vecs * kVec;
-    for (unsigned i = threadIdx.x; i < channels * (kWidth + 1); i += Traits::kThreads) {
-        const unsigned j = i / channels;
-        const unsigned at = i - j * channels;
-        if (first_channel + at >= p.dim) continue;
-        const float* column = &shared[j * kVec + at % kVec][at / kVec];
+    for (unsigned i = threadIdx.x; i < block_vecs.divisor * kVec * (kWidth + 1); i += Traits::kThreads) {
+        const QuotientRemainder parameter_vec = divide(i / kVec, block_vecs);
+        const index_t channel = first_channel + parameter_vec.remainder * kVec + i % kVec;
+        if (channel >= p.dim) continue;
+        const float* column = &shared[parameter_vec.quotient * kVec + i % kVec][parameter_vec.remainder];
         float sum = 0.0f;
-        for (unsigned run = 0; run < block_runs; ++run) sum += column[run * block_vecs];
-        store_block_sum<kWidth, weight_t>(p, part, first_channel + at, static_cast<int>(j), sum);
+#pragma unroll 4
+        for (unsigned run = 0; run < block_runs; ++run) sum += column[run * block_vecs.divisor];
+        store_block_sum<kWidth, weight_t>(p, part, channel, static_cast<int>(parameter_vec.quotient), sum);
     }
 }
 
@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         cursor.next();
         if (cursor.is_at_begin() && cursor.has_step()) walk.begin(cursor);
     }
-    store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs.divisor,
+    store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs,
                                                params.block_runs, first_channel, part_dim.quotient,
                                                reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
 }
