@@ -145,8 +145,8 @@ struct VectorSequences {
     static constexpr int kSpan = kHalo + kVec + kHalo;
     using Bits = Select<(kSpan <= 32), unsigned, unsigned long long>;
 
-    Bits starts;   // bit i: token i - (width - 1) of the vector is the first of a sequence or of padding
-    unsigned dead;  // bit i: token i of the vector is padding
+    Bits starts;           // bit i: token i - (width - 1) of the vector is the first of a sequence or of padding
+    unsigned dead;         // bit i: token i of the vector is padding
     const int* beginning;  // by bit of `starts`: the sequence that begins there
     const int* ending;     // and the one that ends before
 
@@ -171,12 +171,12 @@ struct PackedSequences {
 
     // A warp's shared memory: by token, counted from the first one that is looked at.
     struct Marks {
-        unsigned starts[kWords];            // a bit for each token that is the first of a sequence or of padding
+        unsigned starts[kWords];               // a bit for each token that is the first of a sequence or of padding
         int beginning[kStates ? kTokens : 1];  // the sequence that begins there
         int ending[kStates ? kTokens : 1];     // the sequence that ends before
     };
 
-    Found sequences{};             // of the lane's vector
+    Found sequences{};            // of the lane's vector
     PackedRun run{-1, 0, 0, -1};  // that holds the first token that was looked at last
     Marks* marks;
 
@@ -199,8 +199,8 @@ struct PackedSequences {
         return Traits::kRows == Rows::kOne;
     }
 
-    // Finds the sequences of the tokens from `from` to `to` - 1: for each lane those of the vector that begins width - 1
-    // tokens behind the token from + at.
+    // Finds the sequences of the tokens from `from` to `to` - 1: for each lane those of the vector that begins width -
+    // 1 tokens behind the token from + at.
     __device__ __forceinline__ void find(const CausalConv1dBwdOperands& p, int from, int to, int at) {
         if constexpr (Traits::kRows == Rows::kPacked) {
             // The lanes have read what was found last.

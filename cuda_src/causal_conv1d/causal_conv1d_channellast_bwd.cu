@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         cursor.next();
         if (cursor.is_at_begin() && cursor.has_step()) walk.begin(cursor);
     }
-    store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs,
-                                               params.block_runs, first_channel, part_dim.quotient,
+    store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs, params.block_runs,
+                                               first_channel, part_dim.quotient,
                                                reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
 }

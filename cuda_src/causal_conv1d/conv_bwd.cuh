@@ -27,13 +27,6 @@ struct CausalConv1dBwdOperands {
     void* dbias;
     void* dinitial_states;
     float* scratch;                     // part, width + 1, dim: sums over a part of the tokens
-    index_t x_stride[3];                // batch, dim, seqlen
-    index_t dout_stride[3];             // batch, dim, seqlen
-    index_t dx_stride[3];               // batch, dim, seqlen
-    index_t weight_stride[2];           // dim, width
-    index_t bias_stride;                // dim
-    index_t dweight_stride[2];          // dim, width
-    index_t dbias_stride;               // dim
     index_t seq_idx_stride[2];          // batch, seqlen
     index_t initial_states_stride[3];   // batch or slot, dim, column
     index_t dfinal_states_stride[3];    // batch or sequence, dim, width - 1
@@ -43,22 +36,30 @@ struct CausalConv1dBwdOperands {
     index_t has_initial_state_stride;
     index_t slots;  // of initial_states
     index_t pad_slot_id;
-    int first_column;  // of initial_states that is live: the last width - 1 are
-    int sequences;     // packed ones
+    int first_column;        // of initial_states that is live: the last width - 1 are
+    int sequences;           // packed ones
+    int total;               // seqlen, by the name that packed sequences have for it
+    int states_are_float32;  // initial_states and dinitial_states
+    int dfinal_states_are_float32;
+    int has_states;  // a pool of states is given: a slot outside it is padding
+    int query_start_loc_is_int64;
+    int cache_indices_is_int64;
+    // What every launch reads is close together: arguments arrive by cache lines, one miss after another.
+    index_t dweight_stride[2];  // dim, width
+    index_t dbias_stride;       // dim
+    index_t bias_stride;        // dim
+    index_t weight_stride[2];   // dim, width
+    index_t x_stride[3];        // batch, dim, seqlen
+    index_t dout_stride[3];     // batch, dim, seqlen
+    index_t dx_stride[3];       // batch, dim, seqlen
+    int dweight_is_float32;
+    int dbias_is_float32;
+    int bias_is_float32;
+    int taps_are_packed;  // weight and bias are contiguous, and aligned to what a channel vector has of them
+    int dout_is_packed;   // vectors of x are vectors of dout, too
     int batch;
     int dim;
     int seqlen;
-    int total;  // seqlen, by the name that packed sequences have for it
-    int bias_is_float32;
-    int dweight_is_float32;
-    int dbias_is_float32;
-    int states_are_float32;  // initial_states and dinitial_states
-    int dfinal_states_are_float32;
-    int taps_are_packed;  // weight and bias are contiguous, and aligned to what a channel vector has of them
-    int dout_is_packed;   // vectors of x are vectors of dout, too
-    int has_states;       // a pool of states is given: a slot outside it is padding
-    int query_start_loc_is_int64;
-    int cache_indices_is_int64;
 };
 
 // How the tokens of a row fall into sequences. kOne: they are one. kNumbered: seq_idx has a number for every token.

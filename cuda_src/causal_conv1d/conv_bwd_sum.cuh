@@ -4,9 +4,9 @@
 #include "causal_conv1d/conv_bwd.cuh"
 #include "common/fastdiv.cuh"
 
-// Adds up (parts, width + 1, dim) sums: block number `block` has 2**across_shift consecutive sums of a part, and a thread
-// one of them in every part that is kThreads >> across_shift further. Params: with dim_div, parts and across_shift.
-// Operands: those of the gradients, or what of them is needed here. All threads of a block take part.
+// Adds up (parts, width + 1, dim) sums: block number `block` has 2**across_shift consecutive sums of a part, and a
+// thread one of them in every part that is kThreads >> across_shift further. Params: with dim_div, parts and
+// across_shift. Operands: those of the gradients, or what of them is needed here. All threads of a block take part.
 template <int kWidth, typename weight_t, int kThreads, typename Operands, typename Params>
 __device__ __forceinline__ void add_up_parts(const Operands& p, const Params& share, unsigned block) {
     constexpr int kAtOnce = 8;  // loads in flight

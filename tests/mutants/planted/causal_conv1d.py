@@ -437,14 +437,6 @@ MUTANTS = (
         (_BWD_VARLEN_ROWS,),
     ),
     Mutant(
-        "A packed row's lanes read what others have not yet found.",
-        "causal_conv1d/causal_conv1d_bwd.cu",
-        """            sync_warp();
-            const unsigned* const words""",
-        "            const unsigned* const words",
-        (_BWD_VARLEN_ROWS,),
-    ),
-    Mutant(
         "A packed row's vector sees nothing of a sequence that begins shortly before it.",
         "causal_conv1d/causal_conv1d_bwd.cu",
         "if (kHalo == 0 || bits == 0) return;",
