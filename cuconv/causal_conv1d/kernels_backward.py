@@ -127,11 +127,13 @@ class CausalConv1dChannellastBwd(Kernel):
     step.
     """
 
-    BLOCKS: ClassVar[int] = 396
-    """Blocks that run at a time on an H200: 132 multiprocessors with 3 each."""
+    BLOCKS: ClassVar[tuple[int, int]] = (528, 396)
+    """Blocks that run at a time on an H200, of filters of at most four taps and of longer ones: 132 multiprocessors with
+    4 or 3 each.
+    """
 
-    MAX_STEPS: ClassVar[int] = 64
-    """Steps per run: in the last one the width - 1 tokens behind the run are computed again, 3 of 512 for width 4."""
+    MAX_RUN: ClassVar[int] = 512
+    """Tokens per run: in its last step the width - 1 tokens behind the run are computed again."""
 
     RUN_TOKENS: ClassVar[int] = 4
     BLOCK_TOKENS: ClassVar[int] = 16
@@ -157,21 +159,22 @@ class CausalConv1dChannellastBwd(Kernel):
     @staticmethod
     def tokens_for(width: int) -> int:
         """Tokens per step: at least the width - 1 that the next step needs again."""
-        return 8 if width <= 8 else 16
+        return 4 if width <= 4 else 8 if width <= 8 else 16
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         block_runs = self.threads // block_vecs
         halo = self.width - 1
-        longest = min(self.MAX_STEPS, max(1, ceil_div(seqlen + halo, self.tokens)))
+        at_a_time = self.BLOCKS[self.width > 4]
+        longest = min(self.MAX_RUN // self.tokens, max(1, ceil_div(seqlen + halo, self.tokens)))
 
         def shared_out(steps: int, waves: int) -> tuple[int, int, int, int]:
             """The time, in tokens that a thread walks, when runs of `steps` are shared out in `waves` of blocks."""
             row_runs = max(1, ceil_div(seqlen, steps * self.tokens - halo))
-            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * self.BLOCKS * waves))
+            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * at_a_time * waves))
             blocks = dim_blocks * max(1, ceil_div(batch * row_runs, block_runs * rounds))
-            needed = ceil_div(blocks, self.BLOCKS)
+            needed = ceil_div(blocks, at_a_time)
             return (
                 needed * (rounds * (steps * self.tokens + self.RUN_TOKENS) + self.BLOCK_TOKENS),
                 steps,

@@ -37,14 +37,12 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
 struct CausalConv1dChannellastBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
-    static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    // A fourth block for 16-bit types would spill: 122 us instead of 112 on an H200 for B8 D4096 L2048.
-    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 4 : 3 : kWidth <= 4 ? 3 : 1;
+    static constexpr int kMinBlocks = kWidth <= 4 ? 4 : 1;
     static constexpr int kHalo = kWidth - 1;
-    // Steps whose tokens are in shared memory or on their way there, one of them being walked. A third takes longer:
-    // 119 us instead of 112 on an H200 for B8 D4096 L2048 in bfloat16.
-    static constexpr int kStageBytes = 2 * kTokens * kThreads * static_cast<int>(sizeof(Vec<input_t, kVec>));
-    static constexpr int kStages = kStageBytes <= 24576 ? 2 : 1;
+    // Steps whose tokens are in shared memory or on their way there, one of them being walked.
+    static constexpr int kStageSlots = (2 * kTokens + kHalo) * kThreads;
+    static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
+    static constexpr int kStages = kStageBytes <= 11264 ? 3 : kStageBytes <= 24576 ? 2 : 1;
     // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
     static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
@@ -131,8 +129,8 @@ __device__ __forceinline__ T* at_token(Pointer pointer, const index_t (&stride)[
     return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
 }
 
-// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of [2][kTokens]
-// for x and dout, kThreads apart.
+// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of kTokens for x,
+// kTokens for dout, and width - 1 for the inputs before a run, kThreads apart.
 template <typename input_t, int kVec, int kTokens, int kHalo, int kThreads>
 struct TokenFetch {
     using Vector = Vec<input_t, kVec>;
@@ -153,6 +151,14 @@ struct TokenFetch {
         if (!cursor.has_step()) return;
         const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
         Vector* const dout_slots = slots + kTokens * kThreads;
+        if (cursor.is_at_begin()) {
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) {
+                if (cursor.token >= kHalo - i) {
+                    copy_vector_async(dout_slots + (kTokens + i) * kThreads, x_at - (kHalo - i) * x_step);
+                }
+            }
+        }
         if (cursor.token + kTokens <= p.seqlen && p.dout_is_packed) {
 #pragma unroll
             for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
@@ -202,23 +208,23 @@ struct GradientWalk {
     __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
         : p(p_), channel(channel_) {}
 
-    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run) {
+    // Begins a run, of which `slots` has the first step.
+    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run, const Vector* slots) {
         batch = run.batch;
         first = run.first;
         count = min(run.run_tokens(), p.seqlen - first);
         const int from = first - kHalo;
         dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
-        const input_t* x_at = at_token<kVec, const input_t>(p.x, p.x_stride, batch, channel, from);
         if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first);
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i, x_at += p.x_stride[2]) {
+        for (int i = 0; i < kHalo; ++i) {
             const int token = from + i;
             set_input(i, Vector::zero());
             if (kRows == Rows::kPacked && (token < cursor.begin || cursor.slot < 0)) {
                 load_past(i, token - cursor.begin + kHalo);
-            } else if (token >= 0 && token < p.seqlen) {
-                set_input(i, load<kVec>(x_at));
-            } else if (kRows != Rows::kPacked && token < 0 && p.initial_states != nullptr) {
+            } else if (token >= 0) {
+                set_input(i, slots[(2 * kTokens + i) * kThreads]);
+            } else if (kRows != Rows::kPacked && p.initial_states != nullptr) {
                 load_state(i, batch, token + kHalo);
             }
 #pragma unroll
@@ -413,14 +419,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     Walk walk(p, channel);
     // A thread reads only what it has brought itself: no barrier.
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
-    constexpr int kStageSlots = 2 * kTokens * Traits::kThreads;
+    constexpr int kStageSlots = Traits::kStageSlots;
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
         fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
-    if (cursor.has_step()) walk.begin(cursor);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
@@ -439,10 +444,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         fetch.fetch(slots + free_stage * kStageSlots);
         end_copy_group();
         if constexpr (kStages == 1) wait_for_copy_groups<0>();
-        walk.step(slots + stage * kStageSlots, cursor.token, cursor.is_last_step(), taps, bias, sums);
+        const Vector* const own = slots + stage * kStageSlots;
+        if (cursor.is_at_begin()) walk.begin(cursor, own);
+        walk.step(own, cursor.token, cursor.is_last_step(), taps, bias, sums);
         stage = stage + 1 == kStages ? 0 : stage + 1;
         cursor.next();
-        if (cursor.is_at_begin() && cursor.has_step()) walk.begin(cursor);
     }
     store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs, params.block_runs,
                                                first_channel, part_dim.quotient,
