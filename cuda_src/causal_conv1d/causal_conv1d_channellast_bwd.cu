@@ -205,8 +205,11 @@ struct GradientWalk {
     int seq[kWidth];      // numbers of the sequences of the last width - 1 tokens, and of the current one
     PackedCursor cursor;  // of packed sequences, at the last token that was walked
 
-    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
-        : p(p_), channel(channel_) {}
+    // The search for the first packed sequence is made while the first tokens are on their way.
+    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_)
+        : p(p_), channel(channel_) {
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first_);
+    }
 
     // Begins a run, of which `slots` has the first step.
     __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run, const Vector* slots) {
@@ -215,7 +218,9 @@ struct GradientWalk {
         count = min(run.run_tokens(), p.seqlen - first);
         const int from = first - kHalo;
         dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
-        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first);
+        if constexpr (kRows == Rows::kPacked) {
+            if (first < cursor.begin || first >= cursor.end) cursor = PackedCursor(p, first);
+        }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             const int token = from + i;
@@ -416,7 +421,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 
     RunCursor<kTokens, kHalo> cursor(params, first_run, is_idle);
     Fetch fetch(p, cursor, channel);
-    Walk walk(p, channel);
     // A thread reads only what it has brought itself: no barrier.
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
     constexpr int kStageSlots = Traits::kStageSlots;
@@ -426,6 +430,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
+    Walk walk(p, channel, cursor.first);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);

@@ -142,16 +142,21 @@ struct PackedRun {
 struct PackedCursor : PackedRun {
     PackedCursor() = default;
 
-    // Stands at the run that holds a token.
+    // Stands at the run that holds a token. The search looks at several sequences at once, because loads that wait for
+    // each other take most of its time.
     __device__ __forceinline__ PackedCursor(const CausalConv1dBwdOperands& p, int token) {
-        int low = -1, high = p.sequences + 1;
-        while (high - low > 1) {
-            const int middle = low + (high - low) / 2;
-            if (first_token(p, middle) <= token) {
-                low = middle;
-            } else {
-                high = middle;
+        constexpr int kParts = 8;
+        int low = -1;
+        for (int high = p.sequences + 1; high - low > 1;) {
+            const int part = (high - low + kParts - 1) / kParts;
+            int before = 0;
+#pragma unroll
+            for (int i = 1; i < kParts; ++i) {
+                const int at = low + i * part;
+                before += at < high && first_token(p, at) <= token ? 1 : 0;
             }
+            low += before * part;
+            high = min(high, low + part);
         }
         number = low;
         begin = first_token(p, low);
