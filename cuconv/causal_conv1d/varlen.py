@@ -151,7 +151,8 @@ def causal_conv1d_qkv_split(
         q, k and v, each (1, total, heads, head_dim), contiguous.
     """
     inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, qk_l2norm, l2norm_eps)
+    heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
+    split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
     q, k, v = _run(split, inputs, out, activation, pad_slot_id, first_column)
     return q, k, v
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,26 +46,29 @@ def selective_scan_fn(
 class LiveSequence(NamedTuple):
     """A packed sequence that is computed."""
 
-    begin: int
-    end: int
+    rows: Scan
+    """Its tokens, as a batch of one row."""
+    initial_state: Array
+    """(1, dim, d_state), float64."""
+    tokens: slice
+    """Where its tokens are in the call's arrays."""
     slot: int | None
     """The slot of the pool that the state after it goes to; None without a pool."""
-    initial_state: Array | None
-    """(1, dim, d_state), float64."""
 
 
 def live_sequences(
-    total: int,
     ssm_states: Array | None,
-    query_start_loc: Array | None,
-    cache_indices: Array | None,
-    has_initial_state: Array | None,
-    pad_slot_id: int,
+    query_start_loc: Array | None = None,
+    cache_indices: Array | None = None,
+    has_initial_state: Array | None = None,
+    pad_slot_id: int = -1,
+    **arguments: Any,
 ) -> Iterator[LiveSequence]:
-    """The sequences that are not empty and, if there is a pool, have a slot of it."""
-    starts = [0, total] if query_start_loc is None else [int(start) for start in query_start_loc]
+    """The sequences that are not empty and, if there is a pool, have a slot of it; `arguments` are those of a Scan."""
+    packed = Scan(**arguments)
+    starts = [0, packed.u.shape[1]] if query_start_loc is None else [int(start) for start in query_start_loc]
     for i, (begin, end) in enumerate(pairwise(starts)):
-        slot, initial = None, None
+        slot, initial = None, np.zeros((1, *packed.A.shape))
         if ssm_states is not None:
             slot = i if cache_indices is None else int(cache_indices[i])
             is_padding = cache_indices is not None and slot == pad_slot_id
@@ -74,62 +77,37 @@ def live_sequences(
             if has_initial_state is not None and has_initial_state[i]:
                 initial = ssm_states[slot][None].astype(np.float64)
         if end > begin:
-            yield LiveSequence(begin, end, slot, initial)
+            yield LiveSequence(packed.sequence(begin, end), initial, slice(begin, end), slot)
 
 
-def selective_scan_varlen_fn(
-    u: Array,
-    ssm_states: Array | None,
-    delta: Array,
-    A: Array,
-    B: Array,
-    C: Array,
-    D: Array | None = None,
-    z: Array | None = None,
-    delta_bias: Array | None = None,
-    delta_softplus: bool = False,
-    query_start_loc: Array | None = None,
-    cache_indices: Array | None = None,
-    has_initial_state: Array | None = None,
-    pad_slot_id: int = -1,
-) -> tuple[Array, dict[int, Array]]:
-    """The results of packed sequences, and the new states by slot, both in float64."""
-    packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+def selective_scan_varlen_fn(*, u: Array, ssm_states: Array | None, **arguments: Any) -> tuple[Array, dict[int, Array]]:
+    """The results of packed sequences for the public function's arguments, and new states by slot, both in float64."""
     out, states = np.zeros(u.shape), {}
-    indices = (query_start_loc, cache_indices, has_initial_state)
-    for sequence in live_sequences(u.shape[1], ssm_states, *indices, pad_slot_id):
-        rows = packed.sequence(sequence.begin, sequence.end)
-        result = selective_scan_fn(**vars(rows), initial_state=sequence.initial_state)
-        out[:, sequence.begin : sequence.end] = result.out[0]
-        if sequence.slot is not None:
-            states[sequence.slot] = result.last_state[0]
+    for each in live_sequences(ssm_states, u=u, **arguments):
+        result = selective_scan_fn(**vars(each.rows), initial_state=each.initial_state)
+        out[:, each.tokens] = result.out[0]
+        if each.slot is not None:
+            states[each.slot] = result.last_state[0]
     return out, states
 
 
 def _dense_errors(
-    u: Array,
-    delta: Array,
-    A: Array,
-    B: Array,
-    C: Array,
-    D: Array | None = None,
-    z: Array | None = None,
-    delta_bias: Array | None = None,
-    delta_softplus: bool = False,
-    return_last_state: bool = False,
     *,
+    return_last_state: bool = False,
     initial_state: Array | None = None,
     chunk_states_out: Array | None = None,
     segment_tokens: int = 0,
+    **arguments: Any,
 ) -> dict[str, Array]:
     """The errors of a call on rows that are cut into segments of `segment_tokens`, into any segments when that is 0."""
-    scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    scan = Scan(**arguments)
     before = np.zeros(scan.shape) if initial_state is None else initial_state.astype(np.float64)
     summed_tokens = segment_tokens
     if not segment_tokens:
         # Any segments: a border at every chunk, with sums over as many tokens as a segment of two can have.
-        segment_tokens, chunks = chunk_tokens(), ceil_div(u.shape[2], chunk_tokens())
-        summed_tokens = ceil_div(chunks, 2) * segment_tokens if u.shape[2] >= 2 * segment_tokens else 0
+        seqlen, segment_tokens = scan.u.shape[2], chunk_tokens()
+        chunks = ceil_div(seqlen, segment_tokens)
+        summed_tokens = ceil_div(chunks, 2) * segment_tokens if seqlen >= 2 * segment_tokens else 0
     found = row_errors(scan, before, segment_tokens, summed_tokens)
     errors = {"out": found.out}
     if return_last_state:
@@ -139,35 +117,16 @@ def _dense_errors(
     return errors
 
 
-def _packed_errors(
-    u: Array,
-    ssm_states: Array | None,
-    delta: Array,
-    A: Array,
-    B: Array,
-    C: Array,
-    D: Array | None = None,
-    z: Array | None = None,
-    delta_bias: Array | None = None,
-    delta_softplus: bool = False,
-    query_start_loc: Array | None = None,
-    cache_indices: Array | None = None,
-    has_initial_state: Array | None = None,
-    pad_slot_id: int = -1,
-) -> dict[str, Array]:
+def _packed_errors(*, u: Array, ssm_states: Array | None, **arguments: Any) -> dict[str, Array]:
     """The errors of a call on packed sequences; those of padding, and of states that stay, are zero."""
-    packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     errors = {"out": np.zeros(u.shape)}
     if ssm_states is not None:
         errors["ssm_states"] = np.zeros(ssm_states.shape)
-    indices = (query_start_loc, cache_indices, has_initial_state)
-    for sequence in live_sequences(u.shape[1], ssm_states, *indices, pad_slot_id):
-        rows = packed.sequence(sequence.begin, sequence.end)
-        before = np.zeros(rows.shape) if sequence.initial_state is None else sequence.initial_state
-        found = row_errors(rows, before, MAX_TOKENS, 0)
-        errors["out"][:, sequence.begin : sequence.end] = found.out[0]
-        if sequence.slot is not None:
-            errors["ssm_states"][sequence.slot] = found.last_state[0]
+    for each in live_sequences(ssm_states, u=u, **arguments):
+        found = row_errors(each.rows, each.initial_state, MAX_TOKENS, 0)
+        errors["out"][:, each.tokens] = found.out[0]
+        if each.slot is not None:
+            errors["ssm_states"][each.slot] = found.last_state[0]
     return errors
 
 
