@@ -134,7 +134,7 @@ def _differences(a: Layout, b: Layout) -> list[int]:
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
     batch, dim, seqlen = o.x.shape
-    stages = CausalConv1dBwd.stages_for(seqlen * o.x.itemsize)
+    stages = CausalConv1dBwd.stages_for(seqlen * o.x.itemsize, batch * seqlen * o.x.itemsize)
     kernel = CausalConv1dBwd(stages=stages, edges=row_vecs * vec != seqlen, **_axes(o, vec))
     # Where arrays have no gaps, vectors may be read whole though they reach into neighbouring rows.
     is_dense = dout_is_packed and all(_has_no_gaps(each) for each in (o.x, o.dout))

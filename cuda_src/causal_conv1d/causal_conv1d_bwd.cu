@@ -383,7 +383,8 @@ struct RowGradients {
                 float following[kWidth];
 #pragma unroll
                 for (int k = 0; k < kWidth; ++k) following[k] = g[i + k];
-                dx[i < kVec ? i : 0] = input_gradient<kAs>(taps, following, seq + kHalo + i);
+                constexpr Rows kMasked = kAs == Rows::kNumbered ? Rows::kNumbered : Rows::kOne;
+                dx[i < kVec ? i : 0] = input_gradient<kMasked>(taps, following, seq + kHalo + i);
             }
         }
         if constexpr (kStates && kHalo > 0) {
