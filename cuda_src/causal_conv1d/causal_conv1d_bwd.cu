@@ -152,10 +152,9 @@ struct VectorSequences {
 
     __device__ __forceinline__ bool starts_at(int bit) const { return (starts >> bit & 1) != 0; }
 
-    // How many tokens behind the token of a bit are in its sequence, of the next width - 1 ones.
-    __device__ __forceinline__ int followers(int bit) const {
-        const unsigned next = static_cast<unsigned>(starts >> (bit + 1)) & ((1u << kHalo) - 1);
-        return next == 0 ? kHalo : lowest(next);
+    // The bits of `starts` from that of token `first` of the vector on, `count` of them.
+    __device__ __forceinline__ unsigned starts_from(int first, int count) const {
+        return static_cast<unsigned>(starts >> (kHalo + first)) & ((1u << count) - 1);
     }
 };
 
@@ -346,6 +345,10 @@ struct RowGradients {
             }
             replace_before(sequences, x);
         }
+        // The past of the first sequence that begins behind the first token: loads for every token wait one by one.
+        unsigned beginning = kAs == Rows::kPacked ? sequences.starts_from(1, kVec - 1) : 0;
+        float past[kWidth];
+        if (kHalo > 0 && beginning != 0) load_past(sequences, kHalo + 1 + lowest(beginning), past);
         int seq[kHalo + kVec + kHalo];
         load_numbers<kAs>(p, batch, place.token - kHalo, seq);
         float g[kVec + kHalo];
@@ -353,9 +356,10 @@ struct RowGradients {
         for (int i = 0; i < kVec; ++i) {
             if constexpr (kAs == Rows::kPacked && kHalo > 0) {
                 if (i > 0 && sequences.starts_at(kHalo + i)) {
-                    const Past past(*this, sequences, kHalo + i);
 #pragma unroll
-                    for (int k = 0; k < kHalo; ++k) x[i + k] = past.at(k);
+                    for (int k = 0; k < kHalo; ++k) x[i + k] = past[k];
+                    beginning &= beginning - 1;
+                    if (beginning != 0) load_past(sequences, kHalo + 1 + lowest(beginning), past);
                 }
             }
             float window[kWidth];
@@ -405,26 +409,20 @@ struct RowGradients {
     }
 
  private:
-    // What comes before a packed sequence: zeros, or its initial state.
-    struct Past {
-        const RowGradients& of;
-        int slot;  // negative for zeros
+    // The slot of what comes before the packed sequence that begins at a bit; -1 for zeros.
+    __device__ __forceinline__ int slot_before(const Sequences& sequences, int bit) const {
+        if constexpr (!kStates) return -1;
+        const int number = sequences.beginning[bit];
+        const int slot = load_slot(p, number);
+        return slot >= 0 && follows_state(p, number) ? slot : -1;
+    }
 
-        // `bit` is that of the sequence's first token.
-        __device__ __forceinline__ Past(const RowGradients& of_, const Sequences& sequences, int bit)
-            : of(of_), slot(-1) {
-            if constexpr (kStates) {
-                const int number = sequences.beginning[bit];
-                slot = load_slot(of.p, number);
-                if (slot >= 0 && !follows_state(of.p, number)) slot = -1;
-            }
-        }
-
-        // An element: column 0 is width - 1 tokens before the sequence.
-        __device__ __forceinline__ float at(int column) const {
-            return kStates && slot >= 0 ? load_initial<input_t>(of.p, slot, of.channel, column) : 0.0f;
-        }
-    };
+    // All of it: column 0 is width - 1 tokens before the sequence.
+    __device__ __forceinline__ void load_past(const Sequences& sequences, int bit, float (&past)[kWidth]) const {
+        const int slot = slot_before(sequences, bit);
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) past[k] = slot < 0 ? 0.0f : load_initial<input_t>(p, slot, channel, k);
+    }
 
     // Replaces what lies before the sequence of a vector's first token, in the width - 1 inputs before that token.
     template <int kCount>
@@ -432,10 +430,10 @@ struct RowGradients {
         const unsigned bits = static_cast<unsigned>(sequences.starts) & ((2u << kHalo) - 2);
         if (kHalo == 0 || bits == 0) return;
         const int first = highest(bits);
-        const Past past(*this, sequences, first);
+        const int slot = slot_before(sequences, first);
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            if (i < first) x[i] = past.at(kHalo - first + i);
+            if (i < first) x[i] = slot < 0 ? 0.0f : load_initial<input_t>(p, slot, channel, kHalo - first + i);
         }
     }
 
@@ -490,15 +488,27 @@ struct RowGradients {
         }
     }
 
+    // Sequence by sequence, so that all loads of one are on their way at once.
     __device__ __forceinline__ void add_packed_final(const Vecs& place, const Sequences& sequences,
                                                      float (&dx)[kVec]) const {
         if (p.dfinal_states == nullptr) return;
+        for (unsigned left = sequences.starts_from(1, kVec + kHalo - 1); left != 0; left &= left - 1) {
+            const int end = lowest(left) + 1;
+            const unsigned begins = sequences.starts_from(0, end);
+            const int begin = max(begins == 0 ? 0 : highest(begins), -place.token);
+            if (begin >= kVec || begin >= end || (sequences.dead >> begin & 1) != 0) continue;
+            const int number = sequences.ending[kHalo + end];
+            float final[kWidth];
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-            const int followers = sequences.followers(kHalo + i);
-            if (followers < kHalo && place.token + i >= 0 && (sequences.dead >> i & 1) == 0) {
-                const int number = sequences.ending[kHalo + i + followers + 1];
-                dx[i] += final_gradient<kWidth, input_t>(p, number, channel, -1 - followers, 0);
+            for (int k = 0; k < kHalo; ++k) {
+                const int token = end - kHalo + k;
+                const bool is_own = token >= begin && token < kVec;
+                final[k] = is_own ? final_gradient<kWidth, input_t>(p, number, channel, k - kHalo, 0) : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < kVec; ++i) {
+#pragma unroll
+                for (int k = 0; k < kHalo; ++k) dx[i] += end - kHalo + k == i ? final[k] : 0.0f;
             }
         }
     }
