@@ -11,7 +11,11 @@
 // walks a part of the list from its end to its beginning, and copies the groups ahead of it asynchronously into a ring
 // in shared memory. Inputs before a vector come from the ring, gradients behind it from the lane above by shuffle,
 // those of the highest lane from the lowest in the group before. The parameters' gradients stay in registers until the
-// warp's last group; the block adds up those of its lanes and warps in a fixed order. No atomics.
+// warp's last group; the block adds up those of its lanes and warps in a fixed order. No atomics on sums.
+//
+// Packed sequences are one row. A warp knows the sequence that the last group was in, and computes groups inside it as
+// those of a plain row. Where sequences meet, it looks up their beginnings together and marks them as bits in shared
+// memory, from which each lane takes those around its vector.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      elements an access       kStages   groups in the ring        kSilu     silu after the sum
