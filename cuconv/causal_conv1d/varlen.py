@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
@@ -14,7 +12,7 @@ from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
+from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 
@@ -182,21 +180,9 @@ def _check(
     checks.between("total of x", total, 0, MAX_TOKENS)
     checks.taps(weight, bias, dim, WIDTHS)
     assert weight is not None
-    count, width = 1, weight.shape[1]
-    if query_start_loc is not None:
-        checks.rank("query_start_loc", query_start_loc.shape, "sequences + 1")
-        checks.dtype("query_start_loc", query_start_loc.dtype, INDICES)
-        count = query_start_loc.shape[0] - 1
-        checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
-    for argument, layout, dtypes in (
-        ("cache_indices", cache_indices, INDICES),
-        ("has_initial_state", has_initial_state, (BOOL,)),
-    ):
-        if layout is not None:
-            if conv_states is None:
-                raise ValueError(message(argument, "an array", "None unless conv_states is given"))
-            checks.dtype(argument, layout.dtype, dtypes)
-            checks.shape(argument, layout.shape, (count,), "sequences")
+    width = weight.shape[1]
+    count = checks.starts("query_start_loc", query_start_loc, MAX_TOKENS)
+    checks.slots_of_sequences(given, "conv_states", count)
     if conv_states is not None:
         slots = count if cache_indices is None else 0, "cache_indices"
         checks.pool("conv_states", conv_states, dim, (width - 1, "width - 1"), slots)
@@ -213,12 +199,7 @@ def _check(
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
-    total = o.x.shape[1]
-    starts = np.array([0, total]) if o.query_start_loc is None else read("query_start_loc")
-    checks.boundaries("query_start_loc", starts, total)
-    if o.cache_indices is not None and o.conv_states is not None:
-        used = read("cache_indices")[np.diff(starts) > 0]
-        checks.slots("cache_indices", used[used != o.pad_slot_id], o.conv_states.shape[0])
+    checks.packed_contents(read, o.x.shape[1], o.conv_states.shape[0] if o.conv_states else None, o.pad_slot_id)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:

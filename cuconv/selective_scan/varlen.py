@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
+from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
@@ -94,18 +92,8 @@ def selective_scan_varlen_fn(
 def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int) -> Checked[Operands]:
     checked = inputs(given, "dim, total", delta_softplus)
     pool, starts = given["ssm_states"], given["query_start_loc"]
-    count = 1
-    if starts is not None:
-        checks.rank("query_start_loc", starts.shape, "sequences + 1")
-        checks.dtype("query_start_loc", starts.dtype, INDICES)
-        count = starts.shape[0] - 1
-        checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
-    for argument, dtypes in (("cache_indices", INDICES), ("has_initial_state", (BOOL,))):
-        if (layout := given[argument]) is not None:
-            if pool is None:
-                raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
-            checks.dtype(argument, layout.dtype, dtypes)
-            checks.shape(argument, layout.shape, (count,), "sequences")
+    count = checks.starts("query_start_loc", starts, MAX_TOKENS)
+    checks.slots_of_sequences(given, "ssm_states", count)
     if pool is not None:
         _check_pool(pool, checked.A, count if given["cache_indices"] is None else 0)
     operands = Operands(checked, pool, starts, given["cache_indices"], given["has_initial_state"], pad_slot_id)
@@ -126,11 +114,7 @@ def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
-    starts = np.array([0, o.total]) if o.query_start_loc is None else read("query_start_loc")
-    checks.boundaries("query_start_loc", starts, o.total)
-    if o.cache_indices is not None and o.ssm_states is not None:
-        used = read("cache_indices")[np.diff(starts) > 0]
-        checks.slots("cache_indices", used[used != o.pad_slot_id], o.ssm_states.shape[0])
+    checks.packed_contents(read, o.total, o.ssm_states.shape[0] if o.ssm_states else None, o.pad_slot_id)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:

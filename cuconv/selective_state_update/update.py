@@ -195,9 +195,7 @@ def _check_tokens(given: Layouts, rows: list[int]) -> list[int]:
     if cu_seqlens is not None:
         if len(rows) != 2:
             raise ValueError(message("cu_seqlens", "an array", "None for states without heads"))
-        checks.rank("cu_seqlens", cu_seqlens.shape, "sequences + 1")
-        checks.dtype("cu_seqlens", cu_seqlens.dtype, INDICES)
-        checks.between("sequences of cu_seqlens", cu_seqlens.shape[0] - 1, 0, MAX_TOKENS)
+        checks.starts("cu_seqlens", cu_seqlens, MAX_TOKENS)
     return tokens
 
 
