@@ -112,7 +112,8 @@ def _channel_vector(o: Operands) -> int:
 
 
 def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
-    kernel = CausalConv1dChannellastBwd(tokens=CausalConv1dChannellastBwd.tokens_for(o.width), **_axes(o, vec))
+    tokens = CausalConv1dChannellastBwd.tokens_for(o.width, o.packed)
+    kernel = CausalConv1dChannellastBwd(tokens=tokens, **_axes(o, vec))
     config, division, parts = kernel.launch_config(*o.x.shape)
     return _Main(kernel, config, division, parts, vec, dout_is_packed)
 

@@ -40,7 +40,7 @@ def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]
 
 
 def runs(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
-    tokens = CausalConv1dChannellastBwd.tokens_for(width)
+    tokens = CausalConv1dChannellastBwd.tokens_for(width, packed=False)
     kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, True, False, False, False)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
     return config.grid[0], division, parts, division["steps"] * tokens - (width - 1)
