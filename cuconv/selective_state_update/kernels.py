@@ -50,11 +50,13 @@ class SelectiveStateUpdate(Kernel):
     input_t: DType
     state_t: DType
     a_t: DType
+    b_t: DType
     vec: int
     rows: int
     shared_decay: bool
     masked: bool
     many: bool
+    tree: bool
     stream: bool
     stochastic: bool
     index32: bool
@@ -63,7 +65,11 @@ class SelectiveStateUpdate(Kernel):
     def variants(cls) -> Iterator[SelectiveStateUpdate]:
         flags = (False, True)
         for d_state, input_t, state_t in product(CAPACITIES, FLOATS, FLOATS):
-            types = [{"input_t": input_t, "state_t": state_t, "a_t": a_t} for a_t in dict.fromkeys((FLOAT32, input_t))]
+            parameter_types = tuple(dict.fromkeys((FLOAT32, input_t)))
+            types = [
+                {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t}
+                for a_t, b_t in product(parameter_types, parameter_types)
+            ]
             for axes, vec, shared_decay, masked, many in product(types, vectors(state_t), flags, flags, flags):
                 if vec > d_state:
                     continue
@@ -71,12 +77,13 @@ class SelectiveStateUpdate(Kernel):
                     if rows > most_rows(d_state, vec, shared_decay, many):
                         continue
                     # With several tokens, or random numbers, the store policy of states makes no difference.
-                    for stream in flags[: 2 - many]:
-                        for stochastic in flags[: 1 + (many and state_t is not FLOAT32)]:
-                            for index32 in flags:
-                                yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay,
-                                          masked=masked, many=many, stream=stream, stochastic=stochastic,
-                                          index32=index32)  # fmt: skip
+                    rounded = flags[: 1 + (many and state_t is not FLOAT32)]
+                    for tree, stream, stochastic, index32 in product(
+                        flags[: 1 + many], flags[: 2 - many], rounded, flags
+                    ):
+                        yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay, masked=masked,
+                                  many=many, tree=tree, stream=stream, stochastic=stochastic,
+                                  index32=index32)  # fmt: skip
 
     @property
     def tile(self) -> int:

@@ -32,7 +32,7 @@ OPTIONS = {
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
-    "int philox_rounds, int? seed",
+    "int philox_rounds, bool keeps_padding, int? seed",
 }
 """What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
 

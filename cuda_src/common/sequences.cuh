@@ -4,7 +4,8 @@
 #include "common/vec.cuh"
 
 // Operands have query_start_loc, cache_indices and has_initial_state, each of which may be null, with their strides in
-// elements; sequences, total, slots, pad_slot_id and has_states.
+// elements; sequences, total, slots, pad_slot_id and has_states. Where a function lets its caller choose between
+// columns of an array of slots, and name the slots of final states, they have state_column and dst_state_indices, too.
 
 // The first token of a sequence. Number -1 stands for the padding before all of them, `sequences` for that behind them.
 // A token outside the tensor is brought inside: wrong numbers give wrong results, not wrong accesses.
@@ -17,16 +18,53 @@ __device__ __forceinline__ int first_token(const Operands& p, int number) {
     return token < 0 ? 0 : token > p.total ? p.total : static_cast<int>(token);
 }
 
+// A slot as an index array has it; -1 for one that is pad_slot_id or not in the pool.
+template <typename Operands>
+__device__ __forceinline__ int slot_in_pool(const Operands& p, index_t slot) {
+    return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
+}
+
 // The slot of a sequence; -1 for padding, and for a sequence with a slot that is pad_slot_id or not in the pool.
 // Results are zeros then.
 template <typename Operands>
 __device__ __forceinline__ int load_slot(const Operands& p, int number) {
     if (number < 0 || number >= p.sequences) return -1;
     if (!p.has_states) return 0;
-    const index_t slot = p.cache_indices == nullptr
-                             ? number
-                             : load_index(p.cache_indices, number * p.cache_indices_stride, p.cache_indices_is_int64);
-    return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
+    return slot_in_pool(p, p.cache_indices == nullptr ? number
+                                                      : load_index(p.cache_indices, number * p.cache_indices_stride,
+                                                                   p.cache_indices_is_int64));
+}
+
+// The slot that an array of slots gives a sequence, in the sequence's own column where the array has several; -1 where
+// there is no such column.
+template <typename Operands>
+__device__ __forceinline__ index_t load_given_slot(const Operands& p, const void* slots, index_t stride, int is_int64,
+                                                   int number) {
+    index_t place = number * stride;
+    if (p.state_column != nullptr) {
+        const index_t column = load_index(p.state_column, number * p.state_column_stride, p.state_column_is_int64);
+        if (column < 0 || column >= p.slot_columns) return -1;
+        place += column * p.slot_column_stride;
+    }
+    return load_index(slots, place, is_int64);
+}
+
+// The slot that a sequence starts from: load_slot() for operands with state_column.
+template <typename Operands>
+__device__ __forceinline__ int load_start_slot(const Operands& p, int number) {
+    if (number < 0 || number >= p.sequences) return -1;
+    if (!p.has_states) return 0;
+    return slot_in_pool(p, p.cache_indices == nullptr ? number
+                                                      : load_given_slot(p, p.cache_indices, p.cache_indices_stride,
+                                                                        p.cache_indices_is_int64, number));
+}
+
+// The slot that the final state of a sequence goes to, which starts from slot `start`; -1 for none.
+template <typename Operands>
+__device__ __forceinline__ int load_final_slot(const Operands& p, int number, int start) {
+    if (p.dst_state_indices == nullptr) return start;
+    return slot_in_pool(
+        p, load_index(p.dst_state_indices, number * p.dst_state_indices_stride, p.dst_state_indices_is_int64));
 }
 
 // Whether a sequence goes on from its state; else it starts from zeros.

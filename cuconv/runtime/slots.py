@@ -1,0 +1,148 @@
+"""The slots of a pool in which sequences find and leave their states: every function names them by the same arguments.
+
+An array of slots is (sequences,), or (sequences, columns) with the column of each sequence in `state_column`.
+`dst_state_indices` names the slots of final states where they are not those that the sequences start from. Rows beyond
+the sequences are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime import checks
+from cuconv.runtime.call import Layouts
+from cuconv.runtime.dtypes import INDICES, INT64, DType
+from cuconv.runtime.errors import message
+from cuconv.runtime.layout import Layout, strides_or_zeros
+
+Array = np.ndarray[Any, Any]
+
+
+def padding(pad_slot_id: object, null_slot: object) -> int:
+    """The slot number that pads besides the negative ones, which always do."""
+    pad = checks.integer("pad_slot_id", pad_slot_id)
+    if null_slot is None:
+        return pad
+    null = checks.integer("null_slot", null_slot)
+    if null < 0:
+        return pad
+    if pad >= 0 and null != pad:
+        raise ValueError(message("null_slot", null, f"None, or {pad} as pad_slot_id: one slot is for padding"))
+    return null
+
+
+def keeps_padding(pad_output: object) -> bool:
+    """Whether results of padding keep their old contents, instead of becoming zeros."""
+    # The comparison comes last: an array would compare element by element.
+    if not isinstance(pad_output, str) or pad_output not in ("zero", "keep"):
+        got = repr(pad_output) if isinstance(pad_output, str | None) else f"a {type(pad_output).__name__}"
+        raise ValueError(message("pad_output", got, "one of 'zero', 'keep'"))
+    return pad_output == "keep"
+
+
+def check_kept(given: Layouts, outputs: tuple[str, ...]) -> None:
+    """Results keep old contents only where the caller gives them: a new array has none."""
+    for name in outputs:
+        if given[name] is None:
+            raise ValueError(message("pad_output", "'keep'", f"'zero' unless {name} is given"))
+
+
+def by_sequence(
+    argument: str, layout: Layout | None, count: int, axes: str, dtypes: tuple[DType, ...] = INDICES
+) -> None:
+    """An array, where there is one, has an element for each of `count` sequences, and perhaps more."""
+    if layout is None:
+        return
+    checks.dtype(argument, layout.dtype, dtypes)
+    if len(layout.shape) != 1 or layout.shape[0] < count:
+        raise ValueError(message(argument, f"shape {layout.shape}", f"({count},) or longer ({axes})"))
+
+
+def sources(given: Layouts, argument: str, count: int, axes: str) -> Layout | None:
+    """Check the arguments that name slots; returns the array of the slots that `count` sequences start from.
+
+    It has two axes only where `state_column` chooses between its columns.
+    """
+    layout, column = given[argument], given["state_column"]
+    by_sequence("state_column", column, count, axes)
+    by_sequence("dst_state_indices", given["dst_state_indices"], count, axes)
+    if column is not None and (layout is None or len(layout.shape) != 2):
+        raise ValueError(message("state_column", "an array", f"None unless {argument} has 2 axes ({axes}, columns)"))
+    if layout is None or len(layout.shape) != 2:
+        by_sequence(argument, layout, count, axes)
+        return layout
+    rows, columns = layout.shape
+    checks.dtype(argument, layout.dtype, INDICES)
+    if rows < count or columns == 0:
+        wanted = f"({count}, 1) or more ({axes}, columns)"
+        raise ValueError(message(argument, f"shape {layout.shape}", wanted))
+    if column is None:
+        layout = layout._replace(shape=layout.shape[:1], strides=layout.strides[:1])
+    return layout
+
+
+def numbers(indices: Layout | None, state_column: Layout | None, dst_state_indices: Layout | None) -> dict[str, object]:
+    """The fields of an argument struct that choose columns of an array of slots, and destinations."""
+    has_columns = indices is not None and state_column is not None
+    return {
+        "slot_columns": indices.shape[1] if has_columns and indices else 0,
+        "slot_column_stride": indices.strides[1] if has_columns and indices else 0,
+        "state_column_stride": strides_or_zeros(state_column, 1)[0],
+        "state_column_is_int64": state_column is not None and state_column.dtype is INT64,
+        "dst_state_indices_stride": strides_or_zeros(dst_state_indices, 1)[0],
+        "dst_state_indices_is_int64": dst_state_indices is not None and dst_state_indices.dtype is INT64,
+    }
+
+
+def start_slots(indices: Array | None, state_column: Array | None, count: int) -> Array:
+    """The slot that each of `count` sequences starts from, in NumPy; -1 where its column does not exist."""
+    if indices is None:
+        return np.arange(count)
+    found = indices[:count].astype(np.int64)
+    if found.ndim == 1:
+        return found
+    column = np.zeros(count, np.int64) if state_column is None else state_column[:count].astype(np.int64)
+    is_column = (column >= 0) & (column < found.shape[1])
+    return np.where(is_column, found[np.arange(count), np.where(is_column, column, 0)], -1)
+
+
+def final_slots(starts: Array, dst_state_indices: Array | None) -> Array:
+    """The slot that each sequence's final state goes to, in NumPy."""
+    return starts if dst_state_indices is None else dst_state_indices[: len(starts)].astype(np.int64)
+
+
+def are_live(slots: Array, count: int, pad_slot_id: int) -> Array:
+    """Which given slots are slots of a pool of `count` and not padding, in NumPy."""
+    live: Array = (slots >= 0) & (slots < count) & (slots != pad_slot_id)
+    return live
+
+
+def are_padding(slots: Array, pad_slot_id: int) -> Array:
+    """Which given slots are padding and no mistakes: pad_slot_id, and beside one of 0 or more any negative number."""
+    padding: Array = (slots == pad_slot_id) | ((slots < 0) & (pad_slot_id >= 0))
+    return padding
+
+
+def check_contents(
+    argument: str, starts: Array, dst_state_indices: Array | None, is_live: Array, reads: Array, count: int, pad: int
+) -> None:
+    """Raise ValueError where a final state would meet another one, or the state that another sequence starts from.
+
+    Args:
+        argument: the array of slots that sequences start from.
+        starts: these slots.
+        dst_state_indices: the slots of final states, None where they are `starts`.
+        is_live: which sequences are not padding.
+        reads: which of these start from the contents of their slots.
+        count: slots of the pool.
+        pad: the slot number that pads.
+    """
+    checks.inside(argument, starts[is_live], count)
+    written, stores = final_slots(starts, dst_state_indices), is_live
+    if dst_state_indices is not None:
+        argument, stores = "dst_state_indices", is_live & ~are_padding(written, pad)
+    checks.slots(argument, written[stores], count)
+    readers = np.flatnonzero(is_live & reads)
+    checks.not_read_by_others(argument, written[stores], np.flatnonzero(stores), starts[readers], readers)
