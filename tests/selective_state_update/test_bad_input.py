@@ -29,6 +29,8 @@ from tests.support.bad_input import (
 BUFFER, ROW = "intermediate_states_buffer", "intermediate_state_indices"
 SLOT, TARGET, ACCEPTED = "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens"
 INNER, TOKEN, GROUPED = (HEADS, DIM, N), (BATCH, TOKENS, HEADS, DIM), (BATCH, TOKENS, GROUPS, N)
+ROWS_WANTED, SEQUENCES = "at least 3 rows, one a sequence", "(3,) or longer (sequences)"
+PARENTS = zeros("parents", (BATCH, TOKENS), np.int32)
 X_AXES = "(batch[, tokens], nheads, headdim), nheads, headdim as state has them: [4, 3]"
 
 
@@ -110,16 +112,19 @@ OF_BATCH: dict[str, Row] = {
     "C-groups": shape("C", (BATCH, TOKENS, 1, N), f"{GROUPED} (as x before its heads, ngroups, d_state)"),
     "C-float16": dtype("C", GROUPED, np.float16, "float32"),
     "slots-int16": dtype(SLOT, (BATCH,), np.int16, INDICES),
-    "slots-count": shape(SLOT, (BATCH + 1,), "(3,) (sequences[, columns])", np.int32),
+    "slots-count": shape(SLOT, (BATCH - 1,), ROWS_WANTED, np.int32),
     "slots-rank-3": shape(SLOT, (BATCH, 1, 1), "1 or 2 axes (batch[, columns])", np.int32),
-    "slots-of-columns": (
-        zeros(SLOT, (BATCH, 2), np.int32), ValueError,
-        f"{SLOT}: got 2 axes; wanted 1 axis (batch), or {ACCEPTED}, which says what column to start from",
+    "slots-no-columns": (zeros(SLOT, (BATCH, 0), np.int32), ValueError, f"columns of {SLOT}: got 0; wanted at least 1"),
+    "column-without-columns": (
+        zeros("state_column", (BATCH,), np.int32), ValueError,
+        f"state_column: got an array; wanted None unless {SLOT} has 2 axes (batch, columns)",
     ),
+    "has-int32": dtype("has_initial_state", (BATCH,), np.int32, "bool"),
+    "has-count": shape("has_initial_state", (BATCH - 1,), SEQUENCES, bool),
     "slots-list": (value(SLOT, [3, 0, 1]), TypeError, f"{SLOT}: got a list; wanted a {{kind}} array, as the first is"),
     "targets-float32": dtype(TARGET, (BATCH,), np.float32, INDICES),
     "targets-rank-0": shape(TARGET, (), "1 or 2 axes (batch[, columns])", np.int32),
-    "targets-count": shape(TARGET, (BATCH - 1, TOKENS), "(3, 2) (sequences[, columns])", np.int64),
+    "targets-count": shape(TARGET, (BATCH - 1, TOKENS), ROWS_WANTED, np.int64),
     "accepted-without-columns": (
         zeros(ACCEPTED, (BATCH,), np.int32), ValueError,
         f"{ACCEPTED}: got an array; wanted None unless {SLOT} has 2 axes (batch, columns)",
@@ -128,7 +133,19 @@ OF_BATCH: dict[str, Row] = {
         value(BUFFER, None), ValueError, f"{ROW}: got an array; wanted None unless {BUFFER} is given"
     ),
     "rows-bool": dtype(ROW, (BATCH,), bool, INDICES),
-    "rows-count": shape(ROW, (ROWS,), "(3,) (sequences)", np.int32),
+    "rows-count": shape(ROW, (BATCH - 1,), SEQUENCES, np.int32),
+    "parents-bool": dtype("parents", (BATCH, TOKENS), bool, INDICES),
+    "parents-rank": shape("parents", (BATCH,), "2 axes (batch, tokens)", np.int32),
+    "parents-tokens": shape("parents", (BATCH, 1), "(3, 2) or more (batch, tokens of x)", np.int32),
+    "parents-batch": shape("parents", (BATCH - 1, TOKENS), "(3, 2) or more (batch, tokens of x)", np.int64),
+    "parents-without-buffer": (
+        also(PARENTS, value(BUFFER, None), value(ROW, None)), ValueError,
+        f"parents: got an array; wanted None unless {BUFFER} is given",
+    ),
+    "parents-and-a-slot-a-token": (
+        also(PARENTS, zeros(TARGET, (BATCH, TOKENS), np.int32)), ValueError,
+        f"parents: got an array; wanted None beside a {TARGET} of 2 axes",
+    ),
     "buffer-dtype": dtype(BUFFER, (ROWS, TOKENS, *INNER), np.float16, "float32"),
     "buffer-rank": shape(
         BUFFER, (ROWS, *INNER), "(4, 4, 4, 3, 5) (rows, steps, and as state behind its slots)"
@@ -156,8 +173,18 @@ OF_BATCH: dict[str, Row] = {
     ),
     "pad-float": (value("pad_slot_id", 0.0), TypeError, "pad_slot_id: got 0.0; wanted an int"),
     "rounds-float": (value("philox_rounds", 7.0), TypeError, "philox_rounds: got 7.0; wanted an int"),
-    "rounds-zero": (value("philox_rounds", 0), ValueError, "philox_rounds: got 0; wanted 1 to 20"),
-    "rounds-many": (value("philox_rounds", 21), ValueError, "philox_rounds: got 21; wanted 1 to 20"),
+    "null-float": (value("null_slot", 0.0), TypeError, "null_slot: got 0.0; wanted an int"),
+    "null-beside-pad": (
+        also(value("null_slot", 0), value("pad_slot_id", 2)), ValueError,
+        "null_slot: got 0; wanted None, or 2 as pad_slot_id: one slot is for padding",
+    ),
+    "pad_output-word": (value("pad_output", "skip"), ValueError, "pad_output: got 'skip'; wanted one of 'zero', 'keep'"),
+    "kept-without-out": (
+        also(value("pad_output", "keep"), value("out", None)), ValueError,
+        "pad_output: got 'keep'; wanted 'zero' unless out is given",
+    ),
+    "rounds-negative": (value("philox_rounds", -1), ValueError, "philox_rounds: got -1; wanted 0 to 20"),
+    "rounds-many": (value("philox_rounds", 21), ValueError, "philox_rounds: got 21; wanted 0 to 20"),
     "seed-of-float32": (
         value("rand_seed", 1), ValueError,
         "rand_seed: got a seed; wanted None for a float32 state, which is not rounded",
@@ -198,15 +225,16 @@ OF_BATCH: dict[str, Row] = {
 
 OF_ACCEPTED: dict[str, Row] = {
     "accepted-float64": dtype(ACCEPTED, (BATCH,), np.float64, INDICES),
-    "accepted-count": shape(ACCEPTED, (BATCH, 1), "(3,) (sequences)", np.int32),
+    "accepted-count": shape(ACCEPTED, (BATCH, 1), SEQUENCES, np.int32),
     "targets-of-one-axis": (
         zeros(TARGET, (BATCH,), np.int32), ValueError,
         f"{TARGET}: got shape (3,); wanted 2 axes (batch, columns) beside {ACCEPTED}",
     ),
-    "without-accepted": (
-        value(ACCEPTED, None), ValueError,
-        f"{SLOT}: got 2 axes; wanted 1 axis (batch), or {ACCEPTED}, which says what column to start from",
+    "column-beside-accepted": (
+        zeros("state_column", (BATCH,), np.int32), ValueError,
+        f"state_column: got an array; wanted None beside {ACCEPTED}",
     ),
+    "parents": (PARENTS, ValueError, f"parents: got an array; wanted None beside {ACCEPTED}"),
 }  # fmt: skip
 
 OF_PACKED: dict[str, Row] = {
@@ -222,19 +250,16 @@ OF_PACKED: dict[str, Row] = {
         ValueError,
         "sequences of cu_seqlens: got -1; wanted 0 to 1073741824",
     ),
-    "slots-count": shape(SLOT, (6,), "(3,) (sequences[, columns])", np.int32),
+    "slots-count": shape(SLOT, (2,), ROWS_WANTED, np.int32),
+    "parents": (PARENTS, ValueError, "parents: got an array; wanted None beside cu_seqlens"),
 }
 
 OF_BARE: dict[str, Row] = {
-    "x-of-tokens": (
-        zeros("x", (BATCH, TOKENS, DIM)), ValueError,
-        "x: got shape (3, 2, 3); wanted (batch, dim), dim as state has them: [3]",
+    "x-of-heads": (
+        zeros("x", (BATCH, TOKENS, 1, DIM)), ValueError,
+        "x: got shape (3, 2, 1, 3); wanted (batch[, tokens], dim), dim as state has them: [3]",
     ),
-    "starts": (
-        zeros("cu_seqlens", (4,), np.int32), ValueError,
-        "cu_seqlens: got an array; wanted None for states without heads",
-    ),
-    "B-of-groups": shape("B", (BATCH, 1, N), "(3, 5) (batch of x, d_state)"),
+    "B-of-groups": shape("B", (BATCH, 1, N), "(3, 5) (as x before dim, d_state)"),
     "D-of-heads": shape("D", (1, DIM), "(3,) (dim of state)"),
     "A-of-heads": shape("A", (1, DIM, N), "(3, 5) (dim, d_state of state)"),
 }  # fmt: skip

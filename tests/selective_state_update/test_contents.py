@@ -43,6 +43,14 @@ ROWS: dict[str, dict[str, Row]] = {
         "row-twice-that-is-pad_slot_id": (
             also(ints(ROW, [2, 2, 1]), value("pad_slot_id", 2)), ValueError, of_several(ROW, 2)
         ),
+        "parent-late": (
+            ints("parents", [[0, 0], [-1, 1], [0, -1]]), ValueError,
+            "parents: got 1 for token 1; wanted an earlier token, or -1",
+        ),
+        "column-of-a-slot-outside": (
+            also(ints(SLOT, [[3, 0], [0, 9], [1, 2]]), ints("state_column", [1, 1, 1]), value(TARGET, None)),
+            ValueError, outside(SLOT, 9, SLOTS),
+        ),
         "target-is-another's-start": (
             ints(TARGET, [3, 1, 8]), ValueError,
             f"{TARGET}: got slot 1, which another sequence starts from; wanted a slot of its own",
@@ -111,6 +119,22 @@ FINE: dict[str, tuple[str, Change, list[bool]]] = {
         "batch", also(ints(SLOT, [5, 5, 5]), value(TARGET, None), value("disable_state_update", True)),
         [True, True, True],
     ),
+    "not-read": (
+        "batch", also(ints(TARGET, [3, 1, 8]), lambda xp, a: {"has_initial_state": xp.zeros(3, bool)}),
+        [True, True, True],
+    ),
+    "rows-beyond": (
+        "batch", also(ints(SLOT, [3, 0, 1, 99, -9, 3]), ints(TARGET, [3, 4, 8, 8, 99]), ints(ROW, [3, 0, 1, 1])),
+        [True, True, True],
+    ),
+    "tree": ("batch", ints("parents", [[0, 0], [-1, -5], [0, 0]]), [True, True, True]),
+    "padded-by-null_slot": (
+        "batch", also(ints(SLOT, [0, 2, -7]), value(TARGET, None), value("null_slot", 0)), [False, True, False],
+    ),
+    "columns-outside": (
+        "batch", also(ints(SLOT, [[3, 0], [0, 2], [1, 5]]), ints("state_column", [2, 1, -1]), ints(TARGET, [4, 2, 8])),
+        [False, True, False],
+    ),
     "all-accepted": ("accepted", ints(ACCEPTED, [2, 2, -5]), [True, True, True]),
     "columns-beyond-the-tokens": (
         "accepted", ints(SLOT, [[3, 0, 9], [1, 2, 9], [6, 5, -7]]), [True, True, True],
@@ -140,7 +164,7 @@ def targets(arguments: dict[str, Any], is_live: list[bool]) -> set[int]:
     """The slots that must have been written."""
     to = arguments.get(TARGET)
     to = (arguments[SLOT] if to is None else to).tolist()
-    rows = [row[:TOKENS] if isinstance(row, list) else [row] for row, live in zip(to, is_live, strict=True) if live]
+    rows = [row[:TOKENS] if isinstance(row, list) else [row] for row, live in zip(to, is_live, strict=False) if live]
     return {slot for row in rows for slot in row if slot != arguments.get("pad_slot_id", -1)}
 
 
