@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from cuconv.runtime import slots
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.state_space import Array
 from cuconv.selective_scan import reference_backward
@@ -49,32 +50,51 @@ class LiveSequence(NamedTuple):
     begin: int
     end: int
     slot: int | None
-    """The slot of the pool that the state after it goes to; None without a pool."""
+    """The slot of the pool that the state after it goes to; None without one."""
     initial_state: Array | None
     """(1, dim, d_state), float64."""
+
+
+INDICES = ("query_start_loc", "cache_indices", "has_initial_state", "state_column", "dst_state_indices")
+"""The index arrays of a call on packed sequences."""
 
 
 def live_sequences(
     total: int,
     ssm_states: Array | None,
-    query_start_loc: Array | None,
-    cache_indices: Array | None,
-    has_initial_state: Array | None,
-    pad_slot_id: int,
+    query_start_loc: Array | None = None,
+    cache_indices: Array | None = None,
+    has_initial_state: Array | None = None,
+    state_column: Array | None = None,
+    dst_state_indices: Array | None = None,
+    pad_slot_id: int = -1,
 ) -> Iterator[LiveSequence]:
     """The sequences that are not empty and, if there is a pool, have a slot of it."""
-    starts = [0, total] if query_start_loc is None else [int(start) for start in query_start_loc]
-    for i, (begin, end) in enumerate(pairwise(starts)):
+    bounds = np.array([0, total]) if query_start_loc is None else query_start_loc
+    count = len(bounds) - 1
+    starts = slots.start_slots(cache_indices, state_column, count)
+    targets = slots.final_slots(starts, dst_state_indices)
+    for i, (begin, end) in enumerate(pairwise(map(int, bounds))):
         slot, initial = None, None
         if ssm_states is not None:
-            slot = i if cache_indices is None else int(cache_indices[i])
-            is_padding = cache_indices is not None and slot == pad_slot_id
-            if is_padding or not 0 <= slot < len(ssm_states):
+            # Numbers of sequences are not compared with pad_slot_id.
+            padding = -1 if cache_indices is None else pad_slot_id
+            if not slots.are_live(starts[i], len(ssm_states), padding):
                 continue
+            if slots.are_live(targets[i], len(ssm_states), padding if dst_state_indices is None else pad_slot_id):
+                slot = int(targets[i])
             if has_initial_state is not None and has_initial_state[i]:
-                initial = ssm_states[slot][None].astype(np.float64)
+                initial = ssm_states[starts[i]][None].astype(np.float64)
         if end > begin:
             yield LiveSequence(begin, end, slot, initial)
+
+
+def is_computed(total: int, ssm_states: Array | None, **indices: Any) -> Array:
+    """Which of the tokens are no padding."""
+    found = np.zeros(total, bool)
+    for sequence in live_sequences(total, ssm_states, **indices):
+        found[sequence.begin : sequence.end] = True
+    return found
 
 
 def selective_scan_varlen_fn(
@@ -88,16 +108,12 @@ def selective_scan_varlen_fn(
     z: Array | None = None,
     delta_bias: Array | None = None,
     delta_softplus: bool = False,
-    query_start_loc: Array | None = None,
-    cache_indices: Array | None = None,
-    has_initial_state: Array | None = None,
-    pad_slot_id: int = -1,
+    **indices: Any,
 ) -> tuple[Array, dict[int, Array]]:
-    """The results of packed sequences, and the new states by slot, both in float64."""
+    """The results of packed sequences, and the new states by slot, both in float64; `live_sequences` has the indices."""
     packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     out, states = np.zeros(u.shape), {}
-    indices = (query_start_loc, cache_indices, has_initial_state)
-    for sequence in live_sequences(u.shape[1], ssm_states, *indices, pad_slot_id):
+    for sequence in live_sequences(u.shape[1], ssm_states, **indices):
         rows = packed.sequence(sequence.begin, sequence.end)
         result = selective_scan_fn(**vars(rows), initial_state=sequence.initial_state)
         out[:, sequence.begin : sequence.end] = result.out[0]
@@ -150,18 +166,14 @@ def _packed_errors(
     z: Array | None = None,
     delta_bias: Array | None = None,
     delta_softplus: bool = False,
-    query_start_loc: Array | None = None,
-    cache_indices: Array | None = None,
-    has_initial_state: Array | None = None,
-    pad_slot_id: int = -1,
+    **indices: Any,
 ) -> dict[str, Array]:
     """The errors of a call on packed sequences; those of padding, and of states that stay, are zero."""
     packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     errors = {"out": np.zeros(u.shape)}
     if ssm_states is not None:
         errors["ssm_states"] = np.zeros(ssm_states.shape)
-    indices = (query_start_loc, cache_indices, has_initial_state)
-    for sequence in live_sequences(u.shape[1], ssm_states, *indices, pad_slot_id):
+    for sequence in live_sequences(u.shape[1], ssm_states, **indices):
         rows = packed.sequence(sequence.begin, sequence.end)
         before = np.zeros(rows.shape) if sequence.initial_state is None else sequence.initial_state
         found = row_errors(rows, before, MAX_TOKENS, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime import checks
+from cuconv.runtime import checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
 from cuconv.runtime.errors import message
@@ -35,6 +35,10 @@ def selective_scan_varlen_fn(
     has_initial_state: Any = None,
     pad_slot_id: int = -1,
     *,
+    state_column: Any = None,
+    dst_state_indices: Any = None,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     out: Any = None,
 ) -> Any:
     """The selective scan of packed sequences, as serving engines prefill: vLLM's, but that no input is overwritten.
@@ -47,16 +51,17 @@ def selective_scan_varlen_fn(
 
     in float32 (Gu and Dao, "Mamba", 2023, equation 2, with A discretised by zero-order hold and B as dt * B). The state
     before the first token is the sequence's slot of ssm_states where has_initial_state[i] is true, else zeros. The slot
-    is then overwritten by the state after the last token, so that the sequence can go on in another call; the slot of
-    an empty sequence stays as it is.
+    is then overwritten by the state after the last token, so that the sequence can go on in another call, or that state
+    goes to slot dst_state_indices[i]; the slots of an empty sequence stay as they are.
 
-    Padding, tokens of no sequence, gives 0, and so does a sequence with a slot that is pad_slot_id or outside the pool:
-    no state is read or written for it. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment
-    what the index arrays hold is read back and checked, which waits for the GPU; without it nothing is awaited, and a
-    captured CUDA graph may be replayed with other sequences of the same total.
+    Padding, tokens of no sequence, gives 0, and so does a sequence with a slot that is pad_slot_id, null_slot or
+    outside the pool: no state is read or written for it. Two sequences must not write one slot, nor one a slot that
+    another starts from. With CUCONV_CHECK=1 in the environment what the index arrays hold is read back and checked,
+    which waits for the GPU; without it nothing is awaited, and a captured CUDA graph may be replayed with other
+    sequences of the same total.
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; contiguous
-    tokens have vector kernels.
+    tokens have vector kernels. What has a row per sequence may have more of them, which are ignored.
 
     Args:
         u: (dim, total), float32, float16 or bfloat16; total up to 2**30.
@@ -72,9 +77,16 @@ def selective_scan_varlen_fn(
         delta_softplus: whether dt is the softplus of delta + delta_bias.
         query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
             sequence.
-        cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None.
+        cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None. (sequences,
+            columns): column 0, or that of state_column.
         has_initial_state: (sequences,), bool; false when None.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        state_column: (sequences,), int32 or int64: sequence i has slot cache_indices[i, state_column[i]]; a column
+            outside is padding.
+        dst_state_indices: (sequences,), int32 or int64: the slot that the state after the last token goes to, that of
+            cache_indices when None; one that is padding stores nothing.
+        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_output: "zero", or "keep": where results are 0 because there is no slot or no sequence, out stays as it is.
         out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
             ssm_states.
 
@@ -85,13 +97,17 @@ def selective_scan_varlen_fn(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    options = checks.flag("delta_softplus", delta_softplus), checks.integer("pad_slot_id", pad_slot_id)
-    given = (u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state, out)
+    padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    options = checks.flag("delta_softplus", delta_softplus), padding, keeps_padding
+    given = (
+        *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
+        *(state_column, dst_state_indices, out),
+    )
     (result,) = _packed_scan(given, options)
     return result
 
 
-def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int) -> Checked[Operands]:
+def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding: bool) -> Checked[Operands]:
     checked = inputs(given, "dim, total", delta_softplus)
     pool, starts = given["ssm_states"], given["query_start_loc"]
     count = 1
@@ -100,15 +116,18 @@ def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int) -> Checked[Op
         checks.dtype("query_start_loc", starts.dtype, INDICES)
         count = starts.shape[0] - 1
         checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
-    for argument, dtypes in (("cache_indices", INDICES), ("has_initial_state", (BOOL,))):
-        if (layout := given[argument]) is not None:
-            if pool is None:
-                raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
-            checks.dtype(argument, layout.dtype, dtypes)
-            checks.shape(argument, layout.shape, (count,), "sequences")
+    for argument in ("cache_indices", "has_initial_state", "state_column", "dst_state_indices"):
+        if given[argument] is not None and pool is None:
+            raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
+    cache_indices = slots.sources(given, "cache_indices", count, "sequences")
+    has_initial_state = given["has_initial_state"]
+    slots.by_sequence("has_initial_state", has_initial_state, count, "sequences", (BOOL,))
+    if keeps_padding:
+        slots.check_kept(given, ("out",))
     if pool is not None:
         _check_pool(pool, checked.A, count if given["cache_indices"] is None else 0)
-    operands = Operands(checked, pool, starts, given["cache_indices"], given["has_initial_state"], pad_slot_id)
+    chosen = given["state_column"], given["dst_state_indices"]
+    operands = Operands(checked, pool, starts, cache_indices, has_initial_state, *chosen, pad_slot_id, keeps_padding)
     out = checked.out._replace(shape=checked.out.shape[1:], strides=checked.out.strides[1:])
     return Checked(operands, {"out": out}, updated=("ssm_states",))
 
@@ -128,9 +147,16 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
     starts = np.array([0, o.total]) if o.query_start_loc is None else read("query_start_loc")
     checks.boundaries("query_start_loc", starts, o.total)
-    if o.cache_indices is not None and o.ssm_states is not None:
-        used = read("cache_indices")[np.diff(starts) > 0]
-        checks.slots("cache_indices", used[used != o.pad_slot_id], o.ssm_states.shape[0])
+    if o.ssm_states is None or (o.cache_indices is None and o.dst_state_indices is None):
+        return
+    indices, has, count = read("cache_indices"), read("has_initial_state"), o.sequences
+    own = slots.start_slots(indices, read("state_column"), count)
+    is_live = np.diff(starts) > 0
+    if indices is not None:
+        is_live &= ~slots.are_padding(own, o.pad_slot_id)
+    reads = np.zeros(count, bool) if has is None else has[:count]
+    pool_slots = o.ssm_states.shape[0]
+    slots.check_contents("cache_indices", own, read("dst_state_indices"), is_live, reads, pool_slots, o.pad_slot_id)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
@@ -138,7 +164,11 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     result, states = reference.selective_scan_varlen_fn(
         **named, delta_softplus=o.inputs.delta_softplus, pad_slot_id=o.pad_slot_id
     )
-    arrays["out"][...] = result.astype(arrays["out"].dtype)
+    written: Any = ...
+    if o.keeps_padding:
+        indices = {name: arrays[name] for name in reference.INDICES}
+        written = reference.is_computed(o.total, arrays["ssm_states"], **indices, pad_slot_id=o.pad_slot_id)
+    arrays["out"][:, written] = result[:, written].astype(arrays["out"].dtype)
     pool = arrays["ssm_states"]
     for slot, state in states.items():
         pool[slot] = state.astype(pool.dtype)
@@ -147,7 +177,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 _packed_scan = Operation(
     (
         *("u", "ssm_states", "delta", "A", "B", "C", "D", "z", "delta_bias"),
-        *("query_start_loc", "cache_indices", "has_initial_state"),
+        *("query_start_loc", "cache_indices", "has_initial_state", "state_column", "dst_state_indices"),
     ),
     ("out",),
     name="selective_scan_varlen_fn",

@@ -30,7 +30,7 @@ OPTIONS = {
     "causal_conv1d_update": SPLIT + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
-    "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id",
+    "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
     "int philox_rounds, bool keeps_padding, int? seed",
 }
