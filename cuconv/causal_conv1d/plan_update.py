@@ -14,9 +14,10 @@ from cuconv.causal_conv1d.kernels_update import (
     widest_channels,
 )
 from cuconv.causal_conv1d.split import Split
+from cuconv.runtime import slots
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, widest_vector
-from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
+from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 
 ROWS_BYTES = 32
 """Most bytes per thread of a state with contiguous columns: 0.86 of copy on an H200, instead of 0.78 with 16, where too
@@ -48,12 +49,16 @@ class Operands(NamedTuple):
     cache_seqlens: Layout | None
     """(batch,)."""
     conv_state_indices: Layout | None
-    """(batch,)."""
+    """(batch,), or with state_column (batch, columns)."""
     num_accepted_tokens: Layout | None
     """(batch,)."""
     intermediate_conv_window: Layout | None
     """(rows, steps, dim, width - 1)."""
     intermediate_state_indices: Layout | None
+    """(batch,)."""
+    state_column: Layout | None
+    """(batch,)."""
+    dst_state_indices: Layout | None
     """(batch,)."""
     outs: tuple[Layout, ...]
     """The result of each range of channels, (batch, seqlen, heads, head_dim)."""
@@ -65,6 +70,8 @@ class Operands(NamedTuple):
     """The slot number of sequences that only fill a batch."""
     disable_state_update: bool
     """Whether conv_state stays as it is."""
+    keeps_padding: bool = False
+    """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
 
 
 def plan(o: Operands) -> Plan:
@@ -167,7 +174,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "conv_state_stride": o.conv_state.strides,
         "intermediate_conv_window_stride": strides_or_zeros(windows, 4),
         "slots": o.conv_state.shape[0],
-        "pad_slot_id": pad_number(o.pad_slot_id, o.conv_state_indices),
+        "pad_slot_id": o.pad_slot_id,
         "intermediate_rows": windows.shape[0] if windows else 0,
         **ranges.numbers(o.outs, vec),
         "batch": batch,
@@ -177,6 +184,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "states_are_packed": states_are_packed(o.conv_state, 0, vec),
         "windows_are_packed": _windows_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
+        "keeps_padding": o.keeps_padding,
         **filter_numbers(o.weight, o.bias, vec),
         **index_numbers(
             cache_seqlens=o.cache_seqlens,
@@ -184,4 +192,5 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
             num_accepted_tokens=o.num_accepted_tokens,
             intermediate_state_indices=o.intermediate_state_indices,
         ),
+        **slots.numbers(o.conv_state_indices, o.state_column, o.dst_state_indices),
     }

@@ -19,9 +19,10 @@ from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenShortrowsFwd,
 )
 from cuconv.causal_conv1d.split import Split
+from cuconv.runtime import slots
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
-from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
+from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, strides_or_zeros
 
 SHORT = 512
 """Mean tokens per sequence up to which a tile in shared memory pays for the prefixes when tokens are contiguous; half
@@ -43,9 +44,15 @@ class Operands(NamedTuple):
     query_start_loc: Layout | None
     """(sequences + 1,)."""
     cache_indices: Layout | None
-    """(sequences,)."""
+    """(sequences,), or with state_column (sequences, columns)."""
     has_initial_state: Layout | None
     """(sequences,)."""
+    state_column: Layout | None
+    """(sequences,)."""
+    dst_state_indices: Layout | None
+    """(sequences,)."""
+    initial_states: Layout | None
+    """(slots, dim, state_len), absent where conv_states are there."""
     outs: tuple[Layout, ...]
     """The result of each range of channels, (total, heads, head_dim)."""
     split: Split
@@ -54,6 +61,13 @@ class Operands(NamedTuple):
     """Whether SiLU follows the sum."""
     pad_slot_id: int
     """The slot number of sequences that only fill a batch."""
+    keeps_padding: bool = False
+    """Whether results of padding stay as they are, instead of becoming zeros."""
+
+    @property
+    def states(self) -> Layout | None:
+        """The pool that sequences start from."""
+        return self.conv_states or self.initial_states
 
     @property
     def sequences(self) -> int:
@@ -73,7 +87,8 @@ def _launch(o: Operands) -> Launch:
         return _channels(o)
     if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
         return _channels(o)
-    return _short_rows(o) if _is_short(o) else _rows(o)
+    # Tiles of short sequences are stored whole, with their padding.
+    return _short_rows(o) if _is_short(o) and not o.keeps_padding else _rows(o)
 
 
 def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
@@ -156,7 +171,7 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "width": o.weight.shape[1],
         "input_t": o.x.dtype,
         "weight_t": o.weight.dtype,
-        "state_t": o.x.dtype if o.conv_states is None else o.conv_states.dtype,
+        "state_t": o.x.dtype if o.states is None else o.states.dtype,
         "vec": vec,
         "silu": o.silu,
     }
@@ -165,20 +180,23 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
     """The fields of CausalConv1dVarlenOperands behind the pointers."""
     dim, total = o.x.shape
-    first_column = 0 if o.conv_states is None else o.conv_states.shape[2] - (o.weight.shape[1] - 1)
+    states = o.states
+    first_column = 0 if states is None else states.shape[2] - (o.weight.shape[1] - 1)
     return {
         "x_stride": o.x.strides,
-        "conv_states_stride": strides_or_zeros(o.conv_states, 3),
+        "conv_states_stride": strides_or_zeros(states, 3),
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "total": total,
-        "slots": o.conv_states.shape[0] if o.conv_states else 0,
+        "slots": states.shape[0] if states else 0,
         "first_column": first_column,
-        "pad_slot_id": pad_number(o.pad_slot_id, o.cache_indices),
+        "pad_slot_id": o.pad_slot_id,
         "sequences": o.sequences,
         "dim": dim,
-        "has_states": o.conv_states is not None,
-        "states_are_packed": o.conv_states is not None and states_are_packed(o.conv_states, first_column, vec),
+        "has_states": states is not None,
+        "states_are_packed": states is not None and states_are_packed(states, first_column, vec),
+        "keeps_padding": o.keeps_padding,
         **filter_numbers(o.weight, o.bias, vec),
         **ranges.numbers(o.outs, vec),
         **index_numbers(query_start_loc=o.query_start_loc, cache_indices=o.cache_indices),
+        **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
     }

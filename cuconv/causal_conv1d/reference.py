@@ -10,6 +10,7 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference_backward
 from cuconv.causal_conv1d.sequences import sequence_starts
+from cuconv.runtime import slots
 from cuconv.runtime.activation import HALF_ULP, silu, silu_error
 
 Array = np.ndarray[Any, Any]
@@ -61,13 +62,27 @@ def causal_conv1d_varlen_fn(
     activation: str | None = "silu",
     pad_slot_id: int = -1,
     first_column: int | None = None,
+    *,
+    state_column: Array | None = None,
+    dst_state_indices: Array | None = None,
+    initial_states: Array | None = None,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
 ) -> tuple[Array, Array | None]:
-    """The convolution of packed sequences: (out (dim, total) in float64, a copy of conv_states after the call)."""
+    """The convolution of packed sequences: (out (dim, total) in float64, a copy of conv_states after the call).
+
+    Where `pad_output` is "keep", out is NaN at padding.
+    """
     pool = None if conv_states is None else conv_states.copy()
-    live = pool if pool is None or first_column != 0 else pool[:, :, : weight.shape[1] - 1]
-    out = convolve_packed(
-        x, weight, bias, live, query_start_loc, cache_indices, has_initial_state, activation, pad_slot_id
+
+    def live(states: Array | None) -> Array | None:
+        return states if states is None or first_column != 0 else states[:, :, : weight.shape[1] - 1]
+
+    out, is_padding = convolve_packed(
+        *(x, weight, bias, live(pool), query_start_loc, cache_indices, has_initial_state, state_column),
+        *(dst_state_indices, live(initial_states), activation, slots.padding(pad_slot_id, null_slot)),
     )
+    out[:, is_padding & (pad_output == "keep")] = np.nan
     return out, pool
 
 
@@ -79,38 +94,52 @@ def convolve_packed(
     query_start_loc: Array | None,
     cache_indices: Array | None,
     has_initial_state: Array | None,
+    state_column: Array | None,
+    dst_state_indices: Array | None,
+    initial_states: Array | None,
     activation: str | None,
     pad_slot_id: int,
-) -> Array:
-    """The convolution of packed sequences, (dim, total) in float64; the slots of the sequences are updated in place.
+) -> tuple[Array, Array]:
+    """The convolution of packed sequences: ((dim, total) in float64, which tokens are padding).
 
     Sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, follows the last width - 1 columns of
-    slot cache_indices[i] where has_initial_state[i] is true, else zeros, and leaves the last width - 1 of all these
-    inputs there. A sequence with slot pad_slot_id or a slot outside the pool gives 0, and so does padding. Nothing else
-    of the pool is read or written.
+    slot cache_indices[i] of conv_states where has_initial_state[i] is true, else zeros. It leaves the last width - 1 of
+    all these inputs, in place, in slot dst_state_indices[i], unless that is padding; the same slot when None. Without
+    conv_states it follows initial_states, unless has_initial_state[i] is false, and leaves nothing. A sequence with
+    slot pad_slot_id or a slot outside the pool gives 0, and so does padding. Nothing else of the pool is read or
+    written.
     """
     dim, total = x.shape
     width = weight.shape[1]
-    starts = sequence_starts(query_start_loc, total)
-    count = len(starts) - 1
-    out = np.zeros((dim, total))
-    pool = conv_states
-    slots = range(count) if cache_indices is None else cache_indices.tolist()
-    for i, slot in enumerate(slots):
-        begin, end = starts[i], starts[i + 1]
-        is_padding = cache_indices is not None and slot == pad_slot_id
-        is_live = pool is None or (not is_padding and 0 <= slot < len(pool))
-        if end <= begin or not is_live:
+    begins = sequence_starts(query_start_loc, total)
+    count = len(begins) - 1
+    out, is_padding = np.zeros((dim, total)), np.ones(total, bool)
+    pool = initial_states if conv_states is None else conv_states
+    starts = slots.start_slots(cache_indices, state_column, count)
+    pad_given = pad_slot_id if cache_indices is not None else -1
+    is_live = np.ones(count, bool) if pool is None else slots.are_live(starts, len(pool), pad_given)
+    finals = slots.final_slots(starts, dst_state_indices)
+    stores = np.zeros(count, bool)
+    if conv_states is not None:
+        stores = slots.are_live(finals, len(conv_states), pad_given if dst_state_indices is None else pad_slot_id)
+    first = 0 if pool is None else pool.shape[2] - (width - 1)
+    goes_on = np.full(count, initial_states is not None) if has_initial_state is None else has_initial_state[:count]
+    # All states are read before the first one is written.
+    pasts: dict[int, Array] = {}
+    if pool is not None:
+        pasts = {i: pool[starts[i], :, first:].astype(np.float64) for i in np.flatnonzero(is_live & goes_on).tolist()}
+    for i in np.flatnonzero(is_live).tolist():
+        begin, end = begins[i], begins[i + 1]
+        if end <= begin:
             continue
-        past = np.zeros((dim, width - 1))
-        if pool is not None and has_initial_state is not None and has_initial_state[i]:
-            past = pool[slot, :, pool.shape[2] - (width - 1) :].astype(np.float64)
+        past = pasts.get(i, np.zeros((dim, width - 1)))
         inputs = x[:, begin:end].astype(np.float64)
         result, states = causal_conv1d_fn(inputs[None], weight, bias, None, past[None], activation)
         out[:, begin:end] = result[0]
-        if pool is not None:
-            pool[slot, :, pool.shape[2] - (width - 1) :] = states[0].astype(pool.dtype)
-    return out
+        is_padding[begin:end] = False
+        if conv_states is not None and stores[i]:
+            conv_states[finals[i], :, first:] = states[0].astype(conv_states.dtype)
+    return out, is_padding
 
 
 def causal_conv1d_varlen_states(x: Array, cu_seqlens: Array, state_len: int) -> Array:
@@ -145,16 +174,26 @@ def causal_conv1d_update(
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
     first_column: int | None = None,
+    *,
+    state_column: Array | None = None,
+    dst_state_indices: Array | None = None,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
 ) -> tuple[Array, Array, Array | None]:
-    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the windows behind it)."""
+    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the windows behind it).
+
+    Where `pad_output` is "keep", out is NaN for sequences that are padding.
+    """
     state = conv_state.copy()
     is_row = cache_seqlens is None and num_accepted_tokens is None
     live = state[:, :, : weight.shape[1] - 1] if is_row and first_column == 0 else state
     windows = None if intermediate_conv_window is None else intermediate_conv_window.copy()
-    out = convolve_step(
+    out, is_live = convolve_step(
         *(x, live, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
-        *(intermediate_state_indices, disable_state_update, pad_slot_id),
+        *(intermediate_state_indices, state_column, dst_state_indices, disable_state_update),
+        slots.padding(pad_slot_id, null_slot),
     )
+    out[~is_live & (pad_output == "keep")] = np.nan
     return out, state, windows
 
 
@@ -169,34 +208,37 @@ def convolve_step(
     num_accepted_tokens: Array | None,
     intermediate_conv_window: Array | None,
     intermediate_state_indices: Array | None,
+    state_column: Array | None,
+    dst_state_indices: Array | None,
     disable_state_update: bool,
     pad_slot_id: int,
-) -> Array:
-    """x (batch, dim, seqlen) after the states, in float64; the slots and rows of the sequences are updated in place.
+) -> tuple[Array, Array]:
+    """x (batch, dim, seqlen) after the states: (in float64, which sequences have a slot).
 
     What precedes sequence b is a window of width - 1 columns of its slot: the last ones, or those before the ring's
     column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Afterwards the state has moved
     left to end with x; or the ring holds x from that column on; or its first columns hold window and x but for the
-    first of these. intermediate_conv_window[row, t] receives the width - 1 inputs up to token t. Nothing else of
-    the pool and of the windows is read or written.
+    first of these. It is left in place, in slot dst_state_indices[b] unless that is padding; the same slot when None.
+    intermediate_conv_window[row, t] receives the width - 1 inputs up to token t. Nothing else of the pool and of the
+    windows is read or written.
     """
     batch, _, seqlen = x.shape
-    slots, _, state_len = conv_state.shape
+    count, _, state_len = conv_state.shape
     halo = weight.shape[1] - 1
     out, state, windows = np.zeros(x.shape), conv_state, intermediate_conv_window
-    slot = np.arange(batch) if conv_state_indices is None else conv_state_indices.astype(np.int64)
-    is_live = (slot >= 0) & (slot < slots)
-    if conv_state_indices is not None:
-        is_live &= slot != pad_slot_id
+    slot = slots.start_slots(conv_state_indices, state_column, batch)
+    target = slots.final_slots(slot, dst_state_indices)
+    is_live = slots.are_live(slot, count, -1 if conv_state_indices is None else pad_slot_id)
+    has_target = is_live if dst_state_indices is None else slots.are_live(target, count, pad_slot_id)
     first = np.full(batch, state_len - halo)
     if cache_seqlens is not None:
-        first = cache_seqlens.astype(np.int64) % max(state_len, 1) - halo
+        first = cache_seqlens[:batch].astype(np.int64) % max(state_len, 1) - halo
     elif num_accepted_tokens is not None:
-        first = np.maximum(num_accepted_tokens.astype(np.int64), 1) - 1
+        first = np.maximum(num_accepted_tokens[:batch].astype(np.int64), 1) - 1
         is_live &= first <= state_len - halo
     live = np.flatnonzero(is_live)
     if not seqlen or not live.size:
-        return out
+        return out, is_live
 
     slot, first, tokens = slot[live, None], first[live, None], x[live]
     past = state[slot, :, (first + np.arange(halo)) % max(state_len, 1)].transpose(0, 2, 1)
@@ -209,16 +251,21 @@ def convolve_step(
         for t in range(seqlen):
             windows[row[is_row], t] = joined[is_row, :, t + 1 : t + 1 + halo]
     if disable_state_update:
-        return out
+        return out, is_live
+    stores = has_target[live]
+    slot, target = slot[stores, 0], target[live][stores]
+    whole, joined, tokens, first = state[slot], joined[stores], tokens[stores], first[stores, 0]
     if cache_seqlens is not None:
+        is_moved = target != slot
+        state[target[is_moved]] = whole[is_moved]
         # Of more tokens than the ring has columns, the last remain.
         for t in range(max(seqlen - state_len, 0), seqlen):
-            state[slot[:, 0], :, (first[:, 0] + halo + t) % state_len] = tokens[:, :, t]
+            state[target, :, (first + halo + t) % state_len] = tokens[:, :, t]
     elif num_accepted_tokens is not None:
-        state[slot[:, 0], :, : halo + seqlen - 1] = joined[:, :, 1:]
+        state[target, :, : halo + seqlen - 1] = joined[:, :, 1:]
     else:
-        state[slot[:, 0]] = np.concatenate([state[slot[:, 0]], tokens], axis=2)[:, :, seqlen:]
-    return out
+        state[target] = np.concatenate([whole, tokens], axis=2)[:, :, seqlen:]
+    return out, is_live
 
 
 UNDERFLOW = 2.0**-150

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.runtime import checks
@@ -83,17 +85,28 @@ class Split:
             shape=(*outer, length, 1, channels), strides=(*outer_strides, token_stride, 0, channel_stride)
         )
 
-    def write(self, result: reference.Array, arrays: Arrays) -> None:
-        """Hand out the reference's result of all channels, (…, dim, seqlen), to the arrays of the call."""
+    def write(self, result: reference.Array, arrays: Arrays, where: reference.Array | None = None) -> None:
+        """Hand out the reference's result of all channels, (…, dim, seqlen), to the arrays of the call.
+
+        Where there is an axis before the channels `where` says which of its entries are written, else which tokens.
+        """
         begin = 0
         for number, (name, (heads, head_dim)) in enumerate(zip(self.names, self.heads(result.shape[-2]), strict=True)):
             out = arrays[name]
             values = result[..., begin : begin + heads * head_dim, :]
             begin += heads * head_dim
-            values = (values.swapaxes(-1, -2) if self.has_heads else values).reshape(out.shape)
+            is_written: Any = True
+            if where is not None:
+                outer = where[:, None, None] if values.ndim == 3 else where
+                is_written = self._arranged(np.broadcast_to(outer, values.shape), out.shape)
+            values = self._arranged(values, out.shape)
             if number < self.normalized:
                 values = reference.l2norm(values, self.eps)
-            out[...] = values.astype(out.dtype)
+            np.copyto(out, values.astype(out.dtype), where=is_written)
+
+    def _arranged(self, values: reference.Array, shape: tuple[int, ...]) -> reference.Array:
+        """What belongs to channels and tokens, as a result of this shape has them."""
+        return (values.swapaxes(-1, -2) if self.has_heads else values).reshape(shape)
 
 
 WHOLE = Split()

@@ -12,14 +12,14 @@ from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_update import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
-from cuconv.runtime import checks
+from cuconv.runtime import checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import FLOATS, INDICES
+from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
 
-INDEX_ARRAYS = ("cache_seqlens", "conv_state_indices", "num_accepted_tokens", "intermediate_state_indices")
+BY_SEQUENCE = ("cache_seqlens", "num_accepted_tokens", "intermediate_state_indices")
 
 
 def causal_conv1d_update(
@@ -34,8 +34,12 @@ def causal_conv1d_update(
     num_accepted_tokens: Any = None,
     intermediate_conv_window: Any = None,
     intermediate_state_indices: Any = None,
+    state_column: Any = None,
+    dst_state_indices: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     first_column: int | None = None,
     out: Any = None,
 ) -> Any:
@@ -70,17 +74,29 @@ def causal_conv1d_update(
         bias: (dim,), weight's dtype or float32.
         activation: None, "silu" or "swish" (the same).
         cache_seqlens: (batch,), int32 or int64: the number of tokens that each sequence had before.
-        conv_state_indices: (batch,), int32 or int64: the slot of each sequence, its own number when None. A sequence
-            with a slot that is negative, pad_slot_id or outside the pool gives 0, and its state is neither read nor
-            written. Two sequences must not share a slot.
+        conv_state_indices: (batch,) or (batch, columns), int32 or int64: the slot of each sequence, its own number when
+            None; of several columns the one in state_column, else the first. A sequence with a slot that is negative,
+            pad_slot_id or outside the pool gives 0, and its state is neither read nor written. Two sequences must not
+            share a slot that one of them writes. Here and in all other arrays by sequence, rows behind those of the
+            batch are ignored.
         num_accepted_tokens: (batch,), int32 or int64. A sequence with more accepted tokens than the state can hold
             gives 0, and its state is neither read nor written. state_len must be at least width - 1 + seqlen - 1.
         intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives
             the width - 1 inputs that end with each token.
         intermediate_state_indices: (batch,), int32 or int64: the row there of each sequence, its slot when None. A
             sequence with a row outside the buffer writes nothing there. Two sequences must not share a row.
+        state_column: (batch,), int32 or int64: the column of conv_state_indices for each sequence. One without such a
+            column is treated as if its slot were negative.
+        dst_state_indices: (batch,), int32 or int64: the slot that each sequence leaves its state in, the one it starts
+            from when None. What the call would write there goes here instead, with the columns that move; a ring goes
+            here whole. A sequence with a slot here that is negative, pad_slot_id or outside the pool leaves no state.
+            No sequence must leave its state where another one does, or starts.
         disable_state_update: leave conv_state as it is.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        null_slot: the same, as engines name it that have a slot, often 0, for no state. Where both are 0 or more they
+            must be equal.
+        pad_output: what results of sequences without a slot become: "zero", or "keep" for what out holds there, which
+            must be given then.
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
             cache_seqlens.
@@ -97,11 +113,11 @@ def causal_conv1d_update(
     """
     inputs = (
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices),
+        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices),
     )
-    return _run(
-        WHOLE, inputs, None if out is None else (out,), activation, disable_state_update, pad_slot_id, first_column
-    )[0]
+    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    outs = None if out is None else (out,)
+    return _run(WHOLE, inputs, outs, activation, disable_state_update, padding, first_column)[0]
 
 
 def causal_conv1d_update_split(
@@ -117,8 +133,12 @@ def causal_conv1d_update_split(
     num_accepted_tokens: Any = None,
     intermediate_conv_window: Any = None,
     intermediate_state_indices: Any = None,
+    state_column: Any = None,
+    dst_state_indices: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     first_column: int | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
@@ -137,9 +157,10 @@ def causal_conv1d_update_split(
     """
     inputs = (
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices),
+        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices),
     )
-    return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, pad_slot_id, first_column)
+    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, padding, first_column)
 
 
 def causal_conv1d_update_qkv_split(
@@ -160,8 +181,12 @@ def causal_conv1d_update_qkv_split(
     num_accepted_tokens: Any = None,
     intermediate_conv_window: Any = None,
     intermediate_state_indices: Any = None,
+    state_column: Any = None,
+    dst_state_indices: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     first_column: int | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
@@ -182,10 +207,11 @@ def causal_conv1d_update_qkv_split(
     """
     inputs = (
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices),
+        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices),
     )
+    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
-    q, k, v = _run(split, inputs, out, activation, disable_state_update, pad_slot_id, first_column)
+    q, k, v = _run(split, inputs, out, activation, disable_state_update, padding, first_column)
     return q, k, v
 
 
@@ -195,13 +221,13 @@ def _run(
     out: Sequence[Any] | None,
     activation: str | None,
     disable_state_update: bool,
-    pad_slot_id: int,
+    padding: tuple[int, bool],
     first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id)
     is_read_only = checks.flag("disable_state_update", disable_state_update)
-    options = (split, activation is not None, is_read_only, pad_slot_id, checks.column(first_column))
+    pad_slot_id, keeps_padding = padding
+    options = (split, activation is not None, is_read_only, pad_slot_id, checks.column(first_column), keeps_padding)
     return tuple(_step(inputs + split.given_outs(out), options, split.names))
 
 
@@ -212,6 +238,7 @@ def _check(
     disable_state_update: bool,
     pad_slot_id: int,
     first_column: int | None = None,
+    keeps_padding: bool = False,
 ) -> Checked[Operands]:
     x, conv_state, weight, bias, *_ = given.values()
     assert x is not None
@@ -228,14 +255,15 @@ def _check(
     _check_modes(given, disable_state_update, first_column)
     _check_state(conv_state, given, batch, dim, seqlen, width)
     assert conv_state is not None
-    for name in INDEX_ARRAYS:
-        if (layout := given[name]) is not None:
-            checks.dtype(name, layout.dtype, INDICES)
-            checks.shape(name, layout.shape, (batch,), "batch of x")
+    for name in BY_SEQUENCE:
+        slots.by_sequence(name, given[name], batch, "batch of x")
+    starts = slots.sources(given, "conv_state_indices", batch, "batch of x")
     _check_windows(given, conv_state, batch, dim, seqlen, width)
     shared = (batch,), tuple(tokens)
     results = split.results(given, x, *shared, _axes(split, has_tokens=bool(tokens)))
-    inputs = {name: layout for name, layout in given.items() if name not in results}
+    if keeps_padding:
+        slots.check_kept(given, split.names)
+    inputs = {name: layout for name, layout in given.items() if name not in results} | {"conv_state_indices": starts}
     if given["num_accepted_tokens"] is None:
         inputs["conv_state"] = window(conv_state, width - 1, first_column)
     operands = Operands(
@@ -245,6 +273,7 @@ def _check(
         silu=silu,
         pad_slot_id=pad_slot_id,
         disable_state_update=disable_state_update,
+        keeps_padding=keeps_padding,
     )
     written = ("conv_state", "intermediate_conv_window")[disable_state_update:]
     return Checked(operands, results, updated=written, in_place=("out", "x") if split is WHOLE else None)
@@ -308,18 +337,20 @@ def _axes(split: Split, has_tokens: bool) -> str:
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
     batch, _, _ = o.x.shape
-    slots, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
-    used = read("conv_state_indices")
-    live = np.ones(batch, bool) if used is None else used != o.pad_slot_id
-    if used is not None:
-        checks.slots("conv_state_indices", used[live], slots)
+    count, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
+    given, finals, pad = read("conv_state_indices"), read("dst_state_indices"), o.pad_slot_id
+    starts = slots.start_slots(given, read("state_column"), batch)
+    live = np.ones(batch, bool) if given is None else ~slots.are_padding(starts, pad)
+    slots.check_contents("conv_state_indices", starts, finals, live, live, count, pad, o.disable_state_update)
     if (accepted := read("num_accepted_tokens")) is not None:
         most = state_len - (o.weight.shape[1] - 1) + 1
-        if (outside := accepted[live & (accepted > most)]).size:
+        if (outside := accepted[:batch][live & (accepted[:batch] > most)]).size:
             wanted = f"at most {most}, for what the state holds"
             raise ValueError(message("num_accepted_tokens", outside[0], wanted))
-    if (rows := read("intermediate_state_indices")) is not None and o.intermediate_conv_window is not None:
-        checks.rows("intermediate_state_indices", rows[live], o.intermediate_conv_window.shape[0], o.pad_slot_id)
+    if o.intermediate_conv_window is not None:
+        rows = read("intermediate_state_indices")
+        name, used = ("conv_state_indices", starts) if rows is None else ("intermediate_state_indices", rows[:batch])
+        checks.rows(name, used[live], o.intermediate_conv_window.shape[0], pad)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
@@ -327,19 +358,19 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     inputs["conv_state"] = inputs["conv_state"][:, :, : o.conv_state.shape[2]]
     if inputs["x"].ndim == 2:
         inputs["x"] = inputs["x"][:, :, None]
-    result = reference.convolve_step(
+    result, is_live = reference.convolve_step(
         **inputs,
         activation="silu" if o.silu else None,
         disable_state_update=o.disable_state_update,
         pad_slot_id=o.pad_slot_id,
     )
-    o.split.write(result, arrays)
+    o.split.write(result, arrays, is_live if o.keeps_padding else None)
 
 
 _step = Operation(
     (
         *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
-        *("intermediate_conv_window", "intermediate_state_indices"),
+        *("intermediate_conv_window", "intermediate_state_indices", "state_column", "dst_state_indices"),
     ),
     name="causal_conv1d_update",
     check=_check,

@@ -12,11 +12,12 @@ from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
-from cuconv.runtime import checks
+from cuconv.runtime import checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
+from cuconv.runtime.layout import Layout
 
 
 def causal_conv1d_varlen_fn(
@@ -30,6 +31,11 @@ def causal_conv1d_varlen_fn(
     activation: str | None = "silu",
     pad_slot_id: int = -1,
     *,
+    state_column: Any = None,
+    dst_state_indices: Any = None,
+    initial_states: Any = None,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     first_column: int | None = None,
     out: Any = None,
 ) -> Any:
@@ -42,12 +48,14 @@ def causal_conv1d_varlen_fn(
     summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). The inputs before the first token are the last width - 1
     columns of the sequence's slot of conv_states where has_initial_state[i] is true, else zeros. Then these columns are
     overwritten by the last width - 1 inputs of the sequence, so that it can go on in another call; columns before them,
-    and the slot of an empty sequence, stay as they are.
+    and the slot of an empty sequence, stay as they are. With dst_state_indices the columns of another slot are
+    overwritten instead.
 
-    Padding, the tokens of no sequence, gives 0, and so do the tokens of a sequence with a slot that is pad_slot_id or
-    outside the pool: its state is neither read nor written. Two sequences must not share a slot. With CUCONV_CHECK=1 in
-    the environment the index arrays are read back and checked, which waits for the GPU; without it the call waits for
-    nothing, and a captured CUDA graph may be replayed with other sequences of the same total.
+    Padding, the tokens of no sequence, gives 0, and so do the tokens of a sequence with a slot that is pad_slot_id,
+    negative or outside the pool: its state is neither read nor written. Two sequences must not share a slot that one of
+    them writes. With CUCONV_CHECK=1 in the environment the index arrays are read back and checked, which waits for the
+    GPU; without it the call waits for nothing, and a captured CUDA graph may be replayed with other sequences of the
+    same total.
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; x and out with
     contiguous channels (engines' layout) or contiguous tokens have vector kernels.
@@ -60,10 +68,23 @@ def causal_conv1d_varlen_fn(
             sequences start from zeros and leave nothing.
         query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
             sequence.
-        cache_indices: (sequences,), int32 or int64: the slot of each sequence; its own number when None.
+        cache_indices: (sequences,) or (sequences, columns), int32 or int64: the slot of each sequence, its own number
+            when None; of several columns the one in state_column, else the first. Here and in all other arrays by
+            sequence, rows behind those of the sequences are ignored.
         has_initial_state: (sequences,), bool; false when None.
         activation: None, "silu" or "swish" (the same).
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        state_column: (sequences,), int32 or int64: the column of cache_indices for each sequence. One without such a
+            column is treated as if its slot were negative.
+        dst_state_indices: (sequences,), int32 or int64: the slot that each sequence leaves its last inputs in, the one
+            it starts from when None. A sequence with a slot here that is negative, pad_slot_id or outside the pool
+            leaves none. No sequence must leave its inputs where another one does, or starts.
+        initial_states: (slots, dim, state_len): a pool in the place of conv_states that is only read. Every sequence
+            starts from its slot, unless has_initial_state is given, and leaves nothing.
+        null_slot: the same as pad_slot_id, as engines name it that have a slot, often 0, for no state. Where both are 0
+            or more they must be equal.
+        pad_output: what results of padding become: "zero", or "keep" for what out holds there, which must be given
+            then.
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them and `causal_conv1d_update` looks for them with num_accepted_tokens. None: the last ones.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
@@ -75,8 +96,12 @@ def causal_conv1d_varlen_fn(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    return _run(WHOLE, inputs, None if out is None else (out,), activation, pad_slot_id, first_column)[0]
+    inputs = (
+        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
+        *(state_column, dst_state_indices, initial_states),
+    )
+    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    return _run(WHOLE, inputs, None if out is None else (out,), activation, padding, first_column)[0]
 
 
 def causal_conv1d_split(
@@ -91,6 +116,11 @@ def causal_conv1d_split(
     pad_slot_id: int = -1,
     *,
     sizes: Sequence[int],
+    state_column: Any = None,
+    dst_state_indices: Any = None,
+    initial_states: Any = None,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     first_column: int | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
@@ -107,8 +137,12 @@ def causal_conv1d_split(
     Returns:
         For every range (size, total), laid out in memory like x.
     """
-    inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
-    return _run(by_sizes(sizes), inputs, out, activation, pad_slot_id, first_column)
+    inputs = (
+        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
+        *(state_column, dst_state_indices, initial_states),
+    )
+    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    return _run(by_sizes(sizes), inputs, out, activation, padding, first_column)
 
 
 def causal_conv1d_qkv_split(
@@ -130,6 +164,11 @@ def causal_conv1d_qkv_split(
     pad_slot_id: int = -1,
     qk_l2norm: bool = False,
     l2norm_eps: float = 1e-6,
+    state_column: Any = None,
+    dst_state_indices: Any = None,
+    initial_states: Any = None,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     first_column: int | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
@@ -150,9 +189,13 @@ def causal_conv1d_qkv_split(
     Returns:
         q, k and v, each (1, total, heads, head_dim), contiguous.
     """
-    inputs = (x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state)
+    inputs = (
+        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
+        *(state_column, dst_state_indices, initial_states),
+    )
+    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, qk_l2norm, l2norm_eps)
-    q, k, v = _run(split, inputs, out, activation, pad_slot_id, first_column)
+    q, k, v = _run(split, inputs, out, activation, padding, first_column)
     return q, k, v
 
 
@@ -161,18 +204,24 @@ def _run(
     inputs: tuple[Any, ...],
     out: Sequence[Any] | None,
     activation: str | None,
-    pad_slot_id: int,
+    padding: tuple[int, bool],
     first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    options = (split, activation is not None, checks.integer("pad_slot_id", pad_slot_id), checks.column(first_column))
+    pad_slot_id, keeps_padding = padding
+    options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
     return tuple(_packed(inputs + split.given_outs(out), options, split.names))
 
 
 def _check(
-    given: Layouts, split: Split, silu: bool, pad_slot_id: int, first_column: int | None = None
+    given: Layouts,
+    split: Split,
+    silu: bool,
+    pad_slot_id: int,
+    first_column: int | None = None,
+    keeps_padding: bool = False,
 ) -> Checked[Operands]:
-    x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, *_ = given.values()
+    x, weight, bias, conv_states, query_start_loc, *_ = given.values()
     assert x is not None
     checks.rank("x", x.shape, "dim, total")
     checks.dtype("x", x.dtype, FLOATS)
@@ -187,50 +236,82 @@ def _check(
         checks.dtype("query_start_loc", query_start_loc.dtype, INDICES)
         count = query_start_loc.shape[0] - 1
         checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
-    for argument, layout, dtypes in (
-        ("cache_indices", cache_indices, INDICES),
-        ("has_initial_state", has_initial_state, (BOOL,)),
-    ):
-        if layout is not None:
-            if conv_states is None:
-                raise ValueError(message(argument, "an array", "None unless conv_states is given"))
-            checks.dtype(argument, layout.dtype, dtypes)
-            checks.shape(argument, layout.shape, (count,), "sequences")
-    if conv_states is not None:
-        slots = count if cache_indices is None else 0, "cache_indices"
-        checks.pool("conv_states", conv_states, dim, (width - 1, "width - 1"), slots)
-        conv_states = window(conv_states, width - 1, first_column)
-    elif first_column is not None:
-        raise ValueError(message("first_column", first_column, "None unless conv_states is given"))
+    _check_modes(given, first_column)
+    slots.by_sequence("has_initial_state", given["has_initial_state"], count, "sequences", (BOOL,))
+    starts = slots.sources(given, "cache_indices", count, "sequences")
+    pools: dict[str, Layout | None] = {"conv_states": conv_states, "initial_states": given["initial_states"]}
+    for argument, pool in pools.items():
+        if pool is not None:
+            least = count if starts is None else 0, "cache_indices"
+            checks.pool(argument, pool, dim, (width - 1, "width - 1"), least)
+            pools[argument] = window(pool, width - 1, first_column)
     axes = "1, total of x, heads, head_dim" if split.has_heads else "channels, total of x"
     results = split.results(given, x, (), (total,), axes)
+    if keeps_padding:
+        slots.check_kept(given, split.names)
     outs = tuple(split.by_head(out, (), (total,)) for out in results.values())
-    pool = (conv_states, query_start_loc, cache_indices, has_initial_state)
-    operands = Operands(x, weight, bias, *pool, outs, split, silu, pad_slot_id)
+    inputs = {name: layout for name, layout in given.items() if name not in results}
+    inputs |= pools | {"cache_indices": starts}
+    operands = Operands(
+        **inputs,  # type: ignore[arg-type]
+        outs=outs,
+        split=split,
+        silu=silu,
+        pad_slot_id=pad_slot_id,
+        keeps_padding=keeps_padding,
+    )
     return Checked(operands, results, updated=("conv_states",))
+
+
+def _check_modes(given: Layouts, first_column: int | None) -> None:
+    """Raise ValueError for arguments that have no meaning together, or without a pool."""
+    has_states = given["conv_states"] is not None or given["initial_states"] is not None
+    if given["conv_states"] is not None and given["initial_states"] is not None:
+        raise ValueError(message("initial_states", "an array", "None beside conv_states, which sequences start from"))
+    if given["dst_state_indices"] is not None and given["conv_states"] is None:
+        raise ValueError(message("dst_state_indices", "an array", "None unless conv_states is given"))
+    wanted = "None unless conv_states or initial_states is given"
+    for argument in ("cache_indices", "has_initial_state"):
+        if given[argument] is not None and not has_states:
+            raise ValueError(message(argument, "an array", wanted))
+    if first_column is not None and not has_states:
+        raise ValueError(message("first_column", first_column, wanted))
 
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
     total = o.x.shape[1]
-    starts = np.array([0, total]) if o.query_start_loc is None else read("query_start_loc")
-    checks.boundaries("query_start_loc", starts, total)
-    if o.cache_indices is not None and o.conv_states is not None:
-        used = read("cache_indices")[np.diff(starts) > 0]
-        checks.slots("cache_indices", used[used != o.pad_slot_id], o.conv_states.shape[0])
+    begins = np.array([0, total]) if o.query_start_loc is None else read("query_start_loc")
+    checks.boundaries("query_start_loc", begins, total)
+    if o.states is None:
+        return
+    lengths, given, finals = np.diff(begins), read("cache_indices"), read("dst_state_indices")
+    starts = slots.start_slots(given, read("state_column"), o.sequences)
+    live = lengths > 0
+    if given is not None:
+        live &= ~slots.are_padding(starts, o.pad_slot_id)
+    reads = np.full(o.sequences, o.conv_states is None)
+    if (goes_on := read("has_initial_state")) is not None:
+        reads = goes_on[: o.sequences]
+    count, is_read_only = o.states.shape[0], o.conv_states is None
+    slots.check_contents("cache_indices", starts, finals, live, reads, count, o.pad_slot_id, is_read_only)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
-    if o.conv_states is not None:
-        inputs["conv_states"] = inputs["conv_states"][:, :, : o.conv_states.shape[2]]
+    for name in ("conv_states", "initial_states"):
+        if inputs[name] is not None and o.states is not None:
+            inputs[name] = inputs[name][:, :, : o.states.shape[2]]
     activation = "silu" if o.silu else None
-    result = reference.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
-    o.split.write(result, arrays)
+    result, is_padding = reference.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
+    o.split.write(result, arrays, ~is_padding if o.keeps_padding else None)
 
 
 _packed = Operation(
-    ("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
+    (
+        *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
+        *("state_column", "dst_state_indices", "initial_states"),
+    ),
     name="causal_conv1d_varlen_fn",
     check=_check,
     plan=plan,

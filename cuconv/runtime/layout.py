@@ -74,10 +74,10 @@ def strides_or_zeros(layout: Layout | None, rank: int) -> tuple[int, ...]:
 
 
 def index_numbers(**arrays: Layout | None) -> dict[str, object]:
-    """The fields of an argument struct for index arrays of one axis: `<name>_stride` and `<name>_is_int64` of each."""
+    """The fields of an argument struct for index arrays: `<name>_stride`, along sequences, and `<name>_is_int64`."""
     numbers: dict[str, object] = {}
     for name, layout in arrays.items():
-        (numbers[f"{name}_stride"],) = strides_or_zeros(layout, 1)
+        numbers[f"{name}_stride"] = strides_or_zeros(layout, 1)[0]
         numbers[f"{name}_is_int64"] = layout is not None and layout.dtype is INT64
     return numbers
 

@@ -126,7 +126,14 @@ def are_padding(slots: Array, pad_slot_id: int) -> Array:
 
 
 def check_contents(
-    argument: str, starts: Array, dst_state_indices: Array | None, is_live: Array, reads: Array, count: int, pad: int
+    argument: str,
+    starts: Array,
+    dst_state_indices: Array | None,
+    is_live: Array,
+    reads: Array,
+    count: int,
+    pad_slot_id: int,
+    is_read_only: bool = False,
 ) -> None:
     """Raise ValueError where a final state would meet another one, or the state that another sequence starts from.
 
@@ -137,12 +144,15 @@ def check_contents(
         is_live: which sequences are not padding.
         reads: which of these start from the contents of their slots.
         count: slots of the pool.
-        pad: the slot number that pads.
+        pad_slot_id: the slot number that pads.
+        is_read_only: whether no final states are kept.
     """
     checks.inside(argument, starts[is_live], count)
-    written, stores = final_slots(starts, dst_state_indices), is_live
+    if is_read_only:
+        return
+    finals, stores = final_slots(starts, dst_state_indices), is_live
     if dst_state_indices is not None:
-        argument, stores = "dst_state_indices", is_live & ~are_padding(written, pad)
-    checks.slots(argument, written[stores], count)
+        argument, stores = "dst_state_indices", is_live & ~are_padding(finals, pad_slot_id)
+    checks.slots(argument, finals[stores], count)
     readers = np.flatnonzero(is_live & reads)
-    checks.not_read_by_others(argument, written[stores], np.flatnonzero(stores), starts[readers], readers)
+    checks.not_read_by_others(argument, finals[stores], np.flatnonzero(stores), starts[readers], readers)

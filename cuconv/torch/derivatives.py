@@ -158,9 +158,10 @@ def _refuse_states(argument: str, states: Any, instead: str) -> None:
 
 
 def _packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
-    x, weight, bias, conv_states, query_start_loc, _, _ = inputs
+    x, weight, bias, conv_states, query_start_loc, *_, initial_states = inputs
     split, silu, *_ = options
     _refuse_states("conv_states", conv_states, "cuconv.torch.causal_conv1d_packed")
+    _refuse_states("initial_states", initial_states, "cuconv.torch.causal_conv1d_packed")
     return list(_Packed.apply(x, weight, bias, query_start_loc, split, silu))
 
 
@@ -214,8 +215,8 @@ def _without_norm(split: Split) -> Split:
 def _convolve_packed(
     x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, split: Split, silu: bool
 ) -> list[Any]:
-    given = (x, weight, bias, None, query_start_loc, None, None, *[None] * len(split.names))
-    return _packed_convolution(given, (split, silu, -1, None), split.names)
+    given = (x, weight, bias, None, query_start_loc, *[None] * 5, *[None] * len(split.names))
+    return _packed_convolution(given, (split, silu, -1, None, False), split.names)
 
 
 class PackedWithStates(torch.autograd.Function):

@@ -24,10 +24,11 @@ SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
 OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
-    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id, int? first_column",
+    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padding",
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
-    "causal_conv1d_update": SPLIT + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column",
+    "causal_conv1d_update": SPLIT
+    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, bool keeps_padding",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",

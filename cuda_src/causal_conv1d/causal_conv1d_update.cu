@@ -37,10 +37,11 @@ struct StateColumns {
                 stride[1], p->states_are_packed != 0};
     }
 
-    // Moves `count` columns from column `from` on to the front, in rising order: each is read before it is overwritten.
-    __device__ __forceinline__ void move(int count, int from) const {
+    // Copies `count` columns of another slot, or of this one, from column `from` on to the front, in rising order: each
+    // is read before it is overwritten.
+    __device__ __forceinline__ void take(const StateColumns& source, int count, int from) const {
 #pragma unroll 1
-        for (int i = 0; i < count; ++i) at(i).store_all(at(from + i).load_all());
+        for (int i = 0; i < count; ++i) at(i).store_all(source.at(from + i).load_all());
     }
 };
 
@@ -51,11 +52,13 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
     constexpr int kHalo = kWidth - 1;
     const int first = p.state_len - kHalo;
     StateColumns<state_t, kVec> columns[kSequences];
+    StateColumns<state_t, kVec> targets[kSequences];
     Vec<input_t, kVec> x[kSequences];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
         const int batch = share.batch(p, i);
         columns[i] = {&p, batch < p.batch ? load_slot(p, batch) : -1, share.channel};
+        targets[i] = {&p, batch < p.batch ? load_target(p, batch, columns[i].slot) : -1, share.channel};
     }
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
@@ -81,11 +84,11 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         window[i][kHalo] = convert<state_t>(x[i]);
         destination_of<input_t, kVec, kRanges>(p, share.channel, batch, 0)
             .store_vector(filter.output(x[i], [&](int k, int c) { return window[i][k].to_float(c); }));
-        if (p.is_read_only) continue;
-        columns[i].move(first - 1, 1);
+        if (targets[i].slot < 0) continue;
+        targets[i].take(columns[i], first - 1, 1);
 #pragma unroll
         for (int k = 0; k <= kHalo; ++k) {
-            if (k > 0 || first > 0) columns[i].at(first - 1 + k).store_all(window[i][k]);
+            if (k > 0 || first > 0) targets[i].at(first - 1 + k).store_all(window[i][k]);
         }
     }
 }
@@ -141,11 +144,12 @@ __device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p
 template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges>
 __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& p, int batch,
                                               const StateColumns<state_t, kVec>& columns,
+                                              const StateColumns<state_t, kVec>& target,
                                               const StatePlace<kWidth - 1>& place, const Filter& filter) {
     constexpr int kHalo = kWidth - 1;
     constexpr int kAhead = 4;  // tokens that are loaded before the first of them is stored
-    const bool is_row = !place.is_ring && !p.is_read_only;
-    const bool is_ring = place.is_ring && !p.is_read_only;
+    const bool is_row = !place.is_ring && target.slot >= 0;
+    const bool is_ring = place.is_ring && target.slot >= 0;
     index_t row = columns.slot;
     if (p.intermediate_state_indices != nullptr) {
         row = load_index(p.intermediate_state_indices, batch * p.intermediate_state_indices_stride,
@@ -161,7 +165,8 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
 #pragma unroll
         for (int c = 0; c < kVec; ++c) window[c * kHalo + k] = v.to_float(c);
     }
-    if (is_row) columns.move(min(place.goes_to, p.state_len), p.seqlen);
+    if (is_row) target.take(columns, min(place.goes_to, p.state_len), p.seqlen);
+    if (is_ring && target.slot != columns.slot) target.take(columns, p.state_len, 0);
     auto destination = destination_of<input_t, kVec, kRanges>(p, columns.channel, batch, 0);
     for (int from = 0; from < p.seqlen; from += kAhead) {
         Vec<input_t, kVec> inputs[kAhead];
@@ -186,10 +191,10 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
                 if (kHalo > 0) window[(c + 1) * kHalo - 1] = x.to_float(c);
             }
             if (is_row && place.goes_to + t >= 0) {
-                columns.at(place.goes_to + t).store_all(Vec<state_t, kVec>::from_floats(leaving));
+                target.at(place.goes_to + t).store_all(Vec<state_t, kVec>::from_floats(leaving));
             }
             if (is_ring && t >= p.seqlen - p.state_len) {
-                columns.at(place.column(p, kHalo + t)).store_all(convert<state_t>(x));
+                target.at(place.column(p, kHalo + t)).store_all(convert<state_t>(x));
             }
             if constexpr (kHalo > 0) {
                 if (has_windows) store_window<state_t, kVec, kHalo>(p, row, t, columns.channel, window);
@@ -202,7 +207,7 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
         float values[kVec];
 #pragma unroll
         for (int c = 0; c < kVec; ++c) values[c] = window[c * kHalo + k];
-        columns.at(place.goes_to + p.seqlen + k).store_all(Vec<state_t, kVec>::from_floats(values));
+        target.at(place.goes_to + p.seqlen + k).store_all(Vec<state_t, kVec>::from_floats(values));
     }
 }
 
@@ -220,10 +225,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences>(p, share);
     } else {
         const StateColumns<state_t, kVec> columns{&p, load_slot(p, share.first), share.channel};
+        const StateColumns<state_t, kVec> target{&p, load_target(p, share.first, columns.slot), share.channel};
         const StatePlace<kWidth - 1> place(p, share.first);
         const Filter filter(typename Filter::Raw(p, share.channel));
         if (columns.slot >= 0 && place.is_valid) {
-            update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges>(p, share.first, columns, place, filter);
+            update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges>(p, share.first, columns, target, place,
+                                                                           filter);
         } else {
             store_no_tokens<input_t, kVec, kRanges>(p, share.first, share.channel);
         }

@@ -35,9 +35,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (share.is_empty) return;
 
     int slot[kSequences];
+    int target[kSequences];  // where each state is left, -1 for nowhere
     Vec<input_t, kVec> x[kSequences];
 #pragma unroll
-    for (int i = 0; i < kSequences; ++i) slot[i] = share.batch(p, i) < p.batch ? load_slot(p, share.batch(p, i)) : -1;
+    for (int i = 0; i < kSequences; ++i) {
+        const int batch = share.batch(p, i);
+        slot[i] = batch < p.batch ? load_slot(p, batch) : -1;
+        target[i] = batch < p.batch ? load_target(p, batch, slot[i]) : -1;
+    }
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
         x[i] = load_token<kVec, input_t>(p, min(share.batch(p, i), p.batch - 1), share.channel, 0);
@@ -73,6 +78,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 state[(c + 1) * kStateLen - 1] = x[i].to_float(c);
             }
         }
-        if (!p.is_read_only) store_packed(pool + slot[i] * p.conv_state_stride[0], state);
+        if (target[i] >= 0) store_packed(pool + target[i] * p.conv_state_stride[0], state);
     }
 }

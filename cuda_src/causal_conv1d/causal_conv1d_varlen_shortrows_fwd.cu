@@ -71,7 +71,7 @@ struct ShortAhead {
     int begin;
     int end;
     bool is_padding;
-    state_t* state;  // the first column that the filter reads
+    state_t* state;  // the first column of the final state that the filter reads; null where it is not kept
     Vec<state_t, 1> past[kHalo];
 };
 
@@ -91,8 +91,7 @@ struct ShortPrefixes {
     __device__ __forceinline__ ShortPrefixes(const CausalConv1dVarlenOperands& p_, ShortShared<Tile>& shared_,
                                              index_t channel_, int first_)
         : p(p_), shared(shared_), channel(channel_), first(first_) {
-        states = static_cast<state_t*>(p.conv_states) + p.first_column * p.conv_states_stride[2] +
-                 channel * p.conv_states_stride[1];
+        states = states_of<state_t>(p) + p.first_column * p.conv_states_stride[2] + channel * p.conv_states_stride[1];
     }
 
     // Prepares run `number`: issues the loads of the state that it goes on from.
@@ -102,13 +101,15 @@ struct ShortPrefixes {
         ahead.end = shared.runs[number + 1].begin;
         const int slot = run.slot < 0 ? ~run.slot : run.slot;
         ahead.is_padding = run.slot == ShortRun::kPadding;
-        ahead.state = states + slot * p.conv_states_stride[0];
+        const state_t* const from = states + slot * p.conv_states_stride[0];
+        const int target = p.dst_state_indices == nullptr ? slot : shared.target[number];
+        ahead.state = target < 0 ? nullptr : states + target * p.conv_states_stride[0];
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) ahead.past[i] = Vec<state_t, 1>::zero();
         if (run.slot < 0 || ahead.is_padding || run.begin < 0 || channel >= p.dim) return;
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            ahead.past[i] = load<1, Memory::kMutable>(ahead.state + i * p.conv_states_stride[2]);
+            ahead.past[i] = load<1, Memory::kMutable>(from + i * p.conv_states_stride[2]);
         }
     }
 
@@ -153,7 +154,7 @@ struct ShortPrefixes {
                 window[j] = window[j + 1];
             }
         }
-        if (!p.has_states) return;
+        if (!p.has_states || p.initial_states != nullptr || run.state == nullptr) return;
         if (run.end - run.begin > kHalo) {
 #pragma unroll
             for (int i = 0; i < kHalo; ++i) kept[i] = convert<state_t>(input<kIsInside>(run.end - kHalo + i));

@@ -38,6 +38,7 @@ struct ShortShared {
     alignas(16) T out[Tile::kChannels][Tile::kPitchOut];
     T* to[Tile::kChannels];          // where each channel's results go in global memory
     ShortRun runs[Tile::kTile + 1];  // in order; behind the last one, its end as a begin
+    int target[Tile::kTile];         // with dst_state_indices, the slot of each run's final state, -1 for none
     int count;                       // number of runs
     int left_out;                    // leading tokens of the tile that are in the prefix of an earlier sequence
 };
@@ -52,8 +53,9 @@ __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const Causa
         const int place = count + __popc(lanes & ((1u << lane_id()) - 1));
         // Wrong starts may name more runs than there are tokens, and give the last one listed any end.
         if (is_listed && place < Tile::kTile) {
-            const bool goes_on = slot >= 0 && has_past(p, number);
-            shared.runs[place] = {begin - first, slot < 0 ? ShortRun::kPadding : goes_on ? slot : ~slot};
+            const bool has_start = slot >= 0 && goes_on(p, number);
+            shared.runs[place] = {begin - first, slot < 0 ? ShortRun::kPadding : has_start ? slot : ~slot};
+            if (p.dst_state_indices != nullptr) shared.target[place] = slot < 0 ? -1 : load_target(p, number, slot);
             shared.runs[place + 1].begin = end - first;
         }
         const unsigned astride = lanes_where(is_listed && slot >= 0 && begin < first);

@@ -16,6 +16,7 @@ struct SequencePrefix {
     int begin;
     int length;
     int slot;
+    int target;                           // the slot of the final state, -1 for none
     const input_t* x;                     // at the first token
     StateColumn<state_t, kVec> earliest;  // the first column that the filter reads
     State past[kHalo];
@@ -24,14 +25,15 @@ struct SequencePrefix {
 
     // The length is 0 for an empty sequence and for one without a slot: it has no prefix to load.
     __device__ __forceinline__ SequencePrefix(const CausalConv1dVarlenOperands& p, int number_)
-        : number(number_), begin(first_token(p, number_)), slot(load_slot(p, number_)) {
+        : number(number_), begin(first_token(p, number_)), slot(load_start_slot(p, number_)) {
+        target = load_target(p, number, slot);
         length = slot < 0 ? 0 : max(0, first_token(p, number + 1) - begin);
     }
 
     __device__ __forceinline__ void load(const CausalConv1dVarlenOperands& p, index_t channel) {
         const index_t step = p.x_stride[1];
         x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + begin * step;
-        earliest.at = static_cast<state_t*>(p.conv_states) + p.first_column * p.conv_states_stride[2] +
+        earliest.at = states_of<state_t>(p) + p.first_column * p.conv_states_stride[2] +
                       slot * p.conv_states_stride[0] + channel * p.conv_states_stride[1];
         earliest.channel_step = p.conv_states_stride[1];
         earliest.is_packed = p.states_are_packed != 0;
@@ -42,7 +44,7 @@ struct SequencePrefix {
             if (i < length) first[i] = load_vector(at);
             past[i] = State::zero();
         }
-        if (has_past(p, number)) {
+        if (goes_on(p, number)) {
             StateColumn<state_t, kVec> column = earliest;
 #pragma unroll
             for (int i = 0; i < kHalo; ++i, column = column + p.conv_states_stride[2]) past[i] = column.load_all();
@@ -70,9 +72,9 @@ struct SequencePrefix {
 
     // Leaves the last kWidth - 1 inputs in the state.
     __device__ __forceinline__ void update_state(const CausalConv1dVarlenOperands& p) const {
-        if (!p.has_states) return;
+        if (target < 0) return;
         const index_t step = p.conv_states_stride[2];
-        StateColumn<state_t, kVec> column = earliest;
+        StateColumn<state_t, kVec> column = earliest + (target - slot) * p.conv_states_stride[0];
         if (length > kHalo) {
 #pragma unroll
             for (int i = 0; i < kHalo; ++i, column = column + step) column.store_all(convert<state_t>(last[i]));
@@ -101,7 +103,7 @@ struct SequencePrefix {
     }
     __device__ __forceinline__ State load_joined(const CausalConv1dVarlenOperands& p, int i) const {
         if (i >= kHalo) return convert<state_t>(load_vector(x + (i - kHalo) * p.x_stride[1]));
-        return has_past(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
+        return goes_on(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
     }
 };
 

@@ -4,6 +4,7 @@
 #include "causal_conv1d/conv_channels.cuh"
 #include "causal_conv1d/conv_column.cuh"
 #include "causal_conv1d/conv_ranges.cuh"
+#include "common/sequences.cuh"
 
 // Strides are in elements. All but x, conv_state and weight may be null. With cache_seqlens a state is a ring, without
 // it a row that moves. The fields that every launch reads come first: arguments arrive by cache lines, one miss after
@@ -18,6 +19,8 @@ struct CausalConv1dUpdateOperands {
     const void* num_accepted_tokens;
     void* intermediate_conv_window;
     const void* intermediate_state_indices;
+    const void* state_column;
+    const void* dst_state_indices;
     void* out[kMaxRanges];
     index_t x_stride[3];           // batch, dim, token
     index_t conv_state_stride[3];  // slot, dim, column
@@ -36,6 +39,7 @@ struct CausalConv1dUpdateOperands {
     int states_are_packed;   // the channels of a thread are contiguous and aligned in a column
     int windows_are_packed;  // the part of a token's intermediate window that a thread has is contiguous and aligned
     int is_read_only;        // states are not written
+    int keeps_padding;       // results of sequences without a slot are not written, instead of zeros
     int conv_state_indices_is_int64;
     int cache_seqlens_is_int64;
     int num_accepted_tokens_is_int64;
@@ -52,6 +56,12 @@ struct CausalConv1dUpdateOperands {
     index_t num_accepted_tokens_stride;
     index_t intermediate_state_indices_stride;
     index_t intermediate_rows;
+    index_t state_column_stride;
+    index_t slot_columns;  // columns of conv_state_indices, with state_column
+    index_t slot_column_stride;
+    index_t dst_state_indices_stride;
+    int state_column_is_int64;
+    int dst_state_indices_is_int64;
 };
 
 // The share of a thread: kVec channels of kSequences sequences, which are `rows` apart.
@@ -74,13 +84,16 @@ struct UpdateShare {
     }
 };
 
-// The slot of a sequence; -1 for one that is pad_slot_id or not in the pool. Results are zeros then.
+// The slot that a sequence starts from; -1 for one that is pad_slot_id or not in the pool. Results are zeros then.
 __device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, int batch) {
-    const index_t slot =
-        p.conv_state_indices == nullptr
-            ? batch
-            : load_index(p.conv_state_indices, batch * p.conv_state_indices_stride, p.conv_state_indices_is_int64);
-    return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
+    if (p.conv_state_indices == nullptr) return batch < p.slots ? batch : -1;
+    return slot_in_pool(
+        p, load_given_slot(p, p.conv_state_indices, p.conv_state_indices_stride, p.conv_state_indices_is_int64, batch));
+}
+
+// The slot that a sequence leaves its state in; -1 for none.
+__device__ __forceinline__ int load_target(const CausalConv1dUpdateOperands& p, int batch, int slot) {
+    return p.is_read_only ? -1 : load_final_slot(p, batch, slot);
 }
 
 // The inputs of a token. They are not constant: the call may write its outputs over them.
@@ -91,9 +104,10 @@ __device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdat
                                         along_channels<kVec>(channel, p.x_stride[1]) + token * p.x_stride[2]);
 }
 
-// Zeros for all tokens of a sequence that has no slot.
+// Zeros for all tokens of a sequence that has no slot, unless results keep what they hold there.
 template <typename input_t, int kVec, Ranges kRanges>
 __device__ __forceinline__ void store_no_tokens(const CausalConv1dUpdateOperands& p, int batch, index_t channel) {
+    if (p.keeps_padding) return;
     auto destination = destination_of<input_t, kVec, kRanges>(p, channel, batch, 0);
     for (int t = 0; t < p.seqlen; ++t, destination.advance()) destination.store_vector(Vec<input_t, kVec>::zero());
 }

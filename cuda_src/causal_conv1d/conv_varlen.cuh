@@ -6,10 +6,9 @@
 #include "common/sequences.cuh"
 #include "common/warp.cuh"
 
-// Strides are in elements. bias, conv_states, query_start_loc, cache_indices and has_initial_state may be null; without
-// query_start_loc all tokens are one sequence. The channels fall into ranges, each with an output of its own, and the
-// channels of a range into heads. The fields that every launch reads are close together: arguments arrive by cache
-// lines, one miss after another.
+// Strides are in elements. All pointers but x and weight may be null; without query_start_loc all tokens are one
+// sequence. The channels fall into ranges, each with an output of its own, and the channels of a range into heads. The
+// fields that every launch reads are close together: arguments arrive by cache lines, one miss after another.
 struct CausalConv1dVarlenOperands {
     const void* x;
     const void* weight;
@@ -18,9 +17,12 @@ struct CausalConv1dVarlenOperands {
     const void* query_start_loc;
     const void* cache_indices;
     const void* has_initial_state;
+    const void* state_column;
+    const void* dst_state_indices;
+    void* initial_states;  // in the place of conv_states: only read
     void* out[kMaxRanges];
     index_t x_stride[2];            // dim, token
-    index_t conv_states_stride[3];  // slot, dim, column
+    index_t conv_states_stride[3];  // slot, dim, column; of initial_states where these are given
     index_t query_start_loc_stride;
     index_t cache_indices_stride;
     index_t has_initial_state_stride;
@@ -32,8 +34,9 @@ struct CausalConv1dVarlenOperands {
     int dim;
     int bias_is_float32;
     int taps_are_packed;
-    int has_states;         // conv_states is given; its pointer is null when it has no columns
+    int has_states;         // conv_states or initial_states is given; its pointer is null when it has no columns
     int states_are_packed;  // channel vectors of x are aligned vectors of conv_states, too
+    int keeps_padding;      // results of padding are not written, instead of zeros
     int query_start_loc_is_int64;
     int cache_indices_is_int64;
     int ranges;
@@ -43,7 +46,29 @@ struct CausalConv1dVarlenOperands {
     int range_is_packed[kMaxRanges];  // channel vectors are vectors of the output, unless they cross the range's end
     index_t weight_stride[2];         // dim, width
     index_t bias_stride;
+    index_t state_column_stride;
+    index_t slot_columns;  // columns of cache_indices, with state_column
+    index_t slot_column_stride;
+    index_t dst_state_indices_stride;
+    int state_column_is_int64;
+    int dst_state_indices_is_int64;
 };
+
+// The pool that sequences start from.
+template <typename state_t>
+__device__ __forceinline__ state_t* states_of(const CausalConv1dVarlenOperands& p) {
+    return static_cast<state_t*>(p.initial_states != nullptr ? p.initial_states : p.conv_states);
+}
+
+// Whether a sequence goes on from the contents of its slot; else it starts from zeros.
+__device__ __forceinline__ bool goes_on(const CausalConv1dVarlenOperands& p, int number) {
+    return p.has_initial_state == nullptr ? p.initial_states != nullptr : has_past(p, number);
+}
+
+// The slot that a sequence's final state goes to; -1 for none.
+__device__ __forceinline__ int load_target(const CausalConv1dVarlenOperands& p, int number, int start) {
+    return !p.has_states || p.initial_states != nullptr ? -1 : load_final_slot(p, number, start);
+}
 
 // The number of the run (a sequence, or padding before the first one or behind the last) that holds the token `from`,
 // or of one shortly before it. All lanes of a warp take part and look at 32 sequences in one step, so that thirty
@@ -68,7 +93,7 @@ __device__ __forceinline__ void visit_runs(const CausalConv1dVarlenOperands& p, 
     do {
         const int number = low + lane_id();
         const int begin = first_token(p, number);
-        const int slot = load_slot(p, number);
+        const int slot = load_start_slot(p, number);
         const int end = from_lane(begin, lane_id() + 1);
         visit(number, begin, end, slot, lanes_where(lane_id() < kWarpSize - 1 && begin < min(end, to) && end > from));
         next = from_lane(begin, kWarpSize - 1);
@@ -76,12 +101,13 @@ __device__ __forceinline__ void visit_runs(const CausalConv1dVarlenOperands& p, 
     } while (next < min(to, p.total));
 }
 
-// Calls visit(begin, end, is_sequence) for each of these runs, with all lanes of the warp. A sequence without a slot
-// counts as padding, not as a sequence.
+// Calls visit(begin, end, is_sequence) for each of these runs that has results, with all lanes of the warp. A sequence
+// without a slot counts as padding, not as a sequence.
 template <typename Visit>
 __device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
     visit_runs(p, from, to, [&](int, int begin, int end, int slot, unsigned left) {
         const unsigned sequences = lanes_where(slot >= 0);
+        if (p.keeps_padding) left &= sequences;
         for (; left != 0; left &= left - 1) {
             const int lane = lowest(left);
             visit(from_lane(begin, lane), from_lane(end, lane), (sequences >> lane & 1) != 0);

@@ -49,14 +49,15 @@ __device__ __forceinline__ index_t load_given_slot(const Operands& p, const void
     return load_index(slots, place, is_int64);
 }
 
-// The slot that a sequence starts from: load_slot() for operands with state_column.
+// The slot that a sequence starts from: load_slot() for operands with state_column. Only slots that are given, not
+// numbers of sequences, are compared with pad_slot_id.
 template <typename Operands>
 __device__ __forceinline__ int load_start_slot(const Operands& p, int number) {
     if (number < 0 || number >= p.sequences) return -1;
     if (!p.has_states) return 0;
-    return slot_in_pool(p, p.cache_indices == nullptr ? number
-                                                      : load_given_slot(p, p.cache_indices, p.cache_indices_stride,
-                                                                        p.cache_indices_is_int64, number));
+    if (p.cache_indices == nullptr) return number < p.slots ? number : -1;
+    return slot_in_pool(p,
+                        load_given_slot(p, p.cache_indices, p.cache_indices_stride, p.cache_indices_is_int64, number));
 }
 
 // The slot that the final state of a sequence goes to, which starts from slot `start`; -1 for none.

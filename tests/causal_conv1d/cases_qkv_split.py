@@ -68,6 +68,11 @@ UNIT = (
     Case((1, 1, 1, 64, 128, 5), "12+3", 7, out="transposed+offset_by_1+dense", pool="backward", **HALF, **NORM),
     Case((2, 2, 1, 8, 8, 8), "33+0+2+off1", pool="columns_longer", **NORM, **ROWS),
     Case((1, 1, 1, 8, 8, 8), "2x0", **NORM),
+    # Slots out of several columns, other slots for final states, states that are only read, kept padding.
+    Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", table="column", moved=True, longer=3, **ODD, **NORM),
+    Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", keep=True, read_only=True, null=True, **ODD, **NORM),
+    Case((1, 1, 1, 256, 256, 8), "12+3+1", 4, "float32", initial="all", moved=True, state_dtype="bfloat16", **NORM),
+    Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1", keep=True, table="first", longer=1, moved=True, **ODD),
 )
 
 _HEADS = ((2, 2, 4, 64, 64, 64), (1, 1, 1, 1, 1, 1), (3, 2, 1, 5, 7, 11), (4, 4, 4, 96, 96, 96),

@@ -34,6 +34,10 @@ UNIT = (
     Case((20, 13, 7), "90in512", initial="all", **ROWS, **ODD),
     Case((3, 1), "33+0+8", layout="tokens_sliced", out="tokens_sliced+tokens_offset_by_2", pool="columns", **ODD),
     Case((1, 2), "33+8", layout="tokens_aligned", out="tokens_aligned+channels"),
+    # Slots out of several columns, other slots for final states, states that are only read, kept padding.
+    Case((61, 3, 1, 1, 6, 64), "off2+20+0+3x1+4", table="column", moved=True, longer=3, keep=True, **ODD),
+    Case((20, 13, 7), "90in512", initial="all", moved=True, table="first", null=True, **ROWS, **ODD),
+    Case((64, 8, 64), "40+0+3x1+off5", read_only=True, keep=True, first_column=0, pool="channels_longer"),
     Case((2, 3), "0+0"),
     without(Case((40, 24), "all20")),
 )

@@ -93,6 +93,23 @@ UNIT = (
     Case(136, 4, 3, window="steps", rows=True, **ROWS, **RING, **ODD, **FROZEN),
     Case(136, 4, 5, layout="last_offset_by_1", window="columns", **ROWS),
     Case(136, 4, None, pool="columns_longer", pad_slot_id=1, others="offset", **ODD),
+    # Slots out of several columns, other slots for states, longer index arrays, kept results: each in every kernel.
+    *(
+        Case(136, 14, tokens, table=table, moved=True, longer=3, index="mixed", **mode, **pool, **ODD)
+        for pool in ({}, COLUMNS, {"pool": "channels_longer"})
+        for tokens, mode, table in ((None, {}, "column"), (2, {}, "first"), (3, RING, None), (2, ACCEPTED, "column"))
+    ),
+    Case(131, 1023, None, layout="last_offset_by_1", table="column", moved=True, **ODD),
+    Case(131, 1023, None, layout="last_offset_by_1", table="column", moved=True, **COLUMNS, **ODD),
+    *(
+        Case(136, 14, tokens, keep=True, null=True, pad_slot_id=3, **pool, **ODD)
+        for pool in ({}, COLUMNS)
+        for tokens in (None, 2)
+    ),
+    Case(136, 9, 4, moved=True, slots=None, pad_slot_id=1, window="channels", pool="channels_longer", first_column=0),
+    Case(136, 9, None, moved=True, first_column=0, pool="columns_longer", **ODD),
+    Case(136, 9, 2, moved=True, window="channels", rows=True, longer=2, keep=True, **ACCEPTED, **ODD),
+    Case(136, 9, 2, moved=True, table="column", **FROZEN, **ODD),
     # Nothing to do.
     Case(136, 0),
     Case(0, 3, 2, window="columns"),

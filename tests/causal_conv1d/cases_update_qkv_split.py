@@ -33,6 +33,9 @@ UNIT = (
     Case((1, 2, 1, 30, 30, 46), 4, **ROWS, **ODD),
     Case((2, 1, 1, 64, 96, 128), 2, 2, out="sliced+sliced_heads+dense", **ROWS, **RING),
     Case((1, 1, 2, 12, 20, 52), 3, 3, out="transposed+offset_by_1+head_major", window="columns", **ROWS),
+    # Slots out of several columns, other slots for states, kept padding.
+    Case((1, 2, 1, 30, 30, 46), 9, 2, table="column", moved=True, longer=3, keep=True, **ODD),
+    Case((2, 2, 2, 16, 16, 32), 9, None, table="first", moved=True, keep=True, null=True, **ODD),
     Case((1, 1, 1, 8, 8, 8), 3, 0),
 )
 

@@ -33,6 +33,10 @@ UNIT = (
     Case((61, 3, 1, 1, 6, 64), 4, **ROWS, **ODD),
     Case((64, 72), 3, 4, out="channel_first+last_sliced_dim", **ROWS, **ACCEPTED),
     Case((64, 8, 64), 3, 3, layout="sliced_alike", window="columns", **ROWS, **RING),
+    # Slots out of several columns, other slots for states, kept padding.
+    Case((61, 3, 1, 1, 6, 64), 9, 3, table="column", moved=True, longer=3, keep=True, **ODD),
+    Case((64, 8, 64), 5, 2, moved=True, table="first", null=True, **ROWS, **ODD),
+    Case((64, 72), 9, None, keep=True, pad_slot_id=1, moved=True, slots=None, **ROWS),
     Case((2, 3), 0),
 )
 

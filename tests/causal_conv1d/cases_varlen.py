@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
+from tests.causal_conv1d.varlen import FAR, ODD, ROWS, Packed, without
 from tests.support.compare import ROUNDING
 from tests.support.layouts import OTHERS, PACKED, POOLS
 
@@ -72,6 +72,22 @@ UNIT = (
     without(Case(34, "250+9+off3+9x20", 4, "float16", "float32", **ROWS)),
     Case(5, "7+0+90in200", pool="columns", initial="all", **ROWS, **ODD),
     Case(5, "all33", out="channels", pool="columns", slots=None, **ROWS),
+    # Slots out of several columns, other slots for final states, longer index arrays, states that are only read, kept
+    # padding: each in every kernel.
+    *(
+        Case(channels, spec, pool=pool, **way, **layout)
+        for layout, channels, pool in (({}, 136, "channels_longer"), (ROWS, 33, "columns"), (FAR, 3, "slots"))
+        for spec, way in (
+            ("off2+20+0+3x1+30+2", {"table": "first", "longer": 3, "slots": "odd"}),
+            ("5x9+2x2+17", {"table": "column", "moved": True, "slots": "odd", "index": "mixed"}),
+            ("1+2+3+4+5+90", {"moved": True, "slots": None, "initial": "all", "pad_slot_id": 1, "null": True}),
+            ("off2+20+3x1+30+off4", {"keep": True, "slots": "odd", "longer": 2}),
+            ("20+0+2x1+30", {"read_only": True, "initial": None}),
+            ("20+0+2x1+30", {"read_only": True, "slots": "odd", "first_column": 0, "table": "column"}),
+        )
+    ),
+    Case(12, "2+8+1+5x9", 8, "float32", initial="all", moved=True, first_column=0, pool="channels_longer", **ODD),
+    Case(12, "2+8+1+5x9", 8, "float32", initial="all", first_column=0, pool="columns_longer", null=True, **ODD),
     # Nothing to convolve, and values that saturate silu.
     Case(5, "3x0"),
     Case(5, "0", 3, "float32", **ROWS),

@@ -11,8 +11,11 @@ import numpy as np
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BY_NAME, DType
 from tests.causal_conv1d.channels import OfChannels
+from tests.support.compare import Kept
 from tests.support.layouts import HEADS, LAYOUTS, POOLS, WINDOWS
 from tests.support.placement import Array, Placement, place
+from tests.support.sequences import COLUMNS as COLUMNS_OF_SLOTS
+from tests.support.sequences import moved_slots, slot_table, slots_in
 
 LOUD = 500.0
 """The factor by which columns that are moved and not convolved are larger."""
@@ -30,6 +33,8 @@ MIXED = {
     "conv_state_indices": "int32",
     "num_accepted_tokens": "int64",
     "intermediate_state_indices": "int32",
+    "state_column": "int64",
+    "dst_state_indices": "int64",
 }
 """The dtypes of indices that are mixed."""
 
@@ -62,6 +67,17 @@ class Step(OfChannels):
     pad_slot_id: int = -1
     activation: str | None = "silu"
     scale: float = 1.0  # of x and the states
+    table: str | None = None  # whether slots have columns: "first", or "column" with state_column
+    longer: int = 0  # rows of the index arrays behind those of the sequences
+    moved: bool = False  # whether states go to other slots
+    null: bool = False  # whether pad_slot_id is given as null_slot
+    keep: bool = False  # whether results of sequences without a slot keep their old contents
+    first_column: int | None = None
+
+    @property
+    def pool_slots(self) -> int:
+        """One slot per sequence, or two, and spare ones."""
+        return self.batch * (1 + self.moved) + self.spare
 
     @property
     def halo(self) -> int:
@@ -84,8 +100,18 @@ class Step(OfChannels):
         return self.lay(self.input_t, (self.batch, heads * head_dim, self.tokens), LAYOUTS[way][1])
 
     def options(self) -> dict[str, Any]:
-        frozen = {"disable_state_update": True} if self.frozen else {}
-        return {"activation": self.activation, "pad_slot_id": self.pad_slot_id, **frozen, **self.division()}
+        return self.meaning() | self.division()
+
+    def meaning(self) -> dict[str, Any]:
+        """The options but those that divide the channels."""
+        found: dict[str, Any] = {"null_slot" if self.null else "pad_slot_id": self.pad_slot_id}
+        if self.frozen:
+            found["disable_state_update"] = True
+        if self.keep:
+            found["pad_output"] = "keep"
+        if self.first_column is not None:
+            found["first_column"] = self.first_column
+        return {"activation": self.activation, **found}
 
     def lay(self, dtype: DType, shape: tuple[int, ...], lies: dict[str, Any], axis: int = -1) -> Placement:
         """Place what is of x's rank: without the axis of tokens when x is."""
@@ -100,7 +126,7 @@ class Step(OfChannels):
         dim, batch = self.dim, self.batch
         state_t = BY_NAME[self.state_dtype or self.dtype]
         index_t = {name: BY_NAME[self.index if self.index != "mixed" else wide] for name, wide in MIXED.items()}
-        slots = batch + self.spare
+        slots, rows_of_indices = self.pool_slots, batch + self.longer
         placed = {
             "x": self.lay(self.input_t, (batch, dim, self.tokens), LAYOUTS[self.layout][0]),
             "conv_state": place(state_t, (slots, dim, self.state_len), **POOLS[self.pool][1]),
@@ -111,9 +137,12 @@ class Step(OfChannels):
             ("conv_state_indices", self.slots is not None),
             ("num_accepted_tokens", self.mode == "accepted"),
             ("intermediate_state_indices", self.rows),
+            ("state_column", self.table == "column"),
+            ("dst_state_indices", self.moved),
         ):
             if is_given:
-                placed[name] = self.other(name, index_t[name], (batch,))
+                columns = (COLUMNS_OF_SLOTS,) if self.table is not None and name == "conv_state_indices" else ()
+                placed[name] = self.other(name, index_t[name], (rows_of_indices, *columns))
         if self.window is not None:
             longer, lies = WINDOWS[self.window]
             rows = batch + 1 if self.rows else slots
@@ -137,8 +166,14 @@ class Step(OfChannels):
             return [unused, count, -2, count + 7, -(2**31), 2**31 - 1] if odd else []
 
         if self.slots is not None:
-            slots = batch + self.spare
+            slots = self.pool_slots
             take("conv_state_indices", random.permutation(slots), beyond(slots, self.pad_slot_id), [2**40, -(2**40)])
+            chosen = found.pop("conv_state_indices")
+            found |= slot_table(self.table, "conv_state_indices", chosen, random, odd)
+        if self.moved:
+            found["dst_state_indices"] = moved_slots(
+                found, batch, self.pool_slots, self.pad_slot_id, random, "conv_state_indices"
+            )
         if self.mode == "circular":
             around = [0, 1, length - 1, length, length + 1, 5 * length + 2, -1, -length, -2 * length - 1, 10**6 + 3]
             ends = [2**31 - 1, -(2**31)] + [2**63 - 1, -(2**63), 2**40 + 1] * is_wide["cache_seqlens"]
@@ -150,14 +185,16 @@ class Step(OfChannels):
         if self.rows:
             # Here pad_slot_id is a row like any other.
             take("intermediate_state_indices", random.permutation(batch + 1), beyond(batch + 1, -1), [2**40])
+        for name, rows in found.items():
+            found[name] = np.concatenate([rows, np.zeros((self.longer, *rows.shape[1:]), rows.dtype)])
         return found
 
     def live(self, known: Mapping[str, Array]) -> dict[int, tuple[int, Array]]:
         """The sequences that have results: the slot of each, and the columns that precede its first token."""
-        slots, length, found = self.batch + self.spare, self.state_len, {}
+        slots, length, found = self.pool_slots, self.state_len, {}
         padding = self.pad_slot_id if "conv_state_indices" in known else None
-        for i, slot in enumerate(known.get("conv_state_indices", np.arange(self.batch)).tolist()):
-            first = length - self.halo
+        for i, slot in enumerate(slots_in(known, "conv_state_indices", self.batch)):
+            first = 0 if self.first_column == 0 else length - self.halo
             if self.mode == "circular":
                 first = int(known["cache_seqlens"][i]) - self.halo
             if self.mode == "accepted":
@@ -174,15 +211,18 @@ class Step(OfChannels):
         """Leave in the pool only windows, and what is moved with them, which is louder."""
         loudness = np.full(arrays["conv_state"].shape, np.nan)
         for slot, columns in self.live(arrays).values():
-            if self.mode == "shift" and not self.frozen:
+            if self.mode == "shift" and not self.frozen and self.first_column != 0:
                 loudness[slot, :, self.tokens :] = LOUD
             loudness[slot][:, columns] = 1.0
         arrays["conv_state"][...] *= loudness.astype(arrays["conv_state"].dtype)
         if "intermediate_conv_window" in arrays:
             arrays["intermediate_conv_window"][...] = np.nan
 
-    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        options = {"activation": self.activation, "pad_slot_id": self.pad_slot_id, "disable_state_update": self.frozen}
-        out, state, windows = reference.causal_conv1d_update(**{**arrays, "x": np.atleast_3d(arrays["x"])}, **options)
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        x = np.atleast_3d(arrays["x"])
+        out, state, windows = reference.causal_conv1d_update(**{**arrays, "x": x}, **self.meaning())
         updated = {"conv_state": state} | ({} if windows is None else {"intermediate_conv_window": windows})
-        return self.divide(out) | updated
+        results: dict[str, Any] = self.divide(out)
+        if self.keep:
+            results = {name: Kept(each) for name, each in results.items()}
+        return results | updated

@@ -10,11 +10,13 @@ import numpy as np
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BY_NAME
 from tests.causal_conv1d.channels import OfChannels
+from tests.support.compare import Kept
 from tests.support.layouts import HEADS, PACKED, POOLS
 from tests.support.placement import Array, Placement, place
 from tests.support.sequences import OfSequences
 
 ROWS: Any = {"layout": "tokens"}
+FAR: Any = {"layout": "tokens_spaced"}
 ODD: Any = {"slots": "odd"}
 """What cases have in common."""
 
@@ -43,6 +45,13 @@ class Packed(OfChannels, OfSequences):
     pad_slot_id: int = -1
     activation: str | None = "silu"
     scale: float = 1.0  # of x and the states
+    table: str | None = None
+    longer: int = 0
+    moved: bool = False
+    read_only: bool = False
+    null: bool = False  # whether pad_slot_id is given as null_slot
+    keep: bool = False  # whether padding keeps its old contents
+    first_column: int | None = None
 
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
         if self.has_heads:
@@ -50,34 +59,48 @@ class Packed(OfChannels, OfSequences):
         return place(self.input_t, (heads * head_dim, self.packed.total), **PACKED[way])
 
     def options(self) -> dict[str, Any]:
-        return {"activation": self.activation, "pad_slot_id": self.pad_slot_id, **self.division()}
+        return self.meaning() | self.division()
+
+    def meaning(self) -> dict[str, Any]:
+        """The options but those that divide the channels."""
+        found: dict[str, Any] = {"null_slot" if self.null else "pad_slot_id": self.pad_slot_id}
+        if self.keep:
+            found["pad_output"] = "keep"
+        if self.first_column is not None:
+            found["first_column"] = self.first_column
+        return {"activation": self.activation, **found}
 
     def placements(self) -> dict[str, Placement]:
         placed = {"x": place(self.input_t, (self.dim, self.packed.total), **PACKED[self.layout]), **self.taps()}
         if self.pool is not None:
             longer, lies = POOLS[self.pool]
             shape = self.pool_slots, self.dim, self.width - 1 + longer
-            placed["conv_states"] = place(BY_NAME[self.state_dtype or self.dtype], shape, **lies)
+            placed["initial_states" if self.read_only else "conv_states"] = place(
+                BY_NAME[self.state_dtype or self.dtype], shape, **lies
+            )
         return placed | {name: self.other(name, *each) for name, each in self.indices().items()} | self.outputs()
 
     def range(self, name: str) -> tuple[float, float]:
-        scale = self.scale if name in ("x", "conv_states") else 1.0
+        scale = self.scale if name in ("x", "conv_states", "initial_states") else 1.0
         return -scale, scale
 
     def spoil(self, arrays: dict[str, Array]) -> None:
         """Leave in the pool only what a sequence starts from."""
-        if "conv_states" in arrays:
-            pool = arrays["conv_states"]
+        pool = arrays.get("initial_states", arrays.get("conv_states"))
+        if pool is not None:
+            first = 0 if self.first_column == 0 else pool.shape[2] - (self.width - 1)
             is_dead = np.ones(pool.shape, bool)
             for each in self.live(arrays):
                 if each.starts_from_slot:
-                    is_dead[each.slot, :, pool.shape[2] - (self.width - 1) :] = False
+                    is_dead[each.slot, :, first : first + self.width - 1] = False
             pool[is_dead] = np.nan
 
-    def oracle(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        options = {"activation": self.activation, "pad_slot_id": self.pad_slot_id}
-        out, pool = reference.causal_conv1d_varlen_fn(**arrays, **options)
-        return self.divide(out) | ({} if pool is None else {"conv_states": pool})
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        out, pool = reference.causal_conv1d_varlen_fn(**arrays, **self.meaning())
+        results: dict[str, Any] = self.divide(out)
+        if self.keep:
+            results = {name: Kept(each) for name, each in results.items()}
+        return results | ({} if pool is None else {"conv_states": pool})
 
 
 def without(case: Any, **changes: Any) -> Any:

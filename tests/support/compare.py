@@ -21,6 +21,12 @@ class Between(NamedTuple):
     high: Array
 
 
+class Kept(NamedTuple):
+    """What a result should be; NaN where it must keep its old contents, which are NaN before a call."""
+
+    values: Array
+
+
 def check_results(case: Any, before: dict[str, Placed], after: dict[str, Array]) -> None:
     """What is to be written is right, and nothing else was; `after` holds the buffers that began as `before`."""
     written = take_written(case, before, after)
@@ -60,6 +66,10 @@ def check_within(wanted: Mapping[str, Any], errors: Mapping[str, Array], written
     assert errors.keys() <= wanted.keys()
     for name, expected in wanted.items():
         got = written[name]
+        if isinstance(expected, Kept):
+            is_kept = np.isnan(expected.values)
+            assert np.isnan(got[is_kept]).all(), f"{name}: padding is written"
+            got, expected = np.where(is_kept, 0, got), np.where(is_kept, 0.0, expected.values)
         if isinstance(expected, Between):
             assert_between(name, got, expected)
         elif name in errors:

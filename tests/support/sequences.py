@@ -12,8 +12,51 @@ from tests import cases
 from tests.support.batches import Batch, batch
 from tests.support.placement import Array
 
+COLUMNS = 3
+"""Columns of index arrays with several."""
+
 INDEX_DTYPES = {"int32": ("int32", "int32"), "int64": ("int64", "int64"), "mixed": ("int64", "int32")}
 """The dtypes of query_start_loc and cache_indices."""
+
+
+def slot_table(
+    table: str | None, name: str, chosen: Array, random: np.random.Generator, is_odd: bool
+) -> dict[str, Array]:
+    """The index arrays that give sequences the chosen slots; other columns hold slots that would be wrong."""
+    if table is None:
+        return {name: chosen}
+    slots = random.integers(0, max(len(chosen), 1), (len(chosen), COLUMNS))
+    column = random.integers(0, COLUMNS, len(chosen)) if table == "column" else np.zeros(len(chosen), np.int64)
+    slots[np.arange(len(chosen)), column] = chosen
+    if table == "first":
+        return {name: slots}
+    if is_odd:
+        column[2::5] = np.resize([-1, COLUMNS, 2**31 - 1], len(column[2::5]))
+    return {name: slots, "state_column": column}
+
+
+def slots_in(arrays: Mapping[str, Any], name: str, count: int) -> list[int]:
+    """The slot of each sequence, -1 where its column does not exist."""
+    if name not in arrays:
+        return list(range(count))
+    rows = np.asarray(arrays[name])[:count].tolist()
+    if np.ndim(arrays[name]) == 1:
+        return rows
+    columns = arrays.get("state_column", np.zeros(count, int))[:count].tolist()
+    return [row[column] if 0 <= column < len(row) else -1 for row, column in zip(rows, columns, strict=True)]
+
+
+def moved_slots(
+    known: Mapping[str, Array], count: int, pool: int, pad_slot_id: int, random: np.random.Generator, name: str = ""
+) -> Array:
+    """Where final states go: slots that no sequence starts from, but for some that stay and some that are none."""
+    starts = slots_in(known, name or "cache_indices", count)
+    free = random.permutation(sorted({*range(pool)} - {*starts, pad_slot_id}))
+    chosen = np.resize(free, count)
+    for i in range(0, count, 4):
+        chosen[i] = starts[i]
+    chosen[2::4] = np.resize([-1, pad_slot_id, pool, pool + 9, -(2**31)], len(chosen[2::4]))
+    return chosen
 
 
 class Live(NamedTuple):
@@ -40,8 +83,16 @@ class OfSequences(cases.Case):
     initial: str | None
     """Which sequences start from their slots: "mixed" or "all"; None where has_initial_state is absent."""
     pad_slot_id: int
+    table: str | None = None
+    """Whether cache_indices has columns: "first", with slots in the first one; "column", for each sequence in its own."""
+    longer: int = 0
+    """Rows of the index arrays behind those of the sequences."""
+    moved: bool = False
+    """Whether final states go to other slots, where pool_slots has one more per sequence."""
+    read_only: bool = False
+    """Whether the pool is not written."""
     STARTS_BY_DEFAULT = False
-    """Whether sequences start from their slots where has_initial_state is absent."""
+    """Whether sequences start from the slots of a pool that is written where has_initial_state is absent."""
 
     @property
     def packed(self) -> Batch:
@@ -50,20 +101,24 @@ class OfSequences(cases.Case):
 
     @property
     def pool_slots(self) -> int:
-        """One slot per sequence, and spare ones."""
-        return self.packed.count + self.spare
+        """One slot per sequence, or two, and spare ones."""
+        return self.packed.count * (1 + self.moved) + self.spare
 
     def indices(self) -> dict[str, tuple[DType, tuple[int, ...]]]:
         """The dtypes and shapes of the index arrays."""
-        count = self.packed.count
+        count, rows = self.packed.count, self.packed.count + self.longer
         starts_t, slots_t = (BY_NAME[name] for name in INDEX_DTYPES[self.index])
         found: dict[str, tuple[DType, tuple[int, ...]]] = {}
         if self.packed.starts is not None:
             found["query_start_loc"] = starts_t, (count + 1,)
         if self.slots is not None:
-            found["cache_indices"] = slots_t, (count,)
+            found["cache_indices"] = slots_t, (rows,) if self.table is None else (rows, COLUMNS)
         if self.initial is not None:
-            found["has_initial_state"] = BOOL, (count,)
+            found["has_initial_state"] = BOOL, (rows,)
+        if self.table == "column":
+            found["state_column"] = slots_t, (rows,)
+        if self.moved:
+            found["dst_state_indices"] = starts_t, (rows,)
         return found
 
     def integers(self, seed: int = 0) -> dict[str, Array]:
@@ -77,16 +132,25 @@ class OfSequences(cases.Case):
                 strange = [self.pad_slot_id, pool, -2, pool + 7, -(2**31), 2**31 - 1]
                 strange += [2**40, -(2**40)] * (self.index == "int64")
                 chosen[1::3] = np.resize(strange, len(chosen[1::3]))
-            found["cache_indices"] = chosen
+            found |= self.table_of(chosen, random)
         if self.initial is not None:
             has = random.permutation(np.arange(count) % 2 == 0)
             found["has_initial_state"] = has if self.initial == "mixed" else np.ones(count, bool)
+        if self.moved:
+            found["dst_state_indices"] = moved_slots(found, count, pool, self.pad_slot_id, random)
+        for name in found.keys() - {"query_start_loc"}:
+            behind = np.zeros((self.longer, *found[name].shape[1:]), found[name].dtype)
+            found[name] = np.concatenate([found[name], behind])
         return found
+
+    def table_of(self, chosen: Array, random: np.random.Generator) -> dict[str, Array]:
+        """The index arrays that give sequences these slots."""
+        return slot_table(self.table, "cache_indices", chosen, random, self.slots == "odd")
 
     def live(self, arrays: Mapping[str, Any]) -> Iterator[Live]:
         """The sequences that have results; without a pool all have."""
-        slots = arrays.get("cache_indices", np.arange(self.packed.count))
-        has = arrays.get("has_initial_state", np.full(self.packed.count, self.STARTS_BY_DEFAULT))
+        slots = slots_in(arrays, "cache_indices", self.packed.count)
+        has = arrays.get("has_initial_state", np.full(self.packed.count, self.STARTS_BY_DEFAULT or self.read_only))
         padding = self.pad_slot_id if "cache_indices" in arrays else None
         for i, slot in enumerate(map(int, slots)):
             if self.pool is None or (0 <= slot < self.pool_slots and slot != padding):
