@@ -9,7 +9,7 @@ from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div, widest_vector
-from cuconv.runtime.layout import Layout, pad_number
+from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
@@ -162,7 +162,7 @@ def plan(o: Operands) -> Plan:
         "A_is_vectors": _is_vectors(inputs.A, states),
         "slots": pool.shape[0] if pool else 0,
         "ssm_states_stride": pool.strides if pool else (0, 0, 0),
-        "pad_slot_id": pad_number(o.pad_slot_id, o.cache_indices),
+        "pad_slot_id": o.pad_slot_id,
         "keeps_padding": o.keeps_padding,
         **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
         "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,

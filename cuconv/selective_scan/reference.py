@@ -108,12 +108,20 @@ def selective_scan_varlen_fn(
     z: Array | None = None,
     delta_bias: Array | None = None,
     delta_softplus: bool = False,
+    *,
+    pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     **indices: Any,
 ) -> tuple[Array, dict[int, Array]]:
-    """The results of packed sequences, and the new states by slot, both in float64; `live_sequences` has the indices."""
+    """The results of packed sequences, and the new states by slot, both in float64.
+
+    `indices` are those that `live_sequences` takes. Where `pad_output` is "keep", results are NaN at padding.
+    """
     packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
-    out, states = np.zeros(u.shape), {}
-    for sequence in live_sequences(u.shape[1], ssm_states, **indices):
+    out, states = np.full(u.shape, np.nan if pad_output == "keep" else 0.0), {}
+    padding = slots.padding(pad_slot_id, null_slot)
+    for sequence in live_sequences(u.shape[1], ssm_states, **indices, pad_slot_id=padding):
         rows = packed.sequence(sequence.begin, sequence.end)
         result = selective_scan_fn(**vars(rows), initial_state=sequence.initial_state)
         out[:, sequence.begin : sequence.end] = result.out[0]
@@ -166,14 +174,19 @@ def _packed_errors(
     z: Array | None = None,
     delta_bias: Array | None = None,
     delta_softplus: bool = False,
+    *,
+    pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     **indices: Any,
 ) -> dict[str, Array]:
     """The errors of a call on packed sequences; those of padding, and of states that stay, are zero."""
     packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    padding = slots.padding(pad_slot_id, null_slot)
     errors = {"out": np.zeros(u.shape)}
     if ssm_states is not None:
         errors["ssm_states"] = np.zeros(ssm_states.shape)
-    for sequence in live_sequences(u.shape[1], ssm_states, **indices):
+    for sequence in live_sequences(u.shape[1], ssm_states, **indices, pad_slot_id=padding):
         rows = packed.sequence(sequence.begin, sequence.end)
         before = np.zeros(rows.shape) if sequence.initial_state is None else sequence.initial_state
         found = row_errors(rows, before, MAX_TOKENS, 0)

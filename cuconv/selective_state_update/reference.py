@@ -168,14 +168,15 @@ class SelectiveStateUpdate:
         stored, *bounds = (
             self.rounded(token, token.after + sign * error).astype(np.float64) for sign in (0.0, -1.0, 1.0)
         )
-        low, high = (np.abs(bound - stored) for bound in bounds)
-        return np.maximum(low, high)
+        errors: Array = np.maximum(np.abs(bounds[0] - stored), np.abs(bounds[1] - stored))
+        return errors
 
     def first_state(self, sequence: int, source: int) -> Array:
         """The state before the first token of a sequence."""
         if self.has_initial_state is not None and not self.has_initial_state[sequence]:
             return np.zeros(self.inner)
-        return _float64(self.state[source], self.inner)
+        state: Array = self.state[source]
+        return _float64(state, self.inner)
 
     def parent(self, sequence: int, number: int) -> int:
         """The token that a token of a tree follows; -1 for the state before the first."""

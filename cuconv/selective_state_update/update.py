@@ -310,7 +310,8 @@ def _check_parents(given: Layouts, tokens: list[int]) -> None:
     checks.rank("parents", parents.shape, "batch, tokens")
     batch, count = (*tokens, 1)[:2]
     if parents.shape[0] < batch or parents.shape[1] < count:
-        raise ValueError(message("parents", f"shape {parents.shape}", f"({batch}, {count}) or more (batch, tokens of x)"))
+        wanted = f"({batch}, {count}) or more (batch, tokens of x)"
+        raise ValueError(message("parents", f"shape {parents.shape}", wanted))
 
 
 def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) -> None:

@@ -178,7 +178,9 @@ OF_BATCH: dict[str, Row] = {
         also(value("null_slot", 0), value("pad_slot_id", 2)), ValueError,
         "null_slot: got 0; wanted None, or 2 as pad_slot_id: one slot is for padding",
     ),
-    "pad_output-word": (value("pad_output", "skip"), ValueError, "pad_output: got 'skip'; wanted one of 'zero', 'keep'"),
+    "pad_output-word": (
+        value("pad_output", "skip"), ValueError, "pad_output: got 'skip'; wanted one of 'zero', 'keep'"
+    ),
     "kept-without-out": (
         also(value("pad_output", "keep"), value("out", None)), ValueError,
         "pad_output: got 'keep'; wanted 'zero' unless out is given",
