@@ -261,8 +261,8 @@ class PackedWithStates(torch.autograd.Function):
 
 
 def _scan_packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
-    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, _, _ = inputs
-    delta_softplus, _ = options
+    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = inputs
+    delta_softplus, *_ = options
     _refuse_states("ssm_states", ssm_states, "selective_scan_fn")
     return [_PackedScan.apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, delta_softplus)]
 
