@@ -145,7 +145,7 @@ UNIT = (
     Case(33, "30+40+50", slots="odd"),
     # Slots out of several columns, other slots for final states, longer index arrays and kept padding, in both kernels.
     *(
-        Case(dim, "off5+3+133+0+5x1+40+off11", d_state, **kind, **way)
+        Case(dim, "off5+3+40+0+133+5x1+off10", d_state, **kind, **way)
         for dim, d_state, kind in ((70, 7, {}), (128, 16, {"dtype": "float32"}))
         for way in (
             {"table": "first", "longer": 3, "keep": True, "slots": "odd"},
@@ -153,7 +153,7 @@ UNIT = (
             {"moved": True, "slots": None, "initial": "all", "pad_slot_id": 1, "null": True, "longer": 1},
         )
     ),
-    Case(128, "200+230+300", moved=True, keep=True, slots="odd"),
+    Case(128, "200+236+300+200", moved=True, keep=True, slots="odd"),
 )
 
 _BATCHES = ("1", "7+8+9", "64", "255+257", "300x1", "300in300", "50in2000", "100+50x1", "off7+300+9x8+9x17+off60")

@@ -197,6 +197,9 @@ class Case(cases.Case):
         if self.tree:
             number = np.arange(self.width)
             found["parents"] = random.integers(-1, np.maximum(number, 1), (count, self.width))
+            if self.odd:
+                # No token follows itself, nor a later one.
+                found["parents"][:2] = number, number + 1
         if self.odd:
             found = {name: self._with_invalid(name, number, found[name]) for number, name in enumerate(found)}
         if self.fresh:
