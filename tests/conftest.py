@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from functools import cache
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cuconv.jit import cache
 from tests import emulator
 from tests.support.runners import Runner, emulated, on_gpu
 
 BIG_MEMORY_GIB = 24
 
 
-@cache
+@functools.cache
 def missing_gpu() -> str | None:
     """Why no GPU can be used, None when one can."""
     try:
@@ -27,7 +30,7 @@ def missing_gpu() -> str | None:
     return None if count else "no CUDA device"
 
 
-@cache
+@functools.cache
 def missing_memory() -> str | None:
     """Why the largest tensors do not fit, None when they do."""
     import cupy
@@ -57,6 +60,20 @@ def run(request: pytest.FixtureRequest) -> Runner:
     if (reason := emulator.available()) is not None:
         pytest.skip(reason)
     return emulated
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A kernel cache folder that is not there yet, also for the processes that a test starts.
+
+    This process has no private folder in its place, and has warned of nothing yet.
+    """
+    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
+    private = cache._PrivateFolder()
+    monkeypatch.setattr(cache, "_private", private)
+    monkeypatch.setattr(cache, "_warned", set())
+    yield tmp_path / "cache"
+    private._remove(os.getpid())
 
 
 def pytest_configure() -> None:

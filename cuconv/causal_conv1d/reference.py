@@ -308,6 +308,11 @@ def _by_sizes(whole: Array, sizes: tuple[int, ...]) -> Errors:
     return {f"out[{number}]": part for number, part in enumerate(parts)}
 
 
+def _take_heads(arguments: dict[str, Any]) -> Heads:
+    """The numbers of heads and of their channels, which are removed from the arguments of a call."""
+    return tuple((arguments.pop(f"num_{name}_heads"), arguments.pop(f"head_{name}")) for name in "qkv")
+
+
 def _by_heads(whole: Array, heads: Heads) -> Errors:
     """The ranges of channels of (…, dim, seqlen) as (…, seqlen, heads, head_dim), by result."""
     parts = _by_sizes(whole, tuple(count * head_dim for count, head_dim in heads))
@@ -343,19 +348,8 @@ def _split_errors(*, sizes: tuple[int, ...], **arguments: Any) -> Errors:
     return _by_sizes(_packed_error(**arguments), sizes)
 
 
-def _qkv_split_errors(
-    *,
-    num_q_heads: int,
-    num_k_heads: int,
-    num_v_heads: int,
-    head_q: int,
-    head_k: int,
-    head_v: int,
-    qk_l2norm: bool = False,
-    l2norm_eps: float = 1e-6,
-    **arguments: Any,
-) -> Errors:
-    heads = (num_q_heads, head_q), (num_k_heads, head_k), (num_v_heads, head_v)
+def _qkv_split_errors(*, qk_l2norm: bool = False, l2norm_eps: float = 1e-6, **arguments: Any) -> Errors:
+    heads = _take_heads(arguments)
     errors = _by_heads(_packed_error(**arguments)[None], heads)
     if qk_l2norm:
         results = _by_heads(causal_conv1d_varlen_fn(**arguments)[0][None], heads)
@@ -376,17 +370,8 @@ def _update_split_errors(*, sizes: tuple[int, ...], **arguments: Any) -> Errors:
     return errors if arguments["x"].ndim == 3 else {name: error[:, :, 0] for name, error in errors.items()}
 
 
-def _update_qkv_split_errors(
-    *,
-    num_q_heads: int,
-    num_k_heads: int,
-    num_v_heads: int,
-    head_q: int,
-    head_k: int,
-    head_v: int,
-    **arguments: Any,
-) -> Errors:
-    heads = (num_q_heads, head_q), (num_k_heads, head_k), (num_v_heads, head_v)
+def _update_qkv_split_errors(**arguments: Any) -> Errors:
+    heads = _take_heads(arguments)
     errors = _by_heads(_step_error(**arguments), heads)
     return errors if arguments["x"].ndim == 3 else {name: error[:, 0] for name, error in errors.items()}
 

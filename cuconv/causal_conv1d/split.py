@@ -138,27 +138,12 @@ def _by_sizes(*sizes: int) -> Split:
     return split_of("sizes", tuple((1, checks.natural(f"sizes[{i}]", size)) for i, size in enumerate(sizes)))
 
 
-def by_heads(
-    num_q_heads: int,
-    num_k_heads: int,
-    num_v_heads: int,
-    head_q: int,
-    head_k: int,
-    head_v: int,
-    qk_l2norm: bool = False,
-    l2norm_eps: float = 0.0,
-) -> Split:
-    """Results for q, k and v; raises when the arguments are not numbers of heads and of channels per head."""
-    numbers = (
-        num_q_heads,
-        num_k_heads,
-        num_v_heads,
-        head_q,
-        head_k,
-        head_v,
-        checks.flag("qk_l2norm", qk_l2norm),
-        l2norm_eps,
-    )
+def by_heads(*heads: int, qk_l2norm: bool = False, l2norm_eps: float = 0.0) -> Split:
+    """Results for q, k and v, of which `heads` has the numbers of heads, then the channels per head.
+
+    Raises when these are not such numbers.
+    """
+    numbers = (*heads, checks.flag("qk_l2norm", qk_l2norm), l2norm_eps)
     if is_traced():
         return _by_heads.__wrapped__(*numbers)
     try:

@@ -194,7 +194,8 @@ def causal_conv1d_qkv_split(
         *(state_column, dst_state_indices, initial_states),
     )
     padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
-    split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v, qk_l2norm, l2norm_eps)
+    heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
+    split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
     q, k, v = _run(split, inputs, out, activation, padding, first_column)
     return q, k, v
 

@@ -47,20 +47,17 @@ def selective_scan_fn(
 class LiveSequence(NamedTuple):
     """A packed sequence that is computed."""
 
-    begin: int
-    end: int
+    rows: Scan
+    """Its tokens, as a batch of one row."""
+    initial_state: Array
+    """(1, dim, d_state), float64."""
+    tokens: slice
+    """Where its tokens are in the call's arrays."""
     slot: int | None
     """The slot of the pool that the state after it goes to; None without one."""
-    initial_state: Array | None
-    """(1, dim, d_state), float64."""
-
-
-INDICES = ("query_start_loc", "cache_indices", "has_initial_state", "state_column", "dst_state_indices")
-"""The index arrays of a call on packed sequences."""
 
 
 def live_sequences(
-    total: int,
     ssm_states: Array | None,
     query_start_loc: Array | None = None,
     cache_indices: Array | None = None,
@@ -68,92 +65,63 @@ def live_sequences(
     state_column: Array | None = None,
     dst_state_indices: Array | None = None,
     pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    **arguments: Any,
 ) -> Iterator[LiveSequence]:
-    """The sequences that are not empty and, if there is a pool, have a slot of it."""
-    bounds = np.array([0, total]) if query_start_loc is None else query_start_loc
-    count = len(bounds) - 1
-    starts = slots.start_slots(cache_indices, state_column, count)
-    targets = slots.final_slots(starts, dst_state_indices)
-    for i, (begin, end) in enumerate(pairwise(map(int, bounds))):
-        slot, initial = None, None
+    """The sequences that are not empty and, if there is a pool, have a slot of it; `arguments` are those of a Scan."""
+    packed, padding = Scan(**arguments), slots.padding(pad_slot_id, null_slot)
+    bounds = [0, packed.u.shape[1]] if query_start_loc is None else [int(start) for start in query_start_loc]
+    starts = slots.start_slots(cache_indices, state_column, len(bounds) - 1)
+    finals = slots.final_slots(starts, dst_state_indices)
+    # Numbers of sequences are not compared with pad_slot_id.
+    start_padding = -1 if cache_indices is None else padding
+    final_padding = start_padding if dst_state_indices is None else padding
+    for i, (begin, end) in enumerate(pairwise(bounds)):
+        slot, initial = None, np.zeros((1, *packed.A.shape))
         if ssm_states is not None:
-            # Numbers of sequences are not compared with pad_slot_id.
-            padding = -1 if cache_indices is None else pad_slot_id
-            if not slots.are_live(starts[i], len(ssm_states), padding):
+            if not slots.are_live(starts[i], len(ssm_states), start_padding):
                 continue
-            if slots.are_live(targets[i], len(ssm_states), padding if dst_state_indices is None else pad_slot_id):
-                slot = int(targets[i])
+            if slots.are_live(finals[i], len(ssm_states), final_padding):
+                slot = int(finals[i])
             if has_initial_state is not None and has_initial_state[i]:
                 initial = ssm_states[starts[i]][None].astype(np.float64)
         if end > begin:
-            yield LiveSequence(begin, end, slot, initial)
-
-
-def is_computed(total: int, ssm_states: Array | None, **indices: Any) -> Array:
-    """Which of the tokens are no padding."""
-    found = np.zeros(total, bool)
-    for sequence in live_sequences(total, ssm_states, **indices):
-        found[sequence.begin : sequence.end] = True
-    return found
+            yield LiveSequence(packed.sequence(begin, end), initial, slice(begin, end), slot)
 
 
 def selective_scan_varlen_fn(
-    u: Array,
-    ssm_states: Array | None,
-    delta: Array,
-    A: Array,
-    B: Array,
-    C: Array,
-    D: Array | None = None,
-    z: Array | None = None,
-    delta_bias: Array | None = None,
-    delta_softplus: bool = False,
-    *,
-    pad_slot_id: int = -1,
-    null_slot: int | None = None,
-    pad_output: str = "zero",
-    **indices: Any,
+    *, u: Array, ssm_states: Array | None, pad_output: str = "zero", **arguments: Any
 ) -> tuple[Array, dict[int, Array]]:
-    """The results of packed sequences, and the new states by slot, both in float64.
+    """The results of packed sequences for the public function's arguments, and new states by slot, both in float64.
 
-    `indices` are those that `live_sequences` takes. Where `pad_output` is "keep", results are NaN at padding.
+    Where `pad_output` is "keep", results are NaN at padding.
     """
-    packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     out, states = np.full(u.shape, np.nan if pad_output == "keep" else 0.0), {}
-    padding = slots.padding(pad_slot_id, null_slot)
-    for sequence in live_sequences(u.shape[1], ssm_states, **indices, pad_slot_id=padding):
-        rows = packed.sequence(sequence.begin, sequence.end)
-        result = selective_scan_fn(**vars(rows), initial_state=sequence.initial_state)
-        out[:, sequence.begin : sequence.end] = result.out[0]
-        if sequence.slot is not None:
-            states[sequence.slot] = result.last_state[0]
+    for each in live_sequences(ssm_states, u=u, **arguments):
+        result = selective_scan_fn(**vars(each.rows), initial_state=each.initial_state)
+        out[:, each.tokens] = result.out[0]
+        if each.slot is not None:
+            states[each.slot] = result.last_state[0]
     return out, states
 
 
 def _dense_errors(
-    u: Array,
-    delta: Array,
-    A: Array,
-    B: Array,
-    C: Array,
-    D: Array | None = None,
-    z: Array | None = None,
-    delta_bias: Array | None = None,
-    delta_softplus: bool = False,
-    return_last_state: bool = False,
     *,
+    return_last_state: bool = False,
     initial_state: Array | None = None,
     chunk_states_out: Array | None = None,
     segment_tokens: int = 0,
+    **arguments: Any,
 ) -> dict[str, Array]:
     """The errors of a call on rows that are cut into segments of `segment_tokens`, into any segments when that is 0."""
-    scan = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    scan = Scan(**arguments)
     before = np.zeros(scan.shape) if initial_state is None else initial_state.astype(np.float64)
     summed_tokens = segment_tokens
     if not segment_tokens:
         # Any segments: a border at every chunk, with sums over as many tokens as a segment of two can have.
-        segment_tokens, chunks = chunk_tokens(), ceil_div(u.shape[2], chunk_tokens())
-        summed_tokens = ceil_div(chunks, 2) * segment_tokens if u.shape[2] >= 2 * segment_tokens else 0
+        seqlen, segment_tokens = scan.u.shape[2], chunk_tokens()
+        chunks = ceil_div(seqlen, segment_tokens)
+        summed_tokens = ceil_div(chunks, 2) * segment_tokens if seqlen >= 2 * segment_tokens else 0
     found = row_errors(scan, before, segment_tokens, summed_tokens)
     errors = {"out": found.out}
     if return_last_state:
@@ -164,35 +132,17 @@ def _dense_errors(
 
 
 def _packed_errors(
-    u: Array,
-    ssm_states: Array | None,
-    delta: Array,
-    A: Array,
-    B: Array,
-    C: Array,
-    D: Array | None = None,
-    z: Array | None = None,
-    delta_bias: Array | None = None,
-    delta_softplus: bool = False,
-    *,
-    pad_slot_id: int = -1,
-    null_slot: int | None = None,
-    pad_output: str = "zero",
-    **indices: Any,
+    *, u: Array, ssm_states: Array | None, pad_output: str = "zero", **arguments: Any
 ) -> dict[str, Array]:
     """The errors of a call on packed sequences; those of padding, and of states that stay, are zero."""
-    packed = Scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
-    padding = slots.padding(pad_slot_id, null_slot)
     errors = {"out": np.zeros(u.shape)}
     if ssm_states is not None:
         errors["ssm_states"] = np.zeros(ssm_states.shape)
-    for sequence in live_sequences(u.shape[1], ssm_states, **indices, pad_slot_id=padding):
-        rows = packed.sequence(sequence.begin, sequence.end)
-        before = np.zeros(rows.shape) if sequence.initial_state is None else sequence.initial_state
-        found = row_errors(rows, before, MAX_TOKENS, 0)
-        errors["out"][:, sequence.begin : sequence.end] = found.out[0]
-        if sequence.slot is not None:
-            errors["ssm_states"][sequence.slot] = found.last_state[0]
+    for each in live_sequences(ssm_states, u=u, **arguments):
+        found = row_errors(each.rows, each.initial_state, MAX_TOKENS, 0)
+        errors["out"][:, each.tokens] = found.out[0]
+        if each.slot is not None:
+            errors["ssm_states"][each.slot] = found.last_state[0]
     return errors
 
 

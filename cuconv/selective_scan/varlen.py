@@ -161,14 +161,11 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     named = {name: array for name, array in arrays.items() if name != "out"}
-    result, states = reference.selective_scan_varlen_fn(
-        **named, delta_softplus=o.inputs.delta_softplus, pad_slot_id=o.pad_slot_id
-    )
-    written: Any = ...
-    if o.keeps_padding:
-        indices = {name: arrays[name] for name in reference.INDICES}
-        written = reference.is_computed(o.total, arrays["ssm_states"], **indices, pad_slot_id=o.pad_slot_id)
-    arrays["out"][:, written] = result[:, written].astype(arrays["out"].dtype)
+    named |= {"delta_softplus": o.inputs.delta_softplus, "pad_slot_id": o.pad_slot_id}
+    result, states = reference.selective_scan_varlen_fn(**named)
+    written = [each.tokens for each in reference.live_sequences(**named)] if o.keeps_padding else [slice(None)]
+    for tokens in written:
+        arrays["out"][:, tokens] = result[:, tokens].astype(arrays["out"].dtype)
     pool = arrays["ssm_states"]
     for slot, state in states.items():
         pool[slot] = state.astype(pool.dtype)

@@ -76,63 +76,56 @@ __device__ __forceinline__ void prefetch(const void* pointer) {
 #endif
 }
 
-// Starts to copy 16 bytes from global to shared memory, both aligned to 16 bytes. Before compute capability 8.0 they
-// are copied when it returns. The copy goes through the L1 cache: past it, blocks that read the same memory wait for
-// each other.
+// Starts to copy kBytes, 4, 8 or 16, from global to shared memory, both aligned to that. Before compute capability 8.0
+// they are copied when it returns. The copy goes through the L1 cache: past it, blocks that read the same memory wait
+// for each other.
+template <int kBytes = 16>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
+    static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one asynchronous copy is 4, 8 or 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+#elif defined(__CUDA_ARCH__)
+    using Words = Select<kBytes == 16, uint4, Select<kBytes == 8, uint2, unsigned>>;
+    *static_cast<Words*>(shared) = *static_cast<const Words*>(global);
 #else
-    *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+    __pipeline_memcpy_async(shared, global, kBytes);
 #endif
 }
 
 // The same of 4 or 8 bytes.
 template <int kBytes>
 __device__ __forceinline__ void copy_few_async(void* shared, const void* global) {
-    static_assert(kBytes == 4 || kBytes == 8);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
-#else
-    using Word = Select<kBytes == 4, unsigned, uint2>;
-    *static_cast<Word*>(shared) = *static_cast<const Word*>(global);
-#endif
-}
-
-// Waits for the copies that this thread has started; other threads see them after a barrier.
-__device__ __forceinline__ void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-// Starts to copy kBytes, 4, 8 or 16, from global to shared memory, both aligned to that; before compute capability 8.0
-// they are copied when it returns.
-template <int kBytes>
-__device__ __forceinline__ void copy_bytes_async(void* shared, const void* global) {
-    static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one asynchronous copy is 4, 8 or 16 bytes");
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
-#else
-    for (int i = 0; i < kBytes / 4; ++i) static_cast<unsigned*>(shared)[i] = static_cast<const unsigned*>(global)[i];
-#endif
+    copy_async<kBytes>(shared, global);
 }
 
 // Ends a group of copies that this thread has started.
 __device__ __forceinline__ void end_copy_group() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
+#elif !defined(__CUDA_ARCH__)
+    __pipeline_commit();
 #endif
 }
 
-// Waits for all groups of copies but the last kPending that this thread has ended.
+// Waits for all groups of copies but the last kPending that this thread has ended; other threads see them after a
+// barrier.
 template <int kPending>
 __device__ __forceinline__ void wait_for_copy_groups() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#elif !defined(__CUDA_ARCH__)
+    __pipeline_wait_prior(kPending);
+#endif
+}
+
+// Waits for all copies that this thread has started, the same as ending a group and waiting for all of them.
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#else
+    end_copy_group();
+    wait_for_copy_groups<0>();
 #endif
 }
 

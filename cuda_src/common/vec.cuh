@@ -220,7 +220,7 @@ __device__ __forceinline__ Vec<T, kVec> keep_part(const Vec<T, kVec>& v, int beg
 template <int kVec, typename T>
 __device__ __forceinline__ void copy_vector_async(Vec<T, kVec>* shared, const T* p) {
     if constexpr (Vec<T, kVec>::kBytes >= 4) {
-        copy_bytes_async<Vec<T, kVec>::kBytes>(shared, p);
+        copy_async<Vec<T, kVec>::kBytes>(shared, p);
     } else {
         *shared = load<kVec>(p);
     }

@@ -114,7 +114,8 @@ UNIT = (
     Case(136, 0),
     Case(0, 3, 2, window="columns"),
     Case(136, 3, 0, **COLUMNS),
-    Case(136, 3, 0, **ACCEPTED),
+    *(Case(dim, *sizes, **mode) for mode in (RING, ACCEPTED) for dim, *sizes in ((136, 0), (0, 3, 2), (136, 3, 0))),
+    Case(0, 0, 0),
 )
 
 _MODES: Any = ({}, RING, ACCEPTED)

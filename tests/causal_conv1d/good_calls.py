@@ -94,3 +94,5 @@ DECODE: Good = {
 GOOD: Good = {
     "causal_conv1d_fn": dense, **PACKED, "causal_conv1d_varlen_states": states, **DECODE
 }  # fmt: skip
+WRITTEN: dict[str, dict[str, Any]] = {name: {"intermediate_conv_window": np.s_[[5, 2, 0], :TOKENS]} for name in DECODE}
+"""Where good calls change what is not their result."""

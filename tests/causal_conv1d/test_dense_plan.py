@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d import dense
@@ -22,24 +22,20 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dShortseqFwd,
 )
 from cuconv.causal_conv1d.plan_dense import Operands
-from cuconv.runtime.call import Launch, Operation
+from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, fast_div
-from cuconv.runtime.layout import Layout
-from tests import cases
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
+from tests.cases import numbers_of
 from tests.causal_conv1d.strategies import calls
-from tests.runtime.test_launch import divide
-from tests.support.discovery import op_kernels
 from tests.support.placement import Placement, place
+from tests.support.plans import FEW, MANY, addresses, assert_vectors, planned, some
 
 SMALL = st.one_of(
     st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(0, 1100)),
     st.tuples(st.integers(1, 5), st.sampled_from([1, 2, 3, 6, 8, 12, 100, 132]), st.integers(0, 12)),
     st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 70)),
 )
-FEW = st.sampled_from([1, 2, 3, 8, 64, 127])
-MANY = st.sampled_from([1000, 4096, 65537, 2**20, 2**24 + 1, 2**30, MAX_DIVIDEND])
 HUGE = st.one_of(
     st.tuples(FEW, FEW, st.one_of(MANY, st.just(2**33))),
     st.tuples(FEW, MANY, FEW),
@@ -60,22 +56,6 @@ class Tile(NamedTuple):
     """Whether the final states are written by the same thread."""
 
 
-def planned_by(operation: Operation[Any], given: dict[str, Placement], *options: Any) -> tuple[Any, Launch]:
-    """A valid call as its family has checked it, and its one launch; no example where there is nothing to compute."""
-    names = dict.fromkeys([*operation.inputs, *operation.outputs, *given])
-    checked = operation._check({name: given[name].layout if name in given else None for name in names}, *options)
-    launches = operation._plan(checked.operands).launches
-    if not launches:
-        assume(False)
-    (launch,) = launches
-    return checked.operands, launch
-
-
-def numbers_of(launch: Launch) -> Any:
-    (numbers,) = np.frombuffer(launch.numbers, launch.kernel.params.numbers)
-    return numbers
-
-
 def channellast_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
     kernel, n = launch.kernel, numbers_of(launch)
     assert isinstance(kernel, CausalConv1dChannellastFwd)
@@ -93,11 +73,7 @@ def channellast_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
 
 def phase_of(o: Operands, vec: int, batch: int, channel: int) -> int:
     """How many elements the row begins behind an aligned address."""
-    return (first_element(o.x) + batch * o.x.strides[0] + channel * o.x.strides[1]) % vec
-
-
-def first_element(layout: Layout) -> int:
-    return layout.offset // layout.itemsize
+    return (o.x.first + batch * o.x.strides[0] + channel * o.x.strides[1]) % vec
 
 
 def rows_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
@@ -165,22 +141,19 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
     """Every address that the vector width makes a thread access is a multiple of it, for every row or token."""
     vec = launch.kernel.vec  # type: ignore[attr-defined]
     assert vec * o.x.itemsize <= 16
-    if vec == 1:
-        return
     for layout in (o.x, o.out):
         batches, dims, tokens = layout.shape
-        for b in some(batches):
-            batch = first_element(layout) + b * layout.strides[0]
-            if isinstance(launch.kernel, CausalConv1dChannellastFwd):
-                assert dims % vec == 0 and layout.strides[1] == 1
-                assert all((batch + t * layout.strides[2]) % vec == 0 for t in some(tokens))
-            elif isinstance(launch.kernel, CausalConv1dOddseqFwd):
-                assert vec <= tokens and batch % vec == 0
-                assert layout.strides[2] == 1 and (dims == 1 or layout.strides[1] == tokens)
-            else:
-                assert layout.strides[2] == 1 or tokens <= 1
-                # x and out begin at the same phase, so that the vectors of both are aligned.
-                assert all((batch + d * layout.strides[1]) % vec == phase_of(o, vec, b, d) for d in some(dims))
+        if isinstance(launch.kernel, CausalConv1dChannellastFwd):
+            assert_vectors(layout, vec, 1)
+        elif isinstance(launch.kernel, CausalConv1dOddseqFwd):
+            assert vec <= tokens and all(at % vec == 0 for at in addresses(layout, 0))
+            assert vec == 1 or (layout.strides[2] == 1 and (dims == 1 or layout.strides[1] == tokens))
+        elif vec > 1:
+            assert layout.strides[2] == 1 or tokens <= 1
+            # x and out begin at the same phase, so that the vectors of both are aligned.
+            for b, d in product(some(batches), some(dims)):
+                at = layout.first + b * layout.strides[0] + d * layout.strides[1]
+                assert at % vec == phase_of(o, vec, b, d)
 
 
 def assert_rows_fit(o: Operands, launch: Launch) -> None:
@@ -191,18 +164,13 @@ def assert_rows_fit(o: Operands, launch: Launch) -> None:
         assert int(np.ravel(numbers_of(launch)["row_vecs"])[0]) * launch.kernel.vec >= seqlen + max(phases)
 
 
-def some(length: int) -> list[int]:
-    """Enough indices of an axis: what is a multiple for 0 and 1 is one for all."""
-    return sorted({i for i in (0, 1, 2, 3, 7, length // 2, length - 1) if 0 <= i < length})
-
-
-def planned(placements: dict[str, Placement]) -> tuple[Operands, Launch]:
-    return planned_by(dense._forward, placements, "final_states_out" in placements, True)
+def plan_of(placements: dict[str, Placement]) -> tuple[Operands, Launch]:
+    return planned(dense._forward, placements, "final_states_out" in placements, True)
 
 
 @given(calls(SMALL))
 def test_every_element_is_written_once(placements: dict[str, Placement]) -> None:
-    o, launch = planned(placements)
+    o, launch = plan_of(placements)
     assert_covers(o, launch)
     assert_aligned(o, launch)
 
@@ -211,13 +179,11 @@ def test_every_element_is_written_once(placements: dict[str, Placement]) -> None
 @settings(max_examples=600)
 def test_accesses_are_aligned_and_indices_fit_at_any_size(placements: dict[str, Placement]) -> None:
     try:
-        o, launch = planned(placements)
+        o, launch = plan_of(placements)
     except ValueError:
         # Too large for one launch: said so, and before anything ran.
         return
     assert_aligned(o, launch)
-    assert launch.config.grid[0] <= MAX_DIVIDEND and launch.config.grid[1:] == (1, 1)
-    assert launch.config.block[0] <= 1024 and launch.config.block[0] % WARP_SIZE == 0
     n = numbers_of(launch)
     # What the kernels divide must be below 2**31.
     batches, dims, seqlen = o.x.shape
@@ -244,44 +210,8 @@ def test_every_way_to_be_unaligned(dtype: DType, order: tuple[int, ...]) -> None
         for out_shift, out_gap in {(shift, gap), (0, gap), (shift, 0), (shift ^ 4, gap), (shift, gap ^ 2)}:
             pad = (0, 0, out_gap) if dim == 5 else (0, out_gap, 0)
             out = place(dtype, x.shape, order=order, shift=out_shift, pad=pad)
-            o, launch = planned({"x": x, "out": out, "weight": place(dtype, (dim, 4))})
+            o, launch = plan_of({"x": x, "out": out, "weight": place(dtype, (dim, 4))})
             assert_aligned(o, launch)
             assert_rows_fit(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
     assert vectors >= {1, 2}
-
-
-@given(st.integers(1, MAX_DIVIDEND), st.integers(0, MAX_DIVIDEND))
-@settings(max_examples=2000)
-def test_fast_division_is_exact(divisor: int, n: int) -> None:
-    assert divide(n, fast_div(divisor)) == n // divisor
-
-
-@given(calls(SMALL))
-def test_a_plan_is_among_the_variants(placements: dict[str, Placement]) -> None:
-    _, launch = planned(placements)
-    assert launch.kernel in variants()[type(launch.kernel)]
-
-
-def variants() -> dict[type[Kernel], set[Kernel]]:
-    if not _variants:
-        _variants.update({cls: set(cls.variants()) for cls in op_kernels()})
-    return _variants
-
-
-_variants: dict[type[Kernel], set[Kernel]] = {}
-
-
-@pytest.mark.parametrize("cls", op_kernels())
-def test_variants_are_finite_and_unique(cls: type[Kernel]) -> None:
-    listed = list(cls.variants())
-    assert len(listed) == len(set(listed)) == len({kernel.expression for kernel in listed}) < 10**5
-    assert all(type(kernel) is cls for kernel in listed)
-
-
-@pytest.mark.parametrize("table", ["UNIT", "EDGE", "BIG"])
-@pytest.mark.parametrize("module", cases.modules(), ids=lambda module: module.Case.FUNCTION)
-def test_every_case_has_a_variant(module: Any, table: str) -> None:
-    for case in getattr(module, table, ()):
-        for launch in case.launches():
-            assert launch.kernel in variants()[type(launch.kernel)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.causal_conv1d import cases_update_qkv_split, cases_update_split, cases_varlen
+from tests.causal_conv1d import cases_varlen
 from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.test_varlen_bitwise import DTYPES, WIDTHS, live
 from tests.support.compare import assert_same_bits
@@ -45,58 +45,6 @@ def prefill(run: Runner, case: Case, values: Values, x: Array, initial: bool = T
     }
     got = run(packed, arrays | {name: values[name] for name in ("weight", "bias")})
     return got["out"].reshape(dim, batch, seqlen).transpose(1, 0, 2), got["conv_states"]
-
-
-@EACH_WIDTH
-@EACH_POOL
-@pytest.mark.parametrize("mode", ["shift", "circular"])
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1, 1), (None,) * 6, (4, 2), (1, 5)], ids=str)
-def test_many_calls_give_the_bits_of_one(
-    sizes: tuple[int | None, ...], mode: str, pool: str, width: int, run: Runner
-) -> None:
-    whole = Case(DIM, BATCH, 6, width, pool=pool, mode=mode)
-    values = inputs(whole)
-    if mode == "circular":
-        values["cache_seqlens"] = np.array([0, 1000, -7])
-    wanted = run(whole, values)
-    given, begin = dict(values), 0
-    for size in sizes:
-        end = begin + (size or 1)
-        x = values["x"][:, :, begin:end]
-        got = run(replace(whole, seqlen=size), {**given, "x": x if size else x[:, :, 0]})
-        assert_same_bits(got["out"].reshape(x.shape), wanted["out"][:, :, begin:end], f"tokens from {begin} on")
-        given["conv_state"] = got["conv_state"]
-        if mode == "circular":
-            given["cache_seqlens"] = given["cache_seqlens"] + (size or 1)
-        begin = end
-    assert_same_bits(given["conv_state"], wanted["conv_state"], "states")
-
-
-@EACH_WIDTH
-@EACH_POOL
-@pytest.mark.parametrize("state_dtype", ["", pytest.param("float32", marks=pytest.mark.gpu)])
-def test_a_call_gives_the_bits_of_a_prefill(state_dtype: str, pool: str, width: int, run: Runner) -> None:
-    case = Case(DIM, BATCH, 5, width, pool=pool, state_dtype=state_dtype)
-    values = inputs(case)
-    got = run(case, values)
-    out, states = prefill(run, case, values, values["x"])
-    assert_same_bits(got["out"], out, "out")
-    assert_same_bits(live(got["conv_state"], case), live(states, case), "states")
-
-
-@EACH_WIDTH
-@EACH_POOL
-def test_a_prefill_goes_on_token_by_token(pool: str, width: int, run: Runner) -> None:
-    case = Case(DIM, BATCH, 9, width, pool=pool)
-    values = inputs(case)
-    x = values["x"]
-    wanted, states = prefill(run, case, values, x, initial=False)
-    _, state = prefill(run, case, values, x[:, :, :6], initial=False)
-    for t in range(6, 9):
-        got = run(replace(case, seqlen=None), {**values, "x": x[:, :, t], "conv_state": state})
-        assert_same_bits(got["out"], wanted[:, :, t], f"token {t}")
-        state = got["conv_state"]
-    assert_same_bits(live(state, case), live(states, case), "states")
 
 
 ACCEPTED = np.array([[1, 4, 2], [4, 1, 3], [3, 2, 1], [2, 4, 4]])
@@ -188,46 +136,3 @@ def test_every_layout_gives_the_same_bits(dtype: str, seqlen: int | None, run: R
         got = run(other, {**values, "conv_state": state})
         assert_same_bits(got["out"], wanted["out"], other.id)
         assert_same_bits(live(got["conv_state"], case), wanted["conv_state"], f"states of {other.id}")
-
-
-SIZES = (61, 3, 1, 1, 6, 64)
-
-
-@EACH_WIDTH
-@pytest.mark.parametrize("pool", ["channels", "columns_and_one"])
-@pytest.mark.parametrize("seqlen", [None, 3])
-def test_a_split_gives_the_bits_of_the_whole(seqlen: int | None, pool: str, width: int, run: Runner) -> None:
-    step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
-    whole, parts = Case(sum(SIZES), **step), cases_update_split.Case(SIZES, **step)
-    values = whole.inputs()
-    wanted = run(whole, values)
-    got = run(parts, values)
-    assert_same_bits(np.concatenate([got[name] for name in parts.outputs()], axis=1), wanted["out"], "ranges")
-    assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
-
-
-@EACH_WIDTH
-@pytest.mark.parametrize("pool", ["channels", "columns_and_one"])
-@pytest.mark.parametrize("seqlen", [None, 3])
-@pytest.mark.parametrize("heads", [(2, 1, 1, 20, 20, 76), (1, 1, 2, 3, 5, 64)], ids=str)
-def test_heads_have_the_bits_of_the_whole(
-    heads: tuple[int, ...], seqlen: int | None, pool: str, width: int, run: Runner
-) -> None:
-    step: Any = {"batch": BATCH, "seqlen": seqlen, "width": width, "pool": pool, "slots": "odd"}
-    parts = cases_update_qkv_split.Case(heads, **step)
-    whole = Case(parts.dim, **step)
-    values = whole.inputs()
-    wanted = run(whole, values)
-    got = run(parts, values)
-    for name, expected in parts.divide(np.atleast_3d(wanted["out"])).items():
-        assert_same_bits(got[name], expected, name)
-    assert_same_bits(got["conv_state"], wanted["conv_state"], "states")
-
-
-def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
-    for case in (Case(136, 9, 4, mode="accepted", slots="odd"), Case(132, 9, pool="columns_and_one")):
-        values = case.inputs()
-        first = run(case, values)
-        for _ in range(5):
-            for name, again in run(case, values).items():
-                assert_same_bits(again, first[name], f"{name} of {case.id}")

@@ -1,4 +1,4 @@
-"""What decode steps do to the caller's arrays, on NumPy and on a GPU: new ones, those in place, pools cut from others.
+"""Results of decode steps that are new arrays, on NumPy and on a GPU.
 
 tests/families/test_fixed_calls.py has the graphs, streams, allocations and DLPack of all families' calls.
 """
@@ -61,65 +61,3 @@ def test_parts_are_new_arrays_without_gaps(tokens: tuple[int, ...], kind: str) -
     by_token = xp.concatenate([part.reshape(BATCH, *tokens, -1) for part in (q, k, v)], axis=-1)
     assert bool((xp.moveaxis(by_token, -1, 1) == whole).all())
     assert all(part.flags.c_contiguous for part in (*parts, q, k, v))
-
-
-@EACH_KIND
-def test_x_may_be_a_slice_of_a_wider_projection(kind: str) -> None:
-    xp = module_of(kind)
-    arguments = inputs(xp)
-    projection = xp.full((BATCH, 3 * DIM), np.nan, np.float32)
-    projection[:, DIM : 2 * DIM] = arguments["x"]
-    wanted = cuconv.causal_conv1d_update(**{**arguments, "conv_state": arguments["conv_state"].copy()})
-    part = projection[:, DIM : 2 * DIM]
-    assert cuconv.causal_conv1d_update(**{**arguments, "x": part, "out": part}) is part
-    assert part.tobytes() == wanted.tobytes()
-    assert bool(xp.isnan(projection[:, :DIM]).all()) and bool(xp.isnan(projection[:, 2 * DIM :]).all())
-
-
-@EACH_KIND
-@pytest.mark.parametrize("mode", ["shift", "circular"])
-def test_a_pool_is_updated_where_it_lies(mode: str, kind: str) -> None:
-    """A layer's part of a buffer for all layers, call after call."""
-    xp = module_of(kind)
-    buffer = xp.full((2, BATCH + 4, DIM, 4), np.nan, np.float32)
-    pool, slots = buffer[1], xp.asarray([6, 0, 2], np.int32)
-    pool[slots] = 0
-    arguments = {**inputs(xp), "conv_state": pool, "conv_state_indices": slots}
-    tokens = [inputs(xp, seed=seed)["x"] for seed in range(6)]
-    for t, x in enumerate(tokens):
-        seen = {"cache_seqlens": xp.full(BATCH, t, np.int32)} if mode == "circular" else {}
-        cuconv.causal_conv1d_update(**{**arguments, **seen, "x": x})
-    last = [4, 5, 2, 3] if mode == "circular" else [2, 3, 4, 5]
-    assert bool((pool[slots] == xp.stack([tokens[t] for t in last], axis=2)).all())
-    untouched = [slot for slot in range(BATCH + 4) if slot not in (6, 0, 2)]
-    assert bool(xp.isnan(pool[untouched]).all()) and bool(xp.isnan(buffer[0]).all())
-
-
-@EACH_KIND
-def test_a_state_that_is_only_read_stays(kind: str) -> None:
-    arguments = inputs(module_of(kind), SEQLEN)
-    before = arguments["conv_state"].copy()
-    first = cuconv.causal_conv1d_update(**arguments, disable_state_update=True)
-    assert arguments["conv_state"].tobytes() == before.tobytes()
-    again = cuconv.causal_conv1d_update(**arguments)
-    assert first.tobytes() == again.tobytes() and arguments["conv_state"].tobytes() != before.tobytes()
-
-
-@EACH_KIND
-@pytest.mark.parametrize(
-    ("batch", "dim", "tokens"),
-    [(0, 8, ()), (3, 0, ()), (3, 8, (0,)), (0, 0, (0,))],
-    ids=["batch", "dim", "seqlen", "all"],
-)
-@pytest.mark.parametrize("mode", ["shift", "circular", "accepted"])
-def test_nothing_is_done_where_there_is_nothing_to_do(
-    mode: str, batch: int, dim: int, tokens: tuple[int, ...], kind: str
-) -> None:
-    xp = module_of(kind)
-    state = xp.ones((max(batch, 2), dim, 4), np.float32)
-    before = state.tobytes()
-    x, weight = xp.ones((batch, dim, *tokens), np.float32), xp.ones((dim, 4), np.float32)
-    given = {"circular": "cache_seqlens", "accepted": "num_accepted_tokens"}
-    numbers = {given[mode]: xp.full(batch, 2, np.int32)} if mode in given else {}
-    out = cuconv.causal_conv1d_update(x, state, weight, **numbers)
-    assert out.shape == x.shape and out.dtype == x.dtype and state.tobytes() == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from cuconv.causal_conv1d import plan_varlen, varlen
 from cuconv.runtime.call import Operation
-from tests.causal_conv1d import cases_dense, cases_qkv_split, cases_split
 from tests.causal_conv1d.cases_varlen import Case
 from tests.support.compare import assert_same_bits
 from tests.support.layouts import PACKED, POOLS
@@ -71,96 +69,3 @@ def test_short_sequences_give_the_bits_of_long_ones(width: int, monkeypatch: pyt
     assert type(other.kernel) is not type(launch.kernel)
     for name, wanted in emulated(case, values).items():
         assert_same_bits(short[name], wanted, name)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("layout", BOTH)
-def test_a_packed_sequence_gives_the_bits_of_one_alone(layout: str, width: int, run: Runner) -> None:
-    case = Case(32, "40+1+2+9", width, layout=layout, slots=None, spare=0, initial="all")
-    values = case.inputs()
-    packed = run(case, values)
-    alone = cases_dense.Case(1, 32, 0, width, layout="channel_last", initial=True, final=True)
-    for i, (begin, end) in enumerate(pairwise(values["query_start_loc"])):
-        inputs = {name: values[name] for name in ("weight", "bias")}
-        inputs |= {"x": values["x"][None, :, begin:end], "initial_states": values["conv_states"][i : i + 1]}
-        wanted = run(replace(alone, seqlen=int(end - begin)), inputs)
-        assert_same_bits(packed["out"][None, :, begin:end], wanted["out"], f"sequence {i}")
-        assert_same_bits(packed["conv_states"][i : i + 1], wanted["final_states_out"], f"state of sequence {i}")
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("layout", BOTH)
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        # Of every one of three sequences, in turn.
-        ((20, 1, 17), (31, 2, 25), (0, 0, 1), (1, 1, 2)),
-        ((0, 5, 0), (52, 1, 1), (0, 0, 44)),
-        *[((1, 1, 1),) * 9],
-    ],
-    ids=["uneven", "late", "tokens"],
-)
-def test_chunks_give_the_bits_of_the_whole(
-    layout: str, width: int, chunks: tuple[tuple[int, ...], ...], run: Runner
-) -> None:
-    lengths = np.sum(chunks, axis=0)
-    whole = Case(32, "+".join(map(str, lengths)), width, layout=layout, slots=None, spare=1, initial="all")
-    values = whole.inputs()
-    wanted = run(whole, values)
-    begins = np.cumsum([0, *lengths[:-1]])
-    pool = values["conv_states"]
-    for sizes in chunks:
-        taken = np.concatenate([np.arange(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)])
-        case = replace(whole, batch="+".join(map(str, sizes)))
-        starts = np.array([0, *accumulate(sizes)])
-        given = {**values, "x": values["x"][:, taken], "query_start_loc": starts, "conv_states": pool}
-        got = run(case, given)
-        assert_same_bits(got["out"], wanted["out"][:, taken], f"chunks of {sizes}")
-        pool, begins = got["conv_states"], begins + sizes
-    assert_same_bits(pool, wanted["conv_states"], "states")
-
-
-SIZES = (61, 3, 1, 1, 6, 64)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("layout", BOTH)
-def test_a_split_gives_the_bits_of_the_whole(layout: str, width: int, run: Runner) -> None:
-    batch: Any = {"batch": "9+0+13+off2", "width": width, "layout": layout, "slots": "odd"}
-    whole, parts = Case(sum(SIZES), **batch), cases_split.Case(SIZES, **batch)
-    values = whole.inputs()
-    wanted = run(whole, values)
-    got = run(parts, values)
-    assert_same_bits(np.concatenate([got[name] for name in parts.outputs()]), wanted["out"], "ranges")
-    assert_same_bits(got["conv_states"], wanted["conv_states"], "states")
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("heads", [(2, 1, 1, 20, 20, 76), (1, 1, 2, 3, 5, 64)], ids=str)
-def test_heads_have_the_bits_of_the_whole(heads: tuple[int, ...], width: int, run: Runner) -> None:
-    batch: Any = {"batch": "9+0+13+off2", "width": width, "slots": "odd"}
-    parts = cases_qkv_split.Case(heads, **batch)
-    whole = Case(parts.dim, **batch)
-    values = whole.inputs()
-    wanted = run(whole, values)
-    got = run(parts, values)
-    for name, expected in parts.divide(wanted["out"]).items():
-        assert_same_bits(got[name], expected, name)
-    assert_same_bits(got["conv_states"], wanted["conv_states"], "states")
-    normalised = run(replace(parts, l2norm=True), values)
-    assert_same_bits(normalised["out[2]"], got["out[2]"], "v beside normalised q and k")
-    assert_same_bits(normalised["conv_states"], wanted["conv_states"], "states beside normalised q and k")
-
-
-def test_bits_do_not_change_from_run_to_run(run: Runner) -> None:
-    calls = [
-        Case(136, "2x0+19+2+0+3x1+50+0", slots="odd"),
-        Case(5, "7+0+90in200", layout="tokens", initial="all"),
-        cases_qkv_split.Case((2, 1, 2, 64, 64, 32), "20+0+3+off5", l2norm=True),
-    ]
-    for case in calls:
-        values = case.inputs()
-        first = run(case, values)
-        for _ in range(5):
-            for name, again in run(case, values).items():
-                assert_same_bits(again, first[name], f"{name} of {case.id}")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d.kernels import MAX_TOKENS
@@ -23,20 +22,28 @@ from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
 from cuconv.runtime.layout import Layout
-from tests.causal_conv1d.test_dense_plan import FEW, MANY, numbers_of, some, variants
+from tests.cases import numbers_of
 from tests.causal_conv1d.varlen_work import WRITES, Problem, problems
 from tests.support.placement import place
+from tests.support.plans import (
+    ANY,
+    FEW,
+    MANY,
+    addresses,
+    assert_packed_ranges_are_aligned,
+    assert_ranges_have_their_places,
+    assert_vectors,
+    only,
+    some,
+)
 
 
 @given(problems())
 @settings(max_examples=400)
 def test_every_element_and_state_is_written_once(p: Problem) -> None:
-    launches = plan(p.o).launches
-    assume(launches)
-    (launch,) = launches
-    assert launch.kernel in variants()[type(launch.kernel)]
+    launch = only(plan(p.o))
     assert_aligned(p.o, launch)
-    assert_channels_have_their_places(p.o, launch)
+    assert_ranges_have_their_places(p.o.outs, launch)
     dim, total = p.o.x.shape
     written = np.zeros((dim, total), np.int32)
     states = np.zeros((len(p.is_live), dim), np.int32)
@@ -51,21 +58,11 @@ def test_every_element_and_state_is_written_once(p: Problem) -> None:
         assert (states == has_state[:, None]).all()
 
 
-def assert_channels_have_their_places(o: Operands, launch: Launch) -> None:
-    """What the kernels find from the packed numbers is where the layouts say."""
-    n = numbers_of(launch)
-    ends = [0, *accumulate(out.shape[1] * out.shape[2] for out in o.outs)]
-    assert n["ranges"] == len(o.outs) and list(n["range_end"][: len(o.outs)]) == ends[1:] and ends[-1] == n["dim"]
-    for number, out in enumerate(o.outs):
-        assert tuple(n["out_stride"][4 * number : 4 * number + 4]) == (0, *out.strides)
-        assert n["head_dim"][3 * number] == out.shape[2]
-
-
 def assert_aligned(o: Operands, launch: Launch) -> None:
     """Every address that the vector width makes a thread access is a multiple of it."""
     kernel, n = launch.kernel, numbers_of(launch)
     vec: int = kernel.vec  # type: ignore[attr-defined]
-    dim, total = o.x.shape
+    total = o.x.shape[1]
     assert vec * o.x.itemsize <= 16
     if isinstance(kernel, CausalConv1dVarlenRowsFwd):
         assert_rows_are_aligned(o, launch, vec)
@@ -74,31 +71,17 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
         assert kernel.tile % vec == 0 and int(n["tiles"][0]) * kernel.tile >= total
         assert all(x % vec == to % vec == 0 for x, to in row_starts(o))
         return
-    if vec == 1:
-        return
-    assert dim % vec == 0 and o.x.strides[0] == 1
-    assert all((o.x.first + token * o.x.strides[1]) % vec == 0 for token in some(total))
-    end = 0
+    assert_vectors(o.x, vec, 0)
+    assert_packed_ranges_are_aligned(o.outs, launch)
+    begin = 0
     for number, out in enumerate(o.outs):
-        begin, end = end, end + out.shape[1] * out.shape[2]
-        crosses = begin % vec or end % vec
-        if n["range_is_packed"][number]:
-            assert out.strides[2] == 1 or out.shape[2] == 1
-            assert out.shape[2] % vec == 0 and begin % vec == 0
-            for token in some(total):
-                assert all(
-                    (out.first + token * out.strides[0] + h * out.strides[1]) % vec == 0 for h in some(out.shape[1])
-                )
-        else:
+        if vec > 1 and (not n["range_is_packed"][number] or begin % vec):
             assert isinstance(kernel, CausalConv1dVarlenFwd) and kernel.routed
-        assert not crosses or (isinstance(kernel, CausalConv1dVarlenFwd) and kernel.routed)
-    if o.conv_states is not None and n["states_are_packed"]:
-        slots, _, columns = o.conv_states.shape
-        assert o.conv_states.strides[1] == 1
-        for slot in some(slots):
-            for column in range(int(n["first_column"]), columns):
-                at = o.conv_states.first + slot * o.conv_states.strides[0] + column * o.conv_states.strides[2]
-                assert at % vec == 0
+        begin += out.shape[1] * out.shape[2]
+    if vec > 1 and o.conv_states is not None and n["states_are_packed"]:
+        state, columns = o.conv_states, range(int(n["first_column"]), o.conv_states.shape[2])
+        assert state.strides[1] == 1
+        assert all((at + column * state.strides[2]) % vec == 0 for at in addresses(state, 0) for column in columns)
 
 
 def assert_rows_are_aligned(o: Operands, launch: Launch, vec: int) -> None:
@@ -132,7 +115,7 @@ SIZES = st.one_of(FEW, MANY.map(lambda n: min(n, MAX_TOKENS)))
 
 
 @given(
-    st.tuples(st.one_of(FEW, MANY), SIZES),
+    st.tuples(ANY, SIZES),
     st.sampled_from(FLOATS),
     SIZES,
     st.sampled_from([(0, 1), (1, 0)]),
@@ -149,12 +132,11 @@ def test_indices_fit_at_any_size(
     out = x._replace(shape=(shape[1], 1, shape[0]), strides=(token, 0, channel))
     o = Operands(x, weight, None, None, starts, None, None, (out,), Split(normalized=normalized, eps=1e-6), True, -1)
     try:
-        (launch,) = plan(o).launches
+        launch = only(plan(o))
     except ValueError:
         # Too large for one launch: said so, and before anything ran.
         return
     assert_aligned(o, launch)
-    assert launch.config.grid[0] <= MAX_DIVIDEND and launch.config.grid[1:] == (1, 1)
     n = numbers_of(launch)
     kernel: Any = launch.kernel
     # What the kernels count in 32 bits: tokens, sequences and, unsigned, threads.
@@ -184,7 +166,7 @@ def test_every_way_to_be_unaligned(dtype: Any) -> None:
                 outs += [lies.layout] * (channels > 0)
             weight = place(dtype, (16, 4)).layout
             o = Operands(x, weight, None, None, None, None, None, tuple(outs), WHOLE, True, -1)
-            (launch,) = plan(o).launches
+            launch = only(plan(o))
             assert_aligned(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
             routed.add(launch.kernel.routed)  # type: ignore[attr-defined]

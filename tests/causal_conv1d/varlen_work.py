@@ -21,8 +21,8 @@ from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import WARP_SIZE
 from cuconv.runtime.layout import Layout
+from tests.cases import numbers_of
 from tests.causal_conv1d.strategies import packed_calls
-from tests.causal_conv1d.test_dense_plan import numbers_of
 from tests.support.placement import place
 from tests.support.strategies import few_sequences, lain_out
 

@@ -25,11 +25,8 @@ AGO = 2 * contents.UNFINISHED
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder that is not there yet, also for the processes that a test starts."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
+def quick_looks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "_BETWEEN_LOOKS", 0.001)
-    return tmp_path / "cache"
 
 
 def own(expression: str) -> cache.Key:

@@ -26,11 +26,7 @@ from tests.support.findings import about, lay_module, probe
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder that is not there yet."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,7 @@ from cuconv.jit.source import Source
 from tests.support.command_line import cuconv, value_of
 from tests.support.findings import about, lay_distribution, lay_module, probe
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder that is not there yet."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture

@@ -36,11 +36,7 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "cuconv", *words]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder that is not there yet."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def without(tmp_path: Path, *packages: str) -> str:

@@ -37,11 +37,7 @@ FEW = ("warmup", "--op", "causal_conv1d_update_qkv_split")
 """A function of few kernels."""
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder that is not there yet."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @cache

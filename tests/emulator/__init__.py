@@ -1,8 +1,8 @@
 """Runs the kernels of cuda_src on the CPU, under sanitizers: every thread is a fiber, every tensor lies between fences.
 
 Blocks run one after the other. In a block one thread runs at a time, until it waits for others; which one goes on then
-is drawn from a seed. So there is no waiting for another block, no weak memory, and no work outside threads: an
-asynchronous copy is complete when it is asked for, and there are no tensor cores.
+is drawn from a seed. An asynchronous copy happens when its thread waits for it, and its target holds NaN until then.
+So there is no waiting for another block, no weak memory, and there are no tensor cores.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def test_device_code_that_is_wrong_is_shown_by_its_own_name_and_line(tmp_path: P
 
 def in_folder(folder: Path, threads: int = 64) -> Broken:
     """A kernel with its source in another folder."""
-    named = {"unit": "null_pointer", "source_folder": folder, "params": broken.NullPointer.params}
-    kernel: Broken = type("Elsewhere", (broken.NullPointer,), named)(threads)
+    named = {"unit": "null_pointer", "source_folder": folder, "params": broken.CLASSES["null_pointer"].params}
+    kernel: Broken = type("Elsewhere", (broken.CLASSES["null_pointer"],), named)(threads)
     return kernel
 
 
@@ -119,7 +119,7 @@ def test_what_is_built_is_found_by_its_content(tmp_path: Path, monkeypatch: pyte
 @needs_gxx
 @pytest.mark.usefixtures("empty_cache")
 def test_only_what_is_missing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = [broken.NullPointer(threads) for threads in (32, 64, 96, 128, 160, 192, 224, 256)]
+    kernels = [broken.kernel("null_pointer", threads) for threads in (32, 64, 96, 128, 160, 192, 224, 256)]
     emulator.prebuild(kernels[:1])
     targets = builds(monkeypatch)
     emulator.prebuild(kernels)
@@ -153,7 +153,7 @@ def test_a_cache_that_cannot_be_written_is_replaced(tmp_path: Path, monkeypatch:
 @pytest.mark.usefixtures("empty_cache")
 def test_the_last_launch_is_kept_for_a_debugger() -> None:
     x, out = np.ones(64, np.float32), np.zeros(64, np.float32)
-    kernel = broken.NullPointer(64)
+    kernel = broken.kernel("null_pointer")
     numbers = kernel.params.pack_numbers(length=64, step=1)
     emulator.run(kernel, LaunchConfig((1, 1, 1), (64, 1, 1)), numbers, {"x": x, "out": out})
     arguments = debugger.arguments()
@@ -173,7 +173,7 @@ def test_another_build_of_the_runtime_gets_a_process_of_its_own(
         monkeypatch.setenv("CUCONV_CACHE_DIR", str(folder))
         for threads in (64, 32):
             x, out = np.ones(64, np.float32), np.zeros(64, np.float32)
-            kernel = broken.NullPointer(threads)
+            kernel = broken.kernel("null_pointer", threads)
             numbers = kernel.params.pack_numbers(length=64, step=1)
             emulator.run(kernel, LaunchConfig((1, 1, 1), (threads, 1, 1)), numbers, {"x": x, "out": out})
             assert out.sum() == threads

@@ -7,7 +7,7 @@ import pytest
 
 from tests import emulator
 from tests.emulator import broken, compiler
-from tests.emulator.broken import Broken, finding, frame, row, run
+from tests.emulator.broken import finding, frame, row, run
 
 pytestmark = pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
 
@@ -20,25 +20,20 @@ def prebuilt() -> None:
     emulator.prebuild(broken.KERNELS)
 
 
-def test_there_is_a_kernel_for_every_broken_file() -> None:
-    files = {path.stem for path in Broken.source_folder.glob("*.cu")}
-    assert files == {kernel.unit for kernel in broken.KERNELS}
-
-
 def test_a_missing_barrier_gives_wrong_numbers() -> None:
     """Each thread is too early in one of two opposite orders."""
-    first, second = (run(broken.BarrierMissing(64), row(64), row(64), seed=seed) for seed in OPPOSITE_SEEDS)
+    first, second = (run(broken.kernel("barrier_missing"), row(64), row(64), seed=seed) for seed in OPPOSITE_SEEDS)
     assert (np.isnan(first) != np.isnan(second)).all()
 
 
 def test_a_missing_barrier_between_rounds_gives_wrong_numbers() -> None:
     expected = (row(64) + 2) % 64
     for seed in OPPOSITE_SEEDS:
-        assert (run(broken.SecondBarrierMissing(64), row(64), row(64), seed=seed) != expected).any()
+        assert (run(broken.kernel("second_barrier_missing"), row(64), row(64), seed=seed) != expected).any()
 
 
 def test_a_warp_that_trusts_in_lockstep_gives_wrong_numbers() -> None:
-    kernel = broken.SyncwarpMissing(32)
+    kernel = broken.kernel("syncwarp_missing", 32)
     first, second = (run(kernel, row(32), row(32), shared_mem=128, seed=seed) for seed in OPPOSITE_SEEDS)
     assert (np.isnan(first) != np.isnan(second)).all()
 
@@ -47,7 +42,7 @@ def test_warps_that_trust_in_lockstep_give_wrong_numbers() -> None:
     """By turns all warps read the first tile before one of them writes the second, whatever the seed."""
 
     def is_wrong(seed: int) -> bool:
-        out = run(broken.WarpsInLockstep(64), row(64), row(64) * 0, seed=seed)
+        out = run(broken.kernel("warps_in_lockstep"), row(64), row(64) * 0, seed=seed)
         # Thread i sums x + round of thread 63 - (i ^ 1) over both rounds.
         return bool((out != 2 * (63 - (np.arange(64) ^ 1)) + 1).any())
 
@@ -58,12 +53,12 @@ def test_warps_that_trust_in_lockstep_give_wrong_numbers() -> None:
 
 def test_blocks_that_trust_in_an_order_give_wrong_numbers() -> None:
     for seed in OPPOSITE_SEEDS:
-        out = run(broken.BlockOrder(64), np.ones(9, np.float32), np.zeros(9, np.float32), blocks=9, seed=seed)
+        out = run(broken.kernel("block_order"), np.ones(9, np.float32), np.zeros(9, np.float32), blocks=9, seed=seed)
         assert (out != row(9) + 1).any()
 
 
 def test_a_seed_decides_the_order() -> None:
-    first, again, other = (run(broken.BarrierMissing(64), row(64), row(64), seed=seed) for seed in (7, 7, 9))
+    first, again, other = (run(broken.kernel("barrier_missing"), row(64), row(64), seed=seed) for seed in (7, 7, 9))
     assert np.array_equal(first, again, equal_nan=True)
     assert not np.array_equal(first, other, equal_nan=True)
 
@@ -71,22 +66,29 @@ def test_a_seed_decides_the_order() -> None:
 def test_shared_memory_that_nobody_wrote_is_nan() -> None:
     """Shared memory holds NaN also where an earlier block or launch has written."""
     for seed in OPPOSITE_SEEDS:
-        out = run(broken.SharedUnwritten(64), row(64), row(128), blocks=2, seed=seed).reshape(2, 64)
+        out = run(broken.kernel("shared_unwritten"), row(64), row(128), blocks=2, seed=seed).reshape(2, 64)
         assert np.array_equal(out[:, :63], np.broadcast_to(row(64)[1:], (2, 63)))
         assert out[0, 63] == 0 and np.isnan(out[1, 63])
+
+
+def test_shared_memory_holds_nan_until_its_copy_is_waited_for() -> None:
+    kernel = broken.kernel("copy_awaited_late")
+    for seed in OPPOSITE_SEEDS:
+        assert np.isnan(run(kernel, row(64), row(64), step=1, seed=seed)).all()
+        assert np.array_equal(run(kernel, row(64), row(64), step=0, seed=seed), row(64)[::-1])
 
 
 @pytest.mark.skipif(
     emulator.available() is None and not compiler.fills_locals(), reason="g++ fills variables from version 12 on"
 )
 def test_a_register_that_nobody_wrote_gives_wrong_numbers() -> None:
-    kernel = broken.LocalUnwritten(64)
+    kernel = broken.kernel("local_unwritten")
     assert np.array_equal(run(kernel, row(64), row(64), length=4), row(64) * 4)
     assert (np.abs(run(kernel, row(64), row(64), length=3)) > 1e30).all()
 
 
 def test_threads_that_leave_before_a_barrier_are_found() -> None:
-    kernel = broken.LeftBeforeBarrier(64)
+    kernel = broken.kernel("left_before_barrier")
     assert finding(kernel, row(64), row(64), length=40) == [
         "emulator: deadlock",
         "threads (40, 0, 0) to (63, 0, 0) have returned",
@@ -97,7 +99,7 @@ def test_threads_that_leave_before_a_barrier_are_found() -> None:
 
 
 def test_lanes_that_leave_before_a_shuffle_are_found() -> None:
-    kernel = broken.LeftBeforeShuffle(64)
+    kernel = broken.kernel("left_before_shuffle")
     assert finding(kernel, row(64), row(64), length=40)[2:-1] == [
         "threads (32, 0, 0) to (39, 0, 0) wait at __shfl_up_sync with mask 0xffffffff",
         frame(kernel, "return __shfl_up_sync", "from_lane_below"),
@@ -106,14 +108,14 @@ def test_lanes_that_leave_before_a_shuffle_are_found() -> None:
 
 
 def test_a_barrier_in_a_branch_is_found() -> None:
-    lines = finding(broken.DivergentBarrier(64), row(64), row(64))
+    lines = finding(broken.kernel("divergent_barrier"), row(64), row(64))
     assert lines[0].endswith("different places: __syncthreads")
     assert lines[1] != lines[3]
     assert all("divergent_barrier.cu:" in line for line in (lines[1], lines[3]))
 
 
 def test_a_mask_without_the_calling_lane_is_found() -> None:
-    kernel = broken.WrongMask(64)
+    kernel = broken.kernel("wrong_mask")
     assert finding(kernel, row(64), row(64))[:2] == [
         "emulator: __any_sync with mask 0x0000ffff, which does not name the calling lane",
         frame(kernel, "__any_sync"),
@@ -130,5 +132,5 @@ def test_an_endless_launch_is_ended(is_atomic: bool) -> None:
 
 def test_after_a_finding_launches_go_on() -> None:
     for _ in range(2):
-        finding(broken.WrongMask(64), row(64), row(64))
-        assert np.array_equal(run(broken.NullPointer(64), row(64), row(64) * 0), row(64))
+        finding(broken.kernel("wrong_mask"), row(64), row(64))
+        assert np.array_equal(run(broken.kernel("null_pointer"), row(64), row(64) * 0), row(64))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests import cases
-from tests.support.compare import Between, check_results, check_values
+from tests.support.compare import Between, assert_same_bits, check_results, check_values
 from tests.support.gpu import CupyArrays, TorchTensors
 from tests.support.placement import Placed
 
@@ -91,3 +91,17 @@ def check_on_gpu(library: Any, case: Any) -> None:
     on_gpu = {name: library.upload(placed) for name, placed in before.items()}
     call(case, {name: view for name, (_, view) in on_gpu.items()})
     check_results(case, before, {name: library.download(buffer) for name, (buffer, _) in on_gpu.items()})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", tables("UNIT"))
+def test_bits_do_not_change_from_run_to_run(case: Any) -> None:
+    before = place_arguments(case)
+    results = []
+    for _ in range(6):
+        on_gpu = {name: CupyArrays.upload(placed) for name, placed in before.items()}
+        call(case, {name: view for name, (_, view) in on_gpu.items()})
+        results.append({name: CupyArrays.download(buffer) for name, (buffer, _) in on_gpu.items()})
+    for again in results[1:]:
+        for name, buffer in results[0].items():
+            assert_same_bits(again[name], buffer, name)

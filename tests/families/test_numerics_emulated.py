@@ -19,6 +19,7 @@ from tests.emulator.family import EmulatedArray, scheduled
 from tests.families.test_numerics import call, place_arguments, tables
 from tests.support.compare import check_results
 from tests.support.discovery import op_kernels
+from tests.support.plans import variants
 
 UNIT = tables("UNIT")
 
@@ -107,3 +108,18 @@ def test_the_small_cases_cross_blocks() -> None:
     for launch in launches():
         blocks[type(launch.kernel)] = max(blocks[type(launch.kernel)], launch.config.grid[0])
     assert all(blocks[cls] > 1 for cls in op_kernels())
+
+
+@pytest.mark.parametrize("cls", op_kernels())
+def test_variants_are_finite_and_unique(cls: type[Kernel]) -> None:
+    listed = list(cls.variants())
+    assert len(listed) == len(set(listed)) == len({kernel.expression for kernel in listed}) < 10**5
+    assert all(type(kernel) is cls for kernel in listed)
+
+
+@pytest.mark.parametrize("table", ["UNIT", "EDGE", "BIG"])
+@pytest.mark.parametrize("module", cases.modules(), ids=lambda module: module.Case.FUNCTION)
+def test_every_case_has_a_variant(module: Any, table: str) -> None:
+    for case in getattr(module, table, ()):
+        for launch in case.launches():
+            assert launch.kernel in variants(type(launch.kernel))

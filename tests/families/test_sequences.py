@@ -132,23 +132,27 @@ class Convolution:
     """Which axis of packed inputs is contiguous: "channels" or "tokens"."""
     activation: str | None = "silu"
     seed: int = 0
+    dim: int = DIM
+    pool_by: str = "tokens"
+    """Which axis of a pool is contiguous."""
 
     @property
     def filter(self) -> dict[str, Any]:
         kind = BY_NAME[self.dtype].numpy
-        taps, bias = uniform(self.seed + 1, DIM, self.width), uniform(self.seed + 2, DIM)
+        taps, bias = uniform(self.seed + 1, self.dim, self.width), uniform(self.seed + 2, self.dim)
         return {"weight": taps.astype(kind), "bias": bias.astype(kind), "activation": self.activation}
 
     @property
     def inputs(self) -> list[Array]:
-        return [uniform(self.seed + 3 + n, DIM, n).astype(BY_NAME[self.dtype].numpy) for n in LENGTHS]
+        return [uniform(self.seed + 3 + n, self.dim, n).astype(BY_NAME[self.dtype].numpy) for n in LENGTHS]
 
     def laid_out(self, packed: Array) -> Array:
         return np.asarray(packed, order="F" if self.contiguous == "channels" else "C")
 
     def pool(self, state_len: int) -> Array:
         """States that no sequence may start from before it has one."""
-        return np.full((POOL_SLOTS, DIM, state_len), 7.0, BY_NAME[self.dtype].numpy)
+        pool = np.full((POOL_SLOTS, self.dim, state_len), 7.0, BY_NAME[self.dtype].numpy)
+        return pool if self.pool_by == "tokens" else np.ascontiguousarray(pool.swapaxes(1, 2)).swapaxes(1, 2)
 
     def prefill(self, call: Caller, progress: Progress, taken: tuple[int, ...], **more: Any) -> None:
         x = self.laid_out(progress.chunk(self.inputs, taken))
@@ -168,11 +172,13 @@ class Convolution:
             x = np.stack([self.inputs[i][:, progress.seen[i] : progress.seen[i] + count] for i in which])
             if self.contiguous == "channels":
                 x = np.ascontiguousarray(x.transpose(0, 2, 1)).transpose(0, 2, 1)
+            if count == 1 and progress.seen[which[0]] % 2:
+                x = x[:, :, 0]
             slots = np.array([SLOTS[i] for i in which], np.int32)
             own = {name: value[which] if isinstance(value, np.ndarray) else value for name, value in more.items()}
             arguments = {"x": x, "conv_state": progress.pool, **self.filter, "conv_state_indices": slots, **own}
             out = call(cuconv.causal_conv1d_update, arguments)
-            for i, part in zip(which, out, strict=True):
+            for i, part in zip(which, out.reshape(*x.shape[:2], count), strict=True):
                 progress.results[i].append(part)
                 progress.seen[i] += count
 
@@ -183,8 +189,16 @@ CONVOLUTIONS = [
 ] + [
     Convolution(2, "bfloat16", "channels", None), Convolution(3, "float16", "tokens"),
     Convolution(5, "float32", "channels"), Convolution(9, "bfloat16", "tokens"), Convolution(1, "float32", "channels"),
+    *(Convolution(4, "bfloat16", axis, dim=32, pool_by=axis) for axis in ("channels", "tokens")),
 ]  # fmt: skip
-EACH_CONVOLUTION = pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+WIDE = [
+    pytest.param(Convolution(width, "bfloat16", axis, dim=32, pool_by=pool_by), marks=pytest.mark.gpu)
+    for width in (1, 2, 4, 7, 16)
+    for axis in ("channels", "tokens")
+    for pool_by in ("channels", "tokens")
+]
+"""Convolutions for which the emulator would have to build many kernels."""
+EACH_CONVOLUTION = pytest.mark.parametrize("case", [*CONVOLUTIONS, *WIDE], ids=str)
 
 
 @EACH_CALLER
@@ -198,7 +212,7 @@ def test_a_prefill_in_chunks_is_the_whole_prefill(case: Convolution, cuts: Cuts,
 
 
 @EACH_CALLER
-@EACH_CUT
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 @EACH_CONVOLUTION
 def test_update_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
     halo = case.width - 1
@@ -219,14 +233,14 @@ def test_update_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call:
 @EACH_CUT
 @EACH_CONVOLUTION
 def test_ring_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
-    whole = case.prefilled(call, WHOLE, case.width + 1)
+    whole, begins = case.prefilled(call, WHOLE, case.width + 1), np.array([0, 1000, -7], np.int32)
     progress = Progress(case.pool(case.width + 1))
     progress.pool[list(SLOTS)] = 0
     for taken in cuts:
-        case.step(call, progress, taken, cache_seqlens=np.array(progress.seen, np.int32))
+        case.step(call, progress, taken, cache_seqlens=begins + np.array(progress.seen, np.int32))
     assert progress.bits()[0] == whole.bits()[0]
     for i, slot in enumerate(SLOTS):
-        held = [(LENGTHS[i] - case.width + 1 + k) % (case.width + 1) for k in range(case.width - 1)]
+        held = [(begins[i] + LENGTHS[i] - case.width + 1 + k) % (case.width + 1) for k in range(case.width - 1)]
         assert progress.pool[slot][:, held].tobytes() == whole.pool[slot, :, 2:].tobytes()
 
 
@@ -269,7 +283,7 @@ def test_a_dense_convolution_in_chunks_is_the_whole_and_the_packed_one(case: Con
         parts: list[Array] = []
         cut = length // 2
         for begin, end in ((0, cut), (cut, length)):
-            past = np.zeros((1, DIM, case.width - 1), x.dtype)
+            past = np.zeros((1, case.dim, case.width - 1), x.dtype)
             kept = x[..., max(0, begin - case.width + 1) : begin]
             past[..., past.shape[-1] - kept.shape[-1] :] = kept
             parts.append(call(cuconv.causal_conv1d_fn, {"x": x[..., begin:end], "initial_states": past, **case.filter}))

@@ -23,11 +23,7 @@ TINY = Source(
 )
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, also for the processes that a test starts."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def test_a_changed_header_is_a_changed_digest() -> None:

@@ -20,11 +20,7 @@ RESOURCES = Resources(10, 0, 0, 0, 512)
 SPAWN = multiprocessing.get_context("spawn")
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, also for the processes that a test starts."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def store(key: Key = KEY, image: bytes = IMAGE) -> Path:

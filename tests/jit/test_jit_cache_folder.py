@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -14,15 +13,7 @@ import pytest
 from cuconv.jit import cache
 from tests.jit.test_jit_cache import IMAGE, KEY, files, found_image, store
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache folder, in a process that has no private folder yet."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    private = cache._PrivateFolder()
-    monkeypatch.setattr(cache, "_private", private)
-    yield tmp_path / "cache"
-    private._remove(os.getpid())
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def refuse_writes_under(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,20 +17,12 @@ from cuconv.jit import cache, contents
 from tests.jit.test_jit_cache import IMAGE, KEY, found_image, store
 from tests.support.command_line import cuconv, value_of
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and permissions are those of POSIX")
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="owners and permissions are those of POSIX"),
+    pytest.mark.usefixtures("folder"),
+]
 
 OTHER_KEY = replace(KEY, expression="scale_kernel<3>")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache folder, in a process that has no private folder and has warned of nothing yet."""
-    monkeypatch.setenv("CUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    private = cache._PrivateFolder()
-    monkeypatch.setattr(cache, "_private", private)
-    monkeypatch.setattr(cache, "_warned", set())
-    yield tmp_path / "cache"
-    private._remove(os.getpid())
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import dataclasses
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cuconv.runtime.launch import MAX_DIVIDEND, MAX_GRID, LaunchConfig, ceil_div, fast_div, widest_vector
 
@@ -35,6 +37,12 @@ def test_fast_division_is_exact_to_the_largest_dividend(divisor: int) -> None:
         assert divide(n, by) == n // divisor
     for n in random.Random(divisor).choices(range(MAX_DIVIDEND), k=1000):
         assert divide(n, by) == n // divisor
+
+
+@given(st.integers(1, MAX_DIVIDEND), st.integers(0, MAX_DIVIDEND))
+@settings(max_examples=2000)
+def test_fast_division_is_exact(divisor: int, n: int) -> None:
+    assert divide(n, fast_div(divisor)) == n // divisor
 
 
 @pytest.mark.parametrize("divisor", [-1, 0, MAX_DIVIDEND + 1])

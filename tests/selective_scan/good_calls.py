@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.bad_input import poisoned
+from tests.support.bad_input import Good, poisoned
 
 BATCH, DIM, SEQLEN, N = 2, 6, 9, 5
 SLOTS = 5
@@ -45,4 +45,6 @@ def good_packed(xp: Any) -> dict[str, Any]:
     }
 
 
-GOOD: dict[str, Any] = {"selective_scan_fn": good_rows, "selective_scan_varlen_fn": good_packed}
+GOOD: Good = {"selective_scan_fn": good_rows, "selective_scan_varlen_fn": good_packed}
+WRITTEN: dict[str, dict[str, Any]] = {"selective_scan_fn": {"chunk_states_out": ...}}
+"""Where good calls change what they do not return."""

@@ -32,11 +32,10 @@ from cuconv.selective_scan.plan_dense import Operands, plan, segments, tile_shap
 from cuconv.selective_scan.plan_varlen import Operands as PackedOperands
 from cuconv.selective_scan.plan_varlen import plan as plan_packed
 from tests.cases import numbers_of
-from tests.causal_conv1d.test_dense_plan import FEW, MANY, some, variants
 from tests.support.placement import place
+from tests.support.plans import ANY, FEW, MANY, addresses, assert_launchable, only, some
 
 THREADS = 128
-SIZES = st.one_of(FEW, MANY)
 LENGTHS = st.one_of(FEW, MANY.map(lambda n: min(n, MAX_TOKENS)))
 
 
@@ -68,7 +67,7 @@ def test_lanes_have_every_state() -> None:
         assert all(a * b < d_state for a, b in SHAPES[: SHAPES.index((lanes, states))])
 
 
-@given(st.tuples(SIZES, SIZES, LENGTHS), st.integers(1, MAX_STATE))
+@given(st.tuples(ANY, ANY, LENGTHS), st.integers(1, MAX_STATE))
 @settings(max_examples=400)
 def test_segments_are_all_of_a_row(shape: tuple[int, int, int], d_state: int) -> None:
     o = operands(shape, d_state)
@@ -97,7 +96,7 @@ def test_segments_follow_the_number_of_multiprocessors() -> None:
     assert found[0] == 2 * found[1] > 2
 
 
-@given(st.tuples(SIZES, SIZES, LENGTHS), st.integers(1, MAX_STATE))
+@given(st.tuples(ANY, ANY, LENGTHS), st.integers(1, MAX_STATE))
 @settings(max_examples=400)
 def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_state: int) -> None:
     batch, dim, _ = shape
@@ -110,16 +109,14 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
     cut = segments(o.inputs, tile_shapes(o.inputs))
     assert len(launches) == (3 if cut.per_row > 1 else 1)
     for launch in launches:
-        assert launch.kernel in variants()[type(launch.kernel)]
+        assert_launchable(launch)
         kernel: Any = launch.kernel
-        assert launch.config.grid[1:] == (1, 1)
         n = numbers_of(launch)
+        assert launch.config.block == (THREADS, 1, 1)
         if isinstance(launch.kernel, SelectiveScanCarry):
-            assert launch.config.block == (THREADS, 1, 1)
             assert launch.config.threads >= batch * dim * d_state
             assert (n["states"][0], n["channels"][0]) == (d_state, dim)
             continue
-        assert launch.config.block == (THREADS, 1, 1)
         is_tiled = isinstance(kernel, SelectiveScanTilesFwd)
         lanes = kernel.lanes * kernel.parts if is_tiled else lanes_for(d_state)[0]
         assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
@@ -135,7 +132,7 @@ def test_every_way_to_be_unaligned(dtype: Any, d_state: int) -> None:
     for shift, gap in np.ndindex(8, 8):
         matrix = layout(dtype, (2, 1, d_state, 24), shift=int(gap), pad=(0, 0, 0, int(shift)))
         o = operands((2, 3, 24), d_state, dtype, matrix, shift=int(shift), pad=(0, 0, int(gap)))
-        (launch,) = plan(o).launches
+        launch = only(plan(o))
         assert_aligned(o.inputs, launch)
         accesses.add(accesses_of(launch)[:2])
     lanes, _ = lanes_for(d_state)
@@ -185,15 +182,13 @@ def packed(dim: int, total: int, sequences: int, d_state: int) -> Launch:
     """The launch of a call on packed sequences."""
     o = inputs((1, dim, total), d_state)
     starts = layout(INT32, (sequences + 1,))
-    (launch,) = plan_packed(PackedOperands(o, None, starts, None, None, -1)).launches
-    return launch
+    return only(plan_packed(PackedOperands(o, None, starts, None, None, -1)))
 
 
 @given(FEW, st.integers(1, 20000), st.integers(0, 5000), st.integers(1, MAX_STATE))
 @settings(max_examples=300)
 def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: int, d_state: int) -> None:
     launch = packed(dim, total, sequences, d_state)
-    assert launch.kernel in variants()[type(launch.kernel)]
     n, kernel = numbers_of(launch), cast("Any", launch.kernel)
     lanes = kernel.lanes * getattr(kernel, "parts", 1)
     assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
@@ -230,8 +225,7 @@ def assert_aligned(o: Inputs, launch: Launch) -> None:
     for each, vec in zip((o.u, o.B, o.C), accesses_of(launch), strict=True):
         assert vec == 1 or each.strides[-1] == 1
         assert vec * each.itemsize <= 16
-        for row in np.ndindex(*(min(n, 3) for n in each.shape[:-1])):
-            at = each.first + sum(i * stride for i, stride in zip(row, each.strides, strict=False))
+        for at in addresses(each, *range(len(each.shape) - 1)):
             assert all((at + token // vec * vec) % vec == 0 for token in some(each.shape[-1]))
 
 

@@ -377,6 +377,8 @@ UNIT = (
     Case(0, 2, 3, 16),
     Case(2, 2, 0, 16),
     Case(2, 2, 3, 16, tokens=0),
+    Case(0, 2, 3, 16, tokens=2),
+    Case(0, 2, 0, 16, tokens=0, steps="slot"),
     Case("0+0", 2, 3, 16),
     Case(4, 2, 3, 16, dtype="float32", loud=60),
 )

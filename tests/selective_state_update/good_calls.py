@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.bad_input import poisoned
+from tests.support.bad_input import Good, poisoned
 
 BATCH, TOKENS, HEADS, DIM, N, GROUPS, SLOTS, ROWS = 3, 2, 4, 3, 5, 2, 9, 4
 
@@ -75,10 +75,20 @@ def good_bare(xp: Any) -> dict[str, Any]:
     return {**{name: xp.ones(shape, np.float32) for name, shape in shapes.items()}, "out": poisoned(xp, BATCH, DIM)}
 
 
-GOOD: dict[str, Any] = {
-    "batch": good_batch,
-    "accepted": good_accepted,
-    "packed": good_packed,
-    "heads": good_heads,
-    "bare": good_bare,
+GOOD: Good = {
+    "selective_state_update:batch": good_batch,
+    "selective_state_update:accepted": good_accepted,
+    "selective_state_update:packed": good_packed,
+    "selective_state_update:heads": good_heads,
+    "selective_state_update:bare": good_bare,
 }
+WRITTEN: dict[str, dict[str, Any]] = {
+    "selective_state_update:batch": {"state": [3, 4, 8], "intermediate_states_buffer": np.s_[[0, 1, 3], :TOKENS]},
+    "selective_state_update:accepted": {
+        "state": [0, 1, 2, 3, 5, 6], "intermediate_states_buffer": np.s_[[2, 3, 6], :TOKENS]
+    },
+    "selective_state_update:packed": {"state": [0, 2, 4, 5, 8]},
+    "selective_state_update:heads": {"state": [*range(BATCH)]},
+    "selective_state_update:bare": {"state": [*range(BATCH)]},
+}  # fmt: skip
+"""Where good calls change what is not their result."""

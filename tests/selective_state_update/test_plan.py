@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,15 @@ from hypothesis import strategies as st
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
-from cuconv.runtime.layout import Layout
 from cuconv.selective_state_update.kernels import CAPACITIES, SelectiveStateUpdate, lanes
 from cuconv.selective_state_update.plan import Operands, plan
 from cuconv.selective_state_update.update import _check, _update
 from tests.cases import numbers_of
-from tests.causal_conv1d.test_dense_plan import FEW, MANY, some, variants
 from tests.selective_state_update.cases import Case
 from tests.selective_state_update.strategies import FLOATS as DTYPES
 from tests.selective_state_update.strategies import UpdateCall, update_calls
 from tests.support.placement import Placement, place
+from tests.support.plans import ANY, FEW, MANY, assert_launchable, assert_vectors
 
 SIZES = st.tuples(st.integers(1, 5), st.integers(0, 6), st.sampled_from([1, 2, 3, 8, 37, 64, 100]))
 KINDS = st.fixed_dictionaries(
@@ -43,7 +41,7 @@ def test_every_row_and_element_is_one_lanes(call: UpdateCall) -> None:
     if not launches:
         return
     (launch,) = launches
-    assert launch.kernel in variants()[SelectiveStateUpdate]
+    assert_launchable(launch)
     assert_aligned(o, launch)
     assert_covered(o, launch)
     assert_numbers(o, launch)
@@ -63,23 +61,12 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
     kernel: Any = launch.kernel
     vec: int = kernel.vec
     assert vec * o.state.itemsize <= 16
-    if vec == 1:
-        return
-    assert o.state.shape[-1] % vec == 0
-    whole = [o.state] + [o.intermediate_states_buffer] * (o.intermediate_states_buffer is not None)
-    for layout in whole:
-        assert_vectors(layout, vec)
-    for layout in [o.B, o.C] + [o.A] * (not kernel.shared_decay):
+    for layout in (o.state, o.intermediate_states_buffer):
+        if layout is not None:
+            assert_vectors(layout, vec, -1)
+    for layout in (o.B, o.C, *([] if kernel.shared_decay else [o.A])):
         # Read by as few accesses of at most 16 bytes as there can be.
-        assert_vectors(layout, min(vec, 16 // layout.itemsize))
-
-
-def assert_vectors(layout: Layout | None, vec: int) -> None:
-    assert layout is not None
-    *outer, last = zip(layout.shape, layout.strides, strict=True)
-    assert last[1] == 1 and last[0] % vec == 0
-    for places in product(*(some(length) for length, _ in outer)):
-        assert (layout.first + sum(i * stride for i, (_, stride) in zip(places, outer, strict=True))) % vec == 0
+        assert_vectors(layout, min(vec, 16 // layout.itemsize), -1)
 
 
 def assert_covered(o: Operands, launch: Launch) -> None:
@@ -138,7 +125,6 @@ def large(
 
 
 ARGUMENTS = (*_update.inputs, *_update.outputs)
-ANY = st.one_of(FEW, MANY)
 
 
 @given(st.sampled_from(FLOATS), ANY, ANY, ANY, st.integers(1, 512), st.one_of(st.none(), FEW, MANY))
@@ -155,7 +141,7 @@ def test_indices_fit_at_any_size(
     kernel: Any = launch.kernel
     warps = o.sequences * nheads * ceil_div(headdim, kernel.tile)
     assert warps <= launch.config.grid[0] * launch.config.block[0] // WARP_SIZE <= MAX_DIVIDEND + WARP_SIZE
-    assert launch.config.grid[1:] == (1, 1)
+    assert_launchable(launch)
     within_a_slot = [o.state._replace(shape=(1, *o.state.shape[1:])), o.x, o.A, o.B]
     if kernel.index32:
         assert all(-(2**31) <= edge < 2**31 for layout in within_a_slot for edge in layout.span)

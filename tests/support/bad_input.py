@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cuconv
+from cuconv.runtime.layout import dense_strides
 from tests.support.placement import POISON
 
 FLOATS = "one of float32, float16, bfloat16"
@@ -26,8 +27,18 @@ Change = Callable[[Any, dict[str, Any]], dict[str, Any]]
 Row = tuple[Change, type[Exception], str]
 """How a good call's arguments change, and the error that this must raise."""
 
+Tables = Mapping[str, Mapping[str, Row]]
+"""Rows by call and name."""
+
+Fine = tuple[Change, list[bool], set[int]]
+"""How a good call's arguments change, which sequences that have tokens have results then, and what slots are written.
+"""
+
 Good = Mapping[str, Callable[[Any], dict[str, Any]]]
-"""Good calls' arguments by public function, from the module that makes arrays."""
+"""Good calls' arguments, from the module that makes arrays, by public function.
+
+Behind a colon follows which call it is, where a function has several.
+"""
 
 
 def module_of(kind: str) -> Any:
@@ -44,7 +55,7 @@ def zeros(name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Change:
     return lambda xp, a: {name: xp.zeros(shape, dtype)}
 
 
-def ints(name: str, values: list[int], dtype: Any = np.int32) -> Change:
+def ints(name: str, values: Any, dtype: Any = np.int32) -> Change:
     return lambda xp, a: {name: xp.asarray(values, dtype)}
 
 
@@ -52,18 +63,9 @@ def value(name: str, given: Any) -> Change:
     return lambda xp, a: {name: given}
 
 
-def alias(written: str, of: str) -> Change:
-    return lambda xp, a: {written: a[of]}
-
-
 def also(*changes: Change) -> Change:
     """Several changes at once."""
     return lambda xp, a: {name: new for change in changes for name, new in change(xp, a).items()}
-
-
-def broadcast(name: str, *lengths: int) -> Change:
-    """An array that is to be written, with one address for all along its first axis."""
-    return lambda xp, a: {name: xp.broadcast_to(a[name][:1], lengths)}
 
 
 def of_one_memory(first: str, second: str, *, shared: int = 1) -> Change:
@@ -80,8 +82,52 @@ def of_one_memory(first: str, second: str, *, shared: int = 1) -> Change:
     return change
 
 
-def overlapping(argument: str, other: str) -> str:
-    return f"{argument}: got memory that overlaps {other}; wanted {OWN_MEMORY}"
+def shape(name: str, got: tuple[int, ...], wanted: str, dtype: Any = np.float32) -> Row:
+    """An array of another shape."""
+    return zeros(name, got, dtype), ValueError, f"{name}: got shape {got}; wanted {wanted}"
+
+
+def dtype(name: str, got: Any, wanted: str) -> Row:
+    """The same array in another dtype."""
+    error = f"{name}: got dtype {np.dtype(got)}; wanted {wanted}"
+    return lambda xp, a: {name: xp.zeros(a[name].shape, got)}, TypeError, error
+
+
+def given(name: str, got: Any, wanted: str) -> Row:
+    """An argument that is no array, of another value."""
+    return value(name, got), ValueError, f"{name}: got {got!r}; wanted {wanted}"
+
+
+def mistyped(name: str, got: Any, wanted: str) -> Row:
+    """An argument of another type."""
+    return value(name, got), TypeError, f"{name}: got {got!r}; wanted {wanted}"
+
+
+def no_array(name: str, got: Any) -> Row:
+    """In place of any array but the first, what is none."""
+    error = f"{name}: got a {type(got).__name__}; wanted a {{kind}} array, as the first is"
+    return value(name, got), TypeError, error
+
+
+def one_address(name: str, *lengths: int) -> Row:
+    """An array of this shape that is to be written, with one address for all along its first axis."""
+    strides = (0, *dense_strides(lengths, tuple(range(len(lengths))))[1:])
+    error = f"{name}: got strides {strides} for shape {lengths}; wanted {OWN_ADDRESS}"
+    return lambda xp, a: {name: xp.broadcast_to(a[name][:1], lengths)}, ValueError, error
+
+
+def overlap(argument: str, other: str, change: Change | None = None) -> Row:
+    """Two arrays in one memory: by this change, else as one and the same."""
+    error = f"{argument}: got memory that overlaps {other}; wanted {OWN_MEMORY}"
+    return change or (lambda xp, a: {argument: a[other]}), ValueError, error
+
+
+def outside(name: str, slot: int, count: int) -> str:
+    return f"{name}: got slot {slot}; wanted 0 to {count - 1}, or pad_slot_id"
+
+
+def of_several(name: str, slot: int) -> str:
+    return f"{name}: got slot {slot} for several sequences; wanted a slot of its own for each"
 
 
 def snapshot(arguments: dict[str, Any]) -> dict[str, list[bytes]]:
@@ -90,33 +136,25 @@ def snapshot(arguments: dict[str, Any]) -> dict[str, list[bytes]]:
     return {name: [a.tobytes() for a in some if getattr(a, "size", 2**31) < 2**31] for name, some in arrays.items()}
 
 
-def rows(tables: Mapping[str, Mapping[str, Row]]) -> list[Any]:
-    """A pytest parameter for every row of every public function."""
+def rows(tables: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """A pytest parameter for every row of every call."""
     return [pytest.param(name, row, id=f"{name}-{key}") for name, table in tables.items() for key, row in table.items()]
 
 
-def refuse(name: str, row: Row, kind: str, calls: Good) -> None:
-    """The call, one of `calls` but for the row's change, raises this error, and all arrays hold what they held.
+def function_of(name: str) -> Any:
+    """The public function of a call: its name up to a colon."""
+    return getattr(cuconv, name.partition(":")[0])
+
+
+def refuse(name: str, arguments: dict[str, Any], error: type[Exception], wanted: str) -> None:
+    """The call raises this error, and all arrays hold what they held.
 
     Of an error that begins with "…" only what follows is compared.
     """
-    xp = module_of(kind)
-    change, error, wanted = row
-    arguments = calls[name](xp)
-    arguments |= change(xp, arguments)
     before = snapshot(arguments)
     with pytest.raises(error) as caught:
-        getattr(cuconv, name)(**arguments)
+        function_of(name)(**arguments)
     assert type(caught.value) is error
-    got, end = str(caught.value), wanted.removeprefix("…").format(kind=kind)
+    got, end = str(caught.value), wanted.removeprefix("…")
     assert got.endswith(end) if wanted.startswith("…") else got == end
     assert snapshot(arguments) == before
-
-
-def assert_good(name: str, arguments: dict[str, Any]) -> None:
-    """The call gives back the arrays it was given for its results, and no NaN in them."""
-    results = getattr(cuconv, name)(**arguments)
-    outs = arguments["out"] if isinstance(arguments["out"], tuple) else (arguments["out"],)
-    returned = results if isinstance(results, tuple) else (results,)
-    assert all(result is out for result, out in zip(returned, outs, strict=True))
-    assert not any(bool((out != out).any()) for out in outs)

@@ -29,84 +29,22 @@ class Broken(Kernel):
     block: int
 
 
-class BarrierMissing(Broken):
-    pass
-
-
-class BlockOrder(Broken):
-    pass
-
-
-class DivergentBarrier(Broken):
-    pass
-
-
 @dataclass(frozen=True)
 class Endless(Broken):
     is_atomic: bool = False
 
 
-class LeftBeforeBarrier(Broken):
-    pass
+UNITS = sorted(path.stem for path in Broken.source_folder.glob("*.cu"))
+CLASSES = {unit: type(unit, (Broken,), {"unit": unit}) for unit in UNITS} | {"endless": Endless}
 
 
-class LeftBeforeShuffle(Broken):
-    pass
+def kernel(unit: str, block: int = 64) -> Broken:
+    """The kernel of a file, with blocks of this size."""
+    made: Broken = CLASSES[unit](block)
+    return made
 
 
-class LocalUnwritten(Broken):
-    pass
-
-
-class MisalignedVector(Broken):
-    pass
-
-
-class NullPointer(Broken):
-    pass
-
-
-class PastLocal(Broken):
-    pass
-
-
-class PastShared(Broken):
-    pass
-
-
-class PastTheRow(Broken):
-    pass
-
-
-class SecondBarrierMissing(Broken):
-    pass
-
-
-class SharedUnwritten(Broken):
-    pass
-
-
-class ShortOffset(Broken):
-    pass
-
-
-class StrayStore(Broken):
-    pass
-
-
-class SyncwarpMissing(Broken):
-    pass
-
-
-class WarpsInLockstep(Broken):
-    pass
-
-
-class WrongMask(Broken):
-    pass
-
-
-KERNELS = {cls(32 if cls is SyncwarpMissing else 64) for cls in Broken.__subclasses__()}
+KERNELS = [kernel(unit, 32 if unit == "syncwarp_missing" else 64) for unit in UNITS]
 
 
 def row(count: int) -> Array:

@@ -3,5 +3,6 @@
 
 #include "atomics.h"
 #include "intrinsics.h"
+#include "pipeline.h"
 #include "qualifiers.h"
 #include "warp.h"

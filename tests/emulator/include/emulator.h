@@ -21,6 +21,15 @@ const Lanes& exchange(const char* what, unsigned mask, std::uint64_t value);
 // Waits for all threads of the block. Returns the number of those with a true `predicate`.
 int barrier(const char* what, bool predicate);
 
+// Starts a copy that belongs to the running thread's current group of copies.
+void start_copy(void* to, const void* from, std::size_t bytes);
+
+// Ends the current group, so that later copies belong to the next.
+void end_copy_group();
+
+// Does the copies of all groups that have ended but the last `pending`.
+void wait_for_copy_groups(std::size_t pending);
+
 // Lets other threads run first.
 void yield();
 

@@ -19,13 +19,22 @@ struct Wait {
     unsigned mask;  // lanes of the warp to wait for; 0 stands for all threads of the block
 };
 
+struct Copy {
+    void* to;
+    const void* from;
+    std::size_t bytes;
+    std::size_t group;
+};
+
 struct Thread {
     std::unique_ptr<Fiber> fiber;
     uint3 index;
     State state;
     Wait wait;
-    std::uint64_t value;  // brought to the operation that the thread waits in
-    Lanes lanes;          // result of the last operation of the thread's warp
+    std::uint64_t value;       // brought to the operation that the thread waits in
+    Lanes lanes;               // result of the last operation of the thread's warp
+    std::vector<Copy> copies;  // started and not waited for
+    std::size_t copy_groups;   // that have ended
 };
 
 // Threads in the order of their number in the block; 32 consecutive ones are a warp.

@@ -155,7 +155,11 @@ bool run_burst(Orders& orders) {
 void run_block(Orders& orders) {
     forget_shared_contents();
     block.at_barrier = 0;
-    for (Thread& thread : block.threads) thread.state = State::kReady;
+    for (Thread& thread : block.threads) {
+        thread.state = State::kReady;
+        thread.copies.clear();
+        thread.copy_groups = 0;
+    }
     const std::vector<unsigned> warps = orders.draw(count_warps()), lanes = orders.draw(kWarp);
     for (;;) {
         const bool anyone_ran = orders.manner == Manner::kTurns           ? run_turns(orders)

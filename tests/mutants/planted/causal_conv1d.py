@@ -260,6 +260,13 @@ MUTANTS = (
         (_SHORTROWS,),
     ),
     Mutant(
+        "Short rows are walked before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "    wait_for_copies();\n",
+        "",
+        (_SHORTROWS,),
+    ),
+    Mutant(
         "Prefixes of short rows are finished before the walk has passed them.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
         """    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);

@@ -104,6 +104,13 @@ MUTANTS = (
         (_TILES_ONE_STAGE,),
     ),
     Mutant(
+        "A tile's matrices are read before their copies are waited for.",
+        "selective_scan/scan_tiles.cuh",
+        "            wait_for_copies();\n",
+        "",
+        (_TILES,),
+    ),
+    Mutant(
         "A tile's matrices are read before all threads have copied them.",
         "selective_scan/scan_tiles.cuh",
         """            // The matrices of this tile have arrived, and all threads have used those of the tile before.

@@ -1,0 +1,169 @@
+"""Arguments of packed sequences that do not fit: the error names them, and nothing was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime.dlpack import WANTED
+from tests.causal_conv1d.bad_input_dense import DENSE
+from tests.causal_conv1d.good_calls import DIM, SLOTS, TOTAL, WIDTH
+from tests.support import bad_input as bad
+from tests.support.bad_input import FLOATS, INDICES, Change, Row, Tables, zeros
+
+X_AXES = "2 axes (dim, total)"
+OUT_AXES = "(channels, total of x)"
+STATES_AXES = "(sequences, dim of x, state_len)"
+ONLY_WITH_POOL = "None unless conv_states is given"
+
+
+def out_at(number: int, change: Any) -> Change:
+    """One of several outputs, changed."""
+    return lambda xp, a: {"out": tuple(change(xp, o) if i == number else o for i, o in enumerate(a["out"]))}
+
+
+def pool_over_x(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
+    """The last columns of x as the only slot."""
+    return {"conv_states": a["x"][None, :, -3:]}
+
+
+SAME = ("weight-none", "weight-rank-3", "weight-dim", "width-17", "bias-dim", "bias-float16", "activation-relu")
+SHARED: dict[str, Row] = {
+    **{key: DENSE[key] for key in SAME},
+    "x-rank-3": bad.shape("x", (1, 6, 9), X_AXES),
+    "x-float64": bad.dtype("x", np.float64, FLOATS),
+    "x-total": (
+        lambda xp, a: {"x": xp.broadcast_to(a["x"][:, :1], (DIM, 2**30 + 1))}, ValueError,
+        "total of x: got 1073741825; wanted 0 to 1073741824",
+    ),
+    "pool-rank-2": bad.shape("conv_states", (5, 18), "3 axes (slots, dim, state_len)"),
+    "pool-int8": bad.dtype("conv_states", np.int8, FLOATS),
+    "pool-dim": bad.shape("conv_states", (5, 3, 3), "(5, 6, 3) (slots, dim of x, state_len)"),
+    "pool-short": (
+        zeros("conv_states", (5, 6, 2)), ValueError, "state_len of conv_states: got 2; wanted at least 3 (width - 1)"
+    ),
+    "pool-few-slots": (
+        lambda xp, a: {"conv_states": a["conv_states"][:2], "cache_indices": None},
+        ValueError,
+        "slots of conv_states: got 2; wanted at least 3, one a sequence, or cache_indices",
+    ),
+    "pool-broadcast": bad.one_address("conv_states", SLOTS, DIM, WIDTH - 1),
+    "pool-in-x": bad.overlap("conv_states", "x", pool_over_x),
+    "pool-is-weight": bad.overlap("conv_states", "weight", lambda xp, a: {"conv_states": a["weight"][None, :, 1:]}),
+    "starts-float32": bad.dtype("query_start_loc", np.float32, INDICES),
+    "starts-rank-2": bad.shape("query_start_loc", (4, 1), "1 axes (sequences + 1)", dtype=np.int32),
+    "starts-none-at-all": (
+        zeros("query_start_loc", (0,), np.int32),
+        ValueError,
+        "sequences of query_start_loc: got -1; wanted 0 to 1073741824",
+    ),
+    "slots-int16": bad.dtype("cache_indices", np.int16, INDICES),
+    "slots-count": bad.shape("cache_indices", (4,), "(3,) (sequences)", dtype=np.int32),
+    "slots-without-pool": (
+        lambda xp, a: {"conv_states": None, "has_initial_state": None},
+        ValueError,
+        f"cache_indices: got an array; wanted {ONLY_WITH_POOL}",
+    ),
+    "has-uint8": bad.dtype("has_initial_state", np.uint8, "bool"),
+    "has-count": bad.shape("has_initial_state", (2,), "(3,) (sequences)", dtype=bool),
+    "has-without-pool": (
+        lambda xp, a: {"conv_states": None, "cache_indices": None},
+        ValueError,
+        f"has_initial_state: got an array; wanted {ONLY_WITH_POOL}",
+    ),
+    "slots-list": bad.no_array("cache_indices", [3, 0, 1]),
+    "pad-float": bad.mistyped("pad_slot_id", 0.0, "an int"),
+    "pad-none": bad.mistyped("pad_slot_id", None, "an int"),
+    "pad-true": bad.mistyped("pad_slot_id", True, "an int"),
+    "pad-huge": (
+        bad.value("pad_slot_id", 2**63), ValueError, "pad_slot_id: got 9223372036854775808; wanted an int of 64 bits"
+    ),
+}  # fmt: skip
+
+SIZES_SUM = "6 in all (dim of x)"
+OWN: dict[str, dict[str, Row]] = {
+    "causal_conv1d_varlen_fn": {
+        "x-list": (bad.value("x", [[1.0]]), TypeError, f"x: got a list; wanted {WANTED}"),
+        "out-shape": (
+            lambda xp, a: {"out": xp.ones((9, 6), np.float32)}, ValueError,
+            f"out: got shape (9, 6); wanted (6, 9) {OUT_AXES}",
+        ),
+        "out-dtype": bad.dtype("out", np.float16, "float32"),
+        "out-is-x": bad.overlap("out", "x"),
+        "out-in-pool": bad.overlap("conv_states", "out", bad.of_one_memory("conv_states", "out")),
+        "out-broadcast": bad.one_address("out", DIM, TOTAL),
+    },
+    "causal_conv1d_split": {
+        "sizes-sum": (bad.value("sizes", (1, 2, 4)), ValueError, f"sizes: got (1, 2, 4), in all 7; wanted {SIZES_SUM}"),
+        "sizes-zero": (bad.value("sizes", (0, 3, 3)), ValueError, "sizes[0]: got 0; wanted at least 1"),
+        "sizes-negative": (bad.value("sizes", (7, 2, -3)), ValueError, "sizes[2]: got -3; wanted at least 1"),
+        "sizes-float": (bad.value("sizes", (1, 2.0, 3)), TypeError, "sizes[1]: got 2.0; wanted an int"),
+        "sizes-list-inside": (bad.value("sizes", (1, [2], 3)), TypeError, "sizes[1]: got [2]; wanted an int"),
+        "sizes-int": bad.mistyped("sizes", 6, "a tuple"),
+        "sizes-none": (bad.value("sizes", ()), ValueError, "length of sizes: got 0; wanted 1 to 16"),
+        "sizes-17": (bad.value("sizes", (1,) * 17), ValueError, "length of sizes: got 17; wanted 1 to 16"),
+        "outs-int": bad.mistyped("out", 3, "a tuple"),
+        "outs-two": (lambda xp, a: {"out": a["out"][:2]}, ValueError, "out: got 2 arrays; wanted 3"),
+        "out-shape": (
+            out_at(1, lambda xp, o: xp.ones((3, 9), np.float32)), ValueError,
+            f"out[1]: got shape (3, 9); wanted (2, 9) {OUT_AXES}",
+        ),
+        "out-dtype": (
+            out_at(2, lambda xp, o: o.astype(np.float16)), TypeError, "out[2]: got dtype float16; wanted float32"
+        ),
+        "out-twice": bad.overlap("out[0]", "out[1]", lambda xp, a: {"out": (a["out"][1][:1], *a["out"][1:])}),
+        "out-in-x": bad.overlap("out[2]", "x", lambda xp, a: {"out": (*a["out"][:2], a["x"][3:])}),
+        "out-in-pool": bad.overlap(
+            "conv_states", "out[0]",
+            lambda xp, a: {"out": (a["conv_states"].reshape(-1)[:9].reshape(1, 9), *a["out"][1:])},
+        ),
+        "out-broadcast": (
+            out_at(1, lambda xp, o: xp.broadcast_to(o[:1], (2, TOTAL))), ValueError,
+            f"out[1]: got strides (0, 1) for shape (2, 9); wanted {bad.OWN_ADDRESS}",
+        ),
+    },
+    "causal_conv1d_qkv_split": {
+        "heads-sum": (
+            bad.value("num_v_heads", 3), ValueError,
+            "num_q_heads * head_q, num_k_heads * head_k, num_v_heads * head_v: got (1, 1, 6), in all 8; "
+            f"wanted {SIZES_SUM}",
+        ),
+        "heads-zero": bad.given("num_k_heads", 0, "at least 1"),
+        "head-negative": bad.given("head_v", -2, "at least 1"),
+        "head-list": bad.mistyped("head_q", [1], "an int"),
+        "eps-none": bad.mistyped("l2norm_eps", None, "a number"),
+        "head-float": bad.mistyped("head_q", 1.0, "an int"),
+        "eps-negative": bad.given("l2norm_eps", -1.0, "a number of at least 0"),
+        "eps-nan": (bad.value("l2norm_eps", np.nan), ValueError, "l2norm_eps: got nan; wanted a number of at least 0"),
+        "outs-four": (lambda xp, a: {"out": (*a["out"], a["out"][0])}, ValueError, "out: got 4 arrays; wanted 3"),
+        "out-shape": (
+            out_at(2, lambda xp, o: o.reshape(1, TOTAL, 1, 4)), ValueError,
+            "out[2]: got shape (1, 9, 1, 4); wanted (1, 9, 2, 2) (1, total of x, heads, head_dim)",
+        ),
+        "out-rank": (
+            out_at(0, lambda xp, o: o[0]), ValueError,
+            "out[0]: got shape (9, 1, 1); wanted (1, 9, 1, 1) (1, total of x, heads, head_dim)",
+        ),
+        "out-twice": bad.overlap("out[0]", "out[1]", lambda xp, a: {"out": (a["out"][1], *a["out"][1:])}),
+    },
+}  # fmt: skip
+
+STATES: dict[str, Row] = {
+    "x-rank-3": bad.shape("x", (1, 9, 6), "2 axes (total, dim)"),
+    "x-int32": bad.dtype("x", np.int32, FLOATS),
+    "starts-none": bad.mistyped("cu_seqlens", None, "an array (sequences + 1)"),
+    "starts-float": bad.dtype("cu_seqlens", np.float32, INDICES),
+    "starts-rank": bad.shape("cu_seqlens", (1, 3), "1 axes (sequences + 1)", dtype=np.int32),
+    "starts-none-at-all": (
+        zeros("cu_seqlens", (0,), np.int32), ValueError, "sequences of cu_seqlens: got -1; wanted 0 to 2147483647"
+    ),
+    "length-zero": bad.given("state_len", 0, "at least 1"),
+    "length-float": bad.mistyped("state_len", 3.0, "an int"),
+    "out-shape": bad.shape("out", (3, 3, 6), f"(3, 6, 3) {STATES_AXES}"),
+    "out-dtype": bad.dtype("out", np.float16, "float32"),
+    "out-in-x": bad.overlap("out", "x", lambda xp, a: {"out": a["x"].reshape(-1)[:54].reshape(3, 6, 3)}),
+    "out-broadcast": bad.one_address("out", 3, 6, 3),
+}  # fmt: skip
+
+BAD: Tables = {name: {**SHARED, **own} for name, own in OWN.items()} | {"causal_conv1d_varlen_states": STATES}

@@ -1,0 +1,39 @@
+// Asynchronous copies to shared memory, by the names of CUDA's pipeline primitives. They happen as late as they may:
+// when the thread that started them waits for them.
+#pragma once
+
+#include "emulator.h"
+#include "qualifiers.h"
+#include "vector_types.h"
+
+namespace emulator {
+
+// Reads where the copy will read and writes a NaN where it will write, so that a wrong place is found at the line that
+// names it, and a target that is read before the wait holds no result.
+template <typename Words>
+__forceinline__ void start_copy_of(void* shared, const void* global) {
+    Words words = *static_cast<const Words*>(global);
+    std::memset(&words, 0xff, sizeof words);
+    *static_cast<Words*>(shared) = words;
+    start_copy(shared, global, sizeof words);
+}
+
+}  // namespace emulator
+
+__forceinline__ void __pipeline_memcpy_async(void* shared, const void* global, std::size_t bytes) {
+    if (bytes == sizeof(uint4)) {
+        emulator::start_copy_of<uint4>(shared, global);
+    } else if (bytes == sizeof(uint2)) {
+        emulator::start_copy_of<uint2>(shared, global);
+    } else {
+        emulator::start_copy_of<unsigned>(shared, global);
+    }
+}
+
+__forceinline__ void __pipeline_commit() {
+    emulator::end_copy_group();
+}
+
+__forceinline__ void __pipeline_wait_prior(std::size_t pending) {
+    emulator::wait_for_copy_groups(pending);
+}

@@ -1,0 +1,58 @@
+"""Index arrays that hold anything: a call writes nowhere but in what is its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.causal_conv1d import cases_update, cases_varlen
+from tests.selective_scan import cases_varlen as scan
+from tests.selective_state_update.cases import Case as Update
+from tests.support.compare import check_values
+from tests.support.runners import Runner
+
+PACKED = "9+0+8+7x1+20+off4"
+CALLS: tuple[Any, ...] = (
+    *(
+        cases_update.Case(136, 9, 3, pool=pool, mode=mode, index="int64", window="channels", rows=True)
+        for pool in ("channels_longer", "columns_and_one")
+        for mode in ("shift", "circular", "accepted")
+    ),
+    cases_varlen.Case(136, PACKED, index="int64", layout="channels"),
+    cases_varlen.Case(5, PACKED, index="int64", layout="tokens"),
+    *(scan.Case(35, PACKED, index="int64", layout=layout) for layout in ("channels", "tokens")),
+    scan.Case(35, PACKED, index="int64", table="column", moved=True),
+    Update(6, 2, 6, 128, tokens=3, targets="one", steps="row", index="int64", per_head="all"),
+    Update(6, 2, 6, 128, tokens=3, column="chosen", tree=True, steps="row", index="int64", per_head="all"),
+    Update(6, 2, 6, 128, tokens=2, accepted=True, targets="each", steps="slot", index="int64", per_head="all"),
+    Update("2+3+0+1+2", 2, 6, 128, accepted=True, steps="row", columns=2, index="int64", per_head="all"),
+    Update("2+3+0+1+2", 2, 6, 128, targets="each", columns=2, index="int64", per_head="all"),
+)
+WRONG = (-(2**63), -(2**62), -(2**31) - 1, -(2**31), -5, 12, 300, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
+
+
+@pytest.mark.parametrize("case", CALLS, ids=lambda case: f"{case.FUNCTION}-{case.id}")
+@pytest.mark.parametrize("seed", range(12))
+def test_wrong_indices_write_nowhere_else(case: Any, seed: int, run: Runner) -> None:
+    values, random = case.inputs(), np.random.default_rng(seed)
+    pool = next(values[name] for name in ("state", "conv_state", "conv_states", "ssm_states") if name in values)
+    # Just outside, too: of the pool and of packed tokens.
+    wrong = [*WRONG, len(pool)] + ([49, 48 + 300] if "query_start_loc" in values else [])
+    for name, right in case.integers().items():
+        if right.dtype != bool:
+            if name == "query_start_loc":
+                right = random.integers(0, right.max() + 1, right.shape)
+            is_wrong = random.uniform(size=right.shape) < 0.4
+            values[name] = np.where(is_wrong, random.choice(wrong, right.shape), right)
+    if case.FUNCTION != "causal_conv1d_update":
+        run(case, values)
+    else:
+        # Here every sequence with a right slot has its results, whatever the others say.
+        state = values["conv_state"]
+        state[...] = random.uniform(-1, 1, state.shape)
+        check_values(case, values, run(case, values))
+    if "has_initial_state" in values:
+        run(replace(case, initial=None), {name: each for name, each in values.items() if name != "has_initial_state"})
