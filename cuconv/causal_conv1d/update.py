@@ -338,9 +338,9 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
     batch, _, _ = o.x.shape
     count, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
-    given, finals, pad = read("conv_state_indices"), read("dst_state_indices"), o.pad_slot_id
-    starts = slots.start_slots(given, read("state_column"), batch)
-    live = np.ones(batch, bool) if given is None else ~slots.are_padding(starts, pad)
+    starts, pad = slots.read_starts(read, "conv_state_indices", batch), o.pad_slot_id
+    live = np.ones(batch, bool) if o.conv_state_indices is None else ~slots.are_padding(starts, pad)
+    finals = read("dst_state_indices")
     slots.check_contents("conv_state_indices", starts, finals, live, live, count, pad, o.disable_state_update)
     if (accepted := read("num_accepted_tokens")) is not None:
         most = state_len - (o.weight.shape[1] - 1) + 1

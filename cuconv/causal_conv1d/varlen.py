@@ -79,8 +79,8 @@ def causal_conv1d_varlen_fn(
         dst_state_indices: (sequences,), int32 or int64: the slot that each sequence leaves its last inputs in, the one
             it starts from when None. A sequence with a slot here that is negative, pad_slot_id or outside the pool
             leaves none. No sequence must leave its inputs where another one does, or starts.
-        initial_states: (slots, dim, state_len): a pool in the place of conv_states that is only read. Every sequence
-            starts from its slot, unless has_initial_state is given, and leaves nothing.
+        initial_states: (slots, dim, state_len), any of these dtypes: a pool in the place of conv_states that is only
+            read. Every sequence starts from its slot, unless has_initial_state is given, and leaves nothing.
         null_slot: the same as pad_slot_id, as engines name it that have a slot, often 0, for no state. Where both are 0
             or more they must be equal.
         pad_output: what results of padding become: "zero", or "keep" for what out holds there, which must be given
@@ -286,10 +286,9 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     checks.boundaries("query_start_loc", begins, total)
     if o.states is None:
         return
-    lengths, given, finals = np.diff(begins), read("cache_indices"), read("dst_state_indices")
-    starts = slots.start_slots(given, read("state_column"), o.sequences)
-    live = lengths > 0
-    if given is not None:
+    starts, finals = slots.read_starts(read, "cache_indices", o.sequences), read("dst_state_indices")
+    live = np.diff(begins) > 0
+    if o.cache_indices is not None:
         live &= ~slots.are_padding(starts, o.pad_slot_id)
     reads = np.full(o.sequences, o.conv_states is None)
     if (goes_on := read("has_initial_state")) is not None:

@@ -7,6 +7,7 @@ the sequences are ignored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,15 @@ def are_padding(slots: Array, pad_slot_id: int) -> Array:
     """Which given slots are padding and no mistakes: pad_slot_id, and beside one of 0 or more any negative number."""
     padding: Array = (slots == pad_slot_id) | ((slots < 0) & (pad_slot_id >= 0))
     return padding
+
+
+def read_starts(read: Callable[[str], Any], argument: str, count: int) -> Array:
+    """The slots that sequences start from, with their columns checked: one beyond the last cannot be right."""
+    indices, column = read(argument), read("state_column")
+    if column is not None and (beyond := np.flatnonzero(column[:count] >= indices.shape[1])).size:
+        i = int(beyond[0])
+        raise ValueError(message(f"state_column[{i}]", column[i], f"at most {indices.shape[1] - 1}, the last column"))
+    return start_slots(indices, column, count)
 
 
 def check_contents(

@@ -15,6 +15,7 @@ from tests.support.bad_input import FLOATS, INDICES, Change, Row, Tables, zeros
 
 X_AXES = "2 or 3 axes (batch, dim[, seqlen])"
 STATE_AXES = "(slots, dim of x, state_len)"
+EACH = "(3,) or longer (batch of x)"
 WINDOW_AXES = "(rows, steps, dim of x, width - 1)"
 
 
@@ -73,15 +74,15 @@ SHARED: dict[str, Row] = {
         "conv_state", "intermediate_conv_window", bad.of_one_memory("conv_state", "intermediate_conv_window")
     ),
     "seen-float32": bad.dtype("cache_seqlens", np.float32, INDICES),
-    "seen-count": bad.shape("cache_seqlens", (4,), "(3,) (batch of x)", dtype=np.int32),
+    "seen-count": bad.shape("cache_seqlens", (2,), EACH, dtype=np.int32),
     "slots-int16": bad.dtype("conv_state_indices", np.int16, INDICES),
-    "slots-rank-2": bad.shape("conv_state_indices", (3, 1), "(3,) (batch of x)", dtype=np.int32),
+    "slots-rank-3": bad.shape("conv_state_indices", (3, 1, 1), EACH, dtype=np.int32),
     "slots-list": bad.no_array("conv_state_indices", [3, 0, 1]),
     "accepted-float64": (
         bad.also(bad.value("cache_seqlens", None), zeros("num_accepted_tokens", (3,), np.float64)), TypeError,
         f"num_accepted_tokens: got dtype float64; wanted {INDICES}",
     ),
-    "accepted-count": (accepting(1, 1), ValueError, "num_accepted_tokens: got shape (2,); wanted (3,) (batch of x)"),
+    "accepted-count": (accepting(1, 1), ValueError, f"num_accepted_tokens: got shape (2,); wanted {EACH}"),
     "accepted-in-a-ring": (
         zeros("num_accepted_tokens", (3,), np.int32), ValueError,
         "num_accepted_tokens: got an array; wanted None beside cache_seqlens: "
@@ -97,7 +98,7 @@ SHARED: dict[str, Row] = {
         "intermediate_state_indices: got an array; wanted None unless intermediate_conv_window is given",
     ),
     "rows-bool": bad.dtype("intermediate_state_indices", bool, INDICES),
-    "rows-count": bad.shape("intermediate_state_indices", (6,), "(3,) (batch of x)", dtype=np.int32),
+    "rows-count": bad.shape("intermediate_state_indices", (2,), EACH, dtype=np.int32),
     "window-rank-3": bad.shape("intermediate_conv_window", (6, 6, 3), "4 axes (rows, steps, dim, width - 1)"),
     "window-dtype": bad.dtype("intermediate_conv_window", np.float16, "float32"),
     "window-dim": bad.shape("intermediate_conv_window", (6, 3, 3, 6), f"(6, 3, 6, 3) {WINDOW_AXES}"),

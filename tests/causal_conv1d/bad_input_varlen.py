@@ -15,7 +15,7 @@ from tests.support.bad_input import FLOATS, INDICES, Change, Row, Tables, zeros
 X_AXES = "2 axes (dim, total)"
 OUT_AXES = "(channels, total of x)"
 STATES_AXES = "(sequences, dim of x, state_len)"
-ONLY_WITH_POOL = "None unless conv_states is given"
+ONLY_WITH_POOL = "None unless conv_states or initial_states is given"
 
 
 def out_at(number: int, change: Any) -> Change:
@@ -59,14 +59,14 @@ SHARED: dict[str, Row] = {
         "sequences of query_start_loc: got -1; wanted 0 to 1073741824",
     ),
     "slots-int16": bad.dtype("cache_indices", np.int16, INDICES),
-    "slots-count": bad.shape("cache_indices", (4,), "(3,) (sequences)", dtype=np.int32),
+    "slots-count": bad.shape("cache_indices", (2,), "(3,) or longer (sequences)", dtype=np.int32),
     "slots-without-pool": (
         lambda xp, a: {"conv_states": None, "has_initial_state": None},
         ValueError,
         f"cache_indices: got an array; wanted {ONLY_WITH_POOL}",
     ),
     "has-uint8": bad.dtype("has_initial_state", np.uint8, "bool"),
-    "has-count": bad.shape("has_initial_state", (2,), "(3,) (sequences)", dtype=bool),
+    "has-count": bad.shape("has_initial_state", (2,), "(3,) or longer (sequences)", dtype=bool),
     "has-without-pool": (
         lambda xp, a: {"conv_states": None, "cache_indices": None},
         ValueError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.causal_conv1d.varlen import FAR, ODD, ROWS, Packed, without
+from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
 from tests.support.compare import ROUNDING
 from tests.support.layouts import OTHERS, PACKED, POOLS
 
@@ -76,7 +76,11 @@ UNIT = (
     # padding: each in every kernel.
     *(
         Case(channels, spec, pool=pool, **way, **layout)
-        for layout, channels, pool in (({}, 136, "channels_longer"), (ROWS, 33, "columns"), (FAR, 3, "slots"))
+        for layout, channels, pool in (
+            ({}, 136, "channels_longer"),
+            (ROWS, 33, "columns"),
+            ({**ROWS, "width": 6}, 3, "slots"),
+        )
         for spec, way in (
             ("off2+20+0+3x1+30+2", {"table": "first", "longer": 3, "slots": "odd"}),
             ("5x9+2x2+17", {"table": "column", "moved": True, "slots": "odd", "index": "mixed"}),

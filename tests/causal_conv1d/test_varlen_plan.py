@@ -130,7 +130,7 @@ def test_indices_fit_at_any_size(
     starts = Layout((sequences + 1,), (1,), INT32, 0, 0)
     channel, token = x.strides
     out = x._replace(shape=(shape[1], 1, shape[0]), strides=(token, 0, channel))
-    o = Operands(x, weight, None, None, starts, None, None, (out,), Split(normalized=normalized, eps=1e-6), True, -1)
+    o = Operands(x, weight, None, None, starts, *[None] * 5, (out,), Split(normalized=normalized, eps=1e-6), True, -1)
     try:
         launch = only(plan(o))
     except ValueError:
@@ -165,7 +165,7 @@ def test_every_way_to_be_unaligned(dtype: Any) -> None:
                 lies = place(dtype, (9, 1, channels), shift=int(out_shift), pad=(0, 0, int(out_gap)))
                 outs += [lies.layout] * (channels > 0)
             weight = place(dtype, (16, 4)).layout
-            o = Operands(x, weight, None, None, None, None, None, tuple(outs), WHOLE, True, -1)
+            o = Operands(x, weight, None, None, *[None] * 6, tuple(outs), WHOLE, True, -1)
             launch = only(plan(o))
             assert_aligned(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]

@@ -213,6 +213,8 @@ class Step(OfChannels):
         for slot, columns in self.live(arrays).values():
             if self.mode == "shift" and not self.frozen and self.first_column != 0:
                 loudness[slot, :, self.tokens :] = LOUD
+            if self.mode == "circular" and self.moved:
+                loudness[slot] = LOUD
             loudness[slot][:, columns] = 1.0
         arrays["conv_state"][...] *= loudness.astype(arrays["conv_state"].dtype)
         if "intermediate_conv_window" in arrays:

@@ -16,7 +16,6 @@ from tests.support.placement import Array, Placement, place
 from tests.support.sequences import OfSequences
 
 ROWS: Any = {"layout": "tokens"}
-FAR: Any = {"layout": "tokens_spaced"}
 ODD: Any = {"slots": "odd"}
 """What cases have in common."""
 

@@ -201,7 +201,7 @@ def test_what_no_launch_can_take_is_refused_by_name(function: str, arguments: di
 COLUMNS = [
     ("causal_conv1d_varlen_fn", {"conv_states": (2, 4, 5)}, 1, "1; wanted one of 0, -1, None"),
     ("causal_conv1d_varlen_fn", {"conv_states": (2, 4, 5)}, 0.0, "0.0; wanted an int"),
-    ("causal_conv1d_varlen_fn", {}, 0, "0; wanted None unless conv_states is given"),
+    ("causal_conv1d_varlen_fn", {}, 0, "0; wanted None unless conv_states or initial_states is given"),
     (
         *("causal_conv1d_update", {"conv_state": (8, 4, 5), "cache_seqlens": (8,)}, 0),
         "0; wanted None beside cache_seqlens, which says where the inputs are",

@@ -84,7 +84,7 @@ class OfSequences(cases.Case):
     """Which sequences start from their slots: "mixed" or "all"; None where has_initial_state is absent."""
     pad_slot_id: int
     table: str | None = None
-    """Whether cache_indices has columns: "first", with slots in the first one; "column", for each sequence in its own."""
+    """Whether cache_indices has columns: "first", with slots in the first; "column", in each sequence's own."""
     longer: int = 0
     """Rows of the index arrays behind those of the sequences."""
     moved: bool = False

@@ -156,8 +156,8 @@ def test_operators_keep_what_their_schemas_say(function: str) -> None:
     arguments = {
         "causal_conv1d_fn": (torch.rand(2, 6, 9), torch.rand(6, 4), torch.rand(6), None, None, True, True),
         "causal_conv1d_update": (
-            *(torch.rand(2, 6), torch.rand(2, 6, 3), torch.rand(6, 4), *[None] * 6),
-            *(None, False, 0, 0.0, True, False, -1, None),
+            *(torch.rand(2, 6), torch.rand(2, 6, 3), torch.rand(6, 4), *[None] * 8),
+            *(None, False, 0, 0.0, True, False, -1, None, False),
         ),
         "selective_scan_fn": (*(each.float().detach() for each in inputs.scan_inputs()), None, True, True, True),
     }[function]

@@ -30,6 +30,17 @@ _RING = (
 _ACCEPTED = "causal_conv1d_update-136-9-seqlen_4-slots_odd-mode_accepted"
 _UPDATE_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd"
 _UPDATE_ROWS_LONGER = "causal_conv1d_update-132-9-pool_columns_and_one"
+_MOVED = "causal_conv1d_varlen_fn-136-5x9+2x2+17-pool_channels_longer-slots_odd-index_mixed-table_column-moved"
+_MOVED_SHORT = (
+    "causal_conv1d_varlen_fn-33-5x9+2x2+17-layout_tokens-pool_columns-slots_odd-index_mixed-table_column-moved"
+)
+_MOVED_STEP = "causal_conv1d_update-136-14-slots_odd-index_mixed-table_column-longer_3-moved"
+_MOVED_ROWS = "causal_conv1d_update-136-14-pool_columns-slots_odd-index_mixed-table_column-longer_3-moved"
+_MOVED_RING = (
+    "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
+)
+_KEPT = "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-pool_channels_longer-slots_odd-longer_2-keep"
+_READ_ONLY = "causal_conv1d_varlen_fn-136-20+0+2x1+30-pool_channels_longer-initial_None-read_only"
 _BWD = "causal_conv1d_bwd-1-5-1029"
 _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
 _BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
@@ -163,9 +174,9 @@ MUTANTS = (
     ),
     Mutant(
         "A sequence that begins anew goes on from its slot.",
-        "common/sequences.cuh",
-        "return p.has_initial_state != nullptr &&",
-        "return p.has_initial_state == nullptr ||",
+        "causal_conv1d/conv_varlen.cuh",
+        "return p.has_initial_state == nullptr ? p.initial_states != nullptr : has_past(p, number);",
+        "return p.has_initial_state == nullptr || has_past(p, number);",
         ("causal_conv1d_varlen_fn-136-all7-pool_channels_outermost-initial_None",),
     ),
     Mutant(
@@ -317,8 +328,8 @@ MUTANTS = (
     Mutant(
         "A longer state moves by one column too few.",
         "causal_conv1d/causal_conv1d_update.cu",
-        "if (is_row) columns.move(min(place.goes_to, p.state_len), p.seqlen);",
-        "if (is_row) columns.move(min(place.goes_to - 1, p.state_len), p.seqlen);",
+        "if (is_row) target.take(columns, min(place.goes_to, p.state_len), p.seqlen);",
+        "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), p.seqlen);",
         ("causal_conv1d_update-136-3-seqlen_2-pool_channels_longer",),
     ),
     Mutant(
@@ -344,7 +355,7 @@ MUTANTS = (
     ),
     Mutant(
         "A decode step takes padding for slot 0.",
-        "causal_conv1d/conv_update.cuh",
+        "common/sequences.cuh",
         "slot >= p.slots ? -1 : static_cast<int>(slot)",
         "slot >= p.slots ? 0 : static_cast<int>(slot)",
         (_STEP,),
@@ -420,5 +431,61 @@ MUTANTS = (
         __syncthreads();""",
         "        shared[own] = sum;",
         (_BWD_SUM,),
+    ),
+    Mutant(
+        "A final state stays in the slot that its sequence starts from.",
+        "common/sequences.cuh",
+        "if (p.dst_state_indices == nullptr) return start;",
+        "return start;",
+        (_MOVED, _MOVED_STEP, _MOVED_ROWS),
+    ),
+    Mutant(
+        "A slot is taken out of the first column, whatever state_column says.",
+        "common/sequences.cuh",
+        "place += column * p.slot_column_stride;",
+        "place += 0;",
+        (_MOVED, _MOVED_STEP, _MOVED_SHORT),
+    ),
+    Mutant(
+        "A final state goes to a slot that is none, at the pool's beginning.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "if (target[i] >= 0) store_packed(pool + target[i] * p.conv_state_stride[0], state);",
+        "if (!p.is_read_only) store_packed(pool + max(target[i], 0) * p.conv_state_stride[0], state);",
+        (_MOVED_ROWS,),
+    ),
+    Mutant(
+        "A ring in another slot has only the new columns.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "if (is_ring && target.slot != columns.slot) target.take(columns, p.state_len, 0);",
+        "",
+        (_MOVED_RING,),
+    ),
+    Mutant(
+        "A short sequence's final state stays in the slot that the sequence starts from.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "p.dst_state_indices == nullptr ? slot : shared.target[number]",
+        "slot",
+        (_MOVED_SHORT,),
+    ),
+    Mutant(
+        "Padding that is to keep its contents becomes zero.",
+        "causal_conv1d/conv_varlen.cuh",
+        "if (p.keeps_padding) left &= sequences;",
+        "",
+        (_KEPT,),
+    ),
+    Mutant(
+        "A sequence in initial_states starts from zeros.",
+        "causal_conv1d/conv_varlen.cuh",
+        "p.has_initial_state == nullptr ? p.initial_states != nullptr :",
+        "p.has_initial_state == nullptr ? false :",
+        (_READ_ONLY,),
+    ),
+    Mutant(
+        "States that are only read are written.",
+        "causal_conv1d/conv_varlen.cuh",
+        "return !p.has_states || p.initial_states != nullptr ? -1 :",
+        "return !p.has_states ? -1 :",
+        (_READ_ONLY,),
     ),
 )
