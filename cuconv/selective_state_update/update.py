@@ -107,8 +107,8 @@ def selective_state_update(
             column outside is padding.
         has_initial_state: (batch,), bool: sequences for which it is false start from zeros; true when None.
         parents: (batch, tokens), int32 or int64: the number of the token that each follows, less than its own, or else
-            it follows the state in the slot, as the first always does. Each S is that of intermediate_states_buffer, in
-            its dtype; a sequence without a row there gives 0.
+            it follows the state in the slot, as the first always does; `cuconv.runtime.trees.tree_parents` finds them.
+            Each S is that of intermediate_states_buffer, in its dtype; a sequence without a row there gives 0.
         disable_state_update: leave state as it is.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.

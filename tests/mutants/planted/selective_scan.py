@@ -172,14 +172,14 @@ MUTANTS = (
     Mutant(
         "A long packed sequence's state goes to the slot of its number.",
         "selective_scan/selective_scan_varlen_fwd.cu",
-        "static_cast<state_t*>(p.ssm_states) + slot * stride[0] + scan.channel * stride[1]",
-        "static_cast<state_t*>(p.ssm_states) + number * stride[0] + scan.channel * stride[1]",
+        "state_t* const states = pool + target * stride[0];",
+        "state_t* const states = pool + number * stride[0];",
         ("selective_scan_varlen_fn-5-16+8+40-d_state_24",),
     ),
     Mutant(
         "A packed sequence without a slot is left as it was.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "        scan.store_zeros(begin, end);\n        return;",
+        "        if (!p.keeps_padding) scan.store_zeros(begin, end);\n        return;",
         "        return;",
         ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
     ),
