@@ -11,7 +11,7 @@ from cuconv.runtime.trees import tree_parents
 
 
 def drawn(batch: int, tokens: int, seed: int) -> tuple[Any, Any, Any]:
-    """Random trees: parents, first children and next siblings; some tokens follow none, and are not a root's sibling."""
+    """Random trees: parents, first children and next siblings; some tokens follow none, and are no siblings then."""
     random = np.random.default_rng(seed)
     parents = random.integers(-1, np.maximum(np.arange(tokens), 1), (batch, tokens))
     parents[:, :1] = -1
