@@ -65,11 +65,9 @@ class SelectiveStateUpdate(Kernel):
     def variants(cls) -> Iterator[SelectiveStateUpdate]:
         flags = (False, True)
         for d_state, input_t, state_t in product(CAPACITIES, FLOATS, FLOATS):
-            parameter_types = tuple(dict.fromkeys((FLOAT32, input_t)))
-            types = [
-                {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t}
-                for a_t, b_t in product(parameter_types, parameter_types)
-            ]
+            # B and C have more bits than x only where A has them, too.
+            pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
+            types = [{"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t} for a_t, b_t in pairs]
             for axes, vec, shared_decay, masked, many in product(types, vectors(state_t), flags, flags, flags):
                 if vec > d_state:
                     continue

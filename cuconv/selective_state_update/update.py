@@ -83,7 +83,7 @@ def selective_state_update(
         dt: shape of x; x's dtype or float32.
         A: (dim, d_state) or (nheads, headdim, d_state); x's dtype or float32.
         B, C: (batch, [tokens,] d_state), with heads (batch, [tokens,] ngroups, d_state), and packed as x; both x's
-            dtype or both float32. nheads is a multiple of ngroups.
+            dtype or, where A is float32, both float32. nheads is a multiple of ngroups.
         D, dt_bias: (dim,) or (nheads, headdim); x's dtype or float32. Zeros when None.
         z: shape of x; x's dtype or float32. No gate when None.
         dt_softplus: apply softplus, linear above 20.
@@ -245,8 +245,8 @@ def _or_float32(x: Layout) -> tuple[DType | str, ...]:
 
 def _check_by_token(given: Layouts, tokens: list[int], rows: list[int], d_state: int) -> None:
     """Checks dt, z, out, B and C."""
-    x, B = given["x"], given["B"]
-    assert x is not None and B is not None
+    x, A, B = given["x"], given["A"], given["B"]
+    assert x is not None and A is not None and B is not None
     for name in ("dt", "z", "out"):
         if (layout := given[name]) is not None:
             checks.dtype(name, layout.dtype, (x.dtype,) if name == "out" else _or_float32(x))
@@ -255,7 +255,8 @@ def _check_by_token(given: Layouts, tokens: list[int], rows: list[int], d_state:
     for name in ("B", "C"):
         layout = given[name]
         assert layout is not None
-        checks.dtype(name, layout.dtype, _or_float32(x) if name == "B" else (B.dtype,))
+        dtypes = dict.fromkeys((x.dtype, A.dtype) if name == "B" else (B.dtype,))
+        checks.dtype(name, layout.dtype, tuple(dtypes))
         axes = "as x before its heads, ngroups, d_state" if len(rows) == 2 else "as x before dim, d_state"
         checks.shape(name, layout.shape, (*tokens, *groups, d_state), axes)
     if groups and (groups[0] == 0 or rows[0] % groups[0]):
