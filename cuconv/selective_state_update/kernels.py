@@ -56,7 +56,7 @@ class SelectiveStateUpdate(Kernel):
     shared_decay: bool
     masked: bool
     many: bool
-    tree: bool
+    chosen: bool
     stream: bool
     stochastic: bool
     index32: bool
@@ -76,11 +76,11 @@ class SelectiveStateUpdate(Kernel):
                         continue
                     # With several tokens, or random numbers, the store policy of states makes no difference.
                     rounded = flags[: 1 + (many and state_t is not FLOAT32)]
-                    for tree, stream, stochastic, index32 in product(
+                    for chosen, stream, stochastic, index32 in product(
                         flags[: 1 + many], flags[: 2 - many], rounded, flags
                     ):
                         yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay, masked=masked,
-                                  many=many, tree=tree, stream=stream, stochastic=stochastic,
+                                  many=many, chosen=chosen, stream=stream, stochastic=stochastic,
                                   index32=index32)  # fmt: skip
 
     @property

@@ -116,8 +116,9 @@ def choose(o: Operands) -> SelectiveStateUpdate:
     vec, shared_decay = _vector(o), _has_shared_decay(o)
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
     many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None or o.stochastic
-    # The kernel of one token has no code for what hardly a step of one token asks for.
-    many = many or o.state_column is not None or o.has_initial_state is not None
+    # The kernel of one token has no code for this: a state update of one token has a state, and knows its slot.
+    chosen = any(layout is not None for layout in (o.state_column, o.has_initial_state, o.parents))
+    many = many or chosen
     return SelectiveStateUpdate(
         d_state=capacity(d_state),
         input_t=_dtype(o.x),
@@ -129,7 +130,7 @@ def choose(o: Operands) -> SelectiveStateUpdate:
         shared_decay=shared_decay,
         masked=d_state != capacity(d_state),
         many=many,
-        tree=o.parents is not None,
+        chosen=chosen,
         stream=not many and _state_bytes(o) < LARGE,
         stochastic=o.stochastic,
         index32=_fits_index32(o),

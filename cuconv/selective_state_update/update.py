@@ -85,7 +85,7 @@ def selective_state_update(
         B, C: (batch, [tokens,] d_state), with heads (batch, [tokens,] ngroups, d_state), and packed as x; both x's
             dtype or, where A is float32, both float32. nheads is a multiple of ngroups.
         D, dt_bias: (dim,) or (nheads, headdim); x's dtype or float32. Zeros when None.
-        z: shape of x; x's dtype or float32. No gate when None.
+        z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
         dt_softplus: apply softplus, linear above 20.
         state_batch_indices: (batch,), int32 or int64: the slots that sequences start from, their numbers when None. A
             sequence with a slot that is negative, pad_slot_id, null_slot or outside the pool gives 0, and no state is
@@ -249,7 +249,8 @@ def _check_by_token(given: Layouts, tokens: list[int], rows: list[int], d_state:
     assert x is not None and A is not None and B is not None
     for name in ("dt", "z", "out"):
         if (layout := given[name]) is not None:
-            checks.dtype(name, layout.dtype, (x.dtype,) if name == "out" else _or_float32(x))
+            wanted = {"dt": _or_float32(x), "z": tuple(dict.fromkeys((x.dtype, B.dtype)))}.get(name, (x.dtype,))
+            checks.dtype(name, layout.dtype, wanted)
             checks.shape(name, layout.shape, x.shape, "the shape of x")
     groups = [B.shape[-2]] if len(rows) == 2 and len(B.shape) >= 2 else []
     for name in ("B", "C"):

@@ -65,14 +65,19 @@ struct TokenInputs {
     using input_t = typename Traits::Input;
 
     Vec<input_t, 1> x = Vec<input_t, 1>::zero();
-    RawNumber<input_t> z;
+    Select<Traits::kIsWide, RawNumber<input_t>, Vec<input_t, 1>> z;
     RawNumber<input_t> dt;
 
     __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const TokenCursor<Traits>& at) {
         // The call may write its outputs over x.
         x = ::load<1, Memory::kMutable>(static_cast<const input_t*>(p.x) + at.x);
         dt.load(p.dt, at.dt, p.dt_is_float32);
-        if (p.z != nullptr) z.load(p.z, at.z, p.z_is_float32);
+        if constexpr (Traits::kIsWide) {
+            if (p.z != nullptr) z.load(p.z, at.z, p.z_is_float32);
+        } else {
+            z = Vec<input_t, 1>::zero();
+            if (p.z != nullptr) z = ::load<1>(static_cast<const input_t*>(p.z) + at.z);
+        }
     }
 };
 
@@ -191,6 +196,6 @@ __device__ __forceinline__ float gather_result(const SelectiveStateUpdateOperand
     constexpr int kGroups = Traits::kGroups;
     float y = from_lane(sum, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
     if (p.D != nullptr) y = fmaf(parameters.D.to_float(p.D_is_float32), inputs.x.to_float(0), y);
-    if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(p.z_is_float32));
+    if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(Traits::kIsWide ? p.z_is_float32 : 0));
     return y;
 }

@@ -11,9 +11,8 @@
 // kRows    rows that a group loads at once
 // kSharedDecay  A, dt and dt_bias are the same for all rows and elements of a head, and so is the decay
 // kMasked       d_state is less than kDState
-// kMany         several tokens, a slot or a buffer for the state after each, or a state chosen by state_column or
-//               has_initial_state
-// kTree         a token follows the one that `parents` names, from the buffer's state after that
+// kMany         several tokens, or a slot or a buffer for the state after each
+// kChosen       which state a sequence or a token follows is chosen, by state_column, has_initial_state or parents
 // kStream       states are not to stay in the L2 cache
 // kStochastic   states are rounded up or down at random
 // kIndex32      all offsets fit in int32, those of states from the beginning of their slot
@@ -25,7 +24,7 @@ struct SelectiveStateUpdateParams {
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kMany, bool kTree, bool kStream, bool kStochastic, bool kIndex32>
+          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -52,7 +51,9 @@ struct SelectiveStateUpdateTraits {
     static constexpr int kRowsOfGroup = kRows;
     static constexpr bool kHasSharedDecay = kSharedDecay;
     static constexpr Keep kKeep = kStream ? Keep::kStream : Keep::kWhole;
-    static constexpr bool kIsTree = kTree;
+    static constexpr bool kIsMany = kMany;
+    static constexpr bool kIsChosen = kChosen;
+    static constexpr bool kIsWide = sizeof(b_t) > sizeof(input_t);  // z may be wider than x, too
     static constexpr bool kIsStochastic = kStochastic;
 
     // The first element of a lane's i-th vector, and whether there is one.
@@ -73,7 +74,7 @@ struct SelectiveStateUpdateTraits {
 // One token, the state after which goes to one slot.
 template <typename Traits>
 __device__ __forceinline__ void update_single(const SelectiveStateUpdateOperands& p, const WarpRows& warp) {
-    const int slot = load_slot<false>(p, warp.batch);
+    const int slot = load_slot<Traits>(p, warp.batch);
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
     TokenInputs<Traits> inputs;
     inputs.load(p, cursor);
@@ -151,7 +152,7 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
         store_padding<Traits>(p, warp, entry, behind, p.tokens);
     }
     if (begin >= end) return;
-    const int slot = load_slot<true>(p, warp.batch);
+    const int slot = load_slot<Traits>(p, warp.batch);
     if (slot < 0) {
         store_padding<Traits>(p, warp, entry, begin, end);
         return;
@@ -163,7 +164,8 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
     }
     const bool has_buffer =
         p.intermediate_states_buffer != nullptr && buffer_row >= 0 && buffer_row < p.intermediate_rows;
-    if (Traits::kIsTree && !has_buffer) {
+    const bool is_tree = Traits::kIsChosen && p.parents != nullptr;
+    if (is_tree && !has_buffer) {
         store_padding<Traits>(p, warp, entry, begin, end);
         return;
     }
@@ -175,7 +177,7 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
     maps.load(p, cursor);
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
-    const bool goes_on = has_past(p, warp.batch);
+    const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);
     float state[Traits::kRowsOfGroup][Traits::kElements];
     const auto begin_states = [&] {
         if (goes_on) {
@@ -199,7 +201,7 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
             next_inputs.load(p, next);
             next_maps.load(p, next);
         }
-        if (Traits::kIsTree && number > 0) {
+        if (is_tree && number > 0) {
             const int parent = load_parent(p, warp.batch, number);
             const index_t* stride = p.intermediate_states_buffer_stride;
             if (parent >= 0) {
@@ -236,9 +238,9 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
 }
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kMany, bool kTree, bool kStream, bool kStochastic, bool kIndex32,
+          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32,
           typename Traits = SelectiveStateUpdateTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay,
-                                                       kMasked, kMany, kTree, kStream, kStochastic, kIndex32>>
+                                                       kMasked, kMany, kChosen, kStream, kStochastic, kIndex32>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_kernel(const SelectiveStateUpdateParams params) {
     const SelectiveStateUpdateOperands& p = params.operands;

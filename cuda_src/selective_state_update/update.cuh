@@ -107,19 +107,19 @@ __device__ __forceinline__ int load_target(const SelectiveStateUpdateOperands& p
                                       p.dst_state_batch_indices_is_int64));
 }
 
-// The slot that the state of a sequence is read from; negative when it has none. kMany: its column may be chosen.
-template <bool kMany>
+// The slot that the state of a sequence is read from; negative when it has none.
+template <typename Traits>
 __device__ __forceinline__ int load_slot(const SelectiveStateUpdateOperands& p, int batch) {
     // There is a slot for each sequence then, and none of them is padding.
     if (p.state_batch_indices == nullptr) return batch;
     index_t column = 0;
-    if (kMany && p.num_accepted_tokens != nullptr) {
+    if (Traits::kIsMany && p.num_accepted_tokens != nullptr) {
         const index_t accepted =
             load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
         if (accepted > p.columns) return -1;
         column = accepted > 1 ? accepted - 1 : 0;
     }
-    if (kMany && p.state_column != nullptr) {
+    if (Traits::kIsChosen && p.state_column != nullptr) {
         column = load_index(p.state_column, batch * p.state_column_stride, p.state_column_is_int64);
         if (column < 0 || column >= p.columns) return -1;
     }

@@ -355,7 +355,7 @@ UNIT = (
     # B, C and z of more bits than x.
     Case(3, 2, 6, 128, dtypes="B C", lies="fused_by_2+offset_by_2", **PER_HEAD),
     Case(2, 0, 9, 16, dtypes="z B C dt", lies="backward", tokens=2),
-    Case(2, 0, 9, 16, dtype="float16", dtypes="z"),
+    Case(2, 0, 9, 16, dtype="float16", dtypes="z B C"),
     # Trees.
     Case(5, 2, 6, 128, tokens=6, tree=True, steps="row", beyond=1, **PER_HEAD, **SERVED),
     Case(3, 0, 9, 16, dtype="float32", tokens=5, columns=7, tree=True, fresh=True, steps="slot", slots=None),

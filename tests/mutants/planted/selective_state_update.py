@@ -91,8 +91,8 @@ MUTANTS = (
     Mutant(
         "A sequence without an initial state starts from its slot.",
         "selective_state_update/selective_state_update.cu",
-        "const bool goes_on = has_past(p, warp.batch);",
-        "const bool goes_on = true;",
+        "!Traits::kIsChosen || has_past(p, warp.batch);",
+        "true;",
         (_STATE_CHOSEN,),
     ),
     Mutant(
