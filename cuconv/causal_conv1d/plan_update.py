@@ -60,6 +60,8 @@ class Operands(NamedTuple):
     """(batch,)."""
     dst_state_indices: Layout | None
     """(batch,)."""
+    has_initial_state: Layout | None
+    """(batch,)."""
     outs: tuple[Layout, ...]
     """The result of each range of channels, (batch, seqlen, heads, head_dim)."""
     split: Split
@@ -185,6 +187,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "windows_are_packed": _windows_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
         "keeps_padding": o.keeps_padding,
+        "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         **filter_numbers(o.weight, o.bias, vec),
         **index_numbers(
             cache_seqlens=o.cache_seqlens,

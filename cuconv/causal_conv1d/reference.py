@@ -177,6 +177,7 @@ def causal_conv1d_update(
     *,
     state_column: Array | None = None,
     dst_state_indices: Array | None = None,
+    has_initial_state: Array | None = None,
     null_slot: int | None = None,
     pad_output: str = "zero",
 ) -> tuple[Array, Array, Array | None]:
@@ -190,7 +191,7 @@ def causal_conv1d_update(
     windows = None if intermediate_conv_window is None else intermediate_conv_window.copy()
     out, is_live = convolve_step(
         *(x, live, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
-        *(intermediate_state_indices, state_column, dst_state_indices, disable_state_update),
+        *(intermediate_state_indices, state_column, dst_state_indices, has_initial_state, disable_state_update),
         slots.padding(pad_slot_id, null_slot),
     )
     out[~is_live & (pad_output == "keep")] = np.nan
@@ -210,17 +211,18 @@ def convolve_step(
     intermediate_state_indices: Array | None,
     state_column: Array | None,
     dst_state_indices: Array | None,
+    has_initial_state: Array | None,
     disable_state_update: bool,
     pad_slot_id: int,
 ) -> tuple[Array, Array]:
     """x (batch, dim, seqlen) after the states: (in float64, which sequences have a slot).
 
     What precedes sequence b is a window of width - 1 columns of its slot: the last ones, or those before the ring's
-    column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Afterwards the state has moved
-    left to end with x; or the ring holds x from that column on; or its first columns hold window and x but for the
-    first of these. It is left in place, in slot dst_state_indices[b] unless that is padding; the same slot when None.
-    intermediate_conv_window[row, t] receives the width - 1 inputs up to token t. Nothing else of the pool and of the
-    windows is read or written.
+    column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Where has_initial_state[b] is false
+    all columns count as zeros. Afterwards the state has moved left to end with x; or the ring holds x from that column
+    on; or its first columns hold window and x but for the first of these. It is left in place, in slot
+    dst_state_indices[b] unless that is padding; the same slot when None. intermediate_conv_window[row, t] receives the
+    width - 1 inputs up to token t. Nothing else of the pool and of the windows is read or written.
     """
     batch, _, seqlen = x.shape
     count, _, state_len = conv_state.shape
@@ -242,6 +244,8 @@ def convolve_step(
 
     slot, first, tokens = slot[live, None], first[live, None], x[live]
     past = state[slot, :, (first + np.arange(halo)) % max(state_len, 1)].transpose(0, 2, 1)
+    is_fresh = np.zeros(len(live), bool) if has_initial_state is None else ~has_initial_state[live]
+    past[is_fresh] = 0
     out[live], _ = causal_conv1d_fn(tokens, weight, bias, None, past.astype(np.float64), activation)
     tokens = tokens.astype(state.dtype)
     joined = np.concatenate([past, tokens], axis=2)
@@ -255,8 +259,9 @@ def convolve_step(
     stores = has_target[live]
     slot, target = slot[stores, 0], target[live][stores]
     whole, joined, tokens, first = state[slot], joined[stores], tokens[stores], first[stores, 0]
+    whole[is_fresh[stores]] = 0
     if cache_seqlens is not None:
-        is_moved = target != slot
+        is_moved = (target != slot) | is_fresh[stores]
         state[target[is_moved]] = whole[is_moved]
         # Of more tokens than the ring has columns, the last remain.
         for t in range(max(seqlen - state_len, 0), seqlen):

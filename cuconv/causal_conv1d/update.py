@@ -14,7 +14,7 @@ from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
 from cuconv.runtime import checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import FLOATS
+from cuconv.runtime.dtypes import BOOL, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
@@ -36,6 +36,7 @@ def causal_conv1d_update(
     intermediate_state_indices: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
+    has_initial_state: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
     null_slot: int | None = None,
@@ -91,12 +92,13 @@ def causal_conv1d_update(
             from when None. What the call would write there goes here instead, with the columns that move; a ring goes
             here whole. A sequence with a slot here that is negative, pad_slot_id or outside the pool leaves no state.
             No sequence must leave its state where another one does, or starts.
+        has_initial_state: (batch,), bool: whether each sequence starts from what its slot holds, else from zeros; true
+            when None.
         disable_state_update: leave conv_state as it is.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: the same, as engines name it that have a slot, often 0, for no state. Where both are 0 or more they
             must be equal.
-        pad_output: what results of sequences without a slot become: "zero", or "keep" for what out holds there, which
-            must be given then.
+        pad_output: "zero", or "keep": sequences that would give 0 leave out, which must be given, as it is.
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
             cache_seqlens.
@@ -113,7 +115,7 @@ def causal_conv1d_update(
     """
     inputs = (
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices),
+        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
     )
     padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
     outs = None if out is None else (out,)
@@ -135,6 +137,7 @@ def causal_conv1d_update_split(
     intermediate_state_indices: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
+    has_initial_state: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
     null_slot: int | None = None,
@@ -157,7 +160,7 @@ def causal_conv1d_update_split(
     """
     inputs = (
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices),
+        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
     )
     padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
     return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, padding, first_column)
@@ -183,6 +186,7 @@ def causal_conv1d_update_qkv_split(
     intermediate_state_indices: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
+    has_initial_state: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
     null_slot: int | None = None,
@@ -207,7 +211,7 @@ def causal_conv1d_update_qkv_split(
     """
     inputs = (
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices),
+        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
     )
     padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
@@ -257,6 +261,7 @@ def _check(
     assert conv_state is not None
     for name in BY_SEQUENCE:
         slots.by_sequence(name, given[name], batch, "batch of x")
+    slots.by_sequence("has_initial_state", given["has_initial_state"], batch, "batch of x", (BOOL,))
     starts = slots.sources(given, "conv_state_indices", batch, "batch of x")
     _check_windows(given, conv_state, batch, dim, seqlen, width)
     shared = (batch,), tuple(tokens)
@@ -340,8 +345,9 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     count, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
     starts, pad = slots.read_starts(read, "conv_state_indices", batch), o.pad_slot_id
     live = np.ones(batch, bool) if o.conv_state_indices is None else ~slots.are_padding(starts, pad)
-    finals = read("dst_state_indices")
-    slots.check_contents("conv_state_indices", starts, finals, live, live, count, pad, o.disable_state_update)
+    finals, goes_on = read("dst_state_indices"), read("has_initial_state")
+    reads = live if goes_on is None else goes_on[:batch]
+    slots.check_contents("conv_state_indices", starts, finals, live, reads, count, pad, o.disable_state_update)
     if (accepted := read("num_accepted_tokens")) is not None:
         most = state_len - (o.weight.shape[1] - 1) + 1
         if (outside := accepted[:batch][live & (accepted[:batch] > most)]).size:
@@ -371,6 +377,7 @@ _step = Operation(
     (
         *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
         *("intermediate_conv_window", "intermediate_state_indices", "state_column", "dst_state_indices"),
+        "has_initial_state",
     ),
     name="causal_conv1d_update",
     check=_check,

@@ -83,8 +83,7 @@ def causal_conv1d_varlen_fn(
             read. Every sequence starts from its slot, unless has_initial_state is given, and leaves nothing.
         null_slot: the same as pad_slot_id, as engines name it that have a slot, often 0, for no state. Where both are 0
             or more they must be equal.
-        pad_output: what results of padding become: "zero", or "keep" for what out holds there, which must be given
-            then.
+        pad_output: "zero", or "keep": padding leaves out, which must be given, as it is.
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them and `causal_conv1d_update` looks for them with num_accepted_tokens. None: the last ones.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.

@@ -16,6 +16,7 @@ from cuconv.causal_conv1d.split import WHOLE, Split, split_of
 from cuconv.runtime import call as _runner
 from cuconv.runtime.call import NO_NUMBERS, Late, Operation
 from cuconv.runtime.dtypes import BY_NAME, FLOAT64, DType
+from cuconv.runtime.errors import message
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.torch import derivatives
 
@@ -36,6 +37,9 @@ OPTIONS = {
     "int philox_rounds, bool keeps_padding, int? seed",
 }
 """What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
+
+KEEPING = tuple(name for name, options in OPTIONS.items() if options.endswith("bool keeps_padding"))
+"""The operations that can leave old contents in their results."""
 
 UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
 """The arguments that operators write to."""
@@ -83,6 +87,8 @@ def _operate(
     """The results by the operator, which makes all of them: what the caller has given is a copy."""
     names, count = operation.outputs if outputs is None else outputs, len(operation.inputs)
     inputs, targets = given[:count], given[count:]
+    if operation.name in KEEPING and options[-1]:
+        raise ValueError(message("pad_output", "'keep'", "'zero' where torch traces: its operators make new results"))
     if operation.name == "selective_scan_fn":
         options = (*options[:2], options[2] or targets[2] is not None)
     if operation.name == "selective_state_update":

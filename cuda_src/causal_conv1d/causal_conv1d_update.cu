@@ -30,6 +30,11 @@ struct StateColumns {
     const CausalConv1dUpdateOperands* p;
     int slot;
     index_t channel;
+    bool is_fresh;  // all columns count as zeros
+
+    __device__ __forceinline__ Vec<state_t, kVec> load(int column) const {
+        return is_fresh ? Vec<state_t, kVec>::zero() : at(column).load_all();
+    }
 
     __device__ __forceinline__ StateColumn<state_t, kVec> at(int column) const {
         const index_t* stride = p->conv_state_stride;
@@ -41,7 +46,7 @@ struct StateColumns {
     // is read before it is overwritten.
     __device__ __forceinline__ void take(const StateColumns& source, int count, int from) const {
 #pragma unroll 1
-        for (int i = 0; i < count; ++i) at(i).store_all(source.at(from + i).load_all());
+        for (int i = 0; i < count; ++i) at(i).store_all(source.load(from + i));
     }
 };
 
@@ -57,8 +62,9 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
         const int batch = share.batch(p, i);
-        columns[i] = {&p, batch < p.batch ? load_slot(p, batch) : -1, share.channel};
-        targets[i] = {&p, batch < p.batch ? load_target(p, batch, columns[i].slot) : -1, share.channel};
+        const bool is_there = batch < p.batch;
+        columns[i] = {&p, is_there ? load_slot(p, batch) : -1, share.channel, is_there && is_fresh(p, batch)};
+        targets[i] = {&p, is_there ? load_target(p, batch, columns[i].slot) : -1, share.channel, false};
     }
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
@@ -70,7 +76,7 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
     for (int i = 0; i < kSequences; ++i) {
         if (columns[i].slot < 0) continue;
 #pragma unroll
-        for (int k = 0; k < kHalo; ++k) window[i][k] = columns[i].at(first + k).load_all();
+        for (int k = 0; k < kHalo; ++k) window[i][k] = columns[i].load(first + k);
     }
     const Filter filter(raw);
 #pragma unroll
@@ -161,12 +167,12 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
     float window[kHalo > 0 ? kVec * kHalo : 1];
 #pragma unroll
     for (int k = 0; k < kHalo; ++k) {
-        const Vec<state_t, kVec> v = columns.at(place.column(p, k)).load_all();
+        const Vec<state_t, kVec> v = columns.load(place.column(p, k));
 #pragma unroll
         for (int c = 0; c < kVec; ++c) window[c * kHalo + k] = v.to_float(c);
     }
     if (is_row) target.take(columns, min(place.goes_to, p.state_len), p.seqlen);
-    if (is_ring && target.slot != columns.slot) target.take(columns, p.state_len, 0);
+    if (is_ring && (target.slot != columns.slot || columns.is_fresh)) target.take(columns, p.state_len, 0);
     auto destination = destination_of<input_t, kVec, kRanges>(p, columns.channel, batch, 0);
     for (int from = 0; from < p.seqlen; from += kAhead) {
         Vec<input_t, kVec> inputs[kAhead];
@@ -224,8 +230,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if constexpr (kSequences > 0) {
         update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences>(p, share);
     } else {
-        const StateColumns<state_t, kVec> columns{&p, load_slot(p, share.first), share.channel};
-        const StateColumns<state_t, kVec> target{&p, load_target(p, share.first, columns.slot), share.channel};
+        const StateColumns<state_t, kVec> columns{&p, load_slot(p, share.first), share.channel,
+                                                  is_fresh(p, share.first)};
+        const StateColumns<state_t, kVec> target{&p, load_target(p, share.first, columns.slot), share.channel, false};
         const StatePlace<kWidth - 1> place(p, share.first);
         const Filter filter(typename Filter::Raw(p, share.channel));
         if (columns.slot >= 0 && place.is_valid) {

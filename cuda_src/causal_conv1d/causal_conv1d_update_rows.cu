@@ -52,7 +52,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     PackedVec<state_t, kVec * kStateLen> packed[kSequences];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
-        if (slot[i] >= 0) packed[i].template load<Memory::kMutable>(pool + slot[i] * p.conv_state_stride[0]);
+        packed[i] = {};
+        if (slot[i] >= 0 && !is_fresh(p, share.batch(p, i)))
+            packed[i].template load<Memory::kMutable>(pool + slot[i] * p.conv_state_stride[0]);
     }
     const UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu> filter(raw);
 #pragma unroll

@@ -21,6 +21,7 @@ struct CausalConv1dUpdateOperands {
     const void* intermediate_state_indices;
     const void* state_column;
     const void* dst_state_indices;
+    const void* has_initial_state;
     void* out[kMaxRanges];
     index_t x_stride[3];           // batch, dim, token
     index_t conv_state_stride[3];  // slot, dim, column
@@ -60,6 +61,7 @@ struct CausalConv1dUpdateOperands {
     index_t slot_columns;  // columns of conv_state_indices, with state_column
     index_t slot_column_stride;
     index_t dst_state_indices_stride;
+    index_t has_initial_state_stride;
     int state_column_is_int64;
     int dst_state_indices_is_int64;
 };
@@ -89,6 +91,11 @@ __device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, in
     if (p.conv_state_indices == nullptr) return batch < p.slots ? batch : -1;
     return slot_in_pool(
         p, load_given_slot(p, p.conv_state_indices, p.conv_state_indices_stride, p.conv_state_indices_is_int64, batch));
+}
+
+// Whether a sequence starts from zeros, whatever its slot holds.
+__device__ __forceinline__ bool is_fresh(const CausalConv1dUpdateOperands& p, int batch) {
+    return p.has_initial_state != nullptr && !has_past(p, batch);
 }
 
 // The slot that a sequence leaves its state in; -1 for none.

@@ -35,7 +35,8 @@ GOOD: Good = {
         **PACKED["causal_conv1d_varlen_fn"](xp), **moved(xp), "cache_indices": xp.asarray(TABLE, np.int32)
     },
     STEP: lambda xp: {
-        **DECODE["causal_conv1d_update"](xp), **moved(xp), "conv_state_indices": xp.asarray(TABLE, np.int64)
+        **DECODE["causal_conv1d_update"](xp), **moved(xp), "conv_state_indices": xp.asarray(TABLE, np.int64),
+        "has_initial_state": xp.asarray([True] * 4),
     },
     READING: lambda xp: {**PACKED["causal_conv1d_varlen_fn"](xp), **read_only(xp)},
 }  # fmt: skip
@@ -83,7 +84,11 @@ BAD: Tables = {
             "initial_states: got an array; wanted None beside conv_states, which sequences start from",
         ),
     },
-    STEP: table("conv_state_indices", "batch of x"),
+    STEP: {
+        **table("conv_state_indices", "batch of x"),
+        "has-few": bad.shape("has_initial_state", (2,), "(3,) or longer (batch of x)", dtype=bool),
+        "has-int8": bad.dtype("has_initial_state", np.int8, "bool"),
+    },
     READING: {
         "target": (bad.ints(TARGET, [1, 0, 4]), ValueError, ONLY_WRITTEN),
         "rank": bad.shape("initial_states", (SLOTS, DIM), "3 axes (slots, dim, state_len)"),
@@ -140,6 +145,10 @@ FINE: Mapping[str, Mapping[str, Fine]] = {
         "moved": (AS_IT_IS, [True] * 3, {0, 1, 4}),
         "null": (NULL, [True, False, True], {1, 4}),
         "null-target": (bad.also(bad.ints(TARGET, [0, 2, 4]), NULL), [True, False, True], {4}),
+        "start-that-is-not-read": (
+            bad.also(bad.ints(TARGET, [1, 0, 3]), bad.ints("has_initial_state", [False, True, True], bool)),
+            [True] * 3, {0, 1, 3},
+        ),
         "no-column": (bad.ints("state_column", [1, -1, 0]), [True, False, True], {1, 4}),
     },
 }  # fmt: skip

@@ -110,6 +110,14 @@ UNIT = (
     Case(136, 9, None, moved=True, first_column=0, pool="columns_longer", **ODD),
     Case(136, 9, 2, moved=True, window="channels", rows=True, longer=2, keep=True, **ACCEPTED, **ODD),
     Case(136, 9, 2, moved=True, table="column", **FROZEN, **ODD),
+    *(
+        Case(136, 14, tokens, fresh=True, **mode, **pool, **ODD)
+        for pool in ({}, COLUMNS, {"pool": "channels_longer"})
+        for tokens, mode in ((None, {}), (2, {"longer": 1, "moved": True}), (2, RING), (2, ACCEPTED))
+    ),
+    Case(131, 1023, None, layout="last_offset_by_1", fresh=True, **ODD),
+    Case(131, 1023, None, layout="last_offset_by_1", fresh=True, **COLUMNS, **ODD),
+    Case(136, 9, None, fresh=True, first_column=0, pool="columns_longer", others="strided", **ODD),
     # Nothing to do.
     Case(136, 0),
     Case(0, 3, 2, window="columns"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.runtime.dtypes import BY_NAME, DType
+from cuconv.runtime.dtypes import BOOL, BY_NAME, DType
 from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
 from tests.support.layouts import HEADS, LAYOUTS, POOLS, WINDOWS
@@ -73,6 +73,7 @@ class Step(OfChannels):
     null: bool = False  # whether pad_slot_id is given as null_slot
     keep: bool = False  # whether results of sequences without a slot keep their old contents
     first_column: int | None = None
+    fresh: bool = False  # whether some sequences start from zeros
 
     @property
     def pool_slots(self) -> int:
@@ -126,6 +127,7 @@ class Step(OfChannels):
         dim, batch = self.dim, self.batch
         state_t = BY_NAME[self.state_dtype or self.dtype]
         index_t = {name: BY_NAME[self.index if self.index != "mixed" else wide] for name, wide in MIXED.items()}
+        index_t["has_initial_state"] = BOOL
         slots, rows_of_indices = self.pool_slots, batch + self.longer
         placed = {
             "x": self.lay(self.input_t, (batch, dim, self.tokens), LAYOUTS[self.layout][0]),
@@ -139,6 +141,7 @@ class Step(OfChannels):
             ("intermediate_state_indices", self.rows),
             ("state_column", self.table == "column"),
             ("dst_state_indices", self.moved),
+            ("has_initial_state", self.fresh),
         ):
             if is_given:
                 columns = (COLUMNS_OF_SLOTS,) if self.table is not None and name == "conv_state_indices" else ()
@@ -185,6 +188,8 @@ class Step(OfChannels):
         if self.rows:
             # Here pad_slot_id is a row like any other.
             take("intermediate_state_indices", random.permutation(batch + 1), beyond(batch + 1, -1), [2**40])
+        if self.fresh:
+            found["has_initial_state"] = random.permutation(np.arange(batch) % 3 > 0)
         for name, rows in found.items():
             found[name] = np.concatenate([rows, np.zeros((self.longer, *rows.shape[1:]), rows.dtype)])
         return found
@@ -210,7 +215,9 @@ class Step(OfChannels):
     def spoil(self, arrays: dict[str, Array]) -> None:
         """Leave in the pool only windows, and what is moved with them, which is louder."""
         loudness = np.full(arrays["conv_state"].shape, np.nan)
-        for slot, columns in self.live(arrays).values():
+        for number, (slot, columns) in self.live(arrays).items():
+            if self.fresh and not arrays["has_initial_state"][number]:
+                continue
             if self.mode == "shift" and not self.frozen and self.first_column != 0:
                 loudness[slot, :, self.tokens :] = LOUD
             if self.mode == "circular" and self.moved:

@@ -156,7 +156,7 @@ def test_operators_keep_what_their_schemas_say(function: str) -> None:
     arguments = {
         "causal_conv1d_fn": (torch.rand(2, 6, 9), torch.rand(6, 4), torch.rand(6), None, None, True, True),
         "causal_conv1d_update": (
-            *(torch.rand(2, 6), torch.rand(2, 6, 3), torch.rand(6, 4), *[None] * 8),
+            *(torch.rand(2, 6), torch.rand(2, 6, 3), torch.rand(6, 4), *[None] * 9),
             *(None, False, 0, 0.0, True, False, -1, None, False),
         ),
         "selective_scan_fn": (*(each.float().detach() for each in inputs.scan_inputs()), None, True, True, True),
@@ -165,3 +165,33 @@ def test_operators_keep_what_their_schemas_say(function: str) -> None:
 
     results = torch.library.opcheck(getattr(torch.ops.cuconv, function).default, arguments)
     assert set(results.values()) == {"SUCCESS"}
+
+
+def test_states_move_between_slots_in_a_graph() -> None:
+    x, weight, pool = torch.rand(2, 6), torch.rand(6, 4), torch.rand(5, 6, 3)
+    slots = {"conv_state_indices": torch.tensor([[1, 3], [0, 4]]), "state_column": torch.tensor([0, 1])}
+
+    def program(x: Any, pool: Any, **more: Any) -> Any:
+        moved = {**slots, "dst_state_indices": torch.tensor([2, 0])}
+        return cuconv.causal_conv1d_update(x, pool, weight, **moved, **more) + 1
+
+    compiled = torch.compile(program, fullgraph=True, backend="aot_eager")
+    states = pool.clone(), pool.clone()
+    assert torch.equal(compiled(x, states[0]), program(x, states[1])) and torch.equal(*states)
+    assert not torch.equal(states[0][2], pool[2]) and torch.equal(states[0][[1, 3, 4]], pool[[1, 3, 4]])
+    with pytest.raises(Exception, match="pad_output: got 'keep'; wanted 'zero' where torch traces"):
+        compiled(x, pool, out=torch.rand(2, 6), pad_output="keep")
+
+
+def test_states_that_are_only_read_in_a_graph() -> None:
+    x, weight, states = torch.rand(6, 9), torch.rand(6, 4), torch.rand(2, 6, 3)
+    starts = torch.tensor([0, 4, 9])
+
+    def program(x: Any, states: Any) -> Any:
+        return cuconv.causal_conv1d_varlen_fn(x, weight, query_start_loc=starts, initial_states=states)
+
+    before = states.clone()
+    got = torch.compile(program, fullgraph=True, backend="aot_eager")(x, states)
+    assert torch.equal(got, program(x, states)) and torch.equal(states, before)
+    with pytest.raises(ValueError, match="initial_states: got a tensor while another argument requires grad"):
+        program(x.requires_grad_(), states)

@@ -456,7 +456,7 @@ MUTANTS = (
     Mutant(
         "A ring in another slot has only the new columns.",
         "causal_conv1d/causal_conv1d_update.cu",
-        "if (is_ring && target.slot != columns.slot) target.take(columns, p.state_len, 0);",
+        "if (is_ring && (target.slot != columns.slot || columns.is_fresh)) target.take(columns, p.state_len, 0);",
         "",
         (_MOVED_RING,),
     ),
@@ -487,5 +487,19 @@ MUTANTS = (
         "return !p.has_states || p.initial_states != nullptr ? -1 :",
         "return !p.has_states ? -1 :",
         (_READ_ONLY,),
+    ),
+    Mutant(
+        "A sequence that starts from zeros takes along what else its slot holds.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "at(i).store_all(source.load(from + i));",
+        "at(i).store_all(source.at(from + i).load_all());",
+        ("causal_conv1d_update-136-14-pool_channels_longer-slots_odd-fresh",),
+    ),
+    Mutant(
+        "A decode step goes on from a slot that is not to be read.",
+        "causal_conv1d/conv_update.cuh",
+        "return p.has_initial_state != nullptr && !has_past(p, batch);",
+        "return false;",
+        ("causal_conv1d_update-136-14-slots_odd-fresh", "causal_conv1d_update-136-14-pool_columns-slots_odd-fresh"),
     ),
 )
