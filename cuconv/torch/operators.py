@@ -38,7 +38,7 @@ OPTIONS = {
 }
 """What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
 
-KEEPING = tuple(name for name, options in OPTIONS.items() if options.endswith("bool keeps_padding"))
+KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding" in options)
 """The operations that can leave old contents in their results."""
 
 UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
