@@ -70,13 +70,15 @@ class CausalConv1dUpdate(UpdateKernel):
 
     sequences: int
     """Sequences per thread where each has one token; 0 where it may have several, a ring or intermediate windows."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdate]:
-        for axes in _update_axes():
+        for axes, addressed in product(_update_axes(), (False, True)):
             for sequences in (0, *SEQUENCES):
                 if sequences or axes["vec"] <= MANY_TOKENS_CHANNELS:
-                    yield cls(sequences=sequences, **axes)
+                    yield cls(sequences=sequences, addressed=addressed, **axes)
 
 
 def row_state_lens(width: int) -> list[int]:
@@ -92,9 +94,11 @@ class CausalConv1dUpdateRows(UpdateKernel):
     """Columns per state."""
     sequences: int
     """Sequences per thread."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateRows]:
-        for axes in _update_axes():
+        for axes, addressed in product(_update_axes(), (False, True)):
             for state_len, sequences in product(row_state_lens(axes["width"]), SEQUENCES):
-                yield cls(state_len=state_len, sequences=sequences, **axes)
+                yield cls(state_len=state_len, sequences=sequences, addressed=addressed, **axes)

@@ -42,7 +42,8 @@ def _varlen_axes() -> Iterator[dict[str, Any]]:
     for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
         for vec, silu in product(vectors(input_t), (False, True)):
             types = {"input_t": input_t, "weight_t": weight_t, "state_t": state_t}
-            yield {"width": width, **types, "vec": vec, "silu": silu}
+            for addressed in (False, True):
+                yield {"width": width, **types, "vec": vec, "silu": silu, "addressed": addressed}
 
 
 def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
@@ -64,6 +65,8 @@ class CausalConv1dVarlenFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     routed: bool
     """Whether vectors may cross the borders of ranges, or not be aligned in a result."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
@@ -97,6 +100,8 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     wide: bool
     """Whether heads may have more channels than a warp takes at once."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
@@ -139,6 +144,8 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
     """Vectors per lane."""
     silu: bool
     """Whether SiLU follows the sum."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
@@ -174,6 +181,8 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
 
     silu: bool
     """Whether SiLU follows the sum."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:

@@ -17,7 +17,7 @@ from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, widest_vector
-from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
+from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
 
 ROWS_BYTES = 32
 """Most bytes per thread of a state with contiguous columns: 0.86 of copy on an H200, instead of 0.78 with 16, where too
@@ -164,6 +164,7 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "vec": vec,
         "silu": o.silu,
         "ranges": ranges.kind(o.outs, vec),
+        "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state)),
     }
 
 
@@ -176,7 +177,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "conv_state_stride": o.conv_state.strides,
         "intermediate_conv_window_stride": strides_or_zeros(windows, 4),
         "slots": o.conv_state.shape[0],
-        "pad_slot_id": o.pad_slot_id,
+        "pad_slot_id": pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices),
         "intermediate_rows": windows.shape[0] if windows else 0,
         **ranges.numbers(o.outs, vec),
         "batch": batch,

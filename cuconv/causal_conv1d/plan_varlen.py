@@ -22,7 +22,7 @@ from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
-from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, strides_or_zeros
+from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
 
 SHORT = 512
 """Mean tokens per sequence up to which a tile in shared memory pays for the prefixes when tokens are contiguous; half
@@ -174,6 +174,7 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "state_t": o.x.dtype if o.states is None else o.states.dtype,
         "vec": vec,
         "silu": o.silu,
+        "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.initial_states)),
     }
 
 
@@ -189,7 +190,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "total": total,
         "slots": states.shape[0] if states else 0,
         "first_column": first_column,
-        "pad_slot_id": o.pad_slot_id,
+        "pad_slot_id": pad_number(o.pad_slot_id, o.cache_indices or o.dst_state_indices),
         "sequences": o.sequences,
         "dim": dim,
         "has_states": states is not None,

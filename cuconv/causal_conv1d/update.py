@@ -117,7 +117,7 @@ def causal_conv1d_update(
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
         *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
     )
-    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    padding = pad_slot_id, null_slot, pad_output
     outs = None if out is None else (out,)
     return _run(WHOLE, inputs, outs, activation, disable_state_update, padding, first_column)[0]
 
@@ -162,7 +162,7 @@ def causal_conv1d_update_split(
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
         *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
     )
-    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    padding = pad_slot_id, null_slot, pad_output
     return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, padding, first_column)
 
 
@@ -213,7 +213,7 @@ def causal_conv1d_update_qkv_split(
         *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
         *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
     )
-    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    padding = pad_slot_id, null_slot, pad_output
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     q, k, v = _run(split, inputs, out, activation, disable_state_update, padding, first_column)
     return q, k, v
@@ -225,12 +225,12 @@ def _run(
     out: Sequence[Any] | None,
     activation: str | None,
     disable_state_update: bool,
-    padding: tuple[int, bool],
+    padding: tuple[int, int | None, str],
     first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
     is_read_only = checks.flag("disable_state_update", disable_state_update)
-    pad_slot_id, keeps_padding = padding
+    pad_slot_id, keeps_padding = slots.options(*padding)
     options = (split, activation is not None, is_read_only, pad_slot_id, checks.column(first_column), keeps_padding)
     return tuple(_step(inputs + split.given_outs(out), options, split.names))
 

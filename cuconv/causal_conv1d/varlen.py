@@ -99,7 +99,7 @@ def causal_conv1d_varlen_fn(
         *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
         *(state_column, dst_state_indices, initial_states),
     )
-    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    padding = pad_slot_id, null_slot, pad_output
     return _run(WHOLE, inputs, None if out is None else (out,), activation, padding, first_column)[0]
 
 
@@ -140,7 +140,7 @@ def causal_conv1d_split(
         *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
         *(state_column, dst_state_indices, initial_states),
     )
-    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    padding = pad_slot_id, null_slot, pad_output
     return _run(by_sizes(sizes), inputs, out, activation, padding, first_column)
 
 
@@ -192,7 +192,7 @@ def causal_conv1d_qkv_split(
         *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
         *(state_column, dst_state_indices, initial_states),
     )
-    padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    padding = pad_slot_id, null_slot, pad_output
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
     q, k, v = _run(split, inputs, out, activation, padding, first_column)
@@ -204,11 +204,11 @@ def _run(
     inputs: tuple[Any, ...],
     out: Sequence[Any] | None,
     activation: str | None,
-    padding: tuple[int, bool],
+    padding: tuple[int, int | None, str],
     first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    pad_slot_id, keeps_padding = padding
+    pad_slot_id, keeps_padding = slots.options(*padding)
     options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
     return tuple(_packed(inputs + split.given_outs(out), options, split.names))
 

@@ -21,6 +21,10 @@ from cuconv.runtime.layout import Layout, strides_or_zeros
 Array = np.ndarray[Any, Any]
 
 
+ZERO = "zero"
+"""The usual way of padding, compared by identity on the path of every call."""
+
+
 def padding(pad_slot_id: object, null_slot: object) -> int:
     """The slot number that pads besides the negative ones, which always do."""
     pad = checks.integer("pad_slot_id", pad_slot_id)
@@ -34,10 +38,16 @@ def padding(pad_slot_id: object, null_slot: object) -> int:
     return null
 
 
+def options(pad_slot_id: object, null_slot: object, pad_output: object) -> tuple[int, bool]:
+    """What `padding` and `keeps_padding` say, with one call where both are as usual."""
+    pad = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else padding(pad_slot_id, null_slot)
+    return pad, pad_output is not ZERO and keeps_padding(pad_output)
+
+
 def keeps_padding(pad_output: object) -> bool:
     """Whether results of padding keep their old contents, instead of becoming zeros."""
     # The comparison comes last: an array would compare element by element.
-    if not isinstance(pad_output, str) or pad_output not in ("zero", "keep"):
+    if not isinstance(pad_output, str) or pad_output not in (ZERO, "keep"):
         got = repr(pad_output) if isinstance(pad_output, str | None) else f"a {type(pad_output).__name__}"
         raise ValueError(message("pad_output", got, "one of 'zero', 'keep'"))
     return pad_output == "keep"

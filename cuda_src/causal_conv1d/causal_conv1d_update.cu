@@ -11,6 +11,7 @@
 // kRanges  how channels fall into ranges
 // kSequences  sequences a thread where there is one token, no ring, no rejected token and no intermediate window; else
 // 0
+// kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
 #include "causal_conv1d/conv_update.cuh"
 
 struct CausalConv1dUpdateParams {
@@ -18,7 +19,7 @@ struct CausalConv1dUpdateParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          int kSequences>
+          int kSequences, bool kAddressed>
 struct CausalConv1dUpdateTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -51,7 +52,8 @@ struct StateColumns {
 };
 
 // Advances kSequences sequences by one token each. All loads are issued before the first result is used.
-template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, int kSequences>
+template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, int kSequences,
+          bool kAddressed>
 __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& p,
                                               const UpdateShare<kVec, kSequences>& share) {
     constexpr int kHalo = kWidth - 1;
@@ -63,8 +65,9 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
     for (int i = 0; i < kSequences; ++i) {
         const int batch = share.batch(p, i);
         const bool is_there = batch < p.batch;
-        columns[i] = {&p, is_there ? load_slot(p, batch) : -1, share.channel, is_there && is_fresh(p, batch)};
-        targets[i] = {&p, is_there ? load_target(p, batch, columns[i].slot) : -1, share.channel, false};
+        columns[i] = {&p, is_there ? load_slot<kAddressed>(p, batch) : -1, share.channel,
+                      is_there && is_fresh<kAddressed>(p, batch)};
+        targets[i] = {&p, is_there ? load_target<kAddressed>(p, batch, columns[i].slot) : -1, share.channel, false};
     }
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
@@ -84,13 +87,13 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         const int batch = share.batch(p, i);
         if (batch >= p.batch) return;
         if (columns[i].slot < 0) {
-            store_no_tokens<input_t, kVec, kRanges>(p, batch, share.channel);
+            store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, batch, share.channel);
             continue;
         }
         window[i][kHalo] = convert<state_t>(x[i]);
         destination_of<input_t, kVec, kRanges>(p, share.channel, batch, 0)
             .store_vector(filter.output(x[i], [&](int k, int c) { return window[i][k].to_float(c); }));
-        if (targets[i].slot < 0) continue;
+        if (p.is_read_only || (kAddressed && targets[i].slot < 0)) continue;
         targets[i].take(columns[i], first - 1, 1);
 #pragma unroll
         for (int k = 0; k <= kHalo; ++k) {
@@ -147,15 +150,16 @@ __device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p
 }
 
 // Advances one sequence by all of its tokens.
-template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges>
+template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, bool kAddressed>
 __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& p, int batch,
                                               const StateColumns<state_t, kVec>& columns,
                                               const StateColumns<state_t, kVec>& target,
                                               const StatePlace<kWidth - 1>& place, const Filter& filter) {
     constexpr int kHalo = kWidth - 1;
     constexpr int kAhead = 4;  // tokens that are loaded before the first of them is stored
-    const bool is_row = !place.is_ring && target.slot >= 0;
-    const bool is_ring = place.is_ring && target.slot >= 0;
+    const bool is_kept = !p.is_read_only && (!kAddressed || target.slot >= 0);
+    const bool is_row = !place.is_ring && is_kept;
+    const bool is_ring = place.is_ring && is_kept;
     index_t row = columns.slot;
     if (p.intermediate_state_indices != nullptr) {
         row = load_index(p.intermediate_state_indices, batch * p.intermediate_state_indices_stride,
@@ -172,7 +176,8 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
         for (int c = 0; c < kVec; ++c) window[c * kHalo + k] = v.to_float(c);
     }
     if (is_row) target.take(columns, min(place.goes_to, p.state_len), p.seqlen);
-    if (is_ring && (target.slot != columns.slot || columns.is_fresh)) target.take(columns, p.state_len, 0);
+    if (kAddressed && is_ring && (target.slot != columns.slot || columns.is_fresh))
+        target.take(columns, p.state_len, 0);
     auto destination = destination_of<input_t, kVec, kRanges>(p, columns.channel, batch, 0);
     for (int from = 0; from < p.seqlen; from += kAhead) {
         Vec<input_t, kVec> inputs[kAhead];
@@ -217,10 +222,10 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
     }
 }
 
-template <
-    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-    int kSequences,
-    typename Traits = CausalConv1dUpdateTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges, kSequences>>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
+          int kSequences, bool kAddressed,
+          typename Traits = CausalConv1dUpdateTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges,
+                                                     kSequences, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_kernel(const CausalConv1dUpdateParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
@@ -228,18 +233,19 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
     if (share.is_empty) return;
     if constexpr (kSequences > 0) {
-        update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences>(p, share);
+        update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences, kAddressed>(p, share);
     } else {
-        const StateColumns<state_t, kVec> columns{&p, load_slot(p, share.first), share.channel,
-                                                  is_fresh(p, share.first)};
-        const StateColumns<state_t, kVec> target{&p, load_target(p, share.first, columns.slot), share.channel, false};
+        const StateColumns<state_t, kVec> columns{&p, load_slot<kAddressed>(p, share.first), share.channel,
+                                                  is_fresh<kAddressed>(p, share.first)};
+        const StateColumns<state_t, kVec> target{&p, load_target<kAddressed>(p, share.first, columns.slot),
+                                                 share.channel, false};
         const StatePlace<kWidth - 1> place(p, share.first);
         const Filter filter(typename Filter::Raw(p, share.channel));
         if (columns.slot >= 0 && place.is_valid) {
-            update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges>(p, share.first, columns, target, place,
-                                                                           filter);
+            update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges, kAddressed>(p, share.first, columns, target,
+                                                                                       place, filter);
         } else {
-            store_no_tokens<input_t, kVec, kRanges>(p, share.first, share.channel);
+            store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, share.first, share.channel);
         }
     }
 }

@@ -9,6 +9,7 @@
 // kStateLen   columns of a state       state_t  the pool of states    kVec      channels a thread
 // kSilu       silu after the sum       kRanges  how channels fall into ranges
 // kSequences  sequences a thread
+// kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
 #include "causal_conv1d/conv_update.cuh"
 
 struct CausalConv1dUpdateRowsParams {
@@ -16,7 +17,7 @@ struct CausalConv1dUpdateRowsParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          int kStateLen, int kSequences>
+          int kStateLen, int kSequences, bool kAddressed>
 struct CausalConv1dUpdateRowsTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -25,9 +26,9 @@ struct CausalConv1dUpdateRowsTraits {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          int kStateLen, int kSequences,
+          int kStateLen, int kSequences, bool kAddressed,
           typename Traits = CausalConv1dUpdateRowsTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges,
-                                                         kStateLen, kSequences>>
+                                                         kStateLen, kSequences, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_rows_kernel(const CausalConv1dUpdateRowsParams params) {
     const CausalConv1dUpdateOperands& p = params.operands;
@@ -40,8 +41,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
         const int batch = share.batch(p, i);
-        slot[i] = batch < p.batch ? load_slot(p, batch) : -1;
-        target[i] = batch < p.batch ? load_target(p, batch, slot[i]) : -1;
+        slot[i] = batch < p.batch ? load_slot<kAddressed>(p, batch) : -1;
+        target[i] = batch < p.batch ? load_target<kAddressed>(p, batch, slot[i]) : -1;
     }
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
@@ -52,8 +53,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     PackedVec<state_t, kVec * kStateLen> packed[kSequences];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
-        packed[i] = {};
-        if (slot[i] >= 0 && !is_fresh(p, share.batch(p, i)))
+        if (kAddressed) packed[i] = {};
+        if (slot[i] >= 0 && !is_fresh<kAddressed>(p, share.batch(p, i)))
             packed[i].template load<Memory::kMutable>(pool + slot[i] * p.conv_state_stride[0]);
     }
     const UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu> filter(raw);
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const int batch = share.batch(p, i);
         if (batch >= p.batch) return;
         if (slot[i] < 0) {
-            store_no_tokens<input_t, kVec, kRanges>(p, batch, share.channel);
+            store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, batch, share.channel);
             continue;
         }
         float state[kVec * kStateLen];
@@ -80,6 +81,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 state[(c + 1) * kStateLen - 1] = x[i].to_float(c);
             }
         }
-        if (target[i] >= 0) store_packed(pool + target[i] * p.conv_state_stride[0], state);
+        if (!p.is_read_only && (!kAddressed || target[i] >= 0))
+            store_packed(pool + target[i] * p.conv_state_stride[0], state);
     }
 }

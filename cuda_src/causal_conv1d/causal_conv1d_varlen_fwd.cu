@@ -10,6 +10,7 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
 // kSilu     silu after the sum       kRouted   vectors may cross the borders of ranges
+// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenFwdParams {
@@ -21,7 +22,7 @@ struct CausalConv1dVarlenFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted>
+          bool kRouted, bool kAddressed>
 struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
@@ -35,14 +36,15 @@ struct CausalConv1dVarlenFwdTraits {
 };
 
 // Convolves one tile. All threads of the block take part in the search; idle ones do not store.
-template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu>
+template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
+          bool kAddressed>
 __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
                                               index_t channel, bool is_idle) {
     const int token = first_token + tile * kTokens;
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     const TileInputs<kWidth, input_t, kVec, kTokens> inputs(p, token, channel);
     const BlockRoles<kTokens, Traits::kThreads> block_roles;
-    block_roles.find(p, first_token, tiles, kWidth - 1);
+    block_roles.template find<kAddressed>(p, first_token, tiles, kWidth - 1);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
@@ -63,9 +65,10 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
     store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.padding);
 }
 
-template <
-    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu, bool kRouted,
-    typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu, kRouted>>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
+          bool kRouted, bool kAddressed,
+          typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
+                                                        kRouted, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -81,10 +84,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const bool is_idle = row >= tiles || channel >= p.dim;
     if (!group.is_prefix) {
         // Idle threads read another thread's memory: all of them take part in the search.
-        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu>(
+        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
     } else if constexpr (kWidth > 1) {
         if (is_idle || first + row >= p.sequences) return;
-        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges>(p, first + row, channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, kAddressed>(p, first + row,
+                                                                                                      channel);
     }
 }

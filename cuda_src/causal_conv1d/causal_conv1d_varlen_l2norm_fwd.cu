@@ -9,6 +9,7 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
 // kSilu     silu after the sum       kWide     heads may have more channels than a warp
+// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenL2normFwdParams {
@@ -23,7 +24,7 @@ struct CausalConv1dVarlenL2normFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kWide>
+          bool kWide, bool kAddressed>
 struct CausalConv1dVarlenL2normFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
@@ -129,9 +130,9 @@ __device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands&
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kWide,
-          typename Traits =
-              CausalConv1dVarlenL2normFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu, kWide>>
+          bool kWide, bool kAddressed,
+          typename Traits = CausalConv1dVarlenL2normFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
+                                                              kWide, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_l2norm_fwd_kernel(const CausalConv1dVarlenL2normFwdParams params) {
     using Inputs = TileInputs<kWidth, input_t, kVec, kTokens>;
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
         const int token = number * kTokens;
         const BlockRoles<kTokens, Traits::kThreads> block_roles;
-        block_roles.find(p, token - warp * kTokens, Traits::kWarps, kWidth - 1);
+        block_roles.template find<kAddressed>(p, token - warp * kTokens, Traits::kWarps, kWidth - 1);
         const TokenRoles<kTokens> roles = block_roles.get(warp);
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kTokens>(
             p, lanes, params.eps, token, roles.inner, [&](index_t channel) { return Inputs(p, token, channel); },
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.padding);
             });
     } else if constexpr (kWidth > 1) {
-        using Prefix = SequencePrefix<kWidth, input_t, state_t, kVec>;
+        using Prefix = SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed>;
         if (number >= p.sequences) return;  // whole warps leave: the shuffles stay complete
         const Prefix sequence(p, number);
         if (sequence.length == 0) return;

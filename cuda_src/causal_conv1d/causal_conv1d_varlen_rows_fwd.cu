@@ -10,6 +10,7 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kLaneVecs vectors a lane
 // kSilu     silu after the sum
+// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
 #include "causal_conv1d/conv_row.cuh"
 #include "causal_conv1d/conv_tile.cuh"
 
@@ -20,7 +21,8 @@ struct CausalConv1dVarlenRowsFwdParams {
     unsigned row_blocks;   // blocks per 32 channels that have rows
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
+          bool kAddressed>
 struct CausalConv1dVarlenRowsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -56,7 +58,8 @@ __device__ __forceinline__ void store_by_role(const ConvRow<input_t, kVec>& row,
 }
 
 // Convolves one tile of one row but for the prefixes of sequences. All lanes of a warp take part.
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
+          bool kAddressed>
 __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperands& p, index_t channel,
                                                   index_t row_tile) {
     using Window = ConvWindow<kWidth, input_t, kVec>;
@@ -86,15 +89,16 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
     constexpr int kGroupTokens = kWarpSize * kVec;
     const int first = static_cast<int>(row.first_token(tile_vec));
     TokenRoles<kVec> roles[kLaneVecs]{};
-    visit_sequences(p, max(0, first), first + kLaneVecs * kGroupTokens, [&](int begin, int end, bool is_sequence) {
+    visit_sequences<kAddressed>(p, max(0, first), first + kLaneVecs * kGroupTokens,
+                                [&](int begin, int end, bool is_sequence) {
 #pragma unroll
-        for (int i = 0; i < kLaneVecs; ++i) {
-            const int from = first + i * kGroupTokens;
-            if (begin < from + kGroupTokens && end > from) {
-                roles[i].add(begin, end, is_sequence, from + lane_id() * kVec, kWidth - 1);
-            }
-        }
-    });
+                                    for (int i = 0; i < kLaneVecs; ++i) {
+                                        const int from = first + i * kGroupTokens;
+                                        if (begin < from + kGroupTokens && end > from) {
+                                            roles[i].add(begin, end, is_sequence, from + lane_id() * kVec, kWidth - 1);
+                                        }
+                                    }
+                                });
 
 #pragma unroll
     for (int i = 0; i < kLaneVecs; ++i) {
@@ -106,7 +110,9 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
-          typename Traits = CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu>>
+          bool kAddressed,
+          typename Traits =
+              CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_rows_fwd_kernel(const CausalConv1dVarlenRowsFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -119,11 +125,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const index_t channel = first_channel + row_tile.quotient;
         // Whole warps leave: the shuffles stay complete.
         if (row_tile.quotient >= Traits::kGroup || channel >= p.dim) return;
-        convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu>(p, channel, row_tile.remainder);
+        convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed>(p, channel,
+                                                                                                  row_tile.remainder);
     } else if constexpr (kWidth > 1) {
         const int number = static_cast<int>((group_block.remainder - params.row_blocks) * Traits::kWarps + warp);
         const index_t channel = first_channel + lane_id();
         if (number >= p.sequences || channel >= p.dim) return;
-        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany>(p, number, channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany, kAddressed>(p, number, channel);
     }
 }

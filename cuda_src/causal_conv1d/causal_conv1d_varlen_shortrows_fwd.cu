@@ -13,6 +13,7 @@
 //
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kSilu     silu after the sum
+// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
 #include "causal_conv1d/conv_short.cuh"
 
 struct CausalConv1dVarlenShortrowsFwdParams {
@@ -20,7 +21,7 @@ struct CausalConv1dVarlenShortrowsFwdParams {
     FastDiv tiles;  // tiles along tokens
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed>
 struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
@@ -71,12 +72,12 @@ struct ShortAhead {
     int begin;
     int end;
     bool is_padding;
-    state_t* state;  // the first column of the final state that the filter reads; null where it is not kept
+    state_t* state;  // the first column that the filter reads, of the final state; null where that is not kept
     Vec<state_t, 1> past[kHalo];
 };
 
 // The prefixes and the states of the sequences that begin in the tile, in a lane's channel.
-template <typename Tile, typename state_t>
+template <typename Tile, typename state_t, bool kAddressed>
 struct ShortPrefixes {
     using T = typename Tile::input_t;
     static constexpr int kHalo = Tile::kHalo;
@@ -91,7 +92,8 @@ struct ShortPrefixes {
     __device__ __forceinline__ ShortPrefixes(const CausalConv1dVarlenOperands& p_, ShortShared<Tile>& shared_,
                                              index_t channel_, int first_)
         : p(p_), shared(shared_), channel(channel_), first(first_) {
-        states = states_of<state_t>(p) + p.first_column * p.conv_states_stride[2] + channel * p.conv_states_stride[1];
+        states = states_of<kAddressed, state_t>(p) + p.first_column * p.conv_states_stride[2] +
+                 channel * p.conv_states_stride[1];
     }
 
     // Prepares run `number`: issues the loads of the state that it goes on from.
@@ -101,15 +103,18 @@ struct ShortPrefixes {
         ahead.end = shared.runs[number + 1].begin;
         const int slot = run.slot < 0 ? ~run.slot : run.slot;
         ahead.is_padding = run.slot == ShortRun::kPadding;
-        const state_t* const from = states + slot * p.conv_states_stride[0];
-        const int target = p.dst_state_indices == nullptr ? slot : shared.target[number];
-        ahead.state = target < 0 ? nullptr : states + target * p.conv_states_stride[0];
+        ahead.state = states + slot * p.conv_states_stride[0];
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) ahead.past[i] = Vec<state_t, 1>::zero();
-        if (run.slot < 0 || ahead.is_padding || run.begin < 0 || channel >= p.dim) return;
+        if (run.slot >= 0 && !ahead.is_padding && run.begin >= 0 && channel < p.dim) {
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i) {
-            ahead.past[i] = load<1, Memory::kMutable>(from + i * p.conv_states_stride[2]);
+            for (int i = 0; i < kHalo; ++i) {
+                ahead.past[i] = load<1, Memory::kMutable>(ahead.state + i * p.conv_states_stride[2]);
+            }
+        }
+        if constexpr (kAddressed) {
+            const int target = shared.target[number];
+            ahead.state = target < 0 ? nullptr : states + target * p.conv_states_stride[0];
         }
     }
 
@@ -154,7 +159,7 @@ struct ShortPrefixes {
                 window[j] = window[j + 1];
             }
         }
-        if (!p.has_states || p.initial_states != nullptr || run.state == nullptr) return;
+        if (!p.has_states || (kAddressed && run.state == nullptr)) return;
         if (run.end - run.begin > kHalo) {
 #pragma unroll
             for (int i = 0; i < kHalo; ++i) kept[i] = convert<state_t>(input<kIsInside>(run.end - kHalo + i));
@@ -181,12 +186,13 @@ struct ShortPrefixes {
     }
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu,
-          typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu>>
+template <
+    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
+    typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_shortrows_fwd_kernel(const CausalConv1dVarlenShortrowsFwdParams params) {
     using Tile = typename Traits::Tile;
-    using Prefixes = ShortPrefixes<Tile, state_t>;
+    using Prefixes = ShortPrefixes<Tile, state_t, kAddressed>;
     constexpr int kAhead = Traits::kAhead, kWarps = Tile::kWarps;
     const CausalConv1dVarlenOperands& p = params.operands;
     __shared__ ShortShared<Tile> shared;
@@ -199,7 +205,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     fetch_tile(shared, p, first_channel, first);
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
     if (warp == kWarps - 1) {
-        list_runs(shared, p, first);
+        list_runs<kAddressed>(shared, p, first);
     } else if (warp == kWarps - 2 && channel < p.dim) {
         shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
     }

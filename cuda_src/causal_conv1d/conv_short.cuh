@@ -38,30 +38,31 @@ struct ShortShared {
     alignas(16) T out[Tile::kChannels][Tile::kPitchOut];
     T* to[Tile::kChannels];          // where each channel's results go in global memory
     ShortRun runs[Tile::kTile + 1];  // in order; behind the last one, its end as a begin
-    int target[Tile::kTile];         // with dst_state_indices, the slot of each run's final state, -1 for none
     int count;                       // number of runs
     int left_out;                    // leading tokens of the tile that are in the prefix of an earlier sequence
+    int target[Tile::kTile];         // for kAddressed, the slot of each run's final state, -1 for none
 };
 
 // Lists the runs of tokens that reach into the tile from the token `first` on. All lanes of one warp take part.
-template <typename Tile>
+template <bool kAddressed, typename Tile>
 __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const CausalConv1dVarlenOperands& p, int first) {
     int count = 0;
     int left_out = 0;
-    visit_runs(p, first, first + Tile::kTile, [&](int number, int begin, int end, int slot, unsigned lanes) {
-        const bool is_listed = (lanes >> lane_id() & 1) != 0;
-        const int place = count + __popc(lanes & ((1u << lane_id()) - 1));
-        // Wrong starts may name more runs than there are tokens, and give the last one listed any end.
-        if (is_listed && place < Tile::kTile) {
-            const bool has_start = slot >= 0 && goes_on(p, number);
-            shared.runs[place] = {begin - first, slot < 0 ? ShortRun::kPadding : has_start ? slot : ~slot};
-            if (p.dst_state_indices != nullptr) shared.target[place] = slot < 0 ? -1 : load_target(p, number, slot);
-            shared.runs[place + 1].begin = end - first;
-        }
-        const unsigned astride = lanes_where(is_listed && slot >= 0 && begin < first);
-        if (astride != 0) left_out = from_lane(min(end, begin + Tile::kHalo) - first, lowest(astride));
-        count = min(count + __popc(lanes), Tile::kTile);
-    });
+    visit_runs<kAddressed>(
+        p, first, first + Tile::kTile, [&](int number, int begin, int end, int slot, unsigned lanes) {
+            const bool is_listed = (lanes >> lane_id() & 1) != 0;
+            const int place = count + __popc(lanes & ((1u << lane_id()) - 1));
+            // Wrong starts may name more runs than there are tokens, and give the last one listed any end.
+            if (is_listed && place < Tile::kTile) {
+                const bool has_start = slot >= 0 && goes_on<kAddressed>(p, number);
+                shared.runs[place] = {begin - first, slot < 0 ? ShortRun::kPadding : has_start ? slot : ~slot};
+                if (kAddressed) shared.target[place] = slot < 0 ? -1 : load_target<kAddressed>(p, number, slot);
+                shared.runs[place + 1].begin = end - first;
+            }
+            const unsigned astride = lanes_where(is_listed && slot >= 0 && begin < first);
+            if (astride != 0) left_out = from_lane(min(end, begin + Tile::kHalo) - first, lowest(astride));
+            count = min(count + __popc(lanes), Tile::kTile);
+        });
     if (lane_id() == 0) {
         shared.count = count;
         shared.left_out = max(left_out, 0);

@@ -6,7 +6,7 @@
 
 // The prefix of a sequence, in kVec channels: its first kWidth - 1 tokens, with outputs that need the state. The thread
 // that computes them also updates the state; no other thread reads or writes it.
-template <int kWidth, typename input_t, typename state_t, int kVec>
+template <int kWidth, typename input_t, typename state_t, int kVec, bool kAddressed>
 struct SequencePrefix {
     static constexpr int kHalo = kWidth - 1;
     using Input = Vec<input_t, kVec>;
@@ -25,15 +25,15 @@ struct SequencePrefix {
 
     // The length is 0 for an empty sequence and for one without a slot: it has no prefix to load.
     __device__ __forceinline__ SequencePrefix(const CausalConv1dVarlenOperands& p, int number_)
-        : number(number_), begin(first_token(p, number_)), slot(load_start_slot(p, number_)) {
-        target = load_target(p, number, slot);
+        : number(number_), begin(first_token(p, number_)), slot(load_first_slot<kAddressed>(p, number_)) {
+        target = load_target<kAddressed>(p, number, slot);
         length = slot < 0 ? 0 : max(0, first_token(p, number + 1) - begin);
     }
 
     __device__ __forceinline__ void load(const CausalConv1dVarlenOperands& p, index_t channel) {
         const index_t step = p.x_stride[1];
         x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + begin * step;
-        earliest.at = states_of<state_t>(p) + p.first_column * p.conv_states_stride[2] +
+        earliest.at = states_of<kAddressed, state_t>(p) + p.first_column * p.conv_states_stride[2] +
                       slot * p.conv_states_stride[0] + channel * p.conv_states_stride[1];
         earliest.channel_step = p.conv_states_stride[1];
         earliest.is_packed = p.states_are_packed != 0;
@@ -44,7 +44,7 @@ struct SequencePrefix {
             if (i < length) first[i] = load_vector(at);
             past[i] = State::zero();
         }
-        if (goes_on(p, number)) {
+        if (goes_on<kAddressed>(p, number)) {
             StateColumn<state_t, kVec> column = earliest;
 #pragma unroll
             for (int i = 0; i < kHalo; ++i, column = column + p.conv_states_stride[2]) past[i] = column.load_all();
@@ -72,9 +72,10 @@ struct SequencePrefix {
 
     // Leaves the last kWidth - 1 inputs in the state.
     __device__ __forceinline__ void update_state(const CausalConv1dVarlenOperands& p) const {
-        if (target < 0) return;
+        if (!p.has_states || (kAddressed && target < 0)) return;
         const index_t step = p.conv_states_stride[2];
-        StateColumn<state_t, kVec> column = earliest + (target - slot) * p.conv_states_stride[0];
+        StateColumn<state_t, kVec> column = earliest;
+        if (kAddressed) column = column + (target - slot) * p.conv_states_stride[0];
         if (length > kHalo) {
 #pragma unroll
             for (int i = 0; i < kHalo; ++i, column = column + step) column.store_all(convert<state_t>(last[i]));
@@ -103,14 +104,15 @@ struct SequencePrefix {
     }
     __device__ __forceinline__ State load_joined(const CausalConv1dVarlenOperands& p, int i) const {
         if (i >= kHalo) return convert<state_t>(load_vector(x + (i - kHalo) * p.x_stride[1]));
-        return goes_on(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
+        return goes_on<kAddressed>(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
     }
 };
 
 // Convolves a sequence's prefix, stores its results, and updates the state.
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
+          bool kAddressed>
 __device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands& p, int number, index_t channel) {
-    SequencePrefix<kWidth, input_t, state_t, kVec> prefix(p, number);
+    SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed> prefix(p, number);
     if (prefix.length == 0) return;
     prefix.load(p, channel);
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);

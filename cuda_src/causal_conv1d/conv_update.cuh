@@ -86,21 +86,32 @@ struct UpdateShare {
     }
 };
 
+// What only kAddressed kernels do costs the others nothing: a hundred instructions more are 5 % of the smallest steps.
+
 // The slot that a sequence starts from; -1 for one that is pad_slot_id or not in the pool. Results are zeros then.
+template <bool kAddressed>
 __device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, int batch) {
-    if (p.conv_state_indices == nullptr) return batch < p.slots ? batch : -1;
-    return slot_in_pool(
-        p, load_given_slot(p, p.conv_state_indices, p.conv_state_indices_stride, p.conv_state_indices_is_int64, batch));
+    const void* const slots = p.conv_state_indices;
+    const index_t stride = p.conv_state_indices_stride;
+    if constexpr (kAddressed) {
+        if (slots == nullptr) return batch < p.slots ? batch : -1;
+        return slot_in_pool(p, load_given_slot(p, slots, stride, p.conv_state_indices_is_int64, batch));
+    } else {
+        return slot_in_pool(
+            p, slots == nullptr ? batch : load_index(slots, batch * stride, p.conv_state_indices_is_int64));
+    }
 }
 
 // Whether a sequence starts from zeros, whatever its slot holds.
+template <bool kAddressed>
 __device__ __forceinline__ bool is_fresh(const CausalConv1dUpdateOperands& p, int batch) {
-    return p.has_initial_state != nullptr && !has_past(p, batch);
+    return kAddressed && p.has_initial_state != nullptr && !has_past(p, batch);
 }
 
-// The slot that a sequence leaves its state in; -1 for none.
+// The slot that a sequence leaves its state in, unless the call leaves none; -1 for none.
+template <bool kAddressed>
 __device__ __forceinline__ int load_target(const CausalConv1dUpdateOperands& p, int batch, int slot) {
-    return p.is_read_only ? -1 : load_final_slot(p, batch, slot);
+    return kAddressed ? load_final_slot(p, batch, slot) : slot;
 }
 
 // The inputs of a token. They are not constant: the call may write its outputs over them.
@@ -112,9 +123,9 @@ __device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdat
 }
 
 // Zeros for all tokens of a sequence that has no slot, unless results keep what they hold there.
-template <typename input_t, int kVec, Ranges kRanges>
+template <typename input_t, int kVec, Ranges kRanges, bool kAddressed>
 __device__ __forceinline__ void store_no_tokens(const CausalConv1dUpdateOperands& p, int batch, index_t channel) {
-    if (p.keeps_padding) return;
+    if (kAddressed && p.keeps_padding) return;
     auto destination = destination_of<input_t, kVec, kRanges>(p, channel, batch, 0);
     for (int t = 0; t < p.seqlen; ++t, destination.advance()) destination.store_vector(Vec<input_t, kVec>::zero());
 }

@@ -54,20 +54,36 @@ struct CausalConv1dVarlenOperands {
     int dst_state_indices_is_int64;
 };
 
+// What only kAddressed kernels do costs the others nothing: they choose columns of cache_indices, move states to other
+// slots or only read them, and leave padding as it is.
+
 // The pool that sequences start from.
-template <typename state_t>
+template <bool kAddressed, typename state_t>
 __device__ __forceinline__ state_t* states_of(const CausalConv1dVarlenOperands& p) {
-    return static_cast<state_t*>(p.initial_states != nullptr ? p.initial_states : p.conv_states);
+    return static_cast<state_t*>(kAddressed && p.initial_states != nullptr ? p.initial_states : p.conv_states);
+}
+
+// The slot that a sequence starts from; -1 for padding, and for a sequence without one. Results are zeros then.
+template <bool kAddressed>
+__device__ __forceinline__ int load_first_slot(const CausalConv1dVarlenOperands& p, int number) {
+    if constexpr (kAddressed) {
+        return load_start_slot(p, number);
+    } else {
+        return load_slot(p, number);
+    }
 }
 
 // Whether a sequence goes on from the contents of its slot; else it starts from zeros.
+template <bool kAddressed>
 __device__ __forceinline__ bool goes_on(const CausalConv1dVarlenOperands& p, int number) {
-    return p.has_initial_state == nullptr ? p.initial_states != nullptr : has_past(p, number);
+    return (kAddressed && p.initial_states != nullptr && p.has_initial_state == nullptr) || has_past(p, number);
 }
 
-// The slot that a sequence's final state goes to; -1 for none.
+// The slot that a sequence's final state goes to, if there is a pool; -1 for none.
+template <bool kAddressed>
 __device__ __forceinline__ int load_target(const CausalConv1dVarlenOperands& p, int number, int start) {
-    return !p.has_states || p.initial_states != nullptr ? -1 : load_final_slot(p, number, start);
+    if (!kAddressed) return start;
+    return p.initial_states != nullptr ? -1 : load_final_slot(p, number, start);
 }
 
 // The number of the run (a sequence, or padding before the first one or behind the last) that holds the token `from`,
@@ -86,14 +102,14 @@ __device__ __forceinline__ int find_run(const CausalConv1dVarlenOperands& p, int
 
 // Visits the runs that reach into the tokens from `from` to `to` - 1 in order, 31 at a time: calls visit(number, begin,
 // end, slot, lanes) with one run per lane, where `lanes` has the bits of lanes with a run that does reach into them.
-template <typename Visit>
+template <bool kAddressed, typename Visit>
 __device__ __forceinline__ void visit_runs(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
     int low = find_run(p, from);
     int next;
     do {
         const int number = low + lane_id();
         const int begin = first_token(p, number);
-        const int slot = load_start_slot(p, number);
+        const int slot = load_first_slot<kAddressed>(p, number);
         const int end = from_lane(begin, lane_id() + 1);
         visit(number, begin, end, slot, lanes_where(lane_id() < kWarpSize - 1 && begin < min(end, to) && end > from));
         next = from_lane(begin, kWarpSize - 1);
@@ -103,11 +119,11 @@ __device__ __forceinline__ void visit_runs(const CausalConv1dVarlenOperands& p, 
 
 // Calls visit(begin, end, is_sequence) for each of these runs that has results, with all lanes of the warp. A sequence
 // without a slot counts as padding, not as a sequence.
-template <typename Visit>
+template <bool kAddressed, typename Visit>
 __device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
-    visit_runs(p, from, to, [&](int, int begin, int end, int slot, unsigned left) {
+    visit_runs<kAddressed>(p, from, to, [&](int, int begin, int end, int slot, unsigned left) {
         const unsigned sequences = lanes_where(slot >= 0);
-        if (p.keeps_padding) left &= sequences;
+        if (kAddressed && p.keeps_padding) left &= sequences;
         for (; left != 0; left &= left - 1) {
             const int lane = lowest(left);
             visit(from_lane(begin, lane), from_lane(end, lane), (sequences >> lane & 1) != 0);
