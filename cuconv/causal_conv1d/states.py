@@ -9,7 +9,7 @@ from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels_varlen import CausalConv1dVarlenStates
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Launch, Layouts, Operation, Plan
-from cuconv.runtime.dtypes import FLOATS, INDICES
+from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
 from cuconv.runtime.layout import Layout, dense, index_numbers
@@ -64,10 +64,7 @@ def _check(given: Layouts, state_len: int) -> Checked[Operands]:
     checks.rank("x", x.shape, "total, dim")
     checks.dtype("x", x.dtype, FLOATS)
     checks.between("dim of x", x.shape[1], 0, MAX_DIVIDEND)
-    checks.rank("cu_seqlens", cu_seqlens.shape, "sequences + 1")
-    checks.dtype("cu_seqlens", cu_seqlens.dtype, INDICES)
-    count = cu_seqlens.shape[0] - 1
-    checks.between("sequences of cu_seqlens", count, 0, MAX_DIVIDEND)
+    count = checks.starts("cu_seqlens", cu_seqlens, MAX_DIVIDEND)
     checks.between("state_len", state_len, 1, MAX_DIVIDEND)
     shape = (count, x.shape[1], state_len)
     out = out or dense(shape, (0, 2, 1), x)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, INDICES, DType
 from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import HOST, Layout, View
@@ -204,6 +204,16 @@ def total(argument: str, parts: Sequence[int], wanted: int, axis: str) -> None:
     """Parts of an axis add up to its length."""
     if sum(parts) != wanted:
         raise ValueError(message(argument, f"{tuple(parts)}, in all {sum(parts)}", f"{wanted} in all ({axis})"))
+
+
+def starts(argument: str, layout: Layout | None, most: int) -> int:
+    """Boundaries of at most so many packed sequences, which are counted: one where there are no boundaries."""
+    if layout is None:
+        return 1
+    rank(argument, layout.shape, "sequences + 1")
+    dtype(argument, layout.dtype, INDICES)
+    between(f"sequences of {argument}", layout.shape[0] - 1, 0, most)
+    return layout.shape[0] - 1
 
 
 def boundaries(argument: str, got: np.ndarray[Any, Any], wanted: int) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from cuconv.runtime import checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
+from cuconv.runtime.dtypes import BOOL, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
@@ -110,12 +108,7 @@ def selective_scan_varlen_fn(
 def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding: bool) -> Checked[Operands]:
     checked = inputs(given, "dim, total", delta_softplus)
     pool, starts = given["ssm_states"], given["query_start_loc"]
-    count = 1
-    if starts is not None:
-        checks.rank("query_start_loc", starts.shape, "sequences + 1")
-        checks.dtype("query_start_loc", starts.dtype, INDICES)
-        count = starts.shape[0] - 1
-        checks.between("sequences of query_start_loc", count, 0, MAX_TOKENS)
+    count = checks.starts("query_start_loc", starts, MAX_TOKENS)
     for argument in ("cache_indices", "has_initial_state", "state_column", "dst_state_indices"):
         if given[argument] is not None and pool is None:
             raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
@@ -145,18 +138,7 @@ def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
-    starts = np.array([0, o.total]) if o.query_start_loc is None else read("query_start_loc")
-    checks.boundaries("query_start_loc", starts, o.total)
-    if o.ssm_states is None or (o.cache_indices is None and o.dst_state_indices is None):
-        return
-    indices, has, count = read("cache_indices"), read("has_initial_state"), o.sequences
-    own = slots.start_slots(indices, read("state_column"), count)
-    is_live = np.diff(starts) > 0
-    if indices is not None:
-        is_live &= ~slots.are_padding(own, o.pad_slot_id)
-    reads = np.zeros(count, bool) if has is None else has[:count]
-    pool_slots = o.ssm_states.shape[0]
-    slots.check_contents("cache_indices", own, read("dst_state_indices"), is_live, reads, pool_slots, o.pad_slot_id)
+    slots.check_packed(read, o.total, o.ssm_states.shape[0] if o.ssm_states else None, o.pad_slot_id)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:

@@ -218,9 +218,7 @@ def _check_tokens(given: Layouts, rows: list[int]) -> list[int]:
     checks.between("batch of x", tokens[0], 0, MAX_TOKENS)
     checks.between("tokens of x", tokens[-1], 0, MAX_TOKENS)
     if cu_seqlens is not None:
-        checks.rank("cu_seqlens", cu_seqlens.shape, "sequences + 1")
-        checks.dtype("cu_seqlens", cu_seqlens.dtype, INDICES)
-        checks.between("sequences of cu_seqlens", cu_seqlens.shape[0] - 1, 0, MAX_TOKENS)
+        checks.starts("cu_seqlens", cu_seqlens, MAX_TOKENS)
     return tokens
 
 

@@ -15,7 +15,7 @@ from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
 from cuconv.cli.report import pictures, tables
 from cuconv.cli.report.measured import Measured
 from tests.support.bench_machine import HEADER
-from tests.support.command_line import error_of, text_of, value_of
+from tests.support.command_line import Capture, error_of, text_of, value_of
 from tests.support.discovery import ROOT
 from tests.support.measurements import hosts, kernels, measured
 
@@ -98,14 +98,14 @@ def test_a_readme_that_says_something_else_is_found(folder: Path) -> None:
     assert not disagreements("# Name\n", [])
 
 
-def test_tables_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_printed(folder: Path, capsys: Capture) -> None:
     wanted = {name: make(measured(ROWS)) for name, make in tables.TABLES.items()}
     code, text = text_of(capsys, "report", "--results", str(folder))
     assert (code, text) == (OK, "\n\n".join(wanted.values()) + "\n")
     assert value_of(capsys, "report", "--results", str(folder)) == (OK, {"tables": wanted})
 
 
-def test_a_readme_is_written_and_then_agrees(folder: Path, readme: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_readme_is_written_and_then_agrees(folder: Path, readme: Path, capsys: Capture) -> None:
     words = ("report", "--results", str(folder), "--readme", str(readme))
     assert text_of(capsys, *words) == (OK, f"{readme}: written\n")
     written = readme.read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def test_a_readme_is_written_and_then_agrees(folder: Path, readme: Path, capsys:
         assert value_of(capsys, *words, *more) == (OK, {"readme": {"path": str(readme), "diff": []}})
 
 
-def test_newer_results_change_the_readme(folder: Path, readme: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_newer_results_change_the_readme(folder: Path, readme: Path, capsys: Capture) -> None:
     words = ("report", "--results", str(folder), "--readme", str(readme))
     text_of(capsys, *words)
     newer = kernels(first=30.1)[0]
@@ -127,9 +127,7 @@ def test_newer_results_change_the_readme(folder: Path, readme: Path, capsys: pyt
     assert f"-{shape} | 10.1 |" in text and f"+{shape} | 30.1 |" in text
 
 
-def test_check_shows_the_difference_and_writes_nothing(
-    folder: Path, readme: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_shows_the_difference_and_writes_nothing(folder: Path, readme: Path, capsys: Capture) -> None:
     words = ("report", "--results", str(folder), "--readme", str(readme))
     text_of(capsys, *words)
     right = readme.read_text(encoding="utf-8")
@@ -146,7 +144,7 @@ def test_check_shows_the_difference_and_writes_nothing(
 
 
 def test_the_results_of_the_source_tree_are_taken(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert report.RESULTS == ROOT / "tests" / "benchmarks" / "results"
     monkeypatch.setattr(report, "RESULTS", folder)
@@ -159,7 +157,7 @@ def test_the_results_of_the_source_tree_are_taken(
     )
 
 
-def test_pictures_are_drawn(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_are_drawn(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
     new = tmp_path / "a" / "b"
     code, value = value_of(capsys, "report", "--results", str(folder), "--pictures", str(new))
@@ -168,7 +166,7 @@ def test_pictures_are_drawn(folder: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_without_matplotlib_pictures_name_it(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, text = error_of(capsys, "report", "--results", str(folder), "--pictures", str(tmp_path / "p"))
@@ -192,7 +190,7 @@ def test_without_matplotlib_pictures_name_it(
     ],
 )
 def test_what_cannot_be_is_one_line(
-    words: list[str], code: int, wanted: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: int, wanted: str, folder: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     for name in ("empty", "broken"):
         (tmp_path / name).mkdir()

@@ -10,12 +10,11 @@ from cuconv.runtime.dlpack import WANTED
 from tests.causal_conv1d.bad_input_dense import DENSE
 from tests.causal_conv1d.good_calls import DIM, SLOTS, TOTAL, WIDTH
 from tests.support import bad_input as bad
-from tests.support.bad_input import FLOATS, INDICES, Change, Row, Tables, zeros
+from tests.support.bad_input import FLOATS, INDICES, Change, Row, Tables
 
 X_AXES = "2 axes (dim, total)"
 OUT_AXES = "(channels, total of x)"
 STATES_AXES = "(sequences, dim of x, state_len)"
-ONLY_WITH_POOL = "None unless conv_states or initial_states is given"
 
 
 def out_at(number: int, change: Any) -> Change:
@@ -31,54 +30,16 @@ def pool_over_x(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
 SAME = ("weight-none", "weight-rank-3", "weight-dim", "width-17", "bias-dim", "bias-float16", "activation-relu")
 SHARED: dict[str, Row] = {
     **{key: DENSE[key] for key in SAME},
+    **bad.of_sequences("conv_states", "conv_states or initial_states"),
     "x-rank-3": bad.shape("x", (1, 6, 9), X_AXES),
     "x-float64": bad.dtype("x", np.float64, FLOATS),
-    "x-total": (
-        lambda xp, a: {"x": xp.broadcast_to(a["x"][:, :1], (DIM, 2**30 + 1))}, ValueError,
-        "total of x: got 1073741825; wanted 0 to 1073741824",
-    ),
+    "x-total": bad.too_long("x", 1, 2**30 + 1, "total"),
     "pool-rank-2": bad.shape("conv_states", (5, 18), "3 axes (slots, dim, state_len)"),
-    "pool-int8": bad.dtype("conv_states", np.int8, FLOATS),
     "pool-dim": bad.shape("conv_states", (5, 3, 3), "(5, 6, 3) (slots, dim of x, state_len)"),
-    "pool-short": (
-        zeros("conv_states", (5, 6, 2)), ValueError, "state_len of conv_states: got 2; wanted at least 3 (width - 1)"
-    ),
-    "pool-few-slots": (
-        lambda xp, a: {"conv_states": a["conv_states"][:2], "cache_indices": None},
-        ValueError,
-        "slots of conv_states: got 2; wanted at least 3, one a sequence, or cache_indices",
-    ),
+    "pool-short": bad.length("conv_states", (5, 6, 2), "state_len", 2, "at least 3 (width - 1)"),
     "pool-broadcast": bad.one_address("conv_states", SLOTS, DIM, WIDTH - 1),
     "pool-in-x": bad.overlap("conv_states", "x", pool_over_x),
     "pool-is-weight": bad.overlap("conv_states", "weight", lambda xp, a: {"conv_states": a["weight"][None, :, 1:]}),
-    "starts-float32": bad.dtype("query_start_loc", np.float32, INDICES),
-    "starts-rank-2": bad.shape("query_start_loc", (4, 1), "1 axes (sequences + 1)", dtype=np.int32),
-    "starts-none-at-all": (
-        zeros("query_start_loc", (0,), np.int32),
-        ValueError,
-        "sequences of query_start_loc: got -1; wanted 0 to 1073741824",
-    ),
-    "slots-int16": bad.dtype("cache_indices", np.int16, INDICES),
-    "slots-count": bad.shape("cache_indices", (2,), "(3,) or longer (sequences)", dtype=np.int32),
-    "slots-without-pool": (
-        lambda xp, a: {"conv_states": None, "has_initial_state": None},
-        ValueError,
-        f"cache_indices: got an array; wanted {ONLY_WITH_POOL}",
-    ),
-    "has-uint8": bad.dtype("has_initial_state", np.uint8, "bool"),
-    "has-count": bad.shape("has_initial_state", (2,), "(3,) or longer (sequences)", dtype=bool),
-    "has-without-pool": (
-        lambda xp, a: {"conv_states": None, "cache_indices": None},
-        ValueError,
-        f"has_initial_state: got an array; wanted {ONLY_WITH_POOL}",
-    ),
-    "slots-list": bad.no_array("cache_indices", [3, 0, 1]),
-    "pad-float": bad.mistyped("pad_slot_id", 0.0, "an int"),
-    "pad-none": bad.mistyped("pad_slot_id", None, "an int"),
-    "pad-true": bad.mistyped("pad_slot_id", True, "an int"),
-    "pad-huge": (
-        bad.value("pad_slot_id", 2**63), ValueError, "pad_slot_id: got 9223372036854775808; wanted an int of 64 bits"
-    ),
 }  # fmt: skip
 
 SIZES_SUM = "6 in all (dim of x)"
@@ -155,9 +116,7 @@ STATES: dict[str, Row] = {
     "starts-none": bad.mistyped("cu_seqlens", None, "an array (sequences + 1)"),
     "starts-float": bad.dtype("cu_seqlens", np.float32, INDICES),
     "starts-rank": bad.shape("cu_seqlens", (1, 3), "1 axes (sequences + 1)", dtype=np.int32),
-    "starts-none-at-all": (
-        zeros("cu_seqlens", (0,), np.int32), ValueError, "sequences of cu_seqlens: got -1; wanted 0 to 2147483647"
-    ),
+    "starts-none-at-all": bad.length("cu_seqlens", (0,), "sequences", -1, "0 to 2147483647", dtype=np.int32),
     "length-zero": bad.given("state_len", 0, "at least 1"),
     "length-float": bad.mistyped("state_len", 3.0, "an int"),
     "out-shape": bad.shape("out", (3, 3, 6), f"(3, 6, 3) {STATES_AXES}"),

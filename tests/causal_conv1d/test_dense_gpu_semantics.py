@@ -6,85 +6,61 @@ tests/families/test_fixed_calls.py has the graphs, streams, allocations and DLPa
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import cuconv
 from tests.causal_conv1d.cases_dense import STATES, Case
-from tests.support.compare import check_values
-from tests.support.gpu import LIBRARIES, CupyArrays, TorchTensors, byte_strides, to_numpy
-from tests.support.placement import Placed
+from tests.support.fixed_calls import Fixed
+from tests.support.gpu import LIBRARIES, byte_strides
 
 pytestmark = pytest.mark.gpu
 
 CASE = Case(2, 24, 65, 4, "float32", **STATES)
 
 
-class Inputs:
-    """A case's input arrays on the GPU, and what comes out of them."""
-
-    def __init__(self, library: str) -> None:
-        self.module = pytest.importorskip(library)
-        self._copies = CupyArrays if library == "cupy" else TorchTensors
-        self._host = CASE.place_inputs()
-        self.arrays = {name: self._copies.upload(placed)[1] for name, placed in self._host.items()}
-        self.options = CASE.options()
-
-    def __call__(self, **changes: Any) -> Any:
-        return cuconv.causal_conv1d_fn(**{**self.arrays, **self.options, **changes})
-
-    def empty(self, name: str) -> Any:
-        """An output to be given, full of NaN."""
-        return self._copies.upload(Placed(CASE.placements()[name]))[1]
-
-    def check(self, out: Any, states: Any) -> None:
-        """The results are right; waits for the device."""
-        self.module.cuda.Device().synchronize() if self.module.__name__ == "cupy" else self.module.cuda.synchronize()
-        written = {"out": to_numpy(out), "final_states_out": to_numpy(states)}
-        check_values(CASE, {name: placed.array for name, placed in self._host.items()}, written)
-
-
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_result_of_a_slice_has_no_gaps(library: str) -> None:
-    inputs = Inputs(library)
-    out = inputs(x=inputs.arrays["x"][:, ::2, 3:40], **only(inputs, slice(0, None, 2)))
+    arrays = Fixed(library, CASE).arrays
+    out = cuconv.causal_conv1d_fn(arrays["x"][:, ::2, 3:40], arrays["weight"][::2], arrays["bias"][::2])
     assert byte_strides(out) == (4 * 12 * 37, 4 * 37, 4)
 
 
-def only(inputs: Inputs, channels: slice) -> dict[str, Any]:
-    arrays = inputs.arrays
-    states = {"initial_states": None, "return_final_states": False}
-    return {"weight": arrays["weight"][channels], "bias": arrays["bias"][channels], **states}
+def assert_alike(fixed: Fixed, results: Any) -> None:
+    """New results are what the call has written to its own arrays, bit for bit."""
+    for name, result in zip(Case.OUTPUTS, results, strict=True):
+        assert bool((result == fixed.arrays[name]).all())
 
 
 def test_a_torch_graph_makes_its_results() -> None:
     torch = pytest.importorskip("torch")
-    inputs = Inputs("torch")
-    inputs()
-    fixed = {name: torch.zeros_like(array) for name, array in inputs.arrays.items()}
-    torch.cuda.synchronize()
+    fixed = Fixed("torch", CASE)
+    fixed()
+    fixed.wait()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out, states = inputs(**fixed)
-    out.fill_(float("nan"))
-    for name, array in inputs.arrays.items():
-        fixed[name].copy_(array)
+        results = fixed(with_outputs=False)
+    for result in results:
+        result.fill_(float("nan"))
+    fixed.take(Fixed("torch", replace(CASE, scale=2.0)))
     graph.replay()
-    inputs.check(out, states)
+    fixed()
+    fixed.check()
+    assert_alike(fixed, results)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_fresh_thread_may_call(library: str) -> None:
-    inputs = Inputs(library)
-    inputs()  # so that the thread itself does nothing that makes a context current
-    out, states = inputs.empty("out"), inputs.empty("final_states_out")
-    inputs.module.cuda.Device().synchronize() if library == "cupy" else inputs.module.cuda.synchronize()
+    early, late = Fixed(library, CASE), Fixed(library, CASE)
+    early()  # so that the thread itself does nothing that makes a context current
+    early.wait()
     raised: list[BaseException] = []
 
     def work() -> None:
         try:
-            inputs(out=out, final_states_out=states)
+            late()
         except BaseException as error:
             raised.append(error)
 
@@ -92,43 +68,46 @@ def test_a_fresh_thread_may_call(library: str) -> None:
     thread.start()
     thread.join()
     assert not raised, raised
-    inputs.check(out, states)
+    late.check()
 
 
 def test_many_threads_may_call_at_once() -> None:
-    inputs = Inputs("cupy")
+    fixed = Fixed("cupy", CASE)
     results: list[Any] = []
 
     def work() -> None:
         for _ in range(50):
-            results.append(inputs())
+            results.append(fixed(with_outputs=False))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    fixed()
+    fixed.check()
     assert len(results) == 400
-    for out, states in results[::20]:
-        inputs.check(out, states)
+    for each in results[::20]:
+        assert_alike(fixed, each)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_second_device(library: str) -> None:
-    cupy = pytest.importorskip("cupy")
+    cupy, module = pytest.importorskip("cupy"), pytest.importorskip(library)
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("one CUDA device")
-    with cupy.cuda.Device(1):
-        second = Inputs(library) if library == "cupy" else None
-    if second is None:
-        second = Inputs(library)
-        second.arrays = {name: array.to("cuda:1") for name, array in second.arrays.items()}
-    first = Inputs(library)
-    out, states = second()
+    on_second = cupy.cuda.Device if library == "cupy" else module.cuda.device
+    with on_second(1):
+        second = Fixed(library, CASE)
+    first = Fixed(library, CASE)
+    out, _ = second(with_outputs=False)
     assert out.device == second.arrays["x"].device != first.arrays["x"].device
+    second()
     assert cupy.cuda.runtime.getDevice() == 0
-    second.check(out, states)
-    first.check(*first())
+    with on_second(1):
+        second.check()
+    first()
+    first.check()
     with pytest.raises(ValueError) as caught:
         first(weight=second.arrays["weight"])
     assert str(caught.value) == "weight: got an array on CUDA device 1; wanted an array on CUDA device 0, where x is"

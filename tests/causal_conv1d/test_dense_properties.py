@@ -19,7 +19,7 @@ from tests.causal_conv1d.cases_dense import Case
 from tests.causal_conv1d.strategies import calls
 from tests.support.compare import check_call, check_values
 from tests.support.gpu import CupyArrays
-from tests.support.placement import Array, Placed, Placement, bits
+from tests.support.placement import Array, Placed, Placement
 from tests.support.strategies import lain_out
 
 SMALL = st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 9))
@@ -90,23 +90,6 @@ def test_numpy_follows_the_formula(placements: dict[str, Placement], activation:
     cuconv.causal_conv1d_fn(**arguments, activation=activation, return_final_states=has_states)
     wanted = {"out": formula(inputs, activation)} | ({"final_states_out": last_inputs(inputs)} if has_states else {})
     check_call("causal_conv1d_fn", {**inputs, "activation": activation}, wanted, outputs)
-
-
-@given(calls(SMALL), ACTIVATIONS, SEEDS, st.lists(st.integers(0, 9), max_size=3))
-def test_chunks_are_the_whole(
-    placements: dict[str, Placement], activation: str | None, seed: int, cuts: list[int]
-) -> None:
-    arguments: dict[str, Any] = split(fill(placements, seed))[0]
-    arguments.pop("seq_idx", None)
-    whole, states = cuconv.causal_conv1d_fn(**arguments, activation=activation, return_final_states=True)
-    x, passed_on, parts = arguments.pop("x"), arguments.pop("initial_states", None), []
-    for piece in np.split(x, sorted(min(cut, x.shape[2]) for cut in cuts), axis=2):
-        part, passed_on = cuconv.causal_conv1d_fn(
-            piece, **arguments, initial_states=passed_on, activation=activation, return_final_states=True
-        )
-        parts.append(part)
-    np.testing.assert_array_equal(bits(np.concatenate(parts, axis=2)), bits(whole.copy()))
-    np.testing.assert_array_equal(bits(passed_on.copy()), bits(states.copy()))
 
 
 @pytest.mark.gpu

@@ -17,7 +17,7 @@ from tests import emulator
 from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.emulator.family import EmulatedArray
-from tests.support.compare import assert_same_bits, check_call, take_written
+from tests.support.compare import check_call, take_written
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed
 from tests.support.strategies import SEEDS
@@ -150,42 +150,18 @@ def test_gpu_follows_the_oracle(call: UpdateCall, seed: int) -> None:
     check(call, before, after, by_reference(inputs_of(before), call.options))
 
 
-@given(update_calls(SMALL), SEEDS, st.lists(st.integers(1, 3), max_size=3), st.booleans())
-def test_splits_are_the_whole(call: UpdateCall, seed: int, cuts: list[int], by_heads: bool) -> None:
-    arguments = call.arguments(inputs_of(call.fill(seed)))
-    dim = arguments["weight"].shape[0]
-    if not dim:
-        return
-    names = [name for name in Case.UPDATED if name in arguments]
-    apart = {**arguments, **{name: arguments[name].copy() for name in names}}
-    whole = cuconv.causal_conv1d_update(**arguments)
-    if by_heads:
-        heads = {"num_q_heads": dim, "num_k_heads": 1, "num_v_heads": 1, "head_q": 1, "head_k": dim, "head_v": dim}
-        axes = {"x": 1, "conv_state": 1, "weight": 0, "bias": 0, "intermediate_conv_window": 2}
-        apart |= {name: np.concatenate([apart[name]] * 3, axis) for name, axis in axes.items() if name in apart}
-        parts = cuconv.causal_conv1d_update_qkv_split(**apart, **heads)
-        before_heads = whole.shape[:1] + whole.shape[2:]
-        assert [part.shape for part in parts] == [(*before_heads, *last) for last in ((dim, 1), (1, dim), (1, dim))]
-        for part in parts:
-            assert_same_bits(np.moveaxis(part.reshape(*before_heads, dim), -1, 1), whole, "heads")
-    else:
-        edges = sorted({0, dim, *(cut for cut in cuts if cut < dim)})
-        sizes = np.diff(edges).tolist()
-        parts = cuconv.causal_conv1d_update_split(**apart, sizes=sizes)
-        assert [part.shape[1] for part in parts] == sizes
-        assert_same_bits(np.concatenate(parts, axis=1), whole, "ranges")
-    for name in names:
-        cut = (slice(None),) * (2 if name == "intermediate_conv_window" else 1) + (slice(dim),)
-        assert_same_bits(apart[name][cut], arguments[name], name)
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_a_state_of_more_bits_is_not_rounded(dtype: Any) -> None:
-    """A float32 state beside an x of 16 bits counts with all of its bits."""
+    """A float32 state beside an x of 16 bits counts with all of its bits, in a decode step and in a prefill."""
     x, weight = np.zeros((1, 1), dtype.numpy), np.array([[2.0**20, 0]], np.float32)
-    bias, state = np.array([-(2.0**20)], np.float32), np.full((1, 1, 1), 1 + 2.0**-20, np.float32)
-    out = cuconv.causal_conv1d_update(x, state, weight, bias)
-    assert float(out[0, 0]) == 1.0 and float(state[0, 0, 0]) == 0.0
+    bias, states = np.array([-(2.0**20)], np.float32), [np.full((1, 1, 1), 1 + 2.0**-20, np.float32) for _ in range(2)]
+    continued: Any = {"has_initial_state": np.ones(1, bool), "activation": None}
+    outs = (
+        cuconv.causal_conv1d_update(x, states[0], weight, bias),
+        cuconv.causal_conv1d_varlen_fn(x, weight, bias, states[1], **continued),
+    )
+    for out, state in zip(outs, states, strict=True):
+        assert float(out[0, 0]) == 1.0 and float(state[0, 0, 0]) == 0.0
 
 
 def test_tokens_of_one_call_are_not_rounded_to_the_states_dtype() -> None:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import cuconv
 from cuconv.causal_conv1d import reference
-from cuconv.runtime.dtypes import FLOATS
 from tests.causal_conv1d.cases_varlen import Case
 from tests.causal_conv1d.strategies import PackedCall, packed_calls
-from tests.support.compare import assert_same_bits, check_call, take_written
+from tests.support.compare import check_call, take_written
 from tests.support.gpu import CupyArrays
 from tests.support.placement import Array, Placed, bits
 from tests.support.strategies import SEEDS, few_sequences, many_sequences
@@ -92,37 +91,6 @@ def test_numpy_follows_the_formula(call: PackedCall, activation: str | None, see
     check(call, activation, before, {name: placed.buffer for name, placed in after.items()}, wanted)
 
 
-@given(packed_calls(few_sequences(), st.integers(1, 9)), SEEDS, st.lists(st.integers(1, 8), max_size=4), st.booleans())
-def test_splits_are_the_whole(call: PackedCall, seed: int, cuts: list[int], by_heads: bool) -> None:
-    arguments: dict[str, Any] = inputs_of(fill(call, seed)) | {"pad_slot_id": call.pad_slot_id}
-    pools = [arguments["conv_states"].copy() for _ in range(2)] if "conv_states" in arguments else [None, None]
-    whole = cuconv.causal_conv1d_varlen_fn(**{**arguments, "conv_states": pools[0]})
-    dim = len(whole)
-    if by_heads:
-        names = ("num_q_heads", "num_k_heads", "num_v_heads", "head_q", "head_k", "head_v")
-        sizes = (dim, dim, dim)
-        arguments |= {
-            name: np.concatenate([arguments[name]] * 3) for name in ("x", "weight", "bias") if name in arguments
-        }
-        if pools[1] is not None:
-            pools[1] = np.concatenate([pools[1]] * 3, axis=1)
-        arguments |= dict(zip(names, (dim, 1, 1, 1, dim, dim), strict=True))
-        parts = cuconv.causal_conv1d_qkv_split(**{**arguments, "conv_states": pools[1]})
-        assert [part.shape for part in parts] == [
-            (1, whole.shape[1], *heads) for heads in ((dim, 1), (1, dim), (1, dim))
-        ]
-        for part in parts:
-            assert_same_bits(part.reshape(whole.shape[::-1]).T, whole, "heads")
-    else:
-        edges = sorted({0, dim, *(cut for cut in cuts if cut < dim)})
-        sizes = tuple(end - begin for begin, end in pairwise(edges))
-        parts = cuconv.causal_conv1d_split(**{**arguments, "conv_states": pools[1]}, sizes=sizes)
-        assert [len(part) for part in parts] == list(sizes)
-        assert_same_bits(np.concatenate(parts), whole, "ranges")
-    if pools[0] is not None:
-        assert_same_bits(pools[1][:, :dim], pools[0], "states")
-
-
 @given(packed_calls(few_sequences(), st.integers(0, 5)), st.integers(1, 9), SEEDS)
 def test_numpy_states_are_the_last_tokens(call: PackedCall, state_len: int, seed: int) -> None:
     inputs = inputs_of(fill(call, seed))
@@ -156,13 +124,3 @@ def test_gpu_follows_the_oracle(call: PackedCall, seed: int) -> None:
     cuconv.causal_conv1d_varlen_fn(**views, pad_slot_id=call.pad_slot_id)
     wanted = reference.causal_conv1d_varlen_fn(**inputs_of(before), pad_slot_id=call.pad_slot_id)
     check(call, "silu", before, {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()}, wanted)
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_a_state_of_more_bits_is_not_rounded(dtype: Any) -> None:
-    """A float32 state beside an x of 16 bits counts with all of its bits."""
-    x, weight = np.zeros((1, 1), dtype.numpy), np.array([[2.0**20, 0]], np.float32)
-    bias, pool = np.array([-(2.0**20)], np.float32), np.full((1, 1, 1), 1 + 2.0**-20, np.float32)
-    has = np.ones(1, bool)
-    out = cuconv.causal_conv1d_varlen_fn(x, weight, bias, pool, has_initial_state=has, activation=None)
-    assert float(out[0, 0]) == 1.0 and float(pool[0, 0, 0]) == 0.0

@@ -16,9 +16,10 @@ from cuconv.bench.makers import MAKERS
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, of_model, workloads
 from cuconv.cli import bench, main, options_for
-from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
+from cuconv.cli.console import CANNOT, OK, WRONG
 from tests.conftest import missing_gpu
 from tests.support.bench_machine import HEADER, FakeMachine, peer
+from tests.support.command_line import Capture
 
 CONV = ["bench", "--op", "causal_conv1d_fn", "--shape", "batch=2,dim=16,seqlen=40"]
 
@@ -64,40 +65,15 @@ def test_functions_models_and_shapes_are_chosen() -> None:
     assert shapes == [MAKERS["causal_conv1d_update"](dim=8), MAKERS["causal_conv1d_update"](dim=16, batch=2)]
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--shape", "dim=8"], "--shape: got no function"),
-        (["--op", "causal_conv1d_fn", "--op", "causal_conv1d_split", "--shape", "dim=8"], "--shape: got no function"),
-        (["--op", "causal_conv1d_fn", "--model", "lfm2-1.2b", "--shape", "dim=8"], "--shape: got no function"),
-        (["--op", "causal_conv1d_fn", "--shape", "dims=8"], "shape: got 'dims'; wanted one of batch"),
-        (["--op", "causal_conv1d_fn", "--dtype", "float16"], "--dtype: got float16; wanted a --model"),
-        (["--op", "selective_scan_fn", "--model", "lfm2-1.2b"], "--op: got selective_scan_fn; wanted what lfm2-1.2b"),
-        (["--peers", "tensorflow"], "peers: got 'tensorflow'; wanted one of none, all, causal_conv1d"),
-        (["--op", "conv"], "invalid choice: 'conv'"),
-        (["--model", "gpt"], "invalid choice: 'gpt'"),
-    ],
-)
-def test_what_makes_no_sense_is_said_before_a_gpu_is_looked_for(
-    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        code: Any = main(["bench", *words])
-    except SystemExit as error:
-        code = error.code
-    out, err = capsys.readouterr()
-    assert code == USAGE and text in err and out == "" and "Traceback" not in err
-
-
 @pytest.mark.skipif(missing_gpu() is None, reason="there is a GPU")
-def test_without_a_gpu_nothing_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_nothing_is_timed(capsys: Capture) -> None:
     assert main(["bench"]) == CANNOT
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
     assert err.startswith("cuconv: no GPU can be used (") and "`cuconv doctor` says what is missing" in err
 
 
-def test_a_table_of_what_was_measured(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_what_was_measured(machine: FakeMachine, capsys: Capture) -> None:
     assert main(CONV) == OK
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -116,7 +92,7 @@ def test_a_table_of_what_was_measured(machine: FakeMachine, capsys: pytest.Captu
     assert host == "  us until a call returns: cupy 7.0, 7.0 with out; torch 7.0, 7.0 with out"
 
 
-def test_one_json_value_and_nothing_else(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_json_value_and_nothing_else(machine: FakeMachine, capsys: Capture) -> None:
     assert main([*CONV, "--json"]) == OK
     value = json.loads(capsys.readouterr().out)
     header = replace(HEADER, peers={"quick": "", "slow": ""})
@@ -129,7 +105,7 @@ def test_one_json_value_and_nothing_else(machine: FakeMachine, capsys: pytest.Ca
 
 
 def test_what_libraries_print_is_kept_apart(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def chatters(**arguments: Any) -> Any:
         print("hello from a library")
@@ -152,15 +128,13 @@ def test_results_are_added_to_a_file(machine: FakeMachine, tmp_path: Path) -> No
     assert machine.host_calls == [500] * 4
 
 
-def test_a_file_that_cannot_be_written_ends_it_at_once(
-    machine: FakeMachine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written_ends_it_at_once(machine: FakeMachine, tmp_path: Path, capsys: Capture) -> None:
     assert main([*CONV, "--output", str(tmp_path / "none" / "results.jsonl")]) == CANNOT
     assert "results.jsonl" in capsys.readouterr().err and machine.timed == []
 
 
 def test_wrong_numbers_are_said_and_have_no_time(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     broken(monkeypatch)
     path = tmp_path / "results.jsonl"
@@ -181,9 +155,7 @@ def test_one_wrong_workload_among_right_ones_is_enough(machine: FakeMachine, mon
     assert machine.timed == [machine.needed]
 
 
-def test_other_libraries_may_be_wrong(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_libraries_may_be_wrong(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def fails(**arguments: Any) -> Any:
         raise RuntimeError("no such kernel " + 40 * "long ")
 
@@ -193,9 +165,7 @@ def test_other_libraries_may_be_wrong(
     assert "failed: RuntimeError: no such kernel" in out and max(map(len, out.splitlines())) == 140
 
 
-def test_what_is_too_large_is_neither_wrong_nor_the_end(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_too_large_is_neither_wrong_nor_the_end(machine: FakeMachine, capsys: Capture) -> None:
     machine.free = 100_000
     words = ["--op", "causal_conv1d_fn", "--shape", "dim=8,seqlen=100000", "--shape", "dim=8,seqlen=9"]
     assert main(["bench", *words]) == OK
@@ -203,9 +173,7 @@ def test_what_is_too_large_is_neither_wrong_nor_the_end(
     assert "too large: needs 0.0 GiB" in out and machine.timed == [machine.needed]
 
 
-def test_a_lost_gpu_is_the_end(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_gpu_is_the_end(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def breaks(**arguments: Any) -> Any:
         machine.alive = False
         raise RuntimeError("illegal memory access")
@@ -219,7 +187,7 @@ def test_a_lost_gpu_is_the_end(
 
 
 def test_a_library_that_is_asked_for_and_missing_ends_it(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(bench, "find", lambda names, functions: ([], {"fla": "No module named 'fla'"}))
     assert main([*CONV, "--peers", "fla"]) == CANNOT
@@ -251,7 +219,7 @@ def test_lines_are_no_wider_than_the_page(function: str) -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_gpu(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "results.jsonl"
     assert main([*CONV, "--quick", "--peers", "none", "--output", str(path)]) == OK
     (run,) = results.read(path)

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
+from cuconv.cli.console import CANNOT, OK, WRONG
 from cuconv.jit import cache, contents, source
 from tests.jit.test_jit_cache import IMAGE, KEY, SPAWN, emptied, files, found_image, grown, store, truncated
-from tests.support.command_line import cuconv, error_of, text_of, value_of
-
-Capture = pytest.CaptureFixture[str]
+from tests.support.command_line import Capture, cuconv, text_of, value_of
 
 OTHER_KERNEL = replace(KEY, expression="shift_kernel<3>")
 OTHER_ARCH = replace(KEY, arch="compute_120")
@@ -250,23 +248,6 @@ def test_what_is_being_replaced_is_not_damaged(ends: Callable[[], object], monke
     path.write_bytes(b"the new image")
     monkeypatch.setattr(time, "sleep", lambda seconds: ends())
     assert contents.contents(cache.folder()).damaged == ()
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["info", "--repair"], "the action of --repair: got info; wanted verify"),
-        (["verify", "--stale"], "the action of --stale: got verify; wanted clear"),
-        (["--arch", "sm_90"], "the action of --arch: got info; wanted clear"),
-        (["clear", "--arch", "hopper"], "--arch: got 'hopper'; wanted an architecture such as sm_90"),
-        (["clear", "--arch", "../sm_90"], "--arch: got '../sm_90'; wanted"),
-    ],
-)
-def test_options_that_make_no_sense(words: list[str], text: str, capsys: Capture) -> None:
-    store()
-    code, error = error_of(capsys, "cache", *words)
-    assert code == USAGE and text in error
-    assert found_image() == IMAGE
 
 
 @pytest.mark.parametrize("action", ["info", "verify", "clear"])

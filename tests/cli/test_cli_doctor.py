@@ -20,11 +20,8 @@ from cuconv.cli.finding import Finding
 from cuconv.jit import nvrtc, source
 from tests.conftest import missing_gpu
 from tests.jit.test_jit_cache import KEY, store, truncated
-from tests.support.command_line import cuconv, text_of, value_of
+from tests.support.command_line import Capture, cuconv, text_of, value_of
 from tests.support.findings import about, lay_module, probe
-
-Capture = pytest.CaptureFixture[str]
-
 
 pytestmark = pytest.mark.usefixtures("folder")
 

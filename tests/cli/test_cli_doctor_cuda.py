@@ -17,7 +17,7 @@ from cuconv.cli import cuda_probes, kernel_probe
 from cuconv.cli.console import WRONG
 from cuconv.jit import nvrtc, source
 from cuconv.jit.source import Source
-from tests.support.command_line import cuconv, value_of
+from tests.support.command_line import Capture, cuconv, value_of
 from tests.support.findings import about, lay_distribution, lay_module, probe
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -32,7 +32,7 @@ def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_cupy")
-def test_without_cupy_it_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_cupy_it_names_the_command(capsys: Capture) -> None:
     code, value = value_of(capsys, "doctor")
     assert code == WRONG
     wanted = "pip install cupy-cuda12x nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"

@@ -19,10 +19,8 @@ from cuconv.bench import results
 from cuconv.cli import main
 from cuconv.cli.console import CANNOT, OK, READER_GONE, USAGE, WRONG, Console
 from tests.support.bench_machine import HEADER
-from tests.support.command_line import cuconv, error_of
+from tests.support.command_line import Capture, cuconv, error_of
 from tests.support.findings import about
-
-Capture = pytest.CaptureFixture[str]
 
 ASCII = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
 
@@ -184,77 +182,6 @@ def test_help_fits_into_forty_columns(name: str) -> None:
     done = cuconv(*filter(None, [name]), "--help", COLUMNS="40")
     assert (done.returncode, done.stderr) == (OK, "")
     assert all(len(line) <= 40 for line in done.stdout.splitlines() if len(line.split()) > 2)
-
-
-SHAPES = ["", "batch=8,", ",batch=8", "batch=8,,dim=16", "8"]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(
-    "words",
-    [("explain", "causal_conv1d_fn"), ("bench", "--op", "causal_conv1d_fn"), ("warmup", "--op", "causal_conv1d_fn")],
-    ids=lambda words: words[0],
-)
-def test_an_empty_size_is_none(words: tuple[str, ...], shape: str, capsys: Capture) -> None:
-    code, text = error_of(capsys, *words, "--shape", shape)
-    assert (code, text) == (
-        USAGE,
-        f"cuconv: shape: got {shape!r}; wanted name=value, or several of these between commas\n",
-    )
-
-
-@pytest.mark.parametrize(
-    ("shape", "wanted"),
-    [
-        ("batch=8,dim=16,batch=4", "shape: got batch twice in 'batch=8,dim=16,batch=4'; wanted every size once"),
-        ("batch=8,batch=8", "shape: got batch twice"),
-        ("batch=٨", "shape: got 'batch=٨'; wanted ASCII"),
-        ("bätch=8", "shape: got 'bätch=8'; wanted ASCII"),
-        ("batch=+8", "batch: got '+8'; wanted a whole number"),
-        ("batch=1_0", "batch: got '1_0'; wanted a whole number"),
-        ("batch=", "batch: got ''; wanted a whole number"),
-    ],
-)
-@pytest.mark.parametrize("name", ["explain", "bench", "warmup"])
-def test_a_size_that_is_doubled_or_no_number_is_named(name: str, shape: str, wanted: str, capsys: Capture) -> None:
-    words = ["explain", "causal_conv1d_fn"] if name == "explain" else [name, "--op", "causal_conv1d_fn"]
-    code, text = error_of(capsys, *words, "--shape", shape)
-    assert code == USAGE and wanted in text and text.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("warmup", "--arch", "٩١"),
-        ("warmup", "--width", "٤"),
-        ("warmup", "--width", "0"),
-        ("warmup", "--jobs", "٢"),
-        ("explain", "causal_conv1d_fn", "--arch", "٩١"),
-        ("explain", "causal_conv1d_fn", "--arch", "9_0"),
-        ("check", "--device", "٣"),
-        ("check", "--device", "-1"),
-        ("cache", "clear", "--arch", "sm_٩١"),
-        ("cache", "clear", "--arch", "٩١"),
-    ],
-    ids=" ".join,
-)
-def test_numbers_of_options_are_ascii(words: tuple[str, ...], capsys: Capture) -> None:
-    code, text = error_of(capsys, *words)
-    assert code == USAGE and f"got {words[-1]!r}; wanted" in text
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("report", "--pictures", ""), ("report", "--results", ""), ("report", "--readme", ""), ("bench", "--output", "")],
-    ids=" ".join,
-)
-def test_an_empty_file_name_names_nothing(
-    words: tuple[str, ...], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, text = error_of(capsys, *words)
-    assert code == USAGE and f"argument {words[-2]}: got ''; wanted the name of a file or folder" in text
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from cuconv.bench.compiling import kernels_of
 from cuconv.bench.workloads import of_model
 from cuconv.cli import main, options_for, tour
 from cuconv.cli.console import CANNOT, OK, WRONG, CannotRun, Console
+from tests.support.command_line import Capture
 
 KERNELS = [kernel.expression for kernel in kernels_of(w for model in tour.MODELS for w in of_model(model))]
 Parts = list[list[str]]
@@ -53,7 +54,7 @@ def parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Parts]
     return use
 
 
-def test_with_a_gpu_all_parts_run(parts: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_a_gpu_all_parts_run(parts: Any, capsys: Capture) -> None:
     ran = parts(True)
     assert main([]) == OK
     assert [words[0] for words in ran] == ["doctor", "check", "bench"]
@@ -74,7 +75,7 @@ def test_what_the_doctor_finds_decides_the_end_but_not_the_rest(parts: Any) -> N
     assert len(ran) == 3
 
 
-def test_a_part_that_is_impossible(parts: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_that_is_impossible(parts: Any, capsys: Capture) -> None:
     parts(True, bench=CANNOT)
     assert main([]) == CANNOT
     assert "bench is impossible" in capsys.readouterr().out
@@ -83,7 +84,7 @@ def test_a_part_that_is_impossible(parts: Any, capsys: pytest.CaptureFixture[str
     assert value == {"doctor": {"code": OK}, "check": {"code": OK}, "bench": {"cannot": "bench is impossible"}}
 
 
-def test_without_a_gpu_kernels_are_compiled(parts: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_kernels_are_compiled(parts: Any, capsys: Capture) -> None:
     ran = parts(False)
     assert main([]) == OK
     assert [words[0] for words in ran] == ["doctor"]
@@ -95,7 +96,7 @@ def test_without_a_gpu_kernels_are_compiled(parts: Any, capsys: pytest.CaptureFi
     assert lines[-len(tour.NEXT) - 1] == "next:"
 
 
-def test_json_is_one_value_and_says_what_was_cached(parts: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_value_and_says_what_was_cached(parts: Any, capsys: Capture) -> None:
     parts(False)
     for _ in range(2):
         assert main(["--json"]) == OK
@@ -106,9 +107,7 @@ def test_json_is_one_value_and_says_what_was_cached(parts: Any, capsys: pytest.C
     assert all(row["from_cache"] and row["error"] is None and row["resources"]["registers"] > 0 for row in rows)
 
 
-def test_a_kernel_that_does_not_compile(
-    parts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_that_does_not_compile(parts: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     parts(False)
 
     def compile_all(kernels: Sequence[Any], capability: int, done: Any) -> dict[Any, Exception]:
@@ -133,7 +132,7 @@ def test_what_comes_next_can_be_typed() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_gpu(capsys: Capture) -> None:
     assert main(["--json"]) == OK
     value = json.loads(capsys.readouterr().out)
     assert value["check"]["is_right"] and value["bench"]["rows"]

@@ -21,7 +21,7 @@ from cuconv.bench.makers import MAKERS
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
 from cuconv.cli import options_for, warmup
-from cuconv.cli.console import CANNOT, OK, USAGE, WRONG
+from cuconv.cli.console import CANNOT, OK, WRONG
 from cuconv.jit import nvrtc, source
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact, Resources
@@ -29,9 +29,7 @@ from cuconv.jit.source import Source
 from cuconv.runtime.kernel import Kernel
 from cuconv.selective_scan.kernels import SelectiveScanVarlenTilesFwd
 from tests.conftest import missing_gpu
-from tests.support.command_line import cuconv, error_of, text_of, value_of
-
-Capture = pytest.CaptureFixture[str]
+from tests.support.command_line import Capture, cuconv, error_of, text_of, value_of
 
 FEW = ("warmup", "--op", "causal_conv1d_update_qkv_split")
 """A function of few kernels."""
@@ -264,35 +262,6 @@ def test_on_a_gpu_its_own_architecture_is_compiled_for(capsys: Capture) -> None:
         for n in range(cupy.cuda.runtime.getDeviceCount())
     }
     assert code == OK and {row["arch"] for row in found["kernels"]} == wanted
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--op", "causal_conv1d"], "invalid choice: 'causal_conv1d'"),
-        (["--model", "gpt-2"], "invalid choice: 'gpt-2'"),
-        (["--dtype", "float64"], "invalid choice: 'float64'"),
-        (["--arch", "hopper"], "--arch: got 'hopper'; wanted a compute capability such as 90 or sm_90"),
-        (["--arch", "9"], "--arch: got '9'; wanted"),
-        (["--jobs", "0"], "--jobs: got '0'; wanted a whole number of at least 1"),
-        (["--shape", "dim=64"], "options: got --shape and 0 --op; wanted the one --op"),
-        (["--shape", "dim=64", *FEW[1:], "--op", "causal_conv1d_fn"], "options: got --shape and 2 --op"),
-        (["--model", "lfm2-1.2b", "--width", "3"], "options: got --model beside --width"),
-        (
-            ["--model", "lfm2-1.2b", "--op", "selective_scan_fn"],
-            "op: got selective_scan_fn; wanted a function that",
-        ),
-        (["--op", "causal_conv1d_fn", "--shape", "dims=4"], "shape: got 'dims'; wanted one of batch, dim"),
-        (["--op", "causal_conv1d_fn", "--width", "99"], "width of weight: got 99; wanted 1 to 16"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_makes_no_sense_is_said_before_anything_is_compiled(
-    words: list[str], text: str, capsys: Capture, folder: Path
-) -> None:
-    code, error = error_of(capsys, "warmup", *words)
-    assert code == USAGE and text in error
-    assert not folder.exists()
 
 
 def test_an_architecture_that_is_too_old_is_refused(capsys: Capture) -> None:

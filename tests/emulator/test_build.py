@@ -17,6 +17,7 @@ from tests import emulator
 from tests.emulator import broken, compiler, debugger, process, translation
 from tests.emulator.broken import Broken
 from tests.emulator.primitives import Printed
+from tests.support.command_line import Capture
 
 needs_gxx = pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
 
@@ -180,7 +181,7 @@ def test_another_build_of_the_runtime_gets_a_process_of_its_own(
 
 
 @needs_gxx
-def test_what_a_kernel_prints_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_kernel_prints_is_shown(capsys: Capture) -> None:
     for value in (1.5, 2.5):
         config = LaunchConfig((1, 1, 1), (32, 1, 1))
         emulator.run(Printed(32), config, b"", {"x": np.full(1, value, np.float32)})

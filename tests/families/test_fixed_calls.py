@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.support.fixed_calls import CALLS, Fixed, assert_on_the_callers_cupy_stream
+from tests.support.fixed_calls import CALLS, LOUD, SCAN, Fixed, varied
 from tests.support.foreign import Foreign
-from tests.support.gpu import CYCLES, LIBRARIES, byte_strides, to_numpy
+from tests.support.gpu import CYCLES, LIBRARIES, SPIN, byte_strides, to_numpy
 
 pytestmark = pytest.mark.gpu
 
 EACH_CALL = pytest.mark.parametrize("similar", CALLS.values(), ids=CALLS)
+SEGMENTS = varied("selective_scan_fn", 1, 24, 2048, changes=LOUD, **SCAN)
+"""A scan of several launches, with memory between them."""
+ALSO_OF_SEGMENTS = pytest.mark.parametrize("similar", [*CALLS.values(), SEGMENTS], ids=[*CALLS, "scan_segments"])
 EACH_LIBRARY = pytest.mark.parametrize("library", LIBRARIES)
 
 
@@ -33,7 +37,7 @@ def test_a_cupy_graph_is_replayed_with_other_sequences(similar: list[Any]) -> No
             fixed.check()
 
 
-@EACH_CALL
+@ALSO_OF_SEGMENTS
 def test_a_torch_graph_is_replayed_with_other_sequences(similar: list[Any]) -> None:
     torch = pytest.importorskip("torch")
     fixed = Fixed("torch", similar[0])
@@ -44,13 +48,31 @@ def test_a_torch_graph_is_replayed_with_other_sequences(similar: list[Any]) -> N
         fixed()
     for case in (*similar, similar[0]):
         fixed.take(Fixed("torch", case))
+        # Free memory is overwritten between the replays.
+        torch.full((2**22,), float("nan"), device="cuda")
         graph.replay()
         fixed.check()
 
 
-@EACH_CALL
+@ALSO_OF_SEGMENTS
 def test_the_callers_cupy_stream_is_used_and_nothing_is_awaited(similar: list[Any]) -> None:
-    assert_on_the_callers_cupy_stream(similar)
+    """A call runs behind what is already on CuPy's current stream, and does not wait for it."""
+    cupy = pytest.importorskip("cupy")
+    fixed = Fixed("cupy", similar[0])
+    fixed()
+    spin = cupy.RawKernel(SPIN, "spin")
+    spin((1,), (1,), (np.int64(1),))
+    late = Fixed("cupy", similar[1])
+    fixed.wait()
+    side, done = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
+    with side:
+        spin((1,), (1,), (np.int64(CYCLES),))
+        fixed.take(late)
+        fixed()
+        done.record(side)
+    assert not done.done, "the call waited for the device"
+    done.synchronize()
+    fixed.check()
 
 
 @EACH_CALL
@@ -98,7 +120,7 @@ def test_no_cupy_memory_is_allocated_when_outputs_are_given(similar: list[Any]) 
     assert not asked_for
 
 
-@EACH_CALL
+@ALSO_OF_SEGMENTS
 @EACH_LIBRARY
 def test_results_are_new_arrays_of_the_callers_kind(library: str, similar: list[Any]) -> None:
     fixed = Fixed(library, similar[0])

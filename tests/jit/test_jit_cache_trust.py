@@ -15,7 +15,7 @@ import pytest
 from cuconv.cli.console import CANNOT, OK, WRONG
 from cuconv.jit import cache, contents
 from tests.jit.test_jit_cache import IMAGE, KEY, found_image, store
-from tests.support.command_line import cuconv, value_of
+from tests.support.command_line import Capture, cuconv, value_of
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="owners and permissions are those of POSIX"),
@@ -158,7 +158,7 @@ def test_without_any_home_the_folder_is_private(entry: Any, monkeypatch: pytest.
     assert stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
 
 
-def test_verify_names_what_is_not_trusted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_what_is_not_trusted(folder: Path, capsys: Capture) -> None:
     path = store()
     write_by_others(path)
     code, value = value_of(capsys, "cache", "verify")
@@ -176,7 +176,7 @@ def test_reading_contents_of_an_open_folder_warns_of_nothing(folder: Path) -> No
     assert "other users can write it" in entry.problem
 
 
-def test_the_doctor_says_how_to_close_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_says_how_to_close_a_folder(folder: Path, capsys: Capture) -> None:
     store()
     write_by_others(folder / "sm_90")
     _, value = value_of(capsys, "doctor")

@@ -1,6 +1,6 @@
-"""A scan of several launches on a GPU: streams, graphs, and memory between the launches.
+"""A scan of several launches on a GPU: memory between the launches.
 
-What scans have in common with other calls is in test_varlen_semantics.
+What it has in common with other calls is in tests/families/test_fixed_calls.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from cuconv.selective_scan import dense
 from cuconv.selective_scan.plan_dense import plan
 from tests.selective_scan import cases_dense as table
-from tests.support.fixed_calls import Fixed, assert_on_the_callers_cupy_stream
+from tests.support.fixed_calls import Fixed
 
 pytestmark = pytest.mark.gpu
 
@@ -31,22 +31,6 @@ def scratch_bytes(case: table.Case) -> int:
 
 def test_it_has_several_launches() -> None:
     assert len(CASE.launches()) == 3
-
-
-def test_a_torch_graph_keeps_the_memory_between_launches() -> None:
-    torch = pytest.importorskip("torch")
-    fixed = Fixed("torch", SIMILAR[0])
-    fixed()
-    fixed.wait()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        fixed()
-    for case in (*SIMILAR, SIMILAR[0]):
-        fixed.take(Fixed("torch", case))
-        # Free memory is overwritten between the replays.
-        torch.full((2**22,), float("nan"), device="cuda")
-        graph.replay()
-        fixed.check()
 
 
 def test_a_cupy_graph_keeps_the_memory_between_launches() -> None:
@@ -71,10 +55,6 @@ def test_a_cupy_graph_keeps_the_memory_between_launches() -> None:
         assert all(bool((other == 7.0).all()) for other in others)
 
 
-def test_all_launches_are_on_the_callers_stream() -> None:
-    assert_on_the_callers_cupy_stream(SIMILAR)
-
-
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_calls_in_a_row_do_not_disturb_each_other(library: str) -> None:
     """The next call's memory between launches may be that of the one before."""
@@ -83,12 +63,3 @@ def test_calls_in_a_row_do_not_disturb_each_other(library: str) -> None:
         fixed()
     for fixed in calls:
         fixed.check()
-
-
-def test_results_are_given_back_without_being_asked_for_places() -> None:
-    cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", CASE)
-    fixed()
-    out, last = fixed(with_outputs=False)
-    assert bool((out == fixed.arrays["out"]).all()) and bool((last == fixed.arrays["last_state_out"]).all())
-    assert last.dtype == cupy.float32

@@ -33,8 +33,8 @@ OF_BATCH: dict[str, Row] = {
     "state-int16": bad.dtype("state", np.int16, FLOATS),
     "state-float64": bad.dtype("state", np.float64, FLOATS),
     "state-broadcast": bad.one_address("state", SLOTS, *INNER),
-    "state-wide": (zeros("state", (SLOTS, HEADS, DIM, 513)), ValueError, "d_state of state: got 513; wanted 1 to 512"),
-    "state-no-width": (zeros("state", (SLOTS, HEADS, DIM, 0)), ValueError, "d_state of state: got 0; wanted 1 to 512"),
+    "state-wide": bad.length("state", (SLOTS, HEADS, DIM, 513), "d_state", 513, "1 to 512"),
+    "state-no-width": bad.length("state", (SLOTS, HEADS, DIM, 0), "d_state", 0, "1 to 512"),
     "state-few-slots": (
         lambda xp, a: {"state": a["state"][:2], SLOT: None, TARGET: None}, ValueError,
         "slots of state: got 2; wanted at least 3, one a sequence, or state_batch_indices",
@@ -46,14 +46,8 @@ OF_BATCH: dict[str, Row] = {
     "x-rank-2": bad.shape("x", (BATCH, HEADS * DIM), X_AXES),
     "x-rank-5": bad.shape("x", (1, *TOKEN), X_AXES),
     "x-heads": bad.shape("x", (BATCH, TOKENS, DIM, HEADS), X_AXES),
-    "x-batch": (
-        lambda xp, a: {"x": xp.broadcast_to(a["x"][:1], (2**30 + 1, TOKENS, HEADS, DIM))}, ValueError,
-        "batch of x: got 1073741825; wanted 0 to 1073741824",
-    ),
-    "x-tokens": (
-        lambda xp, a: {"x": xp.broadcast_to(a["x"][:, :1], (BATCH, 2**30 + 1, HEADS, DIM))}, ValueError,
-        "tokens of x: got 1073741825; wanted 0 to 1073741824",
-    ),
+    "x-batch": bad.too_long("x", 0, 2**30 + 1, "batch"),
+    "x-tokens": bad.too_long("x", 1, 2**30 + 1, "tokens"),
     "dt-shape": bad.shape("dt", (BATCH, TOKENS, HEADS), f"{TOKEN} (the shape of x)"),
     "dt-float16": bad.dtype("dt", np.float16, "float32"),
     "z-shape": bad.shape("z", (BATCH, HEADS, DIM), f"{TOKEN} (the shape of x)"),
@@ -96,13 +90,10 @@ OF_BATCH: dict[str, Row] = {
     "targets-float32": bad.dtype(TARGET, np.float32, INDICES),
     "targets-rank-0": bad.shape(TARGET, (), "1 or 2 axes (batch[, columns])", np.int32),
     "targets-count": bad.shape(TARGET, (BATCH - 1, TOKENS), ROWS_WANTED, np.int64),
-    "accepted-without-columns": (
-        zeros(ACCEPTED, (BATCH,), np.int32), ValueError,
-        f"{ACCEPTED}: got an array; wanted None unless {SLOT} has 2 axes (batch, columns)",
+    "accepted-without-columns": bad.array(
+        ACCEPTED, f"None unless {SLOT} has 2 axes (batch, columns)", zeros(ACCEPTED, (BATCH,), np.int32)
     ),
-    "rows-without-buffer": (
-        bad.value(BUFFER, None), ValueError, f"{ROW}: got an array; wanted None unless {BUFFER} is given"
-    ),
+    "rows-without-buffer": bad.array(ROW, f"None unless {BUFFER} is given", bad.value(BUFFER, None)),
     "rows-bool": bad.dtype(ROW, bool, INDICES),
     "rows-count": bad.shape(ROW, (BATCH - 1,), SEQUENCES, np.int32),
     "parents-bool": (
@@ -126,9 +117,7 @@ OF_BATCH: dict[str, Row] = {
     "buffer-inner": bad.shape(
         BUFFER, (ROWS, TOKENS, HEADS, N, DIM), "(4, 2, 4, 3, 5) (rows, steps, and as state behind its slots)"
     ),
-    "buffer-few-steps": (
-        zeros(BUFFER, (ROWS, 1, *INNER)), ValueError, f"steps of {BUFFER}: got 1; wanted at least 2, the tokens of x"
-    ),
+    "buffer-few-steps": bad.length(BUFFER, (ROWS, 1, *INNER), "steps", 1, "at least 2, the tokens of x"),
     "buffer-few-rows": (
         bad.value(ROW, None), ValueError, f"rows of {BUFFER}: got 4; wanted at least 9, one a slot, or {ROW}"
     ),
@@ -204,13 +193,9 @@ OF_PACKED: dict[str, Row] = {
     ),
     "starts-float32": bad.dtype("cu_seqlens", np.float32, INDICES),
     "starts-rank": bad.shape("cu_seqlens", (4, 1), "1 axes (sequences + 1)", np.int32),
-    "starts-none-at-all": (
-        zeros("cu_seqlens", (0,), np.int32),
-        ValueError,
-        "sequences of cu_seqlens: got -1; wanted 0 to 1073741824",
-    ),
+    "starts-none-at-all": bad.length("cu_seqlens", (0,), "sequences", -1, "0 to 1073741824", dtype=np.int32),
     "slots-count": bad.shape(SLOT, (2,), ROWS_WANTED, np.int32),
-    "parents": (PARENTS, ValueError, "parents: got an array; wanted None beside cu_seqlens"),
+    "parents": bad.array("parents", "None beside cu_seqlens", PARENTS),
 }
 
 OF_BARE: dict[str, Row] = {

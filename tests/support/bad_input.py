@@ -109,6 +109,27 @@ def no_array(name: str, got: Any) -> Row:
     return value(name, got), TypeError, error
 
 
+def length(name: str, got: tuple[int, ...], axis: str, found: int, wanted: str, dtype: Any = np.float32) -> Row:
+    """An array with an axis of another length."""
+    return zeros(name, got, dtype), ValueError, f"{axis} of {name}: got {found}; wanted {wanted}"
+
+
+def too_long(name: str, axis: int, length: int, word: str) -> Row:
+    """One index of an axis, as often as one time more than an axis may be long."""
+
+    def change(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
+        shape = a[name].shape
+        one = a[name][(slice(None),) * axis + (slice(1),)]
+        return {name: xp.broadcast_to(one, (*shape[:axis], length, *shape[axis + 1 :]))}
+
+    return change, ValueError, f"{word} of {name}: got {length}; wanted 0 to {length - 1}"
+
+
+def array(name: str, wanted: str, change: Change) -> Row:
+    """An array that is given where it has no meaning, by this change."""
+    return change, ValueError, f"{name}: got an array; wanted {wanted}"
+
+
 def one_address(name: str, *lengths: int) -> Row:
     """An array of this shape that is to be written, with one address for all along its first axis."""
     strides = (0, *dense_strides(lengths, tuple(range(len(lengths))))[1:])
@@ -120,6 +141,33 @@ def overlap(argument: str, other: str, change: Change | None = None) -> Row:
     """Two arrays in one memory: by this change, else as one and the same."""
     error = f"{argument}: got memory that overlaps {other}; wanted {OWN_MEMORY}"
     return change or (lambda xp, a: {argument: a[other]}), ValueError, error
+
+
+def of_sequences(pool: str, pools: str = "") -> dict[str, Row]:
+    """Rows of calls on three packed sequences with their states in a pool; `pools` names all that may be."""
+    starts, slots, has = "query_start_loc", "cache_indices", "has_initial_state"
+    only_with_pool = f"got an array; wanted None unless {pools or pool} is given"
+    few, huge = f"slots of {pool}: got 2; wanted at least 3, one a sequence, or {slots}", 2**63
+    return {
+        "pool-int8": dtype(pool, np.int8, FLOATS),
+        "pool-few-slots": (lambda xp, a: {pool: a[pool][:2], slots: None}, ValueError, few),
+        "starts-float32": dtype(starts, np.float32, INDICES),
+        "starts-rank-2": shape(starts, (4, 1), "1 axes (sequences + 1)", np.int32),
+        "starts-none-at-all": (
+            zeros(starts, (0,), np.int32), ValueError, f"sequences of {starts}: got -1; wanted 0 to 1073741824"
+        ),
+        "slots-int16": dtype(slots, np.int16, INDICES),
+        "slots-count": shape(slots, (2,), "(3,) or longer (sequences)", np.int32),
+        "slots-list": no_array(slots, [3, 0, 1]),
+        "slots-without-pool": (also(value(pool, None), value(has, None)), ValueError, f"{slots}: {only_with_pool}"),
+        "has-uint8": dtype(has, np.uint8, "bool"),
+        "has-count": shape(has, (2,), "(3,) or longer (sequences)", bool),
+        "has-without-pool": (also(value(pool, None), value(slots, None)), ValueError, f"{has}: {only_with_pool}"),
+        "pad-float": mistyped("pad_slot_id", 0.0, "an int"),
+        "pad-none": mistyped("pad_slot_id", None, "an int"),
+        "pad-true": mistyped("pad_slot_id", True, "an int"),
+        "pad-huge": (value("pad_slot_id", huge), ValueError, f"pad_slot_id: got {huge}; wanted an int of 64 bits"),
+    }  # fmt: skip
 
 
 def outside(name: str, slot: int, count: int) -> str:

@@ -12,6 +12,8 @@ import pytest
 
 from cuconv.cli import main
 
+Capture = pytest.CaptureFixture[str]
+
 
 def cuconv(*words: str, path: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """`python -m cuconv` and these words; the folder `path` comes first where modules are looked for."""
@@ -25,21 +27,21 @@ def cuconv(*words: str, path: str = "", **environment: str) -> subprocess.Comple
     )
 
 
-def value_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+def value_of(capsys: Capture, *words: str) -> tuple[int, Any]:
     """The exit code of a command in this process, and its JSON value."""
     capsys.readouterr()
     code = main([*words, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
-def text_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+def text_of(capsys: Capture, *words: str) -> tuple[int, str]:
     """The exit code of a command in this process, and what it prints."""
     capsys.readouterr()
     code = main(words)
     return code, capsys.readouterr().out
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+def error_of(capsys: Capture, *words: str) -> tuple[int, str]:
     """The exit code of a command that prints nothing but why it failed."""
     capsys.readouterr()
     try:

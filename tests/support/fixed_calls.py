@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests import cases
 from tests.families.test_numerics import place_arguments
 from tests.support.compare import check_results
-from tests.support.gpu import CYCLES, SPIN, CupyArrays, TorchTensors
+from tests.support.gpu import CupyArrays, TorchTensors
 
 BATCHES = ("20+3+0+40+off2", "1+30+33+0+off1", "0+0+0+0+off65", "65+0+0+0")
 """Batches of equally many sequences, with equally many tokens in all."""
@@ -109,23 +108,3 @@ class Fixed:
         self.wait()
         after = {name: self._copies.download(buffer) for name, (buffer, _) in self._uploaded.items()}
         check_results(self._case, self._before, after)
-
-
-def assert_on_the_callers_cupy_stream(similar: Similar) -> None:
-    """A call runs behind what is already on CuPy's current stream, and does not wait for it."""
-    cupy = pytest.importorskip("cupy")
-    fixed = Fixed("cupy", similar[0])
-    fixed()
-    spin = cupy.RawKernel(SPIN, "spin")
-    spin((1,), (1,), (np.int64(1),))
-    late = Fixed("cupy", similar[1])
-    fixed.wait()
-    side, done = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
-    with side:
-        spin((1,), (1,), (np.int64(CYCLES),))
-        fixed.take(late)
-        fixed()
-        done.record(side)
-    assert not done.done, "the call waited for the device"
-    done.synchronize()
-    fixed.check()

@@ -36,52 +36,11 @@ __forceinline__ T atomicAdd(T* address, typename emulator::Same<T>::Type value) 
 }
 
 template <typename T>
-__forceinline__ T atomicSub(T* address, typename emulator::Same<T>::Type value) {
-    using U = std::make_unsigned_t<T>;
-    return emulator::update(address,
-                            [=](T old) { return static_cast<T>(static_cast<U>(old) - static_cast<U>(value)); });
-}
-
-template <typename T>
-__forceinline__ T atomicExch(T* address, typename emulator::Same<T>::Type value) {
-    return emulator::update(address, [=](T) { return value; });
-}
-
-template <typename T>
-__forceinline__ T atomicMin(T* address, typename emulator::Same<T>::Type value) {
-    return emulator::update(address, [=](T old) { return value < old ? value : old; });
-}
-
-template <typename T>
 __forceinline__ T atomicMax(T* address, typename emulator::Same<T>::Type value) {
     return emulator::update(address, [=](T old) { return old < value ? value : old; });
 }
 
 template <typename T>
-__forceinline__ T atomicAnd(T* address, typename emulator::Same<T>::Type value) {
-    return emulator::update(address, [=](T old) { return old & value; });
-}
-
-template <typename T>
 __forceinline__ T atomicOr(T* address, typename emulator::Same<T>::Type value) {
     return emulator::update(address, [=](T old) { return old | value; });
-}
-
-template <typename T>
-__forceinline__ T atomicXor(T* address, typename emulator::Same<T>::Type value) {
-    return emulator::update(address, [=](T old) { return old ^ value; });
-}
-
-template <typename T>
-__forceinline__ T atomicCAS(T* address, typename emulator::Same<T>::Type expected,
-                            typename emulator::Same<T>::Type value) {
-    return emulator::update(address, [=](T old) { return old == expected ? value : old; });
-}
-
-__forceinline__ unsigned atomicInc(unsigned* address, unsigned limit) {
-    return emulator::update(address, [=](unsigned old) { return old >= limit ? 0 : old + 1; });
-}
-
-__forceinline__ unsigned atomicDec(unsigned* address, unsigned limit) {
-    return emulator::update(address, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
 }

@@ -27,21 +27,12 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
     return {static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
 }
 
-__forceinline__ __nv_bfloat16 __float2bfloat16(float v) {
-    return __float2bfloat16_rn(v);
-}
 __forceinline__ __nv_bfloat16 __low2bfloat16(__nv_bfloat162 v) {
     return v.x;
 }
 __forceinline__ __nv_bfloat16 __high2bfloat16(__nv_bfloat162 v) {
     return v.y;
 }
-__forceinline__ __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) {
-    return {x, y};
-}
 __forceinline__ __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
     return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
-}
-__forceinline__ float2 __bfloat1622float2(__nv_bfloat162 v) {
-    return {__bfloat162float(v.x), __bfloat162float(v.y)};
 }

@@ -7,10 +7,6 @@ struct __half {
     unsigned short bits;
 };
 
-struct alignas(4) __half2 {
-    __half x, y;
-};
-
 __forceinline__ unsigned short __half_as_ushort(__half v) {
     return v.bits;
 }
@@ -45,29 +41,4 @@ inline __half __float2half_rn(float v) {
         half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     }
     return {static_cast<unsigned short>(sign | half)};
-}
-
-__forceinline__ __half __float2half(float v) {
-    return __float2half_rn(v);
-}
-__forceinline__ __half __low2half(__half2 v) {
-    return v.x;
-}
-__forceinline__ __half __high2half(__half2 v) {
-    return v.y;
-}
-__forceinline__ __half2 __halves2half2(__half x, __half y) {
-    return {x, y};
-}
-__forceinline__ __half2 __floats2half2_rn(float x, float y) {
-    return {__float2half_rn(x), __float2half_rn(y)};
-}
-__forceinline__ float2 __half22float2(__half2 v) {
-    return {__half2float(v.x), __half2float(v.y)};
-}
-__forceinline__ float __low2float(__half2 v) {
-    return __half2float(v.x);
-}
-__forceinline__ float __high2float(__half2 v) {
-    return __half2float(v.y);
 }

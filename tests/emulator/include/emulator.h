@@ -18,8 +18,8 @@ struct Lanes {
 // Waits for the warp's lanes in `mask` and returns their values. `what` names the operation, the same for all of them.
 const Lanes& exchange(const char* what, unsigned mask, std::uint64_t value);
 
-// Waits for all threads of the block. Returns the number of those with a true `predicate`.
-int barrier(const char* what, bool predicate);
+// Waits for all threads of the block.
+void barrier(const char* what);
 
 // Starts a copy that belongs to the running thread's current group of copies.
 void start_copy(void* to, const void* from, std::size_t bytes);
@@ -34,7 +34,6 @@ void wait_for_copy_groups(std::size_t pending);
 void yield();
 
 unsigned lane();
-unsigned active_lanes();
 
 [[noreturn]] void refuse_width(const char* what, int width);
 

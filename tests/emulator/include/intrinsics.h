@@ -8,35 +8,11 @@ __forceinline__ T __ldg(const T* p) {
     return *p;
 }
 template <typename T>
-__forceinline__ T __ldca(const T* p) {
-    return *p;
-}
-template <typename T>
-__forceinline__ T __ldcg(const T* p) {
-    return *p;
-}
-template <typename T>
-__forceinline__ T __ldcs(const T* p) {
-    return *p;
-}
-template <typename T>
-__forceinline__ T __ldlu(const T* p) {
-    return *p;
-}
-template <typename T>
-__forceinline__ void __stcg(T* p, T value) {
-    *p = value;
-}
-template <typename T>
 __forceinline__ void __stcs(T* p, T value) {
     *p = value;
 }
 template <typename T>
 __forceinline__ void __stwb(T* p, T value) {
-    *p = value;
-}
-template <typename T>
-__forceinline__ void __stwt(T* p, T value) {
     *p = value;
 }
 
@@ -55,21 +31,12 @@ __forceinline__ To bit_cast(From from) {
 __forceinline__ float __uint_as_float(unsigned v) {
     return emulator::bit_cast<float>(v);
 }
-__forceinline__ float __int_as_float(int v) {
-    return emulator::bit_cast<float>(v);
-}
 __forceinline__ unsigned __float_as_uint(float v) {
     return emulator::bit_cast<unsigned>(v);
-}
-__forceinline__ int __float_as_int(float v) {
-    return emulator::bit_cast<int>(v);
 }
 
 __forceinline__ unsigned __umulhi(unsigned a, unsigned b) {
     return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
-}
-__forceinline__ int __mulhi(int a, int b) {
-    return static_cast<int>(static_cast<long long>(a) * b >> 32);
 }
 __forceinline__ int __popc(unsigned v) {
     return __builtin_popcount(v);
@@ -81,29 +48,8 @@ __forceinline__ int __ffs(int v) {
     return __builtin_ffs(v);
 }
 
-__forceinline__ float __fadd_rn(float a, float b) {
-    return a + b;
-}
-__forceinline__ float __fmul_rn(float a, float b) {
-    return a * b;
-}
-__forceinline__ float __fmaf_rn(float a, float b, float c) {
-    return fmaf(a, b, c);
-}
-__forceinline__ float __frcp_rn(float v) {
-    return 1.0f / v;
-}
-__forceinline__ float __fdiv_rn(float a, float b) {
-    return a / b;
-}
 __forceinline__ float __expf(float v) {
     return expf(v);
-}
-__forceinline__ float __logf(float v) {
-    return logf(v);
-}
-__forceinline__ float __log2f(float v) {
-    return log2f(v);
 }
 // The programming guide: NaN gives 0.
 __forceinline__ float __saturatef(float v) {

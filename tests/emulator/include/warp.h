@@ -8,26 +8,10 @@
 #include "qualifiers.h"
 
 __forceinline__ void __syncthreads() {
-    emulator::barrier("__syncthreads", false);
-}
-__forceinline__ int __syncthreads_count(int predicate) {
-    return emulator::barrier("__syncthreads_count", predicate != 0);
-}
-__forceinline__ int __syncthreads_or(int predicate) {
-    return emulator::barrier("__syncthreads_or", predicate != 0) != 0;
-}
-__forceinline__ int __syncthreads_and(int predicate) {
-    return emulator::barrier("__syncthreads_and", predicate == 0) == 0;
+    emulator::barrier("__syncthreads");
 }
 __forceinline__ void __syncwarp(unsigned mask = 0xffffffffu) {
     emulator::exchange("__syncwarp", mask, 0);
-}
-
-__forceinline__ void __threadfence() {}
-__forceinline__ void __threadfence_block() {}
-__forceinline__ void __threadfence_system() {}
-__forceinline__ void __nanosleep(unsigned) {
-    emulator::yield();
 }
 
 namespace emulator {
@@ -36,7 +20,7 @@ template <typename T>
 inline constexpr bool kShuffled =
     std::is_same_v<T, int> || std::is_same_v<T, unsigned> || std::is_same_v<T, long> ||
     std::is_same_v<T, unsigned long> || std::is_same_v<T, long long> || std::is_same_v<T, unsigned long long> ||
-    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, __half> || std::is_same_v<T, __half2> ||
+    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, __half> ||
     std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __nv_bfloat162>;
 
 // The value of the lane that `source` picks for this one in its segment of `width` lanes.
@@ -100,10 +84,4 @@ __forceinline__ unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 __forceinline__ int __any_sync(unsigned mask, int predicate) {
     return emulator::vote("__any_sync", mask, predicate != 0) != 0;
-}
-__forceinline__ int __all_sync(unsigned mask, int predicate) {
-    return emulator::vote("__all_sync", mask, predicate == 0) == 0;
-}
-__forceinline__ unsigned __activemask() {
-    return emulator::active_lanes();
 }

@@ -32,10 +32,7 @@ template <>
 struct Pattern<__half> {
     __device__ static __half of(unsigned short bits) { return __ushort_as_half(bits); }
     __device__ static __half of(float v) { return __float2half_rn(v); }
-    __device__ static unsigned pair(float a, float b) {
-        const __half2 v = __floats2half2_rn(a, b);
-        return bits(__low2half(v)) | static_cast<unsigned>(bits(__high2half(v))) << 16;
-    }
+    __device__ static unsigned pair(float a, float b) { return bits(of(a)) | static_cast<unsigned>(bits(of(b))) << 16; }
 };
 
 template <>

@@ -24,10 +24,5 @@ __global__ void masks_kernel(const Masks p) {
     out[0 * blockDim.x] = result;
     out[1 * blockDim.x] = __ballot_sync(0xffffffffu, is_above);
     out[2 * blockDim.x] = __any_sync(0xffffffffu, is_above);
-    out[3 * blockDim.x] = __all_sync(0xffffffffu, is_above);
-    out[4 * blockDim.x] = __activemask();
-    out[5 * blockDim.x] = __syncthreads_count(is_above);
-    out[6 * blockDim.x] = __syncthreads_or(is_above);
-    out[7 * blockDim.x] = __syncthreads_and(is_above);
-    out[8 * blockDim.x] = threadIdx.x % 32 < 16 ? __ballot_sync(0x0000ffffu, is_above) : 0;
+    out[3 * blockDim.x] = threadIdx.x % 32 < 16 ? __ballot_sync(0x0000ffffu, is_above) : 0;
 }

@@ -25,28 +25,21 @@ void yield() {
     if (is_late) fail(__builtin_return_address(0), "the launch does not end");
 }
 
-int barrier(const char* what, bool predicate) {
+void barrier(const char* what) {
     const Wait here{what, __builtin_return_address(0), 0};
-    block.self().value = predicate;
     if (++block.at_barrier < block.threads.size()) {
         suspend_until_ready(here);
-        return static_cast<int>(block.self().value);
+        return;
     }
     block.at_barrier = 0;
-    std::uint64_t predicates = 0;
     for (Thread& thread : block.threads) {
         if (thread.state == State::kWaiting && thread.wait.where != here.where) {
             report_divergence(thread.wait, here);
         }
-        predicates += thread.value;
     }
-    for (Thread& thread : block.threads) {
-        thread.value = predicates;
-        thread.state = State::kReady;
-    }
+    for (Thread& thread : block.threads) thread.state = State::kReady;
     // Which thread goes on first is the schedule's choice, not that of the thread that came last.
     Fiber::suspend();
-    return static_cast<int>(block.self().value);
 }
 
 void refuse_width(const char* what, int width) {
@@ -61,15 +54,6 @@ unsigned lane() {
 static unsigned existing_lanes() {
     const std::size_t count = block.threads.size() - block.first_of_warp();
     return count >= kWarp ? ~0u : (1u << count) - 1;
-}
-
-unsigned active_lanes() {
-    unsigned mask = 0;
-    for (int i = 0; i < kWarp; ++i) {
-        const unsigned bit = 1u << i;
-        if ((existing_lanes() & bit) && block.threads[block.first_of_warp() + i].state != State::kReturned) mask |= bit;
-    }
-    return mask;
 }
 
 const Lanes& exchange(const char* what, unsigned mask, std::uint64_t value) {
