@@ -154,10 +154,15 @@ def _ready(case: Case, peer: Loaded) -> Iterator[tuple[Set, Ready]]:
 
 def _differences(case: Case, given: Set, call: Call, read: Callable[[Any], Mapping[str, Any]]) -> list[Difference]:
     """How far a call on a set is from what it should be."""
-    machine, workload = case.machine, case.workload
-    inputs = {name: machine.cut(workload, name, array) for name, array in given.arrays.items()}
-    got = {name: machine.cut(workload, name, array) for name, array in read(call()).items()}
-    return compare(workload, inputs, got, workload.cut_options)
+    machine, parts = case.machine, case.workload.compared
+    # As they are before the call, which may update some.
+    inputs = [{name: machine.cut(part, name, array) for name, array in given.arrays.items()} for part, _ in parts]
+    results = read(call())
+    found = []
+    for (part, names), arrays in zip(parts, inputs, strict=True):
+        got = {name: machine.cut(part, name, results[name]) for name in names}
+        found += compare(part, arrays, got, part.cut_options)
+    return found
 
 
 def tolerances(difference: Difference) -> float:

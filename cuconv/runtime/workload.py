@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -105,6 +105,10 @@ class Workload:
     """
     cut_options: Mapping[str, Any] = field(default_factory=dict)
     """Options that differ in the call on those parts."""
+    parts: tuple[Mapping[str, Cut], ...] = ()
+    """In place of `cuts` where no one part of the arguments gives a part of every result: several cuts, and each is
+    compared in the results that it names.
+    """
 
     @property
     def title(self) -> str:
@@ -120,6 +124,16 @@ class Workload:
     def results(self) -> tuple[str, ...]:
         """Everything that a call writes: results, then arguments updated in place."""
         return (*self.outs, *self.updated)
+
+    @property
+    def compared(self) -> tuple[tuple[Workload, tuple[str, ...]], ...]:
+        """What is compared: the workload with the cuts of each part, and the names of the part's results."""
+        if not self.parts:
+            return ((self, self.results),)
+        return tuple(
+            (replace(self, cuts=cuts, parts=()), tuple(name for name in self.results if name in cuts))
+            for cuts in self.parts
+        )
 
     def seed(self, name: str, number: int = 0) -> int:
         """The seed of an array's random numbers: the same on every machine, another one for every array and set."""

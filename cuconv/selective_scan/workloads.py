@@ -82,27 +82,70 @@ def gradients(arrays: dict[str, Array]) -> dict[str, Array]:
     return {f"d{name}": arrays[name] for name in names if name in arrays}
 
 
+SAMPLED_TOKENS = 32
+"""Tokens at an end of a row at which gradients of B and C are compared, of all channels."""
+
+
+def _gradient_cuts(cuts: dict[str, Cut], *kept: str) -> dict[str, Cut]:
+    """Cuts of arguments, and of their gradients where those are compared."""
+    return cuts | {f"d{name}": cuts[name] for name in kept}
+
+
+def _channels_bwd(axis: int, dim: int, *more: str) -> dict[str, Cut]:
+    """Some channels at full length, which have all of their gradients but those that channels share."""
+    cuts = channels(axis, dim)
+    cuts |= {"dout": cuts.pop("out")} | dict.fromkeys(more, (1, cuts["u"][1]))
+    return _gradient_cuts(cuts, "u", "delta", "A", "D", "z", "delta_bias")
+
+
+def _constants(arrays: dict[str, Any], constants: str, dim: int, d_state: int) -> None:
+    """Makes B, C or both constant."""
+    for name in choice("constants", constants, "", "B", "C", "BC"):
+        arrays[name] = Array((dim, d_state), FLOAT32)
+
+
 def selective_scan_bwd(
     batch: int = 1, dim: int = 5120, seqlen: int = 4096, d_state: int = 16, dtype: str = "bfloat16",
-    contiguous: str = TOKENS, states: bool = True,
+    contiguous: str = TOKENS, states: bool = True, constants: str = "",
 ) -> Workload:  # fmt: skip
-    """The gradients of the scan of Mamba, with z and softplus; with any states before chunks, taken as they are."""
+    """The gradients of the scan of Mamba, with z and softplus; with any states before chunks, taken as they are.
+
+    All tokens of some channels are compared, and the gradients of B and C where all channels have few tokens to go
+    through: those of B depend on the tokens behind, and those of C on the tokens before.
+    """
     sizes = dict(locals())
     arrays = rows((batch,), dim, seqlen, d_state, element_of(dtype), contiguous)
+    _constants(arrays, constants, dim, d_state)
     given = {**arrays, "dout": arrays["u"]}
     if states:
         chunks = ceil_div(seqlen, chunk_tokens())
         given["chunk_states"] = Array((batch, chunks, dim, d_state), FLOAT32, low=-0.1, high=0.1)
+    sampled = _channels_bwd(1, dim)
+    if states:
+        sampled["chunk_states"] = 2, sampled["u"][1]
+    sampled = _gradient_cuts(sampled | dict.fromkeys(constants, (0, sampled["u"][1])), *constants)
+    parts = [sampled]
+    ends = {"B": tuple(range(seqlen))[-SAMPLED_TOKENS:], "C": tuple(range(seqlen))[:SAMPLED_TOKENS]}
+    by_token = [name for name in ("u", "delta", "z", "dout", "B", "C") if name not in constants]
+    for name, tokens in ends.items():
+        cuts: dict[str, Cut] = dict.fromkeys(by_token, (2, tokens))
+        if states:
+            cuts["chunk_states"] = 1, (0,)
+        if name not in constants:
+            parts.append(_gradient_cuts(cuts, name))
     return Workload(
         "selective_scan_bwd", sizes, given, gradients(arrays), {"delta_softplus": True},
-        exponentials=batch * dim * seqlen * d_state,
+        exponentials=batch * dim * seqlen * d_state, parts=tuple(parts),
     )  # fmt: skip
 
 
 def selective_scan_varlen_bwd(
     sequences: str = "16x512", dim: int = 5120, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
 ) -> Workload:  # fmt: skip
-    """The gradients of a scan of packed sequences that each begin with a state and end with the gradient of one."""
+    """The gradients of a scan of packed sequences that each begin with a state and end with the gradient of one.
+
+    All tokens of some channels are compared, and the gradients of B and C of the first sequence.
+    """
     sizes = dict(locals())
     counts = lengths(sequences)
     n, total = len(counts), sum(counts)
@@ -110,9 +153,12 @@ def selective_scan_varlen_bwd(
     state, starts = Array((n, dim, d_state), FLOAT32), Array((n + 1,), INT32, values=(0, *accumulate(counts)))
     arrays["initial_state"] = state
     given = {**arrays, "dout": arrays["u"], "query_start_loc": starts, "dlast_state": state}
+    sampled = _gradient_cuts(_channels_bwd(0, dim, "initial_state", "dlast_state"), "initial_state")
+    first: dict[str, Cut] = {each: (1, tuple(range(counts[0]))) for each in ("u", "delta", "z", "dout", "B", "C")}
+    first |= {"initial_state": (0, (0,)), "dlast_state": (0, (0,)), "query_start_loc": (0, (0, 1))}
     return Workload(
         "selective_scan_varlen_bwd", sizes, given, gradients(arrays), {"delta_softplus": True},
-        exponentials=2 * dim * total * d_state,
+        exponentials=2 * dim * total * d_state, parts=(sampled, _gradient_cuts(first, "B", "C")),
     )  # fmt: skip
 
 
@@ -128,10 +174,14 @@ REPORT: Rows = {
         {"dim": 64, "seqlen": 262144},
     ),
     "selective_scan_varlen_fn": tuple({"sequences": spec} for spec in ("16x512", "1x8192", "512in8192")),
-    "selective_scan_bwd": tuple(
-        {"batch": batch, "dim": dim, "seqlen": seqlen, "states": states}
-        for batch, dim, seqlen in ((1, 5120, 4096), (8, 1536, 2048), (8, 5120, 2048))
-        for states in (True, False)
+    "selective_scan_bwd": (
+        *(
+            {"batch": batch, "dim": dim, "seqlen": seqlen, "states": states}
+            for batch, dim, seqlen in ((1, 5120, 4096), (8, 1536, 2048), (8, 5120, 2048))
+            for states in (True, False)
+        ),
+        {"dim": 2048, "d_state": 64},
+        {"dim": 2048, "constants": "BC"},
     ),
     "selective_scan_varlen_bwd": ({"sequences": "16x512", "dim": 1536},),
 }
@@ -148,6 +198,7 @@ SMALL: Rows = {
     "selective_scan_bwd": (
         *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),
         {"batch": 1, "dim": 40, "seqlen": 300, "d_state": 20, "states": False},
+        {"batch": 2, "dim": 40, "seqlen": 260, "constants": "B"},
     ),
     "selective_scan_varlen_bwd": tuple(
         {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH

@@ -93,12 +93,6 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #endif
 }
 
-// The same of 4 or 8 bytes.
-template <int kBytes>
-__device__ __forceinline__ void copy_few_async(void* shared, const void* global) {
-    copy_async<kBytes>(shared, global);
-}
-
 // Ends a group of copies that this thread has started.
 __device__ __forceinline__ void end_copy_group() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

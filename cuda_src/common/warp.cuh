@@ -171,32 +171,21 @@ __device__ __forceinline__ void scan_over_lanes(float (&whole)[kCount], const fl
     }
 }
 
-// The same from the last lane to the first: recurrences first = after * whole + first, of which the last lane comes
-// after `after`. A lane gets what comes after it in `then`, and its own result in `first`. `whole` is lost.
-template <int kLanes, int kCount>
-__device__ __forceinline__ void scan_back_over_lanes(float (&whole)[kCount], const float (&after)[kCount],
-                                                     float (&first)[kCount], float (&then)[kCount]) {
-    const bool is_last = lane_id() % kLanes == kLanes - 1;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-        if (is_last) {
-            first[i] = fmaf(whole[i], after[i], first[i]);
-            whole[i] = 0.0f;
-        }
-    }
+// The recurrences v -> whole * v + end of all lower lanes of each group of kLanes consecutive lanes as one: its factor
+// and its summand, 1 and 0 for the first lane.
+template <int kLanes>
+__device__ __forceinline__ void join_lower_lanes(int lane, float& whole, float& end) {
 #pragma unroll
     for (int distance = 1; distance < kLanes; distance *= 2) {
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-            const float upper_first = __shfl_down_sync(kAllLanes, first[i], distance, kLanes);
-            const float upper_whole = __shfl_down_sync(kAllLanes, whole[i], distance, kLanes);
-            first[i] = fmaf(whole[i], upper_first, first[i]);
-            whole[i] *= upper_whole;
+        const float lower_end = __shfl_up_sync(kAllLanes, end, distance, kLanes);
+        const float lower_whole = __shfl_up_sync(kAllLanes, whole, distance, kLanes);
+        if (lane % kLanes >= distance) {
+            end = fmaf(whole, lower_end, end);
+            whole *= lower_whole;
         }
     }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-        const float upper_first = __shfl_down_sync(kAllLanes, first[i], 1, kLanes);
-        then[i] = is_last ? after[i] : upper_first;
-    }
+    const float lower_end = __shfl_up_sync(kAllLanes, end, 1, kLanes);
+    const float lower_whole = __shfl_up_sync(kAllLanes, whole, 1, kLanes);
+    end = lane % kLanes == 0 ? 0.0f : lower_end;
+    whole = lane % kLanes == 0 ? 1.0f : lower_whole;
 }

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         shared.u.begin(p.u, p.u_stride, share, tokens);
         shared.delta.begin(p.delta, p.delta_stride, share, tokens);
     }
-    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize, own_token = static_cast<int>(threadIdx.x) * Shape::kOwn;
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     // The states before this chunk, of the block's first channel; those behind it are those before the next.
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         }
 #pragma unroll
         for (int j = 0; j < Shape::kOwn; ++j) {
-            const int token = Shape::own_token() + j;
+            const int token = own_token + j;
             u[j] = delta[j] = Dtype<input_t>::from_float(0.0f);
             if (token < tokens.live) {
                 u[j] = __ldg(shared.u.place(i, token, p.u_stride[2]));
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         __syncthreads();
 #pragma unroll
         for (int j = 0; j < Shape::kOwn; ++j) {
-            const int token = Shape::own_token() + j, place = Shape::place(token, Shape::kGap);
+            const int token = own_token + j, place = Shape::place(token, Shape::kGap);
             float dt = Dtype<input_t>::to_float(delta[j]) + bias.to_float(p.delta_bias_is_float32);
             if (p.delta_softplus) dt = softplus(dt);
             if (token >= tokens.live) dt = 0.0f;
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             __syncthreads();
             float dt[kTokens], dt_u[kTokens], steps = 0.0f;
-            take_tokens<Shape, Shape::kGap>(shared.dt, dt);
-            take_tokens<Shape, Shape::kGap>(shared.dt_u, dt_u);
+            take_tokens<Shape, Shape::kGap>(shared.dt, lane_id(), dt);
+            take_tokens<Shape, Shape::kGap>(shared.dt_u, lane_id(), dt_u);
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) steps += dt[t];
 #pragma unroll
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
                     for (int t = 0; t < kTokens; ++t) b[t] = raw.to_float(p.B_is_float32);
                 } else {
-                    MatrixTokens<Shape>(shared.B[n - first_state]).to_floats(b);
+                    MatrixTokens<Shape>(shared.B[n - first_state], lane_id()).to_floats(b);
                 }
                 float h[1] = {0.0f}, whole[1] = {exp2_approx(steps * rate[s])}, begin[1];
 #pragma unroll

@@ -51,16 +51,18 @@ def run(workload: Workload, arrays: Any, **options: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("workload", ALL_SMALL, ids=name)
 def test_a_part_of_the_work_gives_a_part_of_the_results(workload: Workload) -> None:
     arrays = workload.host()
-    kept = {key: workload.cut(key, array) for key, array in arrays.items()}
-    before = {key: arrays[key].copy() for key in workload.updated}
-    whole, part = run(workload, arrays), run(workload, kept, **workload.cut_options)
+    given = {key: array.copy() for key, array in arrays.items()}
+    whole = run(workload, arrays)
     assert [(out.shape, out.dtype) for out in whole] == [(out.shape, out.dtype.numpy) for out in workload.outs.values()]
-    for key, a, b in zip(workload.outs, whole, part, strict=True):
-        assert 0 < b.size <= a.size
-        np.testing.assert_array_equal(workload.cut(key, a), b)
-    for key in workload.updated:
-        assert (arrays[key] != before[key]).any()
-        np.testing.assert_array_equal(workload.cut(key, arrays[key]), kept[key])
+    assert all((arrays[key] != given[key]).any() for key in workload.updated)
+    results = dict(zip(workload.outs, whole, strict=True)) | {key: arrays[key] for key in workload.updated}
+    assert {name for _, names in workload.compared for name in names} == set(workload.results)
+    for part, names in workload.compared:
+        kept = {key: part.cut(key, array) for key, array in given.items()}
+        found = dict(zip(workload.outs, run(part, kept, **part.cut_options), strict=True)) | kept
+        for key in names:
+            assert 0 < found[key].size <= results[key].size
+            np.testing.assert_array_equal(part.cut(key, results[key]), found[key])
 
 
 @pytest.mark.parametrize("workload", ALL_SMALL, ids=name)

@@ -80,6 +80,7 @@ UNIT = (
     Case(1, 3, 257, 33, dtype="float32", constants="B", others="strided"),
     Case(1, 2, 300, 17, dtype="float16", constants="C", without="D z"),
     Case(1, 3, 300, 20, dtype="float16", without="chunk_states"),
+    Case(1, 3, 264, 20),
     Case(1, 3, 300, 24, dtype="bfloat16", constants="BC"),
     Case(1, 3, 300, 24, dtype="float32"),
     Case(1, 3, 260, 20, dtype="bfloat16", constants="B", without="chunk_states"),

@@ -64,6 +64,26 @@ def mamba_scan(
     return cuconv.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
 
 
+def mamba_forward(
+    u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any, z: Any, delta_bias: Any, delta_softplus: bool
+) -> Any:
+    assert B.ndim == C.ndim == 4 and B.shape[1] == C.shape[1] == 1
+    gated = cuconv.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    return cuconv.selective_scan_fn(u, delta, A, B, C, D, None, delta_bias, delta_softplus), np.arange(3.0), gated
+
+
+def mamba_backward(
+    u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any, z: Any, delta_bias: Any, dout: Any, x: Any, out: Any, dz: Any,
+    delta_softplus: bool, recompute_out_z: bool,
+) -> Any:  # fmt: skip
+    wanted, states, _ = mamba_forward(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    assert (out == wanted).all() and (x == states).all() and dz is None and not recompute_out_z
+    du, ddelta, dA, dB, dC, dD, dz, ddelta_bias, _ = cuconv.selective_scan_bwd(
+        u, delta, A, B, C, D, z, delta_bias, dout, delta_softplus=delta_softplus
+    )
+    return [du, ddelta, dA, dB, dC, dD, ddelta_bias, dz]
+
+
 def mamba_update(
     state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None, dt_bias: Any = None,
     dt_softplus: bool = False, state_batch_indices: Any = None,
@@ -191,6 +211,7 @@ STUBS: dict[str, dict[str, Callable[..., Any]]] = {
     "causal_conv1d.cpp_functions": {"causal_conv1d_bwd_function": dao_backward},
     "causal_conv1d.causal_conv1d_varlen": {"causal_conv1d_varlen_states": dao_states},
     "mamba_ssm.ops.selective_scan_interface": {"selective_scan_fn": mamba_scan},
+    "selective_scan_cuda": {"fwd": mamba_forward, "bwd": mamba_backward},
     "mamba_ssm.ops.triton.selective_state_update": {"selective_state_update": mamba_update},
     "flashinfer.mamba": {"selective_state_update": flashinfer_update},
     "fla.modules.conv.triton.ops": {"causal_conv1d_bwd": fla_backward},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,25 @@ def scan(function: Function, workload: Workload, tensors: Tensors, outs: Sequenc
     return same(function, workload, tensors, note)
 
 
+def scan_bwd(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
+    """Its backward pass takes its forward pass's states, which are others than ours and take no time here."""
+    sizes = workload.sizes
+    if sizes["states"] or sizes["contiguous"] == CHANNELS:
+        return None
+    given = [tensors[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")]
+    given[3:5] = (matrix[:, None] if matrix.ndim == 3 else matrix for matrix in given[3:5])
+    out, states, *_ = importlib.import_module("selective_scan_cuda").fwd(*given, True)
+
+    def call() -> Any:
+        return function(*given, tensors["dout"], states, out, None, True, False)
+
+    def read(result: Any) -> Tensors:
+        found = dict(zip(("du", "ddelta", "dA", "dB", "dC", "dD", "ddelta_bias", "dz"), result, strict=True))
+        return found | {name: found[name][:, 0] for name in ("dB", "dC") if found[name].ndim == 4}
+
+    return Ready(call, read, "with the states that its forward pass has kept")
+
+
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
     """One token of every sequence."""
     if workload.sizes["tokens"] > 1:
@@ -26,6 +46,7 @@ def update(function: Function, workload: Workload, tensors: Tensors, outs: Seque
 
 PEERS = (
     Peer(LIBRARY, "selective_scan_fn", imported("selective_scan_fn", "mamba_ssm.ops.selective_scan_interface"), scan),
+    Peer(LIBRARY, "selective_scan_bwd", imported("bwd", "selective_scan_cuda"), scan_bwd),
     Peer(
         LIBRARY,
         "selective_state_update",

@@ -16,6 +16,7 @@ _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_ch
 _TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
 _FEW = "selective_scan_varlen_fn-35-40x1-initial_all"
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
+_SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
 _SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
 _MOVED_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-index_mixed-table_column-moved"
@@ -206,21 +207,21 @@ MUTANTS = (
     ),
     Mutant(
         "The gradient of u leaves out D.",
-        "selective_scan/selective_scan_bwd.cu",
+        "selective_scan/scan_bwd_tokens.cuh",
         "D * gy.to_float(j)",
         "0.0f * gy.to_float(j)",
         (_SCAN_BWD_FLOAT,),
     ),
     Mutant(
         "The gradient of the decay leaves out the first token's state.",
-        "selective_scan/selective_scan_bwd.cu",
+        "selective_scan/scan_bwd_states.cuh",
         "if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);",
         "if (t > 1) e = fmaf(e, decay[k][t], pull[k][t - 1]);",
         (_SCAN_BWD_FLOAT,),
     ),
     Mutant(
         "The slope of the softplus is 1.",
-        "selective_scan/selective_scan_bwd.cu",
+        "selective_scan/scan_bwd_tokens.cuh",
         "(p.delta_softplus ? sigmoid : 1.0f)",
         "1.0f",
         (_SCAN_BWD_FLOAT,),
@@ -261,10 +262,10 @@ MUTANTS = (
         (_SCAN_BWD,),
     ),
     Mutant(
-        "A lane that counts states from the last takes what comes after all of them.",
+        "What lower lanes have of a recurrence does not decay.",
         "common/warp.cuh",
-        "then[i] = is_last ? after[i] : upper_first;",
-        "then[i] = after[i];",
+        "whole = lane % kLanes == 0 ? 1.0f : lower_whole;",
+        "whole = 1.0f;",
         (_SCAN_BWD_FLOAT,),
     ),
     Mutant(
@@ -294,5 +295,40 @@ MUTANTS = (
         "(slot >= 0 || !p.keeps_padding)",
         "(slot >= -1)",
         ("selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-table_first-longer_3-keep",),
+    ),
+    Mutant(
+        "Links are taken before all lanes have put theirs.",
+        "selective_scan/scan_bwd_states.cuh",
+        "        sync_warp();\n        const int k = lane / kLanes",
+        "        const int k = lane / kLanes",
+        (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "What comes before links is read before all lanes have put it.",
+        "selective_scan/scan_bwd_states.cuh",
+        "        sync_warp();\n        return value;",
+        "        return value;",
+        (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The next channel's tokens are read before their copies are waited for.",
+        "selective_scan/selective_scan_bwd.cu",
+        "if (Traits::kIsAhead) wait_for_copies();",
+        "",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "The sums over channels of many states are those of the last channel.",
+        "selective_scan/scan_bwd_states.cuh",
+        "goes_on && n < p.d_state;",
+        "false;",
+        (_SCAN_BWD_MANY,),
+    ),
+    Mutant(
+        "Vectors of B and C of many states are those of the first ones.",
+        "selective_scan/scan_bwd.cuh",
+        "values = load<kVec>(from + n * stride[2] + token);",
+        "values = load<kVec>(matrix + n * stride[2] + tokens.begin + token);",
+        (_SCAN_BWD_MANY,),
     ),
 )

@@ -1,0 +1,334 @@
+// What a warp of the scan's backward pass does for its states: scans them through the tokens of a chunk, forward and
+// back.
+#pragma once
+
+#include "selective_scan/scan_bwd_numbers.cuh"
+
+// Recurrences v -> whole * v + end over the lanes of a warp, of kStates states forward and as many back. Their links go
+// through shared memory, where a few lanes have all links of one recurrence: a third of the instructions that as many
+// scans by shuffles take, and 7 shuffles instead of 88.
+template <int kStates>
+struct WarpScan {
+    static constexpr int kScans = 2 * kStates;
+    static constexpr int kLanes = kWarpSize / kScans;  // that share a recurrence
+    static constexpr int kLinks = kWarpSize / kLanes;  // of each of them
+    static constexpr int kRow = kWarpSize + 4;         // lanes of a quarter warp read different banks
+    static_assert(kLinks % 4 == 0);
+    alignas(16) float whole[kScans][kRow];
+    alignas(16) float end[kScans][kRow];
+
+    // Puts this lane's links of the state k.
+    __device__ __forceinline__ void put(int lane, int k, float factor, float forward, float back) {
+        whole[k][lane] = factor;
+        end[k][lane] = forward;
+        whole[kStates + k][kWarpSize - 1 - lane] = factor;
+        end[kStates + k][kWarpSize - 1 - lane] = back;
+    }
+
+    // The links of one recurrence that a lane has.
+    struct Links {
+        float factors[kLinks];
+        float ends[kLinks];
+        float all;     // the product of the factors of all links that lower lanes have
+        float before;  // what comes behind those if the recurrence begins with zero
+    };
+
+    __device__ __forceinline__ void take(int lane, Links& links) const {
+        sync_warp();
+        const int k = lane / kLanes, first = lane % kLanes * kLinks;
+        take(whole[k] + first, links.factors);
+        take(end[k] + first, links.ends);
+        links.all = links.factors[0];
+        links.before = links.ends[0];
+#pragma unroll
+        for (int i = 1; i < kLinks; ++i) {
+            links.before = fmaf(links.before, links.factors[i], links.ends[i]);
+            links.all *= links.factors[i];
+        }
+        join_lower_lanes<kLanes>(lane, links.all, links.before);
+    }
+
+    // Turns the ends into what comes before each link; a recurrence begins with the `before` of the first of its lanes.
+    // Returns what comes behind this lane's last link.
+    __device__ __forceinline__ float run(int lane, Links& links, float before) {
+        float value = fmaf(links.all, from_group_lane<kLanes>(before, 0), links.before);
+#pragma unroll
+        for (int i = 0; i < kLinks; ++i) {
+            const float next = fmaf(value, links.factors[i], links.ends[i]);
+            links.ends[i] = value;
+            value = next;
+        }
+        store_packed<kLinks>(end[lane / kLanes] + lane % kLanes * kLinks, links.ends);
+        sync_warp();
+        return value;
+    }
+
+    // What comes before this lane's links of the state k.
+    __device__ __forceinline__ float forward(int lane, int k) const { return end[k][lane]; }
+    __device__ __forceinline__ float back(int lane, int k) const { return end[kStates + k][kWarpSize - 1 - lane]; }
+
+ private:
+    __device__ __forceinline__ static void take(const float* from, float (&values)[kLinks]) {
+#pragma unroll
+        for (int i = 0; i < kLinks; i += 4) {
+            const auto part = load<4, Memory::kMutable>(from + i);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) values[i + j] = part.to_float(j);
+        }
+    }
+};
+
+// A lane's tokens of a channel.
+template <typename Shape>
+struct LaneTokens {
+    static constexpr int kTokens = Shape::kTokens;
+    int lane;
+    float dt[kTokens];
+    float dt_u[kTokens];
+    float gy[kTokens];
+    float steps;         // the sum of dt
+    float e_B[kTokens];  // sums over the states that this warp has taken
+    float e_Aah[kTokens];
+    float y[kTokens];
+
+    template <typename Shared>
+    __device__ __forceinline__ void take(const Shared& shared) {
+        take_tokens<Shape, Shape::kGap>(shared.dt, lane, dt);
+        take_tokens<Shape, Shape::kGap>(shared.dt_u, lane, dt_u);
+        take_tokens<Shape, Shape::kGap>(shared.gy, lane, gy);
+        steps = 0.0f;
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) {
+            steps += dt[t];
+            e_B[t] = e_Aah[t] = y[t] = 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void put_sums(float (&sums)[3][Shape::kSumsRow]) const {
+        put_tokens<Shape, Shape::kSumsGap>(sums[0], lane, e_B);
+        put_tokens<Shape, Shape::kSumsGap>(sums[1], lane, e_Aah);
+        put_tokens<Shape, Shape::kSumsGap>(sums[2], lane, y);
+    }
+};
+
+template <int kCount>
+__device__ __forceinline__ void clear(float (&values)[kCount]) {
+#pragma unroll
+    for (int t = 0; t < kCount; ++t) values[t] = 0.0f;
+}
+
+// What is at a place, or zeros where that is null.
+template <int kTokens>
+__device__ __forceinline__ void begin_at(const float* at, float (&values)[kTokens]) {
+    clear(values);
+    if (at == nullptr) return;
+#pragma unroll
+    for (int t = 0; t < kTokens; t += 4) {
+        const auto before = load<4, Memory::kMutable>(at + t);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) values[t + j] = before.to_float(j);
+    }
+}
+
+// A lane's tokens of dB and dC of the states of its warp, summed over the block's channels. Among many states they are
+// in scratch meanwhile, (2, d_state, kChunk) floats a block.
+template <typename Shape, bool kConstantB, bool kConstantC>
+struct ChannelSums {
+    static constexpr int kTokens = Shape::kTokens;
+    static constexpr int kStates = Shape::kStates;
+    float dB[kStates][kTokens];
+    float dC[kStates][kTokens];
+    float* matrices;  // the block's sums
+    int lane;
+    int warp;
+
+    __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, const ChunkShare& share, int lane_,
+                                          int warp_) {
+        lane = lane_;
+        warp = warp_;
+        const index_t number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
+        matrices = p.scratch + p.matrices_at + number * 2 * p.d_state * kChunk;
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            clear(dB[s]);
+            clear(dC[s]);
+        }
+    }
+
+    // Goes on from what the channels before this one have left of these states. It is there by the time that the first
+    // sum is added to.
+    __device__ __forceinline__ void load(const SelectiveScanBwdOperands& p, int first_state, bool goes_on) {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            const int n = first_state + warp * kStates + s;
+            const float* const at = matrices + n * kChunk + lane * kTokens;
+            const bool is_there = goes_on && n < p.d_state;
+            begin_at(is_there && !kConstantB ? at : nullptr, dB[s]);
+            begin_at(is_there && !kConstantC ? at + p.d_state * kChunk : nullptr, dC[s]);
+        }
+    }
+
+    // What does not depend on the token is summed for each channel.
+    __device__ __forceinline__ void clear_constants() {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            if (kConstantB) clear(dB[s]);
+            if (kConstantC) clear(dC[s]);
+        }
+    }
+
+    __device__ __forceinline__ void store(const SelectiveScanBwdOperands& p, int first_state) const {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            const int n = first_state + warp * kStates + s;
+            if (n >= p.d_state) continue;
+            float* const at = matrices + n * kChunk + lane * kTokens;
+            if (!kConstantB) store_packed<kTokens>(at, dB[s]);
+            if (!kConstantC) store_packed<kTokens>(at + p.d_state * kChunk, dC[s]);
+        }
+    }
+};
+
+// A lane's tokens of the states of its warp, interleaved. Where registers are few, B and C are taken twice.
+template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice>
+struct StatesPass {
+    using T = typename Shape::input_t;
+    static constexpr int kTokens = Shape::kTokens;
+    static constexpr int kStates = Shape::kStates;
+    float A[kStates];
+    float decay[kStates][kTokens];
+    float pull[kStates][kTokens];
+    float b[kStates][kTokens];
+    float c[kStates][kTokens];
+
+    // Takes the states through this lane's tokens as if zeros came before them and behind, from the n-th of those in
+    // shared memory on.
+    template <typename Shared>
+    __device__ __forceinline__ void begin(const LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
+                                          WarpScan<kStates>& scan) {
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) {
+            A[k] = Numbers::A(number, k);
+            const float rate = A[k] * kLog2E;
+            take_matrices(lane, shared, number, n, k);
+            float h = 0.0f;
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t) {
+                decay[k][t] = exp2_approx(lane.dt[t] * rate);
+                pull[k][t] = lane.gy[t] * c[k][t];
+                h = fmaf(h, decay[k][t], lane.dt_u[t] * b[k][t]);
+            }
+            float e = pull[k][kTokens - 1];
+#pragma unroll
+            for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[k][t], pull[k][t - 1]);
+            scan.put(lane.lane, k, exp2_approx(lane.steps * rate), h, e * decay[k][0]);
+        }
+    }
+
+    // Takes them through once more, from what comes before and behind: adds to this lane's dB and dC and to the sums
+    // over states. Leaves this lane's parts of dA.
+    template <typename Shared>
+    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
+                                           const WarpScan<kStates>& scan,
+                                           ChannelSums<Shape, kConstantB, kConstantC>& sums, float (&dA)[kStates]) {
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) {
+            if (kTakesTwice) take_matrices(lane, shared, number, n, k);
+            float kept[kTokens];
+            float now = scan.forward(lane.lane, k);
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t) {
+                kept[t] = now * decay[k][t];
+                now = fmaf(lane.dt_u[t], b[k][t], kept[t]);
+                sums.dC[k][t] = fmaf(lane.gy[t], now, sums.dC[k][t]);
+                lane.y[t] = fmaf(c[k][t], now, lane.y[t]);
+            }
+            float e = pull[k][kTokens - 1] + scan.back(lane.lane, k);
+            dA[k] = 0.0f;
+#pragma unroll
+            for (int t = kTokens - 1; t >= 0; --t) {
+                const float product = e * kept[t];
+                sums.dB[k][t] = fmaf(e, lane.dt_u[t], sums.dB[k][t]);
+                lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
+                lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
+                dA[k] = fmaf(product, lane.dt[t], dA[k]);
+                if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
+            }
+        }
+    }
+
+ private:
+    template <typename Shared>
+    __device__ __forceinline__ void take_matrices(const LaneTokens<Shape>& lane, const Shared& shared, float number,
+                                                  int n, int k) {
+        if constexpr (kConstantB) fill(Numbers::B(number, k), b[k]);
+        if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k], lane.lane).to_floats(b[k]);
+        if constexpr (kConstantC) fill(Numbers::C(number, k), c[k]);
+        if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k], lane.lane).to_floats(c[k]);
+    }
+
+    __device__ __forceinline__ static void fill(float number, float (&values)[kTokens]) {
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) values[t] = number;
+    }
+};
+
+// Stores the sums of kStates values over the lanes, one by each of the first lanes.
+template <int kStates>
+__device__ __forceinline__ void store_over_lanes(const float (&values)[kStates], float* at, bool is_stored) {
+    float sums[kStates];
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) sums[s] = values[s];
+    sum_parts_over_lanes<kWarpSize>(sums);
+    if (is_stored) *at = sums[0];
+}
+
+// The same of the sums over all tokens.
+template <int kStates, int kTokens>
+__device__ __forceinline__ void store_over_tokens(const float (&values)[kStates][kTokens], float* at, bool is_stored) {
+    float sums[kStates];
+#pragma unroll
+    for (int s = 0; s < kStates; ++s) {
+        sums[s] = 0.0f;
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) sums[s] += values[s][t];
+    }
+    store_over_lanes(sums, at, is_stored);
+}
+
+// A channel's sums over tokens: of the warp's states dA, unless there are many, and behind them dD and ddelta_bias. A
+// lane's parts of them are added up over lanes while the next channel is walked.
+template <typename Shape>
+struct TokenSums {
+    static constexpr int kStates = Shape::kStates;
+    float parts[2 * kStates];
+    float* at;  // where the sum that is this lane's goes for the block's first channel; null for none
+    int step;   // floats from channel to channel
+
+    __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, index_t first_vector, bool many_states,
+                                          int lane, int warp) {
+        clear(parts);
+        at = nullptr;
+        step = 2 * Shape::kWarps;
+        if (lane >= kStates && lane < kStates + 2) {
+            at = p.scratch + p.vectors_at + (first_vector * Shape::kWarps + warp) * 2 + lane - kStates;
+        } else if (lane < kStates && !many_states && warp * kStates + lane < p.d_state) {
+            at = p.scratch + p.rates_at + first_vector * p.d_state + warp * kStates + lane;
+            step = p.d_state;
+        }
+    }
+
+    __device__ __forceinline__ void take(const float (&dA)[kStates]) {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            parts[s] = dA[s];
+            parts[kStates + s] = 0.0f;
+        }
+    }
+
+    // Stores the sums of the i-th channel, none of which are there before the first.
+    __device__ __forceinline__ void store(int i) {
+        sum_parts_over_lanes<kWarpSize>(parts);
+        if (i >= 0 && at != nullptr) at[static_cast<unsigned>(i) * static_cast<index_t>(step)] = parts[0];
+    }
+};

@@ -1,0 +1,215 @@
+// What a thread of the scan's backward pass does for its own tokens of a channel: before the states are scanned, and
+// after.
+#pragma once
+
+#include "selective_scan/scan_bwd_states.cuh"
+
+// The shared memory of a block. What one warp alone uses is in an array over warps.
+template <typename Shape, bool kIsAhead>
+struct BwdShared {
+    using T = typename Shape::input_t;
+    alignas(16) T B[kBlockStates][kChunk];
+    alignas(16) T C[kBlockStates][kChunk];
+    alignas(16) float dt[Shape::kRow];
+    alignas(16) float dt_u[Shape::kRow];
+    alignas(16) float gy[Shape::kRow];
+    // What lanes hand to each other while states are scanned, and then sums over each warp's states: of e B, of e A a
+    // h[t - 1], and of C h.
+    union Warp {
+        WarpScan<Shape::kStates> scan;
+        float sums[3][Shape::kSumsRow];
+    };
+    alignas(16) Warp warps[Shape::kWarps];
+    alignas(16) T ahead[4][kIsAhead ? kChunk : 4];  // the next channel's u, delta, dout and z
+    ChunkRows<const T> u, delta, dout, z;
+    ChunkRows<T> du, ddelta, dz;
+    unsigned number;
+};
+
+// A thread's tokens of one channel, as they are in memory.
+template <typename T>
+struct OwnTokens {
+    Vec<T, 2> u;
+    Vec<T, 2> delta;
+    Vec<T, 2> z;
+    Vec<T, 2> dout;
+};
+
+// What the gradients of a thread's tokens take besides dt and gy.
+struct OwnEnds {
+    float u[2];
+    float slope[2];    // the derivative of dt with respect to delta
+    float dresult[2];  // dz per unit of the result before the gate
+};
+
+__device__ __forceinline__ Vec<float, 2> pair(const float (&values)[2]) {
+    return Vec<float, 2>::from_floats(values);
+}
+
+__device__ __forceinline__ Vec<float, 2> load_pair(const float* at) {
+    return load<2, Memory::kMutable>(at);
+}
+
+// A thread's tokens of one of the block's channels.
+template <typename Shape, typename Shared, int kVec, bool kIsAhead>
+struct OwnRows {
+    using T = typename Shape::input_t;
+    const SelectiveScanBwdOperands& p;
+    Shared& shared;
+    int live;
+    int stored;
+    int thread;
+
+    // Puts where the block's rows are in shared memory, and zeros there where no tokens come.
+    __device__ __forceinline__ void begin(const ChunkShare& share, const ChunkTokens& tokens) const {
+        if (threadIdx.x == 0) {
+            shared.u.begin(p.u, p.u_stride, share, tokens);
+            shared.delta.begin(p.delta, p.delta_stride, share, tokens);
+            shared.dout.begin(p.dout, p.dout_stride, share, tokens);
+            shared.z.begin(p.z, p.z_stride, share, tokens);
+            shared.du.begin(p.du, p.du_stride, share, tokens);
+            shared.ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
+            shared.dz.begin(p.dz, p.dz_stride, share, tokens);
+        }
+        if constexpr (kIsAhead) {
+#pragma unroll
+            for (int array = 0; array < 4; ++array) { ::store(shared.ahead[array] + own_token(), Vec<T, 2>::zero()); }
+        }
+    }
+
+    // Loads those of the i-th channel.
+    __device__ __forceinline__ void load(OwnTokens<T>& own, int i) const {
+        load(shared.u, p.u_stride[2], own.u, i);
+        load(shared.delta, p.delta_stride[2], own.delta, i);
+        load(shared.dout, p.dout_stride[2], own.dout, i);
+        own.z = Vec<T, 2>::zero();
+        if (p.z != nullptr) load(shared.z, p.z_stride[2], own.z, i);
+    }
+
+    // Where this lane finds its part of a channel's tokens: each warp brings those of one array.
+    __device__ __forceinline__ const T* fetched_from(int i) const {
+        static_assert(Shape::kWarps == 4 && sizeof(T) == 2);
+        const int array = thread / kWarpSize;
+        return array == 3 && p.z == nullptr ? nullptr : (&shared.u)[array].place(i, thread % kWarpSize * 2, 1);
+    }
+
+    // Starts to bring them to shared memory, and goes on to the next channel. There is an even number of tokens; behind
+    // them shared memory has zeros.
+    __device__ __forceinline__ void fetch(const T*& from) const {
+        const int array = thread / kWarpSize, first = thread % kWarpSize * 2;
+        if (from == nullptr) return;
+        T* const to = shared.ahead[array] + first;
+        if (live == kChunk) {
+#pragma unroll
+            for (int part = 0; part < kChunk; part += 2 * kWarpSize) {
+                copy_async<2 * sizeof(T)>(to + part, from + part);
+            }
+        } else {
+            for (int part = 0; first + part < live; part += 2 * kWarpSize) {
+                copy_async<2 * sizeof(T)>(to + part, from + part);
+            }
+        }
+        from += (&shared.u)[array].channel_step;
+    }
+
+    // Those fetched, which have arrived.
+    __device__ __forceinline__ void take_fetched(OwnTokens<T>& own) const {
+        own.u = fetched(0);
+        own.delta = fetched(1);
+        own.dout = fetched(2);
+        own.z = fetched(3);
+    }
+
+    // Leaves dt, dt u and gy in shared memory, for all lanes, and what only this thread needs of its tokens in `ends`.
+    __device__ __forceinline__ void prepare(const OwnTokens<T>& own, float bias, OwnEnds& ends) const {
+        float dt[2], dt_u[2], gy[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            // Computed in any case: without branches all this goes along with what is around it.
+            const float v = own.delta.to_float(j) + bias, z = own.z.to_float(j), dout = own.dout.to_float(j);
+            const float bent = softplus(v), sigmoid = reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
+            const float gate = reciprocal_approx(1.0f + exp2_approx(z * -kLog2E));
+            const bool is_live = own_token() + j < live;
+            dt[j] = is_live ? (p.delta_softplus ? bent : v) : 0.0f;
+            ends.slope[j] = is_live ? (p.delta_softplus ? sigmoid : 1.0f) : 0.0f;
+            ends.u[j] = own.u.to_float(j);
+            dt_u[j] = dt[j] * ends.u[j];
+            gy[j] = dout * (p.z != nullptr ? z * gate : 1.0f);
+            ends.dresult[j] = dout * gate * fmaf(z, 1.0f - gate, 1.0f);
+        }
+        const int place = Shape::place(own_token(), Shape::kGap);
+        ::store(shared.dt + place, pair(dt));
+        ::store(shared.dt_u + place, pair(dt_u));
+        ::store(shared.gy + place, pair(gy));
+    }
+
+    // Stores the gradients of the i-th channel; leaves this thread's parts of dD and ddelta_bias.
+    __device__ __forceinline__ void finish(const OwnEnds& ends, int i, float D, float& dD, float& dbias) const {
+        float du[2], ddelta[2], dz[2];
+        dD = dbias = 0.0f;
+        Vec<float, 2> parts[3][Shape::kWarps];
+#pragma unroll
+        for (int k = 0; k < 3; ++k) {
+#pragma unroll
+            for (int w = 0; w < Shape::kWarps; ++w) {
+                parts[k][w] = load_pair(shared.warps[w].sums[k] + Shape::place(own_token(), Shape::kSumsGap));
+            }
+        }
+        const Vec<float, 2> dt = load_pair(shared.dt + Shape::place(own_token(), Shape::kGap));
+        const Vec<float, 2> gy = load_pair(shared.gy + Shape::place(own_token(), Shape::kGap));
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            float sums[3];
+#pragma unroll
+            for (int k = 0; k < 3; ++k) {
+                sums[k] = parts[k][0].to_float(j);
+#pragma unroll
+                for (int w = 1; w < Shape::kWarps; ++w) sums[k] += parts[k][w].to_float(j);
+            }
+            du[j] = fmaf(dt.to_float(j), sums[0], D * gy.to_float(j));
+            ddelta[j] = ends.slope[j] * fmaf(ends.u[j], sums[0], sums[1]);
+            dz[j] = ends.dresult[j] * fmaf(D, ends.u[j], sums[2]);
+            dD = fmaf(gy.to_float(j), ends.u[j], dD);
+            dbias += ddelta[j];
+        }
+        store(shared.du, p.du_stride[2], du, i);
+        store(shared.ddelta, p.ddelta_stride[2], ddelta, i);
+        if (p.dz != nullptr) store(shared.dz, p.dz_stride[2], dz, i);
+    }
+
+ private:
+    __device__ __forceinline__ int own_token() const { return thread * Shape::kOwn; }
+
+    __device__ __forceinline__ Vec<T, 2> fetched(int array) const {
+        return ::load<2, Memory::kMutable>(shared.ahead[array] + own_token());
+    }
+
+    __device__ __forceinline__ void load(const ChunkRows<const T>& rows, index_t step, Vec<T, 2>& values, int i) const {
+        const index_t token_step = kVec > 0 ? 1 : step;
+        const T* const at = rows.place(i, own_token(), token_step);
+        values = Vec<T, 2>::zero();
+        if constexpr (kVec == 2) {
+            // There is an even number of tokens.
+            if (own_token() < live) values = ::load<2>(at);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                if (own_token() + j < live) values.put(j, at[j * token_step]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2],
+                                          int i) const {
+        const index_t token_step = kVec > 0 ? 1 : step;
+        T* const at = rows.place(i, own_token(), token_step);
+        if constexpr (kVec == 2) {
+            if (own_token() < stored) ::store(at, Vec<T, 2>::from_floats(values));
+        } else {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                if (own_token() + j < stored) at[j * token_step] = Dtype<T>::from_float(values[j]);
+            }
+        }
+    }
+};
