@@ -23,6 +23,9 @@ CAPACITIES = (*D_STATES, MAX_D_STATE)
 ROWS = (1, 2, 4, 8, 16)
 """Rows that a group of lanes loads at once."""
 
+FEW_ROWS = 4
+"""Rows that a group of lanes loads at once, at most, where states are few bytes or chosen by an argument."""
+
 
 def capacity(d_state: int) -> int:
     """The d_state of the kernel that takes this one."""
@@ -74,11 +77,12 @@ class SelectiveStateUpdate(Kernel):
                 for rows in ROWS:
                     if rows > most_rows(d_state, vec, shared_decay, many):
                         continue
-                    # With several tokens, or random numbers, the store policy of states makes no difference.
                     rounded = flags[: 1 + (many and state_t is not FLOAT32)]
-                    for chosen, stream, stochastic, index32 in product(
-                        flags[: 1 + many], flags[: 2 - many], rounded, flags
-                    ):
+                    for chosen, stream, stochastic, index32 in product(flags, flags, rounded, flags):
+                        # With several tokens, or random numbers, the store policy of states makes no difference.
+                        # States of few bytes, which alone are streamed, have few rows, and so have chosen ones.
+                        if (stream and (many or chosen)) or (rows > FEW_ROWS and (stream or chosen)):
+                            continue
                         yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay, masked=masked,
                                   many=many, chosen=chosen, stream=stream, stochastic=stochastic,
                                   index32=index32)  # fmt: skip

@@ -9,7 +9,7 @@ from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
-from cuconv.selective_state_update.kernels import SelectiveStateUpdate, capacity, lanes, most_rows
+from cuconv.selective_state_update.kernels import FEW_ROWS, SelectiveStateUpdate, capacity, lanes, most_rows
 
 LARGE = 192 * 2**20
 """Bytes of states that are a few times an L2 cache. Measured on an H200 for Mamba-2 with 128 heads: 128 MiB reach 0.95
@@ -116,9 +116,7 @@ def choose(o: Operands) -> SelectiveStateUpdate:
     vec, shared_decay = _vector(o), _has_shared_decay(o)
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
     many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None or o.stochastic
-    # The kernel of one token has no code for this: a state update of one token has a state, and knows its slot.
-    chosen = any(layout is not None for layout in (o.state_column, o.has_initial_state, o.parents))
-    many = many or chosen
+    chosen = _is_chosen(o)
     return SelectiveStateUpdate(
         d_state=capacity(d_state),
         input_t=_dtype(o.x),
@@ -131,17 +129,23 @@ def choose(o: Operands) -> SelectiveStateUpdate:
         masked=d_state != capacity(d_state),
         many=many,
         chosen=chosen,
-        stream=not many and _state_bytes(o) < LARGE,
+        stream=not many and not chosen and _state_bytes(o) < LARGE,
         stochastic=o.stochastic,
         index32=_fits_index32(o),
     )
+
+
+def _is_chosen(o: Operands) -> bool:
+    """Whether an argument says which state a sequence or a token follows."""
+    return any(layout is not None for layout in (o.state_column, o.has_initial_state, o.parents))
 
 
 def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
     """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
-    rows = min(most_rows(fits, vec, shared_decay, many), 16 if _state_bytes(o) >= LARGE else 4)
+    most = FEW_ROWS if _is_chosen(o) or _state_bytes(o) < LARGE else 16
+    rows = min(most_rows(fits, vec, shared_decay, many), most)
     sharing = lanes(fits, vec)
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
     while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:

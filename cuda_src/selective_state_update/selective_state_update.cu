@@ -91,8 +91,9 @@ __device__ __forceinline__ void update_single(const SelectiveStateUpdateOperands
     const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];
     const StateRows<Traits> to_rows = rows + max(to, 0) * p.state_stride[0];
     typename Traits::StateVec raw[Traits::kRowsOfGroup][Traits::kChunks];
+    const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r]);
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);
     const TokenStep<Traits> pace(p, parameters, inputs);
     const float input = pace.step * inputs.x.to_float(0);
     float sums[Traits::kRowsOfGroup];

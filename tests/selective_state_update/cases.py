@@ -348,7 +348,7 @@ UNIT = (
     Case(3, 0, 20, 16, dtype="float32", tokens=2, steps="row"),
     # Slots of several columns, states that are not there yet, padding that keeps what it has.
     Case(5, 2, 6, 128, column="first", beyond=3, **PER_HEAD, **SERVED),
-    Case(5, 2, 6, 128, column="chosen", targets="one", beyond=3, **PER_HEAD),
+    Case(5, 2, 6, 128, column="chosen", fresh=True, targets="one", beyond=3, **PER_HEAD),
     Case(5, 2, 6, 128, tokens=3, column="chosen", fresh=True, steps="slot", beyond=2, **PER_HEAD, **SERVED),
     Case(7, 2, 20, 128, dtypes="float32", null_slot=0, keep=True, pool="slot_strided", **PER_HEAD, **SERVED),
     Case("off1+3+1+0+2+off2", 2, 6, 128, 2, fresh=True, keep=True, odd=True, **PER_HEAD),

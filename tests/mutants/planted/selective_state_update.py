@@ -91,9 +91,16 @@ MUTANTS = (
     Mutant(
         "A sequence without an initial state starts from its slot.",
         "selective_state_update/selective_state_update.cu",
-        "!Traits::kIsChosen || has_past(p, warp.batch);",
-        "true;",
+        "const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);\n    float state",
+        "const bool goes_on = true;\n    float state",
         (_STATE_CHOSEN,),
+    ),
+    Mutant(
+        "A single token without an initial state follows what its slot holds.",
+        "selective_state_update/selective_state_update.cu",
+        "load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);",
+        "load_row<Traits>(p, warp, from_rows, r, raw[r]);",
+        ("selective_state_update-5-2-6-128-per_head_all-targets_one-column_chosen-fresh-beyond_3",),
     ),
     Mutant(
         "Padding that is to be kept becomes zeros.",
