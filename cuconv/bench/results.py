@@ -73,7 +73,19 @@ class Host:
     host_us: float
 
 
-Row = Kernel | Host
+@dataclass(frozen=True)
+class Step:
+    """Milliseconds of one step of a model, host and GPU together, by one library's functions."""
+
+    model: str
+    sizes: dict[str, Any]
+    step: str
+    """prefill, decode or training."""
+    library: str
+    step_ms: float
+
+
+Row = Kernel | Host | Step
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,7 @@ class Run:
     rows: list[Row] = field(default_factory=list)
 
 
-KINDS: dict[str, type[Header | Kernel | Host]] = {"run": Header, "kernel": Kernel, "host": Host}
+KINDS: dict[str, type[Header | Row]] = {"run": Header, "kernel": Kernel, "host": Host, "step": Step}
 
 
 def to_json(item: Header | Row) -> dict[str, Any]:
@@ -191,13 +203,16 @@ def _check(known: type[Any], value: dict[str, Any]) -> None:
 
 
 def latest(paths: Iterable[str | Path]) -> list[tuple[Header, Row]]:
-    """The newest row of each function, sizes and library, host times by kind of arrays, and the run it is from."""
+    """The newest row of each function or step, sizes and library, host times by kind of arrays, and its run."""
     newest: dict[tuple[Any, ...], tuple[Header, Row]] = {}
     for path in paths:
         for run in read(path):
             for row in run.rows:
-                who = (row.library,) if isinstance(row, Kernel) else (row.arrays, row.out)
-                key = (row.function, json.dumps(row.sizes, sort_keys=True), who)
+                if isinstance(row, Step):
+                    what: tuple[Any, ...] = (row.model, row.step, row.library)
+                else:
+                    what = (row.function, *((row.library,) if isinstance(row, Kernel) else (row.arrays, row.out)))
+                key = (*what, json.dumps(row.sizes, sort_keys=True))
                 if key not in newest or newest[key][0].time <= run.header.time:
                     newest[key] = (run.header, row)
     return list(newest.values())

@@ -114,12 +114,13 @@ def causal_conv1d_update(
             launched or written then.
     """
     inputs = (
-        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
-    )
-    padding = pad_slot_id, null_slot, pad_output
+        x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+    )  # fmt: skip
     outs = None if out is None else (out,)
-    return _run(WHOLE, inputs, outs, activation, disable_state_update, padding, first_column)[0]
+    return _run(
+        WHOLE, inputs, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column
+    )[0]
 
 
 def causal_conv1d_update_split(
@@ -159,11 +160,12 @@ def causal_conv1d_update_split(
         For every range (batch, size) or (batch, size, seqlen), channels contiguous in memory where x's are.
     """
     inputs = (
-        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
+        x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+    )  # fmt: skip
+    return _run(
+        by_sizes(sizes), inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column
     )
-    padding = pad_slot_id, null_slot, pad_output
-    return _run(by_sizes(sizes), inputs, out, activation, disable_state_update, padding, first_column)
 
 
 def causal_conv1d_update_qkv_split(
@@ -210,12 +212,13 @@ def causal_conv1d_update_qkv_split(
         contiguous.
     """
     inputs = (
-        *(x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens),
-        *(intermediate_conv_window, intermediate_state_indices, state_column, dst_state_indices, has_initial_state),
-    )
-    padding = pad_slot_id, null_slot, pad_output
+        x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+    )  # fmt: skip
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
-    q, k, v = _run(split, inputs, out, activation, disable_state_update, padding, first_column)
+    q, k, v = _run(
+        split, inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column
+    )
     return q, k, v
 
 
@@ -225,12 +228,18 @@ def _run(
     out: Sequence[Any] | None,
     activation: str | None,
     disable_state_update: bool,
-    padding: tuple[int, int | None, str],
+    pad_slot_id: int,
+    null_slot: int | None,
+    pad_output: str,
     first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
     is_read_only = checks.flag("disable_state_update", disable_state_update)
-    pad_slot_id, keeps_padding = slots.options(*padding)
+    # Calls of functions are left out where these arguments are as usual: this is on the path of every call.
+    pad_slot_id = (
+        checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
+    )
+    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
     options = (split, activation is not None, is_read_only, pad_slot_id, checks.column(first_column), keeps_padding)
     return tuple(_step(inputs + split.given_outs(out), options, split.names))
 

@@ -94,11 +94,12 @@ def causal_conv1d_varlen_fn(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     inputs = (
-        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
-        *(state_column, dst_state_indices, initial_states),
-    )
-    padding = pad_slot_id, null_slot, pad_output
-    return _run(WHOLE, inputs, None if out is None else (out,), activation, padding, first_column)[0]
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
+        state_column, dst_state_indices, initial_states,
+    )  # fmt: skip
+    return _run(
+        WHOLE, inputs, None if out is None else (out,), activation, pad_slot_id, null_slot, pad_output, first_column
+    )[0]
 
 
 def causal_conv1d_split(
@@ -135,11 +136,10 @@ def causal_conv1d_split(
         For every range (size, total), laid out in memory like x.
     """
     inputs = (
-        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
-        *(state_column, dst_state_indices, initial_states),
-    )
-    padding = pad_slot_id, null_slot, pad_output
-    return _run(by_sizes(sizes), inputs, out, activation, padding, first_column)
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
+        state_column, dst_state_indices, initial_states,
+    )  # fmt: skip
+    return _run(by_sizes(sizes), inputs, out, activation, pad_slot_id, null_slot, pad_output, first_column)
 
 
 def causal_conv1d_qkv_split(
@@ -187,13 +187,12 @@ def causal_conv1d_qkv_split(
         q, k and v, each (1, total, heads, head_dim), contiguous.
     """
     inputs = (
-        *(x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state),
-        *(state_column, dst_state_indices, initial_states),
-    )
-    padding = pad_slot_id, null_slot, pad_output
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
+        state_column, dst_state_indices, initial_states,
+    )  # fmt: skip
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
-    q, k, v = _run(split, inputs, out, activation, padding, first_column)
+    q, k, v = _run(split, inputs, out, activation, pad_slot_id, null_slot, pad_output, first_column)
     return q, k, v
 
 
@@ -202,11 +201,17 @@ def _run(
     inputs: tuple[Any, ...],
     out: Sequence[Any] | None,
     activation: str | None,
-    padding: tuple[int, int | None, str],
+    pad_slot_id: int,
+    null_slot: int | None,
+    pad_output: str,
     first_column: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
-    pad_slot_id, keeps_padding = slots.options(*padding)
+    # Calls of functions are left out where these arguments are as usual: this is on the path of every call.
+    pad_slot_id = (
+        checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
+    )
+    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
     options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
     return tuple(_packed(inputs + split.given_outs(out), options, split.names))
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cuconv.bench import device, measure, results
+from cuconv.bench import device, measure, results, steps
 from cuconv.bench.machine import Machine
 from cuconv.bench.makers import MAKERS, label, parse
 from cuconv.bench.models import MODELS
@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers", default="all", metavar="NAMES", help=f"none, all or some of {', '.join(LIBRARIES)} (all)"
     )
+    parser.add_argument(
+        "--steps", action="store_true", help="instead, steps of models of transformers and of Mamba, beside torch's own"
+    )
     parser.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
     parser.add_argument("--quick", action="store_true", help="fewer replays")
     parser.add_argument("--output", metavar="FILE", type=path, help="add the results to this file of JSON lines")
@@ -47,13 +50,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Time what the options name. Returns WRONG when a result of cuconv is wrong or a call of it fails."""
+    if options.steps and (options.op or options.model or options.shape or options.dtype):
+        raise ValueError(message("--steps", "beside what names functions", "alone, with --quick, --output and --json"))
     chosen = choose(options)
     names = libraries(options.peers)
     if (reason := device.missing()) is not None:
         raise CannotRun(f"no GPU can be used ({reason}), so nothing was timed; `cuconv doctor` says what is missing")
     # What other libraries print is not output of this command.
     with contextlib.redirect_stdout(sys.stderr):
+        if options.steps:
+            return _run_steps(Machine(options.quick), options, console)
         return _run(Machine(options.quick), chosen, names, options, console)
+
+
+def _run_steps(machine: Machine, options: argparse.Namespace, console: Console) -> int:
+    record = Record(options.output)
+    header = machine.header(steps.versions())
+    record.add(header)
+    for line in machine_lines(header, machine.clocks(), {}):
+        console.line(line)
+    console.line("ms: median of steps, host and GPU together")
+    missing = {}
+    for part, timed in steps.parts(options.quick).items():
+        try:
+            for row in timed():
+                record.add(row)
+                sizes = " ".join(f"{name}={size}" for name, size in row.sizes.items())
+                console.line(clip(f"{row.step_ms:10.3f}  {row.library:<10}{row.step:<10}{row.model}, {sizes}"))
+        except Exception as error:
+            missing[part] = f"{type(error).__name__}: {error}"
+            console.line(clip(f"{'':12}{part}: {missing[part]}"))
+    console.finish(
+        {"run": results.to_json(header), "missing": missing, "rows": list(map(results.to_json, record.rows))}
+    )
+    return WRONG if missing else OK
 
 
 def _run(
@@ -151,8 +181,8 @@ def _function(
     return True
 
 
-def heading(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[str]:
-    """The lines above a table: the machine, the libraries beside cuconv, and the names of the columns."""
+def machine_lines(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[str]:
+    """The lines above everything: the machine, and the libraries beside cuconv."""
     clock = f", multiprocessors at {clocks}" if clocks else ""
     yield f"{header.gpu}, sm_{header.compute_capability}, driver {header.driver}, CUDA {header.cuda}{clock}"
     torch = f", torch {header.torch}" if header.torch else ""
@@ -163,6 +193,11 @@ def heading(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[st
     yield from textwrap.wrap(
         f"beside {here or 'no other library'}" + (f"; not here: {absent}" if absent else ""), COLUMNS
     )
+
+
+def heading(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[str]:
+    """The lines above a table of functions: the machine, the libraries beside, and the names of the columns."""
+    yield from machine_lines(header, clocks, missing)
     yield "us: median of replays of a CUDA graph, the L2 cache cold; of copy: 1 is as fast as a copy of as many bytes;"
     yield "of exp: 1 is all exponentials that the GPU can do; speed-up: of cuconv, in its own line over the best other"
     yield ""

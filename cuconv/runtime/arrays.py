@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,11 +18,21 @@ import numpy as np
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT64, DType
 from cuconv.runtime.environment import contents_are_checked, variable
 from cuconv.runtime.errors import message
-from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, stored
+from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
 
 Facts = tuple[Any, ...]
 """Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own terms: as good a key as a
 Layout, and cheaper to get."""
+
+untraced: tuple[type, ...] = (np.ndarray,)
+"""Array types that torch never traces: calls on them need not ask."""
+
+Recogniser = Callable[[Sequence[Any]], list[int] | None]
+"""Gives the addresses of a call's arrays where their facts are those of an earlier call, FOLLOWED where autograd
+follows it, and None where neither is sure."""
+
+FOLLOWED: list[int] = []
+"""Instead of addresses: autograd follows the call."""
 
 
 class NotPlain(Exception):
@@ -46,6 +57,9 @@ class Family:
         arrays, because this is on the path of every call.
         """
         raise NotImplementedError
+
+    recogniser: Callable[[Sequence[Any]], Recogniser | None] | None = None
+    """Makes a quicker `inspect` for arrays like those of a call, where the library has one; None where it cannot."""
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         """The layout for these facts; ValueError when elements are not aligned to their own size."""
@@ -74,10 +88,10 @@ class Family:
         """The memory of an array on the CPU."""
         raise NotImplementedError
 
-    follows_writes: Callable[[], bool] = staticmethod(bool)
-    """Whether the library wants to know at present that arrays of a caller have new contents."""
+    follows_writes: Callable[[], bool] | None = None
+    """Whether the library wants to know at present that arrays of a caller have new contents; None for never."""
 
-    def mark_written(self, written: Sequence[Any]) -> None:
+    def mark_written(self, written: list[Any]) -> None:
         """Tell the library that arrays of a caller have new contents."""
 
     def checks_contents(self) -> bool:
@@ -127,12 +141,6 @@ class ByteStrideFamily(PlainFamily):
         return Layout(shape, elements, BY_NUMPY.get(dtype, str(dtype)), device, offset)
 
 
-def _empty(new: Callable[..., Any], dtype: Any, layout: Layout) -> Any:
-    shape, axes = stored(layout.shape, layout.strides)
-    array = new(shape, dtype)
-    return array if axes is None else array.transpose(axes)
-
-
 class NumpyFamily(ByteStrideFamily):
     name = "NumPy"
     has_host = True
@@ -141,7 +149,8 @@ class NumpyFamily(ByteStrideFamily):
         return array.ctypes.data, HOST
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        array = _empty(np.empty, like.dtype if dtype is None else dtype.numpy, layout)
+        _, strides = in_bytes(layout.shape, layout.strides, layout.itemsize)
+        array = np.ndarray(layout.shape, like.dtype if dtype is None else dtype.numpy, strides=strides)
         return array, array.ctypes.data
 
     def is_writable(self, array: Any) -> bool:
@@ -161,22 +170,40 @@ class CupyFamily(ByteStrideFamily):
     def __init__(self) -> None:
         import cupy
 
-        self._cupy = cupy
+        global untraced
+        untraced = np.ndarray, cupy.ndarray
+        self._cupy, self._ndarray, self._alloc = cupy, cupy.ndarray, cupy.cuda.alloc
         self._current_stream = cupy.cuda.get_current_stream
         self._get_device = cupy.cuda.runtime.getDevice
         self._captured: list[Any] = []
 
-    def _place(self, array: Any) -> tuple[int, int]:
-        data = array.data
-        return data.ptr, data.device_id
+    def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
+        pointers: list[int] = []
+        facts: list[Facts | None] = []
+        known = _family_of_type
+        for array in given:
+            if array is None:
+                pointers.append(0)
+                facts.append(None)
+                continue
+            if known.get(type(array)) is not self and family(array) is not self:
+                self._reject(arguments[len(facts)], array)
+            data = array.data
+            pointers.append(pointer := data.ptr)
+            facts.append((array.shape, array.strides, array.dtype, data.device_id, pointer % ALIGNMENT))
+        return pointers, facts
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
         kind = like.dtype if dtype is None else dtype.numpy
-        if self._get_device() == layout.device:
-            array = _empty(self._cupy.ndarray, kind, layout)
-        else:
+        if self._get_device() != layout.device:
             with self._cupy.cuda.Device(layout.device):
-                array = _empty(self._cupy.ndarray, kind, layout)
+                return self.new(like, layout, dtype)
+        nbytes, strides = in_bytes(layout.shape, layout.strides, kind.itemsize)
+        if strides is None:
+            array = self._ndarray(layout.shape, kind)
+        else:
+            # A transposed view of a new array would take half as long again.
+            array = self._ndarray(layout.shape, kind, self._alloc(nbytes), strides)
         return array, array.data.ptr
 
     def keep_if_captured(self, array: Any, device: int) -> None:
@@ -193,6 +220,11 @@ class CupyFamily(ByteStrideFamily):
         return pointer
 
 
+KNOWN_TORCH = (2, 11), (2, 13)
+"""The first and the last version of torch with which the use of its internals was tested. Another one cannot be tried:
+guards crash when they are not given the arguments that they expect."""
+
+
 class TorchFamily(Family):
     name = "torch"
     has_host = True
@@ -202,7 +234,14 @@ class TorchFamily(Family):
         torch = sys.modules["torch"]
         self._tensor = torch.Tensor
         self._bfloat16, self._int16 = torch.bfloat16, torch.int16
-        self._increment_version = torch.autograd.graph.increment_version
+        increment_version = torch.autograd.graph.increment_version
+        self._increment_version = getattr(torch._C, "_increment_version", increment_version)
+        inner = _internals()
+        self._guards: Any = getattr(inner, "TensorGuards", None)
+        self.recogniser = None if self._guards is None else self._recogniser
+        # What makes an empty tensor on the current device; the dispatcher takes as long again.
+        self._empty = getattr(inner, "_empty_strided_cuda", None)
+        self._get_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
         self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
         self._dtypes[torch.float64] = FLOAT64
@@ -242,16 +281,45 @@ class TorchFamily(Family):
             raise NotPlain
         return pointers, facts
 
+    def _recogniser(self, given: Sequence[Any]) -> Recogniser | None:
+        places = [place for place, tensor in enumerate(given) if tensor is not None]
+        tensors = [given[place] for place in places]
+        # Guards take no tensor twice, itemgetter makes no tuple of one, and types of programs are not kept alive.
+        if len(set(map(id, tensors))) < max(len(tensors), 2) or not _family_of_type.keys() >= set(map(type, tensors)):
+            return None
+        check = self._guards(
+            *tensors,
+            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+        ).check
+        types, present = list(map(type, given)), itemgetter(*places)
+        offsets = [0 if tensor is None else tensor.data_ptr() % ALIGNMENT for tensor in given]
+        followed = next((place for place in places if given[place].requires_grad), None)
+        is_grad_enabled, forward_mode = self._is_grad_enabled, self._forward_mode
+
+        def addresses(given: Sequence[Any]) -> list[int] | None:
+            if len(given) != len(types):
+                return None
+            if followed is not None and is_grad_enabled():
+                return FOLLOWED if getattr(given[followed], "requires_grad", False) else None
+            if forward_mode._current_level >= 0 or list(map(type, given)) != types or not check(*present(given)):
+                return None
+            pointers = [0 if tensor is None else tensor.data_ptr() for tensor in given]
+            return pointers if [pointer % ALIGNMENT for pointer in pointers] == offsets else None
+
+        return addresses
+
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset = facts
         known = self._dtypes.get(dtype, str(dtype).removeprefix("torch."))
         return Layout(tuple(shape), tuple(strides), known, device, offset)
 
     def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        if dtype is None:
-            array = like.new_empty_strided(layout.shape, layout.strides)
+        kind = like.dtype if dtype is None else self._torch_dtypes[dtype]
+        if self._empty is None or layout.device == HOST or layout.device != self._get_device():
+            array = like.new_empty_strided(layout.shape, layout.strides, dtype=kind)
         else:
-            array = like.new_empty_strided(layout.shape, layout.strides, dtype=self._torch_dtypes[dtype])
+            array = self._empty(layout.shape, layout.strides, kind)
         return array, array.data_ptr()
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
@@ -269,9 +337,25 @@ class TorchFamily(Family):
         memory: np.ndarray[Any, Any] = plain.numpy()
         return memory
 
-    def mark_written(self, written: Sequence[Any]) -> None:
+    def mark_written(self, written: list[Any]) -> None:
         # A kernel writes through an address, and so autograd would not notice otherwise what is gone.
-        self._increment_version([tensor for tensor in written if not tensor.is_inference()])
+        try:
+            self._increment_version(written)
+        except RuntimeError:
+            # Inference tensors have none.
+            self._increment_version([tensor for tensor in written if not tensor.is_inference()])
+
+
+def _internals() -> Any:
+    """What torch.compile itself calls: comparisons of tensors with the facts of others, and new tensors, in C.
+
+    None for versions of torch where these may be others: they are private.
+    """
+    torch = sys.modules["torch"]
+    release = tuple(map(int, torch.__version__.split(".")[:2]))
+    if not KNOWN_TORCH[0] <= release <= KNOWN_TORCH[1]:
+        return None
+    return getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 class DispatchedFamily(Family):

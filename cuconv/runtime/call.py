@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import add, le
+from operator import add, itemgetter, le
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from cuconv.runtime import arrays, checks, dlpack
-from cuconv.runtime.arrays import Facts, Family
+from cuconv.runtime.arrays import Facts, Family, Recogniser
 from cuconv.runtime.dtypes import BYTE, FLOAT32, FLOAT64, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.kernel import Enqueue, Kernel
@@ -126,11 +126,13 @@ class Call(Generic[Operands]):
         layouts: list[Layout | None],
         checked: Checked[Operands],
         plan: Plan,
+        follows_writes: bool,
     ) -> None:
         first = layouts[leader]
         assert first is not None
         self.operands = checked.operands
         self.device = first.device
+        self.on_host = first.device == HOST
         self.new: list[New] = []
         self._arguments = arguments
         self._layouts = list(layouts)
@@ -147,6 +149,8 @@ class Call(Generic[Operands]):
         self._begins, self._ends = zip(*self._spans, strict=True)
         self.written = [i for i in _written(arguments, checked) if layouts[i] is not None]
         """The places of the given arrays that are written."""
+        self.is_marked = follows_writes and bool(self.written)
+        """Whether the library may want to know that arrays of the caller have been written."""
         self._in_place = None
         if checked.in_place is not None:
             output, source = map(arguments.index, checked.in_place)
@@ -155,15 +159,16 @@ class Call(Generic[Operands]):
         self.scratch = Layout((plan.scratch,), (1,), BYTE, self.device, 0) if plan.scratch else None
         self._launches = plan.launches
         self._orders = [_order(arguments, launch.kernel, plan.scratch > 0) for launch in plan.launches]
-        self._enqueues: list[tuple[Enqueue, list[int] | None]] = []
-        self._apart: set[tuple[int, ...]] = set()
+        self._enqueues: list[tuple[Enqueue, Order | None]] = []
+        self.recogniser: Recogniser | None = None
+        """Tells other arrays with the facts of this call."""
+        self.apart: set[tuple[int, ...]] = set()
+        """Addresses at which no written array meets another one."""
 
     def check_overlap(self, pointers: Sequence[int]) -> None:
         """Raise ValueError when an array that is written shares memory with another argument."""
-        if not self.written or (key := tuple(pointers)) in self._apart:
-            return
         self._check_apart(pointers)
-        _addresses.add(self._apart, key)
+        _addresses.add(self.apart, tuple(pointers))
 
     def _check_apart(self, pointers: Sequence[int]) -> None:
         if len(self.written) > 1:
@@ -190,9 +195,9 @@ class Call(Generic[Operands]):
 
     def enqueue(self, pointers: list[int], family: Family, like: Any, late: Late = NO_NUMBERS) -> None:
         """Launch on the caller's current stream, unless there is nothing to compute."""
-        if not self._launches:
-            return
         if not self._enqueues:
+            if not self._launches:
+                return
             bound = [
                 family.load(kernel, self.device).bound(config, numbers) for kernel, config, numbers in self._launches
             ]
@@ -200,19 +205,14 @@ class Call(Generic[Operands]):
         if self.scratch is not None:
             scratch, address = family.new(like, self.scratch, BYTE)
             family.keep_if_captured(scratch, self.device)
-            pointers = [*pointers, address]
+            pointers.append(address)
         stream = family.stream(self.device)
         if late:
             for launch, (enqueue, order) in zip(self._launches, self._enqueues, strict=True):
-                enqueue(_ordered(pointers, order), stream, launch.with_numbers(late))
+                enqueue(pointers if order is None else order(pointers), stream, launch.with_numbers(late))
             return
         for enqueue, order in self._enqueues:
-            enqueue(pointers if order is None else [pointers[number] if number >= 0 else 0 for number in order], stream)
-
-
-def _ordered(pointers: list[int], order: list[int] | None) -> list[int]:
-    """The pointers of a kernel out of those of a call."""
-    return pointers if order is None else [pointers[number] if number >= 0 else 0 for number in order]
+            enqueue(pointers if order is None else order(pointers), stream)
 
 
 def _exchanged(layout: Layout | None, old: DType, new: DType) -> Layout | None:
@@ -223,8 +223,12 @@ def _written(arguments: Sequence[str], checked: Checked[Any]) -> list[int]:
     return [arguments.index(name) for name in (*checked.updated, *checked.outputs)]
 
 
-def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> list[int] | None:
-    """The place in a call of each pointer of a kernel, -1 for null; None when they are the call's own in order.
+Order = Callable[[list[int]], Sequence[int]]
+"""Takes the pointers of a kernel out of those of a call."""
+
+
+def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> Order | None:
+    """The pointers of a kernel by their places in a call, null where it has none; None when they are the call's own.
 
     An argument is known to kernels by its name, without a final "_out"; the one result `out` is also `out[0]`, and
     further ones of a kernel that has room for several are null.
@@ -240,8 +244,11 @@ def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> list[
         order.append(places.get(name, -1))
     while order and order[-1] < 0:
         order.pop()
-    # A call with scratch has one pointer more than it has arguments.
-    return None if order == list(range(len(arguments))) and not has_scratch else order
+    if order == list(range(len(arguments) + has_scratch)):
+        return None
+    if -1 not in order and len(order) > 1:
+        return itemgetter(*order)
+    return lambda pointers: [pointers[number] if number >= 0 else 0 for number in order]
 
 
 class Operation(Generic[Operands]):
@@ -284,6 +291,7 @@ class Operation(Generic[Operands]):
         self.outputs = outputs
         """The arguments for results, empty when every call names its own."""
         self._arguments = inputs + outputs
+        self._count = len(inputs)
         self._leader = inputs.index(leader) if leader else 0
         self._check = check
         self._plan = plan
@@ -298,6 +306,7 @@ class Operation(Generic[Operands]):
         options: tuple[Any, ...] = (),
         outputs: tuple[str, ...] | None = None,
         late: Late = NO_NUMBERS,
+        may_be_traced: bool = True,
     ) -> list[Any]:
         """Run a call; returns its results, None for each that is not wanted.
 
@@ -306,49 +315,71 @@ class Operation(Generic[Operands]):
             options: the other arguments of `check`, hashable.
             outputs: the names of the results where they differ from call to call.
             late: integers for fields of argument structs, and for the reference, that nothing is remembered by.
+            may_be_traced: False for the call of an operator in a graph, which runs whatever torch traces meanwhile.
         """
-        if is_traced():
+        leader = given[self._leader]
+        if may_be_traced and not isinstance(leader, arrays.untraced) and is_traced():
             return through_torch(self, given, options, outputs, late)
-        return self.direct(given, options, outputs, late)
-
-    def direct(
-        self,
-        given: tuple[Any, ...],
-        options: tuple[Any, ...] = (),
-        outputs: tuple[str, ...] | None = None,
-        late: Late = NO_NUMBERS,
-    ) -> list[Any]:
-        """The same call where nothing traces it."""
-        arguments = self._arguments if outputs is None else self.inputs + outputs
-        family = arrays.family(given[self._leader])
+        family = arrays.family(leader)
         if family is None:
-            return self._through_dlpack(arguments, given, options, outputs, late)
-        try:
-            pointers, facts = family.inspect(arguments, given)
-        except arrays.NotPlain:
+            return self._through_dlpack(given, options, outputs, late)
+        # The last call is tried first, because the layers of a model make equal calls one after another. Recognising
+        # arrays is quicker than comparing facts, and that takes half as long as hashing them.
+        key, last = (family, outputs, options), self._last
+        recognise = None if last is None else last[2].recogniser
+        known = None if recognise is None else recognise(given)
+        if known is arrays.FOLLOWED:
             return through_torch(self, given, options, outputs, late)
-        call = self._prepared((family, outputs, options), facts)
-        if call.device == HOST:
-            for number in call.written:
-                if not family.is_writable(given[number]):
-                    raise ValueError(message(arguments[number], "a read-only array", "one that can be written"))
-        call.check_overlap(pointers)
+        if last is not None and last[0] != key:
+            last = None
+        if last is not None and known is not None:
+            pointers, call = known, last[2]
+        else:
+            try:
+                pointers, facts = family.inspect(self._arguments if outputs is None else self.inputs + outputs, given)
+            except arrays.NotPlain:
+                return through_torch(self, given, options, outputs, late)
+            if last is None or last[1] != facts:
+                call = self._remembered(*key, *facts)
+                self._last = key, facts, call
+            else:
+                call = last[2]
+                if family.recogniser is not None:
+                    # To make one takes as long as a call, so it is for the second of equal calls.
+                    call.recogniser = None if call.recogniser else family.recogniser(given)
+        if call.written:
+            if call.on_host:
+                self._check_writable(call, family, given, outputs)
+            if tuple(pointers) not in call.apart:
+                call.check_overlap(pointers)
         if self._contents is not None and family.checks_contents():
-            self._check_contents(call, family, dict(zip(arguments, given, strict=True)))
-        count = len(self.inputs)
+            self._check_contents(call, family, dict(zip(self._names(outputs), given, strict=True)))
+        count = self._count
         results = list(given[count:])
-        for number, like, layout, dtype in call.new:
-            results[number - count], pointers[number] = family.new(given[like], layout, dtype)
-        if call.device == HOST:
+        if call.new:
+            for number, like, layout, dtype in call.new:
+                results[number - count], pointers[number] = family.new(given[like], layout, dtype)
+        if call.on_host:
             # Infinities and NaN are results as on a GPU, where nothing warns of them.
             memory = [None if each is None else family.as_numpy(each) for each in (*given[:count], *results)]
             with np.errstate(all="ignore"):
-                self._reference(call.operands, dict(zip(arguments, memory, strict=True)), **late)
+                self._reference(call.operands, dict(zip(self._names(outputs), memory, strict=True)), **late)
         else:
-            call.enqueue(pointers, family, given[self._leader], late)
-        if call.written and family.follows_writes():
+            call.enqueue(pointers, family, leader, late)
+        if call.is_marked and family.follows_writes():  # type: ignore[misc]
             family.mark_written([given[number] for number in call.written])
         return results
+
+    def _names(self, outputs: tuple[str, ...] | None) -> tuple[str, ...]:
+        """The arguments that are arrays, in the order in which they are given."""
+        return self._arguments if outputs is None else self.inputs + outputs
+
+    def _check_writable(
+        self, call: Call[Operands], family: Family, given: tuple[Any, ...], outputs: tuple[str, ...] | None
+    ) -> None:
+        for number in call.written:
+            if not family.is_writable(given[number]):
+                raise ValueError(message(self._names(outputs)[number], "a read-only array", "one that can be written"))
 
     def layouts_of_results(self, layouts: Layouts, options: tuple[Any, ...]) -> dict[str, Layout]:
         """The results that a call on these layouts makes, by argument; raises for what does not fit."""
@@ -359,24 +390,11 @@ class Operation(Generic[Operands]):
             name: layout for name, layout in checked.outputs.items() if layout is not None and layouts.get(name) is None
         }
 
-    def _prepared(self, key: tuple[Any, ...], facts: list[Facts | None]) -> Call[Operands]:
-        """The prepared call with these options on arrays with these facts.
-
-        The last call is tried first: comparing facts takes half as long as hashing them, and the layers of a model make
-        equal calls one after another.
-        """
-        last = self._last
-        if last is not None and last[1] == facts and last[0] == key:
-            return last[2]
-        call = self._remembered(*key, *facts)
-        self._last = key, facts, call
-        return call
-
     def _prepare(
         self, family: Family, outputs: tuple[str, ...] | None, options: tuple[Any, ...], *facts: Facts | None
     ) -> Call[Operands]:
         """Check and plan a call; raises before anything is launched or written."""
-        arguments = self._arguments if outputs is None else self.inputs + outputs
+        arguments = self._names(outputs)
         layouts = [
             None if fact is None else family.layout(argument, fact)
             for argument, fact in zip(arguments, facts, strict=True)
@@ -400,7 +418,7 @@ class Operation(Generic[Operands]):
         except TooLarge as error:
             got = f"shape {leader.shape}, in a call that no launch can take ({error})"
             raise ValueError(message(name, got, "fewer elements")) from None
-        return Call(arguments, self._leader, layouts, checked, plan)
+        return Call(arguments, self._leader, layouts, checked, plan, family.follows_writes is not None)
 
     def _checked(self, layouts: Layouts, options: tuple[Any, ...], may_be_float64: bool) -> Checked[Operands]:
         """What the family says; where float64 may stand in for float32, it stands in for all that a call has of it."""
@@ -420,9 +438,10 @@ class Operation(Generic[Operands]):
         self._contents(call.operands, lambda name: None if given[name] is None else family.to_host(given[name]))
 
     def _through_dlpack(
-        self, arguments: tuple[str, ...], given: tuple[Any, ...], options: tuple[Any, ...], outputs: Any, late: Late
+        self, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None, late: Late
     ) -> list[Any]:
         """Run a call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
+        arguments = self._names(outputs)
         imported = dlpack.imported(arguments, given, arguments[self._leader])
         results = self(imported, options, outputs, late)
         return dlpack.exported(results, given[len(self.inputs) :], like=given[self._leader])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from cuconv.runtime.dtypes import INT64, DType
@@ -110,14 +111,10 @@ def dense(shape: tuple[int, ...], order: tuple[int, ...], like: Layout) -> Layou
 
 
 @remembered
-def stored(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """The shape in memory, outermost axis first, of an array without gaps, and the place of each axis in it.
-
-    The places are None when the axes are in order. Where two axes have the same stride, the inner one has length 1.
-    """
-    axes = range(len(shape))
-    order = sorted(axes, key=lambda axis: (-strides[axis], -shape[axis]))
-    return tuple(shape[axis] for axis in order), None if order == [*axes] else tuple(map(order.index, axes))
+def in_bytes(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, tuple[int, ...] | None]:
+    """The size and the strides in bytes of an array without gaps; no strides when its axes are in order."""
+    is_ordered = strides == dense_strides(shape, tuple(range(len(shape))))
+    return prod(shape) * itemsize, None if is_ordered else tuple(stride * itemsize for stride in strides)
 
 
 def is_channel_last(layout: Layout) -> bool:
@@ -130,4 +127,8 @@ def is_channel_last(layout: Layout) -> bool:
 def order_like(layout: Layout) -> tuple[int, ...]:
     """The order of the axes, outermost first, of a new array (…, dim, n) beside one of (…, dim, tokens)."""
     *outer, dim, length = range(len(layout.shape))
-    return (*outer, length, dim) if is_channel_last(layout) else (*outer, dim, length)
+    if is_channel_last(layout):
+        return (*outer, length, dim)
+    # So products of matrices with all tokens lay out their results: what they take next needs no copy either.
+    is_batch_inside = len(outer) == 1 and layout.shape[dim] > 1 and 0 < layout.strides[0] < layout.strides[dim]
+    return (dim, *outer, length) if is_batch_inside else (*outer, dim, length)

@@ -38,12 +38,6 @@ def padding(pad_slot_id: object, null_slot: object) -> int:
     return null
 
 
-def options(pad_slot_id: object, null_slot: object, pad_output: object) -> tuple[int, bool]:
-    """What `padding` and `keeps_padding` say, with one call where both are as usual."""
-    pad = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else padding(pad_slot_id, null_slot)
-    return pad, pad_output is not ZERO and keeps_padding(pad_output)
-
-
 def keeps_padding(pad_output: object) -> bool:
     """Whether results of padding keep their old contents, instead of becoming zeros."""
     # The comparison comes last: an array would compare element by element.

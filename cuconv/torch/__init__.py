@@ -23,6 +23,7 @@ HOMES = {
     "mamba_inner_fn": "torch.functional",
     "patch_transformers": "torch.transformers",
     "selective_scan_fn": "selective_scan.dense",
+    "selective_scan_packed": "torch.functional",
     "selective_scan_varlen_fn": "selective_scan.varlen",
     "selective_state_update": "selective_state_update.update",
     "uninstall": "torch.dropin",

@@ -13,14 +13,18 @@ from torch import Tensor
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
 from cuconv.causal_conv1d.split import Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
-from cuconv.runtime.call import Operation, is_traced
+from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
 
 
 def call(
-    operation: Operation[Any], given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    traced: bool,
 ) -> list[Any]:
     """The results of a call, in the graph of autograd; ValueError for what has no derivative."""
     derivative = DERIVATIVES.get(operation.name)
@@ -30,8 +34,7 @@ def call(
     for target in given[count:]:
         if target is not None:
             _refuse(operation, given, outputs, "autograd follows only what a call returns")
-    results: list[Any] = derivative(operation, given[:count], options)
-    return results
+    return derivative(operation, given, options, outputs, traced)
 
 
 def _refuse(
@@ -52,12 +55,47 @@ def _refuse(
     raise ValueError(message(argument, got, wanted))
 
 
-_convolution = Operation.named["causal_conv1d_fn"]
-_packed_convolution = Operation.named["causal_conv1d_varlen_fn"]
-_scan = Operation.named["selective_scan_fn"]
+class EagerFunction(torch.autograd.Function):
+    """A function of autograd with a quicker `apply` for eager calls."""
+
+    eager: Callable[..., Any]
+    """`apply` without its wrapper, which takes as long as a kernel's launch: it looks for transforms of torch.func,
+    which have been refused by then, and at every argument for what one of them has left behind."""
+
+    def __init_subclass__(cls) -> None:
+        cls.eager = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
 
 
-class _Gradients(torch.autograd.Function):
+Run = tuple[Operation[Any], tuple[Any, ...], tuple[str, ...] | None, bool]
+"""An operation, its options, the names of its results where they differ from call to call, and whether torch traces."""
+
+
+class _Followed(EagerFunction):
+    """A call of an operation with all of its results new; subclasses add the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given)
+        operation, ctx.options, outputs, traced = run
+        return tuple(operation(given, ctx.options, outputs, NO_NUMBERS, traced))
+
+    @classmethod
+    def call(
+        cls,
+        operation: Operation[Any],
+        given: tuple[Any, ...],
+        options: tuple[Any, ...],
+        outputs: tuple[str, ...] | None,
+        traced: bool,
+    ) -> list[Any]:
+        """The results, in the graph of autograd."""
+        if traced:
+            return list(cls.apply((operation, options, outputs, traced), *given))
+        return list(cls.eager((operation, options, outputs, traced), *given))
+
+
+class _Gradients(_Followed):
     """A backward operation. With create_graph autograd follows it, and what differentiates again gets an error.
 
     `once_differentiable` would not do: it looks at the incoming gradient only, and would drop a penalty on the gradient
@@ -65,38 +103,21 @@ class _Gradients(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, operation: Operation[Any], options: tuple[Any, ...], *given: Any) -> tuple[Any, ...]:
-        ctx.name = operation.name
-        return tuple(operation(given, options))
+    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
+        ctx.operation, options, outputs, traced = run
+        return tuple(ctx.operation(given, options, outputs, NO_NUMBERS, traced))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(f"cuconv has no second derivative: {ctx.name} cannot be differentiated")
+        raise RuntimeError(f"cuconv has no second derivative: {ctx.operation.name} cannot be differentiated")
 
 
-class _Convolution(torch.autograd.Function):
+class _Convolution(_Followed):
     """`causal_conv1d_fn`."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        seq_idx: Tensor | None,
-        initial_states: Tensor | None,
-        return_final_states: bool,
-        silu: bool,
-    ) -> tuple[Any, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, bias, seq_idx, initial_states)
-        ctx.activation = "silu" if silu else None
-        given = (x, weight, bias, seq_idx, initial_states, None, None)
-        return tuple(_convolution(given, (return_final_states, silu)))
-
-    @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dfinal_states: Tensor | None = None) -> tuple[Any, ...]:
-        x, weight, bias, seq_idx, initial_states = ctx.saved_tensors
+        x, weight, bias, seq_idx, initial_states, *_ = ctx.saved_tensors
         dx, dweight, dbias, dinitial_states = causal_conv1d_bwd(
             x,
             weight,
@@ -105,35 +126,20 @@ class _Convolution(torch.autograd.Function):
             seq_idx=seq_idx,
             initial_states=initial_states,
             dfinal_states=dfinal_states,
-            activation=ctx.activation,
+            activation="silu" if ctx.options[1] else None,
         )
-        return dx, dweight, dbias, None, dinitial_states, None, None
+        return None, dx, dweight, dbias, None, dinitial_states, None, None
 
 
-class _Scan(torch.autograd.Function):
+class _Scan(_Followed):
     """`selective_scan_fn`, which leaves the states that its backward starts from."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        u: Tensor,
-        delta: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None,
-        z: Tensor | None,
-        delta_bias: Tensor | None,
-        initial_state: Tensor | None,
-        delta_softplus: bool,
-        return_last_state: bool,
-        keep_chunk_states: bool,
-    ) -> tuple[Any, ...]:
+    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
-        given = (u, delta, A, B, C, D, z, delta_bias, initial_state)
-        out, last_state, chunk_states = _scan((*given, None, None, None), (delta_softplus, return_last_state, True))
-        ctx.save_for_backward(*given, chunk_states)
-        ctx.delta_softplus = delta_softplus
+        operation, (*ctx.options, _), outputs, traced = run
+        out, last_state, chunk_states = operation(given, (*ctx.options, True), outputs, NO_NUMBERS, traced)
+        ctx.save_for_backward(*given[:-3], chunk_states)
         return out, last_state, None
 
     @staticmethod
@@ -141,13 +147,24 @@ class _Scan(torch.autograd.Function):
         u, delta, A, B, C, D, z, delta_bias, initial_state, chunk_states = ctx.saved_tensors
         gradients = selective_scan_bwd(
             *(u, delta, A, B, C, D, z, delta_bias),
-            torch.zeros_like(u) if dout is None else dout,
-            delta_softplus=ctx.delta_softplus,
+            _incoming(dout, u),
+            delta_softplus=ctx.options[0],
             initial_state=initial_state,
             dlast_state=dlast_state,
             chunk_states=chunk_states,
         )
-        return (*gradients, None, None, None)
+        return (None, *gradients, None, None, None)
+
+
+def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
+    """The gradient of a scan's result, with contiguous tokens if u's are: a copy costs less than a kernel without
+    vectors.
+    """
+    if dout is None:
+        return torch.zeros_like(u)
+    # Dynamo cannot trace strides of gradients.
+    is_slow = not torch.compiler.is_compiling() and u.stride(-1) == 1 and dout.stride(-1) != 1
+    return dout.contiguous() if is_slow else dout
 
 
 def _refuse_states(argument: str, states: Any, instead: str) -> None:
@@ -157,36 +174,26 @@ def _refuse_states(argument: str, states: Any, instead: str) -> None:
         raise ValueError(message(argument, got, wanted))
 
 
-def _packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
-    x, weight, bias, conv_states, query_start_loc, *_, initial_states = inputs
-    split, silu, *_ = options
-    _refuse_states("conv_states", conv_states, "cuconv.torch.causal_conv1d_packed")
-    _refuse_states("initial_states", initial_states, "cuconv.torch.causal_conv1d_packed")
-    return list(_Packed.apply(x, weight, bias, query_start_loc, split, silu))
+def _packed(
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    traced: bool,
+) -> list[Any]:
+    for argument in ("conv_states", "initial_states"):
+        states = given[operation.inputs.index(argument)]
+        _refuse_states(argument, states, "cuconv.torch.causal_conv1d_packed")
+    return _Packed.call(operation, given, options, outputs, traced)
 
 
-class _Packed(torch.autograd.Function):
+class _Packed(_Followed):
     """`causal_conv1d_varlen_fn` and its splits, on sequences that start from zeros."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        query_start_loc: Tensor | None,
-        split: Split,
-        silu: bool,
-    ) -> tuple[Any, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, bias, query_start_loc)
-        ctx.split, ctx.silu = split, silu
-        return tuple(_convolve_packed(x, weight, bias, query_start_loc, split, silu))
-
-    @staticmethod
     def backward(ctx: Any, *douts: Tensor | None) -> tuple[Any, ...]:
-        x, weight, bias, query_start_loc = ctx.saved_tensors
-        split, silu = ctx.split, ctx.silu
+        x, weight, bias, _, query_start_loc, *others = ctx.saved_tensors
+        split, silu, *_ = ctx.options
         if split.normalized:
             plain = _without_norm.__wrapped__(split) if is_traced() else _without_norm(split)
             results = _convolve_packed(x, weight, bias, query_start_loc, plain, silu)
@@ -203,13 +210,16 @@ class _Packed(torch.autograd.Function):
             query_start_loc=query_start_loc,
             activation=activation,
         )
-        return dx, dweight, dbias, None, None, None
+        return (None, dx, dweight, dbias, None, None, *[None] * len(others))
 
 
-# Splits are known by identity.
+# Splits are compared by identity, so equal ones must be one object.
 @lru_cache(maxsize=4096)
 def _without_norm(split: Split) -> Split:
     return replace(split, normalized=0)
+
+
+_packed_convolution = Operation.named["causal_conv1d_varlen_fn"]
 
 
 def _convolve_packed(
@@ -217,6 +227,18 @@ def _convolve_packed(
 ) -> list[Any]:
     given = (x, weight, bias, None, query_start_loc, *[None] * 5, *[None] * len(split.names))
     return _packed_convolution(given, (split, silu, -1, None, False), split.names)
+
+
+def sequences(query_start_loc: Tensor | None) -> int:
+    """The number of packed sequences."""
+    return 1 if query_start_loc is None else query_start_loc.shape[0] - 1
+
+
+def _as_pool(initial_states: Tensor | None, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A new pool of states that begins with those given or else zeros, and has_initial_state."""
+    if initial_states is None:
+        return like.new_zeros(shape), None
+    return initial_states.clone(), torch.ones(shape[0], dtype=torch.bool, device=like.device)
 
 
 class PackedWithStates(torch.autograd.Function):
@@ -235,13 +257,9 @@ class PackedWithStates(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, bias, query_start_loc, initial_states)
         ctx.activation = activation
-        if initial_states is None:
-            sequences = 1 if query_start_loc is None else query_start_loc.shape[0] - 1
-            states, follows = x.new_zeros(sequences, x.shape[0], weight.shape[1] - 1), None
-        else:
-            states = initial_states.clone()
-            follows = torch.ones(states.shape[0], dtype=torch.bool, device=x.device)
-        out = causal_conv1d_varlen_fn(x, weight, bias, states, query_start_loc, None, follows, activation)
+        shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
+        states, has_initial_state = _as_pool(initial_states, shape, x)
+        out = causal_conv1d_varlen_fn(x, weight, bias, states, query_start_loc, None, has_initial_state, activation)
         return out, states
 
     @staticmethod
@@ -260,15 +278,23 @@ class PackedWithStates(torch.autograd.Function):
         return dx, dweight, dbias, None, dinitial_states, None
 
 
-def _scan_packed(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
-    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = inputs
+def _scan_packed(
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    traced: bool,
+) -> list[Any]:
+    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
     delta_softplus, *_ = options
-    _refuse_states("ssm_states", ssm_states, "selective_scan_fn")
-    return [_PackedScan.apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, delta_softplus)]
+    _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
+    apply = PackedScan.apply if traced else PackedScan.eager
+    out, _ = apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)
+    return [out]
 
 
-class _PackedScan(torch.autograd.Function):
-    """`selective_scan_varlen_fn` on sequences that start from zeros."""
+class PackedScan(EagerFunction):
+    """`selective_scan_varlen_fn` with the states before and after each sequence as an argument and a result."""
 
     @staticmethod
     def forward(
@@ -282,20 +308,31 @@ class _PackedScan(torch.autograd.Function):
         z: Tensor | None,
         delta_bias: Tensor | None,
         query_start_loc: Tensor | None,
+        initial_state: Tensor | None,
         delta_softplus: bool,
-    ) -> Any:
-        ctx.save_for_backward(u, delta, A, B, C, D, z, delta_bias, query_start_loc)
+        return_last_state: bool,
+    ) -> tuple[Any, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state)
         ctx.delta_softplus = delta_softplus
-        arguments = (u, None, delta, A, B, C, D, z, delta_bias)
-        return selective_scan_varlen_fn(*arguments, delta_softplus, query_start_loc)
+        states, has_initial_state = None, None
+        if return_last_state or initial_state is not None:
+            states, has_initial_state = _as_pool(initial_state, (sequences(query_start_loc), *A.shape), A)
+        arguments = (u, states, delta, A, B, C, D, z, delta_bias, delta_softplus, query_start_loc)
+        return selective_scan_varlen_fn(*arguments, has_initial_state=has_initial_state), states
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> Any:
-        arguments: tuple[Any, ...] = ctx.saved_tensors
-        *inputs, query_start_loc = arguments
-        given: tuple[Any, ...] = (*inputs, dout, query_start_loc)
-        gradients = selective_scan_varlen_bwd(*given, delta_softplus=ctx.delta_softplus)
-        return (*gradients[:-1], None, None)
+    def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None) -> tuple[Any, ...]:
+        u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state = ctx.saved_tensors
+        *gradients, dinitial_state = selective_scan_varlen_bwd(
+            *(u, delta, A, B, C, D, z, delta_bias),
+            _incoming(dout, u),
+            query_start_loc,
+            delta_softplus=ctx.delta_softplus,
+            initial_state=initial_state,
+            dlast_state=dlast_state,
+        )
+        return (*gradients, None, dinitial_state, None, None)
 
 
 def _joined(x: Tensor, ranges: tuple[tuple[int, int], ...], douts: tuple[Tensor | None, ...]) -> Tensor:
@@ -311,7 +348,7 @@ def _joined(x: Tensor, ranges: tuple[tuple[int, int], ...], douts: tuple[Tensor 
 
 
 def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
-    """The gradient of y, of which dout is that of y / sqrt(sum of y * y + eps) along the last axis."""
+    """The gradient of y, from dout, the gradient of y / sqrt(sum of y * y + eps) along the last axis."""
     wide = y.double() if y.dtype == torch.float64 else y.float()
     scale = torch.rsqrt((wide * wide).sum(-1, keepdim=True) + eps)
     unit = wide * scale
@@ -319,17 +356,13 @@ def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
     return ((grown - unit * (unit * grown).sum(-1, keepdim=True)) * scale).to(dout.dtype)
 
 
-def _followed_once(operation: Operation[Any], inputs: tuple[Any, ...], options: tuple[Any, ...]) -> list[Any]:
-    return list(_Gradients.apply(operation, options, *inputs, *[None] * len(operation.outputs)))
-
-
-DERIVATIVES: dict[str, Callable[[Operation[Any], tuple[Any, ...], tuple[Any, ...]], list[Any]]] = {
-    "causal_conv1d_fn": lambda operation, inputs, options: list(_Convolution.apply(*inputs, *options)),
+DERIVATIVES: dict[str, Callable[..., list[Any]]] = {
+    "causal_conv1d_fn": _Convolution.call,
     "causal_conv1d_varlen_fn": _packed,
-    "selective_scan_fn": lambda operation, inputs, options: list(_Scan.apply(*inputs, *options)),
+    "selective_scan_fn": _Scan.call,
     "selective_scan_varlen_fn": _scan_packed,
-    "causal_conv1d_bwd": _followed_once,
-    "causal_conv1d_varlen_bwd": _followed_once,
-    "selective_scan_bwd": _followed_once,
+    "causal_conv1d_bwd": _Gradients.call,
+    "causal_conv1d_varlen_bwd": _Gradients.call,
+    "selective_scan_bwd": _Gradients.call,
 }
-"""How autograd follows each operation; those of backward only once."""
+"""How autograd follows each operation; a backward operation it follows only up to an error."""

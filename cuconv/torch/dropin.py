@@ -1,6 +1,6 @@
 """Modules in the place of causal-conv1d's and mamba_ssm's, with the same names, parameters and meaning.
 
-A name that cuconv has nothing for is absent from its module: programs then do what they do without the package.
+A name that cuconv has no function for is absent from its module: programs then do as they do without the package.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cuconv.torch import mamba_ssm as mamba
 from cuconv.torch.modules import Mamba
 
 VERSIONS = {"causal_conv1d": "1.7.0+cuconv", "mamba_ssm": "2.3.2+cuconv"}
-"""The packages, with the versions of which the functions have the parameters."""
+"""The packages, and the versions whose parameters cuconv's functions have."""
 
 CONTENTS: Mapping[str, Sequence[Any]] = {
     "causal_conv1d": (conv.causal_conv1d_fn, conv.causal_conv1d_update),
@@ -57,7 +57,7 @@ def install(*packages: str, replace: bool = False) -> tuple[str, ...]:
             continue
         _forget(package)
         _finder.packages.add(package)
-        # The parts are attributes of the package without having been imported, as programs expect that look them up.
+        # Programs look submodules up as attributes of the package without importing them.
         for name in CONTENTS:
             if name.partition(".")[0] == package:
                 importlib.import_module(name)

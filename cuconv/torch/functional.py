@@ -1,4 +1,4 @@
-"""Functions composed of the public ones: packed convolutions with their states, and Mamba's inner part."""
+"""Functions composed of the public ones: packed convolutions and scans with states, and Mamba's inner part."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
-from cuconv.selective_scan.dense import selective_scan_fn
-from cuconv.torch.derivatives import PackedWithStates
-from cuconv.torch.recomputing import Recomputed
+from cuconv.torch.derivatives import PackedScan, PackedWithStates, sequences
+from cuconv.torch.inner import Inner, Norms, compose
+from cuconv.torch.operators import refuse_transforms
 
 
 def causal_conv1d_packed(
@@ -42,15 +40,66 @@ def causal_conv1d_packed(
     Raises:
         TypeError, ValueError: as `causal_conv1d_varlen_fn`.
     """
+    if not torch.compiler.is_compiling():
+        refuse_transforms("causal_conv1d_packed")
     checks.activation(activation)
-    sequences = 1 if query_start_loc is None else query_start_loc.shape[0] - 1
-    shape = (sequences, x.shape[0], weight.shape[1] - 1)
     if initial_states is not None:
-        checks.shape("initial_states", tuple(initial_states.shape), shape, "sequences, dim of x, width - 1")
-        if initial_states.dtype != x.dtype:
-            raise TypeError(message("initial_states", f"dtype {initial_states.dtype}", f"{x.dtype}, that of x"))
+        shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
+        _check_states("initial_states", initial_states, shape, "sequences, dim of x, width - 1", "x", x.dtype)
     out, final_states = PackedWithStates.apply(x, weight, bias, query_start_loc, initial_states, activation)
     return (out, final_states) if return_final_states else out
+
+
+def selective_scan_packed(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    query_start_loc: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    return_last_state: bool = False,
+) -> Any:
+    """`selective_scan_varlen_fn` with states that are arguments and results, so that autograd follows them, too.
+
+    Args:
+        u: (dim, total), float32, float16 or bfloat16, on the CPU float64 as well.
+        delta: shape and dtype of u.
+        A: (dim, d_state), float32; float64 beside float64.
+        B, C: (d_state, total) or (ngroups, d_state, total), u's dtype.
+        D, delta_bias: (dim,), u's dtype or float32.
+        z: shape and dtype of u: the gate.
+        delta_softplus: whether the step is the softplus of delta + delta_bias.
+        query_start_loc: (sequences + 1,), int32 or int64; a single sequence when None.
+        initial_state: (sequences, dim, d_state), A's dtype: the state before each sequence; zeros when None.
+        return_last_state: also return the state after each sequence.
+
+    Returns:
+        out, or (out, last_state) with last_state (sequences, dim, d_state) of A's dtype.
+
+    Raises:
+        TypeError, ValueError: as `selective_scan_varlen_fn`.
+    """
+    if not torch.compiler.is_compiling():
+        refuse_transforms("selective_scan_packed")
+    if initial_state is not None:
+        shape = (sequences(query_start_loc), *A.shape)
+        _check_states("initial_state", initial_state, shape, "sequences, dim of u, d_state of A", "A", A.dtype)
+    inputs = (u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state)
+    out, last_state = PackedScan.apply(*inputs, checks.flag("delta_softplus", delta_softplus), return_last_state)
+    return (out, last_state) if return_last_state else out
+
+
+def _check_states(
+    argument: str, states: Tensor, shape: tuple[int, ...], axes: str, source: str, dtype: torch.dtype
+) -> None:
+    checks.shape(argument, tuple(states.shape), shape, axes)
+    if states.dtype != dtype:
+        raise TypeError(message(argument, f"dtype {states.dtype}", f"{dtype}, that of {source}"))
 
 
 def mamba_inner_fn(
@@ -90,7 +139,8 @@ def mamba_inner_fn(
         out_proj_bias: (d_model,).
         A, B, C, D, delta_bias, delta_softplus: as `selective_scan_fn` takes them; B and C from x_proj when None.
         B_proj_bias, C_proj_bias: (d_state,), added to B and C from x_proj.
-        checkpoint_lvl: 1 computes u and delta again in the backward pass, 0 keeps them.
+        checkpoint_lvl: 1 computes u and delta again in the backward pass, 0 keeps them. They are also kept where B or
+            C is given, beside biases and norms of B, C and delta, and by torch.compile.
         b_rms_weight, c_rms_weight: (d_state,): root mean square norms of B and C over the states, and
         dt_rms_weight: (dim,): of delta over the channels, after delta_proj.
         b_c_dt_rms_eps: added to the mean squares of these norms.
@@ -102,47 +152,14 @@ def mamba_inner_fn(
         TypeError, ValueError: as `causal_conv1d_fn` and `selective_scan_fn`.
     """
     checks.choice("checkpoint_lvl", checkpoint_lvl, (0, 1))
-    x, z = xz.chunk(2, dim=1)
-    weight, rank, d_state = conv1d_weight.squeeze(1), delta_proj_weight.shape[1], A.shape[-1]
-
-    def convolve() -> Tensor:
-        result: Tensor = causal_conv1d_fn(x, weight, conv1d_bias, activation="silu")
-        return result
-
-    def project_delta(p: Tensor) -> Tensor:
-        delta = F.linear(p[..., :rank], delta_proj_weight)
-        if dt_rms_weight is not None:
-            delta = _rms_norm(delta, dt_rms_weight, b_c_dt_rms_eps)
-        return delta.transpose(1, 2)
-
-    recomputed = Recomputed(checkpoint_lvl == 1 and torch.is_grad_enabled() and not torch.compiler.is_compiling())
-    with recomputed:
-        u = recomputed.keep(convolve(), convolve, (x, weight, conv1d_bias))
-        p = F.linear(u.transpose(1, 2), x_proj_weight)
-        delta = recomputed.keep(
-            project_delta(p), lambda: project_delta(p.detach()), (p, delta_proj_weight, dt_rms_weight)
-        )
-        if B is None:
-            B = _matrix(p[..., rank : rank + d_state], B_proj_bias, b_rms_weight, b_c_dt_rms_eps)
-        if C is None:
-            C = _matrix(p[..., -d_state:], C_proj_bias, c_rms_weight, b_c_dt_rms_eps)
-        # Under autocast the projections are of the autocast dtype, and what comes from elsewhere follows.
-        u, gate, delta = u.to(p.dtype), z.to(p.dtype), delta.to(p.dtype)
-        out = selective_scan_fn(u, delta, A, B, C, D, gate, delta_bias, delta_softplus)
-    out_proj_bias = None if out_proj_bias is None else out_proj_bias.to(out_proj_weight.dtype)
-    return F.linear(out.transpose(1, 2), out_proj_weight, out_proj_bias)
-
-
-def _matrix(rows: Tensor, bias: Tensor | None, rms_weight: Tensor | None, eps: float) -> Tensor:
-    """(batch, seqlen, d_state) from x_proj as the scan takes it."""
-    if bias is not None:
-        rows = rows + bias.to(rows.dtype)
-    if rms_weight is not None:
-        rows = _rms_norm(rows, rms_weight, eps)
-    return rows.transpose(1, 2)
-
-
-def _rms_norm(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-    wide = rows.double() if rows.dtype == torch.float64 else rows.float()
-    scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.to(wide.dtype)).to(rows.dtype)
+    if xz.stride(-1) != 1:
+        # A copy costs less than kernels of scans that cannot read neighbouring tokens at once.
+        xz = xz.transpose(0, 1).contiguous().transpose(0, 1)
+    projections = (x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias)
+    inputs = (xz, conv1d_weight.squeeze(1), conv1d_bias, *projections, A, D, delta_bias, delta_softplus)
+    norms = Norms(B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps)
+    if torch.compiler.is_compiling() or any(each is not None for each in (B, C, *norms[:-1])):
+        return compose(*inputs, B, C, norms)
+    refuse_transforms("mamba_inner_fn")
+    result: Tensor = Inner.eager(*inputs, checkpoint_lvl == 0)
+    return result

@@ -51,7 +51,10 @@ def selective_state_update(
         ):
             wide = torch.float64 if kind == torch.float64 else torch.float32
             x = x.to(wide)
-            others = tuple(None if each is None else each.to(wide) for each in others)  # type: ignore[assignment]
+            # What is complex stays so, and is refused.
+            others = tuple(  # type: ignore[assignment]
+                each.to(wide) if each is not None and each.is_floating_point() else each for each in others
+            )
         out: Tensor = update.selective_state_update(
             state, x, *others, dt_softplus=dt_softplus, state_batch_indices=state_batch_indices
         )

@@ -15,6 +15,7 @@ from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.torch.functional import causal_conv1d_packed, mamba_inner_fn
+from cuconv.torch.inner import as_rows, as_tokens, halves
 from cuconv.torch.mamba_ssm import selective_state_update
 
 
@@ -189,7 +190,7 @@ class Mamba(nn.Module):
             dt_init: "random" or "constant": delta's projection at first.
             dt_scale: what that is multiplied by.
             conv_bias, bias: whether the convolution and the outer projections have biases.
-            use_fast_path: compute u and delta again in the backward pass instead of keeping them.
+            use_fast_path: compute u and delta again in the backward pass instead of keeping them, with less memory.
             layer_idx: the block's place in a model, under which its states are kept in inference parameters.
             device, dtype: of the parameters; A_log and D are float32 unless dtype is float64.
         """
@@ -244,7 +245,7 @@ class Mamba(nn.Module):
     def _train(self, hidden_states: Tensor) -> Tensor:
         wide = self.A_log.dtype
         return mamba_inner_fn(
-            self.in_proj(hidden_states).transpose(1, 2),
+            self._project_in(hidden_states),
             self.conv1d.weight,
             self.conv1d.bias,
             self.x_proj.weight,
@@ -261,23 +262,28 @@ class Mamba(nn.Module):
     def prefill(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> Tensor:
         """The result for whole prompts, which leave their states: conv_state and ssm_state are overwritten."""
         wide = self.A_log.dtype
-        x, z = self.in_proj(hidden_states).transpose(1, 2).chunk(2, dim=1)
+        x, z = halves(self._project_in(hidden_states))
         weight = self.conv1d.weight.squeeze(1)
         u = causal_conv1d_fn(x, weight, self.conv1d.bias, activation="silu")
         kept = min(x.shape[2], conv_state.shape[2])
         conv_state.zero_()
         conv_state[:, :, conv_state.shape[2] - kept :].copy_(x[:, :, x.shape[2] - kept :])
-        steps, B, C = self._parts(self.x_proj(u.transpose(1, 2)))
-        delta = F.linear(steps, self.dt_proj.weight).transpose(1, 2)
+        batch = x.shape[0]
+        steps, B, C = (part.t() for part in self._parts(self.x_proj(as_tokens(u))))
+        delta = as_rows(self.dt_proj.weight @ steps, batch)
+        B, C = (as_rows(matrix.contiguous(), batch) for matrix in (B, C))
         out, last_state = selective_scan_fn(
-            *(u, delta, -torch.exp(self.A_log), B.transpose(1, 2), C.transpose(1, 2), self.D, z),
-            self.dt_proj.bias.to(wide),
-            True,
-            True,
+            *(u, delta, -torch.exp(self.A_log), B, C, self.D, z), self.dt_proj.bias.to(wide), True, True
         )
         ssm_state.copy_(last_state)
         result: Tensor = self.out_proj(out.transpose(1, 2))
         return result
+
+    def _project_in(self, hidden_states: Tensor) -> Tensor:
+        """in_proj's result, (batch, 2 * d_inner, seqlen) with contiguous tokens."""
+        weight, bias, tokens = self.in_proj.weight, self.in_proj.bias, hidden_states.flatten(0, 1).t()
+        channels = weight @ tokens if bias is None else torch.addmm(bias[:, None], weight, tokens)
+        return as_rows(channels, hidden_states.shape[0])
 
     @torch.no_grad()
     def step(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -52,10 +52,19 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }
 DTYPES = {of_torch: dtype for dtype, of_torch in TORCH_DTYPES.items()}
 
+_forward_mode = torch.autograd.forward_ad
+
 NOT_FOLLOWED = (
     "cuconv has no batching rule and no forward-mode derivative for {}: torch.vmap, torch.func transforms and "
     "torch.autograd.forward_ad cannot follow it; call it on a batch and differentiate with torch.autograd"
 )
+
+
+def refuse_transforms(function: str) -> None:
+    """RuntimeError while a transform of torch.func or forward-mode differentiation is active."""
+    functorch: bool = torch._C._are_functorch_transforms_active()
+    if functorch or _forward_mode._current_level >= 0:
+        raise RuntimeError(NOT_FOLLOWED.format(function))
 
 
 def call(
@@ -66,14 +75,13 @@ def call(
     late: Late = NO_NUMBERS,
 ) -> list[Any]:
     """The results of a call on tensors that torch traces, that autograd follows, or that have no memory."""
-    if not torch.compiler.is_compiling():
-        functorch: bool = torch._C._are_functorch_transforms_active()
-        if functorch or torch.autograd.forward_ad._current_level >= 0:
-            raise RuntimeError(NOT_FOLLOWED.format(operation.name))
+    traced = torch.compiler.is_compiling()
+    if not traced:
+        refuse_transforms(operation.name)
     if torch.is_grad_enabled():
         for each in given:
             if each is not None and each.requires_grad:
-                return derivatives.call(operation, given, options, outputs)
+                return derivatives.call(operation, given, options, outputs, traced)
     return _operate(operation, given, options, outputs, late)
 
 
@@ -84,7 +92,7 @@ def _operate(
     outputs: tuple[str, ...] | None,
     late: Late,
 ) -> list[Any]:
-    """The results by the operator, which makes all of them: what the caller has given is a copy."""
+    """The results of the operator. It makes all of them itself; those that the caller wants elsewhere are copied."""
     names, count = operation.outputs if outputs is None else outputs, len(operation.inputs)
     inputs, targets = given[:count], given[count:]
     if operation.name in KEEPING and options[-1]:
@@ -108,8 +116,10 @@ def _operate(
 
 
 def _variant(name: str, results: int) -> str:
-    """The operator with so many results. Those that update have one each: torch makes no operator functional that
-    updates arguments and returns a list.
+    """The name of the operator that returns this many results.
+
+    torch cannot make an operator functional that updates arguments and returns a list. So an operator that updates
+    returns separate tensors, and there is a variant of it for every number of them.
     """
     return f"{name}_to_{results}" if results > 1 and name in UPDATING else name
 
@@ -133,13 +143,13 @@ def _encoded(options: tuple[Any, ...]) -> tuple[Any, ...]:
             ranges = None if option.ranges is None else [number for pair in option.ranges for number in pair]
             encoded += [ranges, option.has_heads, option.normalized, option.eps]
         else:
-            # A seed of 64 bits is signed there.
+            # Integers of a schema are signed; a seed is not.
             encoded.append(option - 2**64 if type(option) is int and option >= 2**63 else option)
     return tuple(encoded)
 
 
 def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[str, ...] | None, Late]:
-    """Options as an operation has them, the names of its results where they differ from call to call, late numbers."""
+    """From a schema's options: the operation's, the names of its results where they vary by call, and late numbers."""
     if operation.name == "selective_state_update":
         *others, seed = options
         return tuple(others), None, NO_NUMBERS if seed is None else {"seed": seed % 2**64}
@@ -150,7 +160,7 @@ def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[A
     return (split, *others), split.names, NO_NUMBERS
 
 
-# Splits are known by identity.
+# Splits are compared by identity, so equal ones must be one object.
 @lru_cache(maxsize=4096)
 def _split(ranges: tuple[int, ...] | None, has_heads: bool, normalized: int, eps: float) -> Split:
     if ranges is None:
@@ -171,7 +181,8 @@ def _run(operation: Operation[Any], *arguments: Any) -> Any:
     options, outputs, late = _decoded(operation, arguments[count:])
     names = operation.outputs if outputs is None else outputs
     with torch.no_grad():
-        results = operation.direct((*arguments[:count], *[None] * len(names)), options, outputs, late)
+        given = (*arguments[:count], *[None] * len(names))
+        results = operation(given, options, outputs, late, may_be_traced=False)
     return _returned(operation, [result for result in results if result is not None])
 
 

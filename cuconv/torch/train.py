@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,17 +27,17 @@ BYTES = 256
 class Model(nn.Module):
     """Bytes in, logarithms of the next byte's probabilities out: normalised Mamba blocks with residuals."""
 
-    def __init__(self, width: int, layers: int, d_state: int = 16) -> None:
+    def __init__(self, width: int, layers: int, d_state: int = 16, block: Callable[..., nn.Module] = Mamba) -> None:
         super().__init__()
         self.embedding = nn.Embedding(BYTES, width)
-        self.blocks = nn.ModuleList(Mamba(width, d_state, layer_idx=i) for i in range(layers))
+        self.blocks = nn.ModuleList(block(width, d_state, layer_idx=i) for i in range(layers))
         self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
-        for block in self.blocks:
-            with torch.no_grad():
-                # Residuals add up: each is the smaller, the more there are.
-                block.out_proj.weight /= math.sqrt(layers)  # type: ignore[union-attr, operator]
+        with torch.no_grad():
+            for each in self.blocks:
+                # Residuals add up, so the more layers there are, the less each may add.
+                each.out_proj.weight /= math.sqrt(layers)  # type: ignore[union-attr, operator]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, seqlen, 256) from (batch, seqlen)."""
@@ -51,7 +51,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def write(self, prompt: bytes, count: int, temperature: float = 0.8) -> Iterator[int]:
-        """`count` further bytes, drawn one by one: the prompt fills the states, and each byte updates them."""
+        """`count` bytes after the prompt, drawn one by one: the prompt fills the states, and each byte updates them."""
         device = self.embedding.weight.device
         states = [block.allocate_inference_cache(1) for block in self.blocks]  # type: ignore[union-attr, operator]
         tokens = torch.tensor([list(prompt)], device=device)
@@ -66,7 +66,7 @@ class Model(nn.Module):
 
 
 def library_text(most: int) -> bytes:
-    """The sources of the standard library, one after the other, up to so many bytes."""
+    """The sources of the standard library, one after the other, cut off at `most` bytes."""
     parts, size = [], 0
     for path in sorted(Path(os.__file__).parent.glob("*.py")):
         parts.append(path.read_bytes())
@@ -82,57 +82,76 @@ class Trained:
 
     model: Model
     losses: list[float]
-    """Of every step, in bits per byte."""
+    """The loss of every step, in bits per byte."""
     before: float
     """The loss on text that is not trained on, in bits per byte, before the first step."""
     after: float
     seconds: float
 
 
-def train(options: argparse.Namespace) -> Trained:
-    """Train a model as the command line says."""
-    torch.manual_seed(options.seed)
-    device = torch.device(options.device)
-    text = torch.frombuffer(bytearray(library_text(options.text_bytes)), dtype=torch.uint8)
-    held_out = max(len(text) // 20, options.tokens + 1)
-    known, unknown = text[:-held_out].to(device), text[-held_out:].to(device)
-    model = Model(options.width, options.layers).to(device)
-    step = torch.compile(model) if options.compile else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.95), weight_decay=0.1)
-    mixed = device.type == "cuda"
+class Training:
+    """A model, the text that it learns from, and the optimizer."""
 
-    def loss_of(source: Tensor, rows: int) -> Tensor:
-        starts = torch.randint(len(source) - options.tokens, (rows, 1), device=device)
-        batch = source[starts + torch.arange(options.tokens + 1, device=device)].long()
-        with torch.autocast(device.type, torch.bfloat16, enabled=mixed):
-            logits = step(batch[:, :-1])
+    def __init__(self, options: argparse.Namespace, block: Callable[..., nn.Module] = Mamba) -> None:
+        """Make all of it as the command line says, of blocks with the arguments of `Mamba`."""
+        torch.manual_seed(options.seed)
+        self.options = options
+        device = torch.device(options.device)
+        text = torch.frombuffer(bytearray(library_text(options.text_bytes)), dtype=torch.uint8)
+        held_out = max(len(text) // 20, options.tokens + 1)
+        self.known, self.unknown = text[:-held_out].to(device), text[-held_out:].to(device)
+        self.model = Model(options.width, options.layers, block=block).to(device)
+        self._forward = torch.compile(self.model) if options.compile else self.model
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=options.rate, betas=(0.9, 0.95), weight_decay=0.1
+        )
+        self._done = 0
+
+    def loss(self, text: Tensor) -> Tensor:
+        """The mean loss of a batch drawn from a text, in bits per byte."""
+        tokens, device = self.options.tokens, text.device
+        starts = torch.randint(len(text) - tokens, (self.options.batch, 1), device=device)
+        batch = text[starts + torch.arange(tokens + 1, device=device)].long()
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits = self._forward(batch[:, :-1])
         return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()) / math.log(2)
 
-    def held_out_loss() -> float:
+    def step(self) -> Tensor:
+        """Learn from one batch; returns its loss, which is not awaited."""
+        steps = self.options.steps
+        warm = min(1.0, (self._done + 1) / (0.05 * steps + 1))
+        cooled = 0.5 * (1 + math.cos(math.pi * self._done / steps))
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.options.rate * warm * (0.1 + 0.9 * cooled)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.known)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self._optimizer.step()
+        self._done += 1
+        return loss.detach()
+
+    def held_out_loss(self) -> float:
+        """The mean loss of batches of the text that is not trained on, the same ones every time."""
         state = torch.get_rng_state()
         torch.manual_seed(0)
         with torch.no_grad():
-            losses = [loss_of(unknown, options.batch).item() for _ in range(4)]
+            losses = [self.loss(self.unknown).item() for _ in range(4)]
         torch.set_rng_state(state)
         return sum(losses) / len(losses)
 
-    before, losses, begin = held_out_loss(), [], time.perf_counter()
+
+def train(options: argparse.Namespace) -> Trained:
+    """Train a model as the command line says."""
+    training = Training(options)
+    before, losses, begin = training.held_out_loss(), [], time.perf_counter()
     for number in range(options.steps):
-        warm = min(1.0, (number + 1) / (0.05 * options.steps + 1))
-        cooled = 0.5 * (1 + math.cos(math.pi * number / options.steps))
-        for group in optimizer.param_groups:
-            group["lr"] = options.rate * warm * (0.1 + 0.9 * cooled)
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(known, options.batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.detach())
+        losses.append(training.step())
         # Reading a loss waits for the GPU.
         if number % options.report == 0 or number + 1 == options.steps:
             _show_progress(number + 1, options.steps, float(losses[-1]), time.perf_counter() - begin)
     found = [float(each) for each in losses]
-    return Trained(model, found, before, held_out_loss(), time.perf_counter() - begin)
+    return Trained(training.model, found, before, training.held_out_loss(), time.perf_counter() - begin)
 
 
 def _show_progress(done: int, steps: int, loss: float, seconds: float) -> None:

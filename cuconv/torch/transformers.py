@@ -29,7 +29,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "mamba_selective_state_update": mamba.selective_state_update,
     "mamba2_selective_state_update": mamba.selective_state_update,
 }
-"""What takes the place of a modeling file's global of this name."""
+"""The replacement for each global of modeling files, by the global's name."""
 
 MODELING = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 
@@ -83,8 +83,8 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
         if torch.compiler.is_exporting() or not all(map(_fits, (*arguments, *named.values()))):
             return original(*arguments, **named)
         if is_inner and named.get("dt_rms_weight") is not None:
-            # mamba_ssm normalises delta after its projection, and the models before it. Without a result they go on by
-            # steps.
+            # mamba_ssm normalises delta after its projection, but the models do so before it. Models that get None
+            # compute the block operation by operation.
             return None
         return function(*arguments, **{name: value for name, value in named.items() if name in known})
 
@@ -100,7 +100,7 @@ def _fits(value: Any) -> bool:
 
 
 class _Finder(MetaPathFinder):
-    """Has modeling modules patched behind their import."""
+    """Patches modeling modules right after they are imported."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not MODELING.fullmatch(name):

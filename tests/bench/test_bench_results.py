@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cuconv.bench import results
-from cuconv.bench.results import Host, Kernel, Run
+from cuconv.bench.results import Host, Kernel, Run, Step
 from cuconv.bench.timing import Percentiles
 from tests.support.bench_machine import HEADER
 
@@ -21,6 +21,7 @@ KERNEL = Kernel(
 )  # fmt: skip
 WRONG = replace(KERNEL, library="fla", kernel_us=None, gb_per_s=None, fraction_of_copy=None, error=30, is_right=False)
 HOST = Host(function="causal_conv1d_fn", sizes={"dim": 8}, arrays="torch", out=True, host_us=7)
+STEP = Step(model="Mamba", sizes={"layers": 8}, step="decode", library="torch", step_ms=1.5)
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def path(tmp_path: Path) -> Path:
 def test_what_is_written_is_read(path: Path) -> None:
     later = replace(HEADER, time="2026-01-03T00:00:00+00:00", torch="2.11")
     results.append(path, HEADER, KERNEL)
-    results.append(path, WRONG, HOST)
+    results.append(path, WRONG, HOST, STEP)
     results.append(path, later)
-    assert results.read(path) == [Run(HEADER, [KERNEL, WRONG, HOST]), Run(later, [])]
+    assert results.read(path) == [Run(HEADER, [KERNEL, WRONG, HOST, STEP]), Run(later, [])]
 
 
 def test_keys_are_those_that_others_read(path: Path) -> None:

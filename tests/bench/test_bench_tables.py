@@ -9,7 +9,7 @@ import pytest
 
 from cuconv.bench.makers import MAKERS
 from cuconv.bench.measure import TooLarge, too_large
-from cuconv.bench.results import Host, Kernel
+from cuconv.bench.results import Host, Kernel, Step
 from cuconv.bench.workloads import REPORT
 from cuconv.cli.report import tables
 from cuconv.cli.report.measured import Measured
@@ -18,6 +18,9 @@ from tests.support.measurements import REPORTED, hosts, kernel, kernels, measure
 
 FIRST, LAST = ({"batch": 1, "dim": 2048, "seqlen": 2048, "contiguous": axis} for axis in ("tokens", "channels"))
 """The two layouts of one shape."""
+
+
+STEP = Step("Mamba", {"batch": 4, "layers": 8}, "training", "cuconv", 4.0)
 
 
 def rendered(found: Measured) -> dict[str, str]:
@@ -138,18 +141,32 @@ def test_scans_are_beside_their_own_bound() -> None:
 @pytest.mark.parametrize("peers", [[], ["a", "b"]], ids=str)
 def test_tables_are_regular(peers: list[str]) -> None:
     rows = [row for number, name in enumerate(["cuconv", *peers]) for row in kernels(name, 10.1 + number)]
-    for name, text in rendered(measured([*rows, *hosts()])).items():
+    for name, text in rendered(measured([*rows, *hosts(), STEP])).items():
         if name != "run":
             head, aligned, *body = [each.count("|") for each in text.splitlines()]
             assert {head, aligned, *body} == {head}
             # Times are aligned right, and so is what follows them.
             columns = text.splitlines()[0].split("|"), text.splitlines()[1].split("|")
-            assert all(align == "--:" for column, align in zip(*columns, strict=True) if "µs" in column)
-            assert ("best peer" in text) == (bool(peers) and name != "host")
+            assert all(
+                align == "--:" for column, align in zip(*columns, strict=True) if "µs" in column or "ms" in column
+            )
+            assert ("best peer" in text) == (bool(peers) and name not in ("host", "steps"))
 
 
 def peer(time: float, library: str) -> Kernel:
     return kernel("causal_conv1d_fn", FIRST, time, library)
+
+
+def test_steps_are_beside_other_libraries() -> None:
+    others = [replace(STEP, library="torch", step_ms=30.0), replace(STEP, library="mamba_ssm", step_ms=6.0)]
+    decode = [replace(row, step="decode", step_ms=row.step_ms / 10) for row in (STEP, others[0])]
+    text = tables.steps(measured([*others, STEP, *decode, replace(STEP, model="Lfm2")]))
+    assert text.splitlines() == [
+        "| | sizes | beside | prefill ms | decode ms | training ms |",
+        "|---|---|---|--:|--:|--:|",
+        "| Mamba | batch 4, layers 8 | torch | | 3.00 → 0.40, 7.50× | 30.0 → 4.00, 7.50× |",
+        "| Mamba | batch 4, layers 8 | mamba_ssm | | | 6.00 → 4.00, 1.50× |",
+    ]
 
 
 def test_the_best_peer_of_the_run_is_shown() -> None:

@@ -325,7 +325,7 @@ def test_all_calls_together_remember_only_so_many_addresses() -> None:
         operation((array(address), None, array(address + 32)))
         assert operation._last is not None
         calls[id(operation)] = operation._last[2]
-    assert 0 < sum(len(call._apart) for call in calls.values()) <= MAX_REMEMBERED
+    assert 0 < sum(len(call.apart) for call in calls.values()) <= MAX_REMEMBERED
     for operation in operations:
         with pytest.raises(ValueError, match="overlaps x"):
             operation((array(64), None, array(80)))

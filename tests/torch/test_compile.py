@@ -10,10 +10,15 @@ import pytest
 
 import cuconv
 from cuconv.bench.workloads import SMALL, workloads
+from cuconv.runtime.call import NO_NUMBERS, Operation
 from tests.torch import inputs
-from tests.torch.inputs import as_tensor
+from tests.torch.inputs import as_tensor, random
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from cuconv.torch import causal_conv1d_packed, operators, selective_scan_packed  # noqa: E402
 
 FUNCTIONS = [name for name in cuconv.__all__ if name in SMALL]
 
@@ -107,6 +112,22 @@ def test_a_graph_has_the_gradients_of_a_split() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_a_graph_has_the_gradients_of_packed_states() -> None:
+    starts = torch.tensor([0, 3, 3, 8])
+    weight, states, A, state = random(6, 4), random(3, 6, 3), random(6, 3, low=-1.0, high=-0.1), random(3, 6, 3)
+    x, B, C = random(6, 9), random(3, 9), random(3, 9)
+
+    def program(x: Any, weight: Any, states: Any, A: Any, B: Any, C: Any, state: Any) -> Any:
+        u, final_states = causal_conv1d_packed(x, weight, None, starts, states, True, "silu")
+        out, last_state = selective_scan_packed(u, x, A, B, C, None, None, None, True, starts, state, True)
+        return out.sin().sum() + final_states.square().sum() + last_state.square().sum()
+
+    arguments = (x, weight, states, A, B, C, state)
+    wanted = torch.autograd.grad(program(*arguments), arguments)
+    got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(*arguments), arguments)
+    torch.testing.assert_close(got, wanted)
+
+
 def test_sizes_may_change() -> None:
     module = Convolution()
     compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -149,22 +170,6 @@ def test_fake_tensors_lie_as_results_do() -> None:
         assert one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
     with pytest.raises(ValueError, match="weight: got shape"):
         cuconv.causal_conv1d_fn(fake, mode.from_tensor(torch.ones(5, 4)))
-
-
-@pytest.mark.parametrize("function", ["causal_conv1d_fn", "causal_conv1d_update", "selective_scan_fn"])
-def test_operators_keep_what_their_schemas_say(function: str) -> None:
-    arguments = {
-        "causal_conv1d_fn": (torch.rand(2, 6, 9), torch.rand(6, 4), torch.rand(6), None, None, True, True),
-        "causal_conv1d_update": (
-            *(torch.rand(2, 6), torch.rand(2, 6, 3), torch.rand(6, 4), *[None] * 9),
-            *(None, False, 0, 0.0, True, False, -1, None, False),
-        ),
-        "selective_scan_fn": (*(each.float().detach() for each in inputs.scan_inputs()), None, True, True, True),
-    }[function]
-    import cuconv.torch.operators  # noqa: F401
-
-    results = torch.library.opcheck(getattr(torch.ops.cuconv, function).default, arguments)
-    assert set(results.values()) == {"SUCCESS"}
 
 
 def test_states_move_between_slots_in_a_graph() -> None:
@@ -218,3 +223,41 @@ def test_states_of_steps_and_scans_are_chosen_in_a_graph() -> None:
     got = torch.compile(program, fullgraph=True, backend="aot_eager")(*arrays[0])
     torch.testing.assert_close(got, program(*arrays[1]), rtol=0, atol=0)
     torch.testing.assert_close(arrays[0], arrays[1], rtol=0, atol=0)
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the calls of cuconv's operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "cuconv":
+            self.calls.append((func, args))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_operators_keep_what_their_schemas_say(function: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Operation.__call__
+
+    def operate(
+        operation: Any,
+        given: Any,
+        options: Any = (),
+        outputs: Any = None,
+        late: Any = NO_NUMBERS,
+        may_be_traced: bool = True,
+    ) -> Any:
+        if not may_be_traced:
+            return run(operation, given, options, outputs, late, may_be_traced)
+        return operators._operate(operation, given, options, outputs, late)
+
+    call, tensors, options = call_of(function)
+    monkeypatch.setattr(Operation, "__call__", operate)
+    with Recorder() as recorder:
+        call(**{name: tensor.to(device) for name, tensor in tensors.items()}, **options)
+    ((operator, arguments),) = recorder.calls
+    assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}

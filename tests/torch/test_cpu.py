@@ -42,19 +42,25 @@ def test_tensors_give_what_numpy_arrays_give(function: str, dtype: str) -> None:
         np.testing.assert_array_equal(as_array(one), other)
 
 
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("swap", [(), (1, 2), (0, 1)], ids=["contiguous", "channels last", "batch inside"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_results_lie_as_x_does(dtype: str, last: bool) -> None:
+def test_results_lie_as_x_does(dtype: str, swap: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     x, weight, bias, states = inputs.conv_inputs(dtype=getattr(torch, dtype), grad=False)
-    if last:
-        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    if swap:
+        x = x.transpose(*swap).contiguous().transpose(*swap)
     out, final = cuconv.causal_conv1d_fn(x, weight, bias, None, states, True, activation="silu")
     assert out.dtype == final.dtype == x.dtype and out.stride() == x.stride()
     wide = [each.double() for each in (x, weight, bias, states)]
     wanted, wanted_final = inputs.conv(*wide)
     torch.testing.assert_close(out.double(), wanted, rtol=0, atol=2 * torch.finfo(x.dtype).eps * wanted.abs().max())
     assert torch.equal(final.double(), wanted_final)
+
+
+def test_the_result_of_an_expanded_tensor_is_contiguous() -> None:
+    weight = torch.ones(6, 4)
+    for x in (torch.ones(6, 9).expand(2, 6, 9), torch.ones(2, 1, 9).expand(2, 6, 9)):
+        assert cuconv.causal_conv1d_fn(x, weight).is_contiguous()
 
 
 def test_a_given_output_is_written() -> None:

@@ -133,6 +133,24 @@ def test_meanings_are_the_packages() -> None:
     assert y.dtype == torch.bfloat16 and not y.requires_grad and ssm.any()
 
 
+@pytest.mark.usefixtures("installed")
+def test_complex_states_are_refused() -> None:
+    from mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
+    from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+
+    u, A, B = torch.zeros(2, 4, 6), torch.zeros(4, 3, dtype=torch.complex64), torch.zeros(2, 3, 12)
+    with pytest.raises(TypeError, match=r"^A: got dtype complex64; wanted float32$"):
+        selective_scan_fn(u, u, A, B, B)
+    with pytest.raises(TypeError, match=r"^A: got dtype complex64; wanted float32$"):
+        # Of complex B and C two numbers for each state come out of the projection.
+        mamba_inner_fn(
+            *(torch.zeros(2, 8, 6), torch.zeros(4, 1, 3), None, torch.zeros(1 + 4 * 3, 4), torch.zeros(4, 1)),
+            *(torch.zeros(5, 4), None, A),
+        )
+    with pytest.raises(TypeError, match=r"^A: got dtype complex64; wanted"):
+        selective_state_update(torch.zeros(2, 4, 3), u[:, :, 0], u[:, :, 0], A, B[:, :, 0], B[:, :, 0])
+
+
 PROGRAM = """
 import sys
 from causal_conv1d import causal_conv1d_fn

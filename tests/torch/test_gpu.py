@@ -11,7 +11,7 @@ from tests.torch import inputs
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cuconv.torch import Mamba, causal_conv1d_packed  # noqa: E402
+from cuconv.torch import Mamba, causal_conv1d_packed, selective_scan_packed  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -114,6 +114,20 @@ def test_scan(seqlen: int, dtype: str) -> None:
     compare(call, (u, delta, wide[0], B, C, wide[1], z, wide[2], state), dtype)
 
 
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_packed_scan(dtype: str) -> None:
+    kind, starts = getattr(torch, dtype), torch.tensor([0, 300, 300, 307, 590], dtype=torch.int32)
+    u, delta, z = (inputs.random(32, 600, dtype=kind) for _ in range(3))
+    B, C = (inputs.random(16, 600, dtype=kind) for _ in range(2))
+    A, D, bias = (inputs.random(*shape, low=-1.0, dtype=torch.float32, high=-0.1) for shape in ((32, 16), (32,), (32,)))
+
+    def call(*given: Any) -> Any:
+        *others, state = given
+        return selective_scan_packed(*others, True, starts.to(state.device), state, True)
+
+    compare(call, (u, delta, A, B, C, D, z, bias, inputs.random(4, 32, 16, dtype=torch.float32)), dtype)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_mamba(dtype: str) -> None:
     block = Mamba(64)
@@ -208,28 +222,3 @@ def test_streams_of_the_backward_pass() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-def test_opcheck_on_a_gpu() -> None:
-    import cuconv.torch.operators  # noqa: F401
-
-    x, weight, bias, _ = [each.detach() for each in on_gpu(inputs.conv_inputs(64, 4, 64, dtype=torch.float32))]
-    results = torch.library.opcheck(
-        torch.ops.cuconv.causal_conv1d_fn.default, (x, weight, bias, None, None, True, True)
-    )
-    assert set(results.values()) == {"SUCCESS"}
-    step = (
-        x[:, :, 0],
-        torch.zeros(2, 64, 3, device="cuda"),
-        weight,
-        *[None] * 6,
-        None,
-        False,
-        0,
-        0.0,
-        True,
-        False,
-        -1,
-        None,
-    )
-    assert set(torch.library.opcheck(torch.ops.cuconv.causal_conv1d_update.default, step).values()) == {"SUCCESS"}

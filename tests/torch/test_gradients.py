@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.torch import inputs
 from tests.torch.inputs import random
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from cuconv.torch import causal_conv1d_packed, selective_scan_packed  # noqa: E402
 
 HEADS = {"num_q_heads": 1, "num_k_heads": 1, "num_v_heads": 2, "head_q": 2, "head_k": 2, "head_v": 1}
 
@@ -86,16 +89,62 @@ def test_scan_of_groups_and_constants() -> None:
     assert torch.autograd.gradcheck(cuconv.selective_scan_fn, (u, delta, A, random(4, 3), random(4, 3)))
 
 
+def packed_scan_inputs() -> tuple[list[Any], Any]:
+    """u, delta, A, B, C, D, z and delta_bias of nine tokens, and where three sequences of them begin and end."""
+    matrices = random(4, 3, low=-1.0, high=-0.1), random(3, 9), random(3, 9)
+    return [random(4, 9), random(4, 9), *matrices, random(4), random(4, 9), random(4)], torch.tensor([0, 3, 3, 8])
+
+
 def test_packed_scan() -> None:
-    arguments = [random(4, 7), random(4, 7), random(4, 3, low=-1.0, high=-0.1), random(3, 7), random(3, 7)]
-    starts = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
+    arguments, starts = packed_scan_inputs()
 
     def call(u: Any, *others: Any) -> Any:
         return cuconv.selective_scan_varlen_fn(u, None, *others, query_start_loc=starts)
 
-    assert torch.autograd.gradcheck(call, (*arguments, random(4), random(4, 7), random(4)))
-    with pytest.raises(ValueError, match="ssm_states: got a tensor while another argument requires grad"):
-        cuconv.selective_scan_varlen_fn(arguments[0], torch.zeros(1, 4, 3), *arguments[1:])
+    assert torch.autograd.gradcheck(call, tuple(arguments))
+    u, *others = arguments
+    with pytest.raises(ValueError, match=r"^ssm_states: got .* requires grad; .* cuconv\.torch\.selective_scan_packed"):
+        cuconv.selective_scan_varlen_fn(u, torch.zeros(1, 4, 3), *others)
+
+
+@pytest.mark.parametrize("softplus", [False, True])
+def test_packed_scan_with_states(softplus: bool) -> None:
+    arguments, starts = packed_scan_inputs()
+    states = random(3, 4, 3)
+
+    def call(*given: Any) -> Any:
+        *inputs, states = given
+        return selective_scan_packed(*inputs, softplus, starts, states, True)
+
+    assert torch.autograd.gradcheck(call, (*arguments, states))
+    before = states.detach().clone()
+    out, last = call(*arguments, states)
+    assert torch.equal(states, before) and torch.equal(last[1], states[1])
+    rows = [each.detach()[None] for each in arguments]
+    for number, (begin, end) in enumerate(itertools.pairwise(starts.tolist())):
+        if begin == end:
+            continue
+        u, delta, B, C, z = (rows[place][:, :, begin:end] for place in (0, 1, 3, 4, 6))
+        A, D, delta_bias = (arguments[place] for place in (2, 5, 7))
+        wanted = inputs.scan(u, delta, A, B, C, D, z, delta_bias, softplus, states[number : number + 1])
+        torch.testing.assert_close(out[None, :, begin:end], wanted[0])
+        torch.testing.assert_close(last[number : number + 1], wanted[1])
+    assert not out[:, 8:].any()
+
+
+def test_packed_scan_with_some_states() -> None:
+    arguments, starts = packed_scan_inputs()
+    given = (*arguments[:5], None, None, None, False, starts)
+    out, last = selective_scan_packed(*given, None, True)
+    assert torch.equal(selective_scan_packed(*given), out)
+    zeros = torch.zeros_like(last, requires_grad=True)
+    assert torch.equal(selective_scan_packed(*given, zeros), out)
+    (gradient,) = torch.autograd.grad(selective_scan_packed(*given, zeros, True)[1].sum(), zeros)
+    assert torch.equal(gradient[1], torch.ones(4, 3))
+    with pytest.raises(ValueError, match=r"^initial_state: got shape \(2, 4, 3\)"):
+        selective_scan_packed(*given, zeros[:2])
+    with pytest.raises(TypeError, match=r"^initial_state: got dtype torch\.float32; wanted torch\.float64"):
+        selective_scan_packed(*given, zeros.float())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -152,12 +201,27 @@ def test_a_penalty_on_the_gradient_is_an_error_and_not_dropped() -> None:
         lambda x: torch.vmap(call_conv)(x[None]),
         lambda x: torch.func.grad(lambda x: call_conv(x).sum())(x),
         lambda x: torch.func.jvp(call_conv, (x,), (x,)),
+        lambda x: torch.vmap(lambda x: causal_conv1d_packed(x, torch.ones(6, 4, dtype=x.dtype)))(x),
+        lambda x: torch.vmap(lambda x: selective_scan_packed(x, x, x[:, :3], x[:3], x[:3]))(x),
     ],
-    ids=["vmap", "grad", "jvp"],
+    ids=["vmap", "grad", "jvp", "vmap of packed convolutions", "vmap of packed scans"],
 )
 def test_transforms_are_refused(transform: Callable[[Any], Any], grad: bool) -> None:
     with pytest.raises(RuntimeError, match="cuconv has no batching rule and no forward-mode derivative"):
         transform(random(2, 6, 9, grad=grad))
+
+
+def test_eager_calls_leave_out_the_wrapper_of_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = random(2, 6, 9), random(6, 4), random(6)
+    wanted = torch.autograd.grad(cuconv.causal_conv1d_fn(x, weight, bias).sum(), (x, weight, bias))
+
+    def wrapper(*arguments: Any) -> Any:
+        raise AssertionError("it takes as long as a launch")
+
+    monkeypatch.setattr(torch.autograd.Function, "apply", wrapper)
+    out = cuconv.causal_conv1d_fn(x, weight, bias)
+    for got, want in zip(torch.autograd.grad(out.sum(), (x, weight, bias)), wanted, strict=True):
+        assert torch.equal(got, want)
 
 
 def test_a_tangent_is_not_dropped() -> None:

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 import cuconv
+from cuconv.runtime.call import Operation
 from tests.torch import inputs
 from tests.torch.inputs import random
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn  # noqa: E402
+from cuconv.torch.inner import Inner, compose  # noqa: E402
 
 F = torch.nn.functional
 
@@ -55,6 +59,100 @@ def test_mamba_trains_as_in_torch(fast: bool) -> None:
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+class Copies(TorchDispatchMode):
+    """Counts elements of the largest copy of a tensor."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
+            self.largest = max(self.largest, args[-1 if func is torch.ops.aten.copy_.default else 0].numel())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_tokens_stay_contiguous_between_projections(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    run = Operation.__call__
+
+    def spied(self: Any, given: Any, *others: Any) -> Any:
+        results = run(self, given, *others)
+        rows = [each for each in (*given, *results) if each is not None and each.dim() == 3 and each.shape[2] == 9]
+        seen.append((self.name, {each.stride(2) for each in rows}))
+        return results
+
+    monkeypatch.setattr(Operation, "__call__", spied)
+    block, x = Mamba(8, d_state=4, bias=bias), random(2, 9, 8, dtype=torch.float32)
+    with Copies() as copies:
+        block(x).sin().sum().backward()
+    assert {name for name, _ in seen} == {
+        *("causal_conv1d_fn", "selective_scan_fn", "selective_scan_bwd", "causal_conv1d_bwd")
+    }
+    assert all(strides == {1} for _, strides in seen)
+    # B and C are copied, but nothing that has as many channels as the block.
+    assert copies.largest == 2 * 9 * 4
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_any_layout_of_the_first_projection_will_do(swap: bool) -> None:
+    block, xz = Mamba(8, d_state=4, dtype=torch.float64), random(2, 32, 9)
+    if swap:
+        xz = xz.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+    weights = (block.conv1d.weight, block.conv1d.bias, block.x_proj.weight, block.dt_proj.weight)
+    others = (block.out_proj.weight, None, -block.A_log.exp(), None, None, block.D, block.dt_proj.bias)
+    got, wanted = mamba_inner_fn(xz, *weights, *others), plain_inner(xz, block)
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+    gradients = (torch.autograd.grad(each.sin().sum(), xz)[0] for each in (got, wanted))
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+def inner_inputs(dtype: Any) -> tuple[Any, ...]:
+    """What `compose` and, but for the last argument, `Inner` take."""
+    shapes = (2, 32, 9), (16, 4), (16,), (1 + 2 * 4, 16), (16, 1), (8, 16), (8,)
+    A = random(16, 4, low=-1.0, high=-0.1, dtype=dtype)
+    return (
+        *(random(*shape, dtype=dtype) for shape in shapes),
+        A,
+        random(16, dtype=dtype),
+        random(16, dtype=dtype),
+        True,
+    )
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_one_function_is_its_operations_under_autocast(keep: bool) -> None:
+    given = inner_inputs(torch.float32)
+    found = []
+    for call in (lambda: Inner.eager(*given, keep), lambda: compose(*given)):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call()
+            # The backward pass may run under autocast, too.
+            found.append((y, *torch.autograd.grad(y.float().sin().sum(), given[:-1])))
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02 * float(other.detach().abs().max()))
+
+
+def test_one_function_differentiates_what_requires_it() -> None:
+    given = inner_inputs(torch.float64)
+    few = tuple(each.detach() if place in (1, 3, 6, 8) else each for place, each in enumerate(given[:-1]))
+    needed = [each for each in few if each.requires_grad]
+    grads = (
+        torch.autograd.grad(call(*few, True), needed)
+        for call in (lambda *a: Inner.eager(*a, False).sum(), lambda *a: compose(*a).sum())
+    )
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+
+
+def test_a_penalty_on_the_gradient_of_a_block_is_an_error() -> None:
+    block, x = Mamba(8, d_state=4, dtype=torch.float64), random(2, 5, 8)
+    (plain,) = torch.autograd.grad(block(x).sum(), x)
+    (gradient,) = torch.autograd.grad(block(x).sum(), x, create_graph=True)
+    torch.testing.assert_close(gradient, plain)
+    with pytest.raises(RuntimeError, match="cuconv has no second derivative"):
+        gradient.square().sum().backward()
 
 
 def test_what_is_computed_again_is_not_kept() -> None:

@@ -126,13 +126,13 @@ CALLED = {
 def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """What is called of cuconv."""
     count: Counter[str] = Counter()
-    direct = Operation.direct
+    run = Operation.__call__
 
-    def counted(self: Any, *arguments: Any) -> Any:
+    def counted(self: Any, *arguments: Any, **named: Any) -> Any:
         count[self.name] += 1
-        return direct(self, *arguments)
+        return run(self, *arguments, **named)
 
-    monkeypatch.setattr(Operation, "direct", counted)
+    monkeypatch.setattr(Operation, "__call__", counted)
     yield count
     unpatch_transformers()
 
@@ -163,9 +163,10 @@ def gradients(model: Any, ids: Any, mask: Any) -> tuple[float, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_computes_the_same(name: str, called: Counter[str]) -> None:
-    model = model_of(name)
-    ids, mask = torch.randint(3, 64, (2, 7)), torch.ones(2, 7, dtype=torch.int64)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_model_computes_the_same(device: str, name: str, called: Counter[str]) -> None:
+    model = model_of(name).to(device)
+    ids, mask = torch.randint(3, 64, (2, 7)).to(device), torch.ones(2, 7, dtype=torch.int64, device=device)
     padded = mask.clone()
     padded[0, :3] = 0
     tokens = [generated(model, ids, each) for each in (mask, padded)]

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from cuconv.bench.makers import MAKERS
-from cuconv.bench.results import OURS, Header, Host, Kernel, Row
+from cuconv.bench.results import OURS, Header, Host, Kernel, Row, Step
 from cuconv.bench.workloads import REPORT
 
 Sizes = Mapping[str, Any]
@@ -38,12 +38,16 @@ class Measured:
     def __init__(self, rows: Iterable[tuple[Header, Row]]) -> None:
         self._kernels: dict[Hashable, dict[str, tuple[Header, Kernel]]] = {}
         self._hosts: dict[Hashable, dict[Hashable, Host]] = {}
+        self.steps: dict[tuple[str, str], dict[str, Step]] = {}
+        """The newest row of each library, by model and step."""
         self.headers: list[Header] = []
         """Headers of the runs, oldest first."""
         for header, row in sorted(rows, key=lambda pair: pair[0].time):
             if header not in self.headers:
                 self.headers.append(header)
-            if isinstance(row, Kernel):
+            if isinstance(row, Step):
+                self.steps.setdefault((row.model, row.step), {})[row.library] = row
+            elif isinstance(row, Kernel):
                 self._kernels.setdefault(_key(row.function, row.sizes), {})[row.library] = header, row
             else:
                 hosts = self._hosts.setdefault((row.function, row.arrays, row.out), {})

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cuconv.bench.results import Kernel
+from cuconv.bench.results import OURS, Kernel, Step
+from cuconv.bench.steps import PACKAGES, TORCH, parts
 from cuconv.bench.workloads import REPORT
 from cuconv.cli.report.measured import Measured, Sizes, batch_text, microseconds, report
 from cuconv.runtime.batches import lengths
@@ -231,8 +232,32 @@ def host(measured: Measured) -> str:
     return _table([""], ["torch, new µs", "torch, `out` µs", "CuPy, new µs", "CuPy, `out` µs"], rows)
 
 
+STEPS = ("prefill", "decode", "training")
+
+
+def steps(measured: Measured) -> str:
+    """Steps of whole models, by another library and by cuconv."""
+    rows = []
+    order = [*parts(), *(model for model, _ in measured.steps)]
+    for model in sorted({model for model, _ in measured.steps}, key=order.index):
+        found = {step: measured.steps.get((model, step), {}) for step in STEPS}
+        sizes = next(row.sizes for by_library in found.values() for row in by_library.values())
+        for library in (TORCH, PACKAGES):
+            cells = [_step(by_library.get(library), by_library.get(OURS)) for by_library in found.values()]
+            if any(cells):
+                rows.append([model, ", ".join(f"{name} {size}" for name, size in sizes.items()), library, *cells])
+    return _table(["", "sizes", "beside"], [f"{step} ms" for step in STEPS], rows)
+
+
+def _step(theirs: Step | None, ours: Step | None) -> str:
+    if theirs is None or ours is None:
+        return ""
+    return f"{figure(theirs.step_ms)} → {figure(ours.step_ms)}, {figure(theirs.step_ms / ours.step_ms)}×"
+
+
 TABLES: dict[str, Callable[[Measured], str]] = {
-    make.__name__: make for make in (headline, run, forward, backward, varlen, qkv, update, states, others, scan, host)
+    make.__name__: make
+    for make in (headline, run, forward, backward, varlen, qkv, update, states, others, scan, host, steps)
 }
 """Tables by the names in markers."""
 

@@ -1,0 +1,157 @@
+"""The quick look at torch tensors like those of an earlier call: it takes none for equal that `inspect` tells apart."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuconv
+from cuconv.runtime import arrays, call
+from cuconv.runtime.dtypes import FLOAT32
+from cuconv.runtime.layout import HOST, Layout
+
+torch = pytest.importorskip("torch")
+
+ARGUMENTS = ("x", "weight", "bias", "seq_idx")
+SHAPE = (2, 3, 8)
+
+
+def given(x: Any = None, bias: Any = None) -> tuple[Any, ...]:
+    """Arguments of a convolution, the bias of which is absent."""
+    return torch.ones(SHAPE) if x is None else x, torch.ones(3, 4), bias, torch.ones(2, 8, dtype=torch.int32)
+
+
+@pytest.fixture
+def family() -> Any:
+    found = arrays.family(torch.ones(1))
+    assert found is not None
+    if found.recogniser is None:
+        pytest.skip(f"torch {torch.__version__} is not among those of which internals are used")
+    return found
+
+
+def test_tensors_with_the_same_facts_are_recognised_wherever_they_are(family: Any) -> None:
+    recognise = family.recogniser(given())
+    for each in (given(), given(torch.ones(4, 3, 8)[1:3]), given(torch.ones(56)[8:].view(SHAPE))):
+        assert recognise(each) == family.inspect(ARGUMENTS, each)[0]
+    with torch.no_grad():
+        assert recognise(given()) is not None
+
+
+CHANGED: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "shape": lambda: given(torch.ones(2, 3, 9)),
+    "axes": lambda: given(torch.ones(6, 8)),
+    "strides": lambda: given(torch.ones(2, 8, 3).transpose(1, 2)),
+    "dtype": lambda: given(torch.ones(SHAPE, dtype=torch.float16)),
+    "size of elements alike": lambda: given(torch.ones(SHAPE, dtype=torch.int32)),
+    "alignment": lambda: given(torch.ones(49)[1:].view(SHAPE)),
+    "device": lambda: given(torch.ones(SHAPE, device="meta")),
+    "parameter": lambda: given(torch.nn.Parameter(torch.ones(SHAPE), requires_grad=False)),
+    "requires grad": lambda: given(torch.ones(SHAPE, requires_grad=True)),
+    "negated view": lambda: given(torch.view_as_complex(torch.ones(*SHAPE, 2)).conj().imag),
+    "one more": lambda: given(bias=torch.ones(3)),
+    "another one absent": lambda: (torch.ones(SHAPE), None, torch.ones(3, 4), torch.ones(2, 8, dtype=torch.int32)),
+    "fewer results": lambda: given()[:3],
+    "one less": lambda: (*given()[:3], None),
+    "an array of NumPy": lambda: given(np.ones(SHAPE, np.float32)),
+    "a number": lambda: given(bias=3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_what_differs_in_any_way_is_not_recognised(change: str, family: Any) -> None:
+    recognise = family.recogniser(given())
+    assert recognise(CHANGED[change]()) is None
+    assert recognise(given()) is not None
+
+
+def test_what_autograd_follows_is_not_recognised(family: Any) -> None:
+    followed = given(torch.ones(SHAPE, requires_grad=True))
+    recognise = family.recogniser(followed)
+    assert recognise(followed) is arrays.FOLLOWED
+    assert recognise(given()) is None and recognise((None, *followed[1:])) is None
+    assert family.recogniser((*given(), torch.ones(3, requires_grad=True)))(given()) is None
+    with torch.no_grad():
+        assert recognise(followed) == family.inspect(ARGUMENTS, followed)[0]
+        assert recognise(given()) is None
+    x = torch.ones(SHAPE)
+    recognise = family.recogniser(given(x))
+    with torch.autograd.forward_ad.dual_level():
+        assert recognise(given(torch.autograd.forward_ad.make_dual(x, x))) is None
+    seen = []
+    torch.vmap(lambda row: seen.append(recognise(given(row))) or row)(torch.ones(5, *SHAPE))
+    assert seen == [None]
+
+
+def test_tensors_of_inference_mode_are_told_apart(family: Any) -> None:
+    recognise = family.recogniser(given())
+    with torch.inference_mode():
+        kept = given()
+    assert recognise(kept) is None
+
+
+def test_no_recogniser_for_what_guards_cannot_tell(family: Any) -> None:
+    class Own(torch.Tensor):
+        pass
+
+    x = torch.ones(3, 4)
+    assert family.recogniser((x, x)) is None
+    assert family.recogniser((x, None)) is None
+    assert family.recogniser((x, torch.ones(3, 4).as_subclass(Own))) is None
+
+
+def test_a_recogniser_keeps_no_tensor(family: Any) -> None:
+    tensors = given()
+    seen = [weakref.ref(each) for each in tensors if each is not None]
+    recognise = family.recogniser(tensors)
+    assert recognise(tensors) is not None
+    del tensors
+    gc.collect()
+    assert [each() for each in seen] == [None] * 3
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["guards", "no guards"])
+def test_the_third_of_equal_calls_is_recognised_and_all_give_the_same(
+    is_known: bool, family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspected = []
+    inspect = family.inspect
+    monkeypatch.setattr(family, "inspect", lambda *call: inspected.append(call) or inspect(*call))
+    if not is_known:
+        monkeypatch.setattr(family, "recogniser", None)
+    weight = torch.randn(5, 3)
+    # Sizes of its own for each case, because what was recognised once stays known.
+    rows = [torch.randn(2, 5, 7 + is_known) for _ in range(5)]
+    cuconv.causal_conv1d_fn(torch.randn(2, 5, 11), weight)
+    inspected.clear()
+    results = [cuconv.causal_conv1d_fn(x, weight) for x in rows]
+    assert len(inspected) == (2 if is_known else 5)
+    for x, result in zip(rows, results, strict=True):
+        np.testing.assert_array_equal(result.numpy(), cuconv.causal_conv1d_fn(x.numpy(), weight.numpy()))
+    with torch.inference_mode():
+        kept = cuconv.causal_conv1d_fn(rows[0], weight)
+    assert torch.equal(kept, results[0])
+
+
+def test_only_arrays_that_torch_can_trace_ask_whether_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(call, "is_traced", lambda: asked.append(True))
+    x, weight = np.ones((2, 5, 7), np.float32), np.ones((5, 3), np.float32)
+    wanted = cuconv.causal_conv1d_fn(x, weight)
+    assert not asked
+    np.testing.assert_array_equal(cuconv.causal_conv1d_fn(torch.from_numpy(x), torch.from_numpy(weight)), wanted)
+    assert asked == [True]
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "99.0.0+cu999"])
+def test_internals_of_other_versions_are_not_touched(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    family = arrays.TorchFamily()
+    assert family.recogniser is None
+    array, address = family.new(torch.ones(1), Layout((2, 3), (1, 2), FLOAT32, HOST, 0))
+    assert array.stride() == (1, 2) and address == array.data_ptr()
