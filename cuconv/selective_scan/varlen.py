@@ -95,7 +95,8 @@ def selective_scan_varlen_fn(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    padding = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
+    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
     options = checks.flag("delta_softplus", delta_softplus), padding, keeps_padding
     given = (
         *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),

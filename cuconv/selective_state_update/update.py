@@ -144,7 +144,8 @@ def selective_state_update(
     )
     softplus = checks.flag("dt_softplus", dt_softplus)
     is_read_only = checks.flag("disable_state_update", disable_state_update)
-    padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+    padding = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
+    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
     options = (softplus, is_read_only, padding, seed is not None, philox_rounds or DEFAULT_ROUNDS, keeps_padding)
     (result,) = _update(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
     return result
