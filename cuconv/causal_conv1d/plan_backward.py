@@ -64,23 +64,24 @@ class _Main(NamedTuple):
 
 
 def plan(o: Operands) -> Plan:
-    """The launches that compute a call: gradients of x, then what its blocks have left to add up, then states."""
+    """The launches that compute a call: gradients of x, then what its blocks have left to add up, and of states."""
     dim = o.x.shape[1]
     if dim == 0:
         return Plan()
     main = _main(o)
     numbers = _numbers(o, main)
     launches = [Launch(main.kernel, main.config, main.kernel.params.pack_numbers(**numbers, **main.division))]
-    scratch = 0
-    if main.parts > 1:
-        added = CausalConv1dBwdSum(o.width, _dtype(o.weight))
-        config, division = added.launch_config(dim, main.parts)
-        launches.append(Launch(added, config, added.params.pack_numbers(**numbers, **division)))
-        scratch = main.parts * (o.width + 1) * dim * FLOAT32.itemsize
+    scratch = main.parts * (o.width + 1) * dim * FLOAT32.itemsize if main.parts > 1 else 0
     if o.packed and o.dinitial_states is not None and o.dinitial_states.size > 0:
         states = CausalConv1dBwdStates(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
-        config, division = states.launch_config(dim, o.sequences)
+        config, division = states.launch_config(dim, o.sequences, main.parts)
         launches.append(Launch(states, config, states.params.pack_numbers(**numbers, **division)))
+    elif main.parts > 1:
+        added = CausalConv1dBwdSum(o.width, _dtype(o.weight))
+        config, division = added.launch_config(dim, main.parts)
+        of_sums = ("dweight_stride", "dbias_stride", "dweight_is_float32", "dbias_is_float32")
+        needed = {name: numbers[name] for name in of_sums}
+        launches.append(Launch(added, config, added.params.pack_numbers(**needed, **division)))
     return Plan(tuple(launches), scratch)
 
 
@@ -111,7 +112,8 @@ def _channel_vector(o: Operands) -> int:
 
 
 def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
-    kernel = CausalConv1dChannellastBwd(tokens=CausalConv1dChannellastBwd.tokens_for(o.width), **_axes(o, vec))
+    tokens = CausalConv1dChannellastBwd.tokens_for(o.width, o.packed)
+    kernel = CausalConv1dChannellastBwd(tokens=tokens, **_axes(o, vec))
     config, division, parts = kernel.launch_config(*o.x.shape)
     return _Main(kernel, config, division, parts, vec, dout_is_packed)
 
@@ -133,7 +135,7 @@ def _differences(a: Layout, b: Layout) -> list[int]:
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
     batch, dim, seqlen = o.x.shape
-    stages = CausalConv1dBwd.stages_for(seqlen * o.x.itemsize)
+    stages = CausalConv1dBwd.stages_for(seqlen * o.x.itemsize, batch * seqlen * o.x.itemsize)
     kernel = CausalConv1dBwd(stages=stages, edges=row_vecs * vec != seqlen, **_axes(o, vec))
     # Where arrays have no gaps, vectors may be read whole though they reach into neighbouring rows.
     is_dense = dout_is_packed and all(_has_no_gaps(each) for each in (o.x, o.dout))

@@ -40,12 +40,12 @@ their field in argument structs. They are not part of what a call is remembered 
 NO_NUMBERS: Late = {}
 
 
-ThroughTorch = Callable[..., list[Any]]
+ThroughTorch = Callable[..., Sequence[Any]]
 """Makes the call of an operation, with the arguments of its __call__, on tensors that torch traces, that autograd
 follows or that have no memory."""
 
 
-def _no_torch(*call: Any) -> list[Any]:
+def _no_torch(*call: Any) -> Sequence[Any]:
     raise RuntimeError("cuconv.torch has not been named")
 
 
@@ -307,7 +307,7 @@ class Operation(Generic[Operands]):
         outputs: tuple[str, ...] | None = None,
         late: Late = NO_NUMBERS,
         may_be_traced: bool = True,
-    ) -> list[Any]:
+    ) -> Sequence[Any]:
         """Run a call; returns its results, None for each that is not wanted.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -25,7 +25,7 @@ def call(
     options: tuple[Any, ...],
     outputs: tuple[str, ...] | None,
     traced: bool,
-) -> list[Any]:
+) -> Sequence[Any]:
     """The results of a call, in the graph of autograd; ValueError for what has no derivative."""
     derivative = DERIVATIVES.get(operation.name)
     count = len(operation.inputs)
@@ -88,11 +88,11 @@ class _Followed(EagerFunction):
         options: tuple[Any, ...],
         outputs: tuple[str, ...] | None,
         traced: bool,
-    ) -> list[Any]:
+    ) -> Sequence[Any]:
         """The results, in the graph of autograd."""
-        if traced:
-            return list(cls.apply((operation, options, outputs, traced), *given))
-        return list(cls.eager((operation, options, outputs, traced), *given))
+        apply = cls.apply if traced else cls.eager
+        results: Sequence[Any] = apply((operation, options, outputs, traced), *given)
+        return results
 
 
 class _Gradients(_Followed):
@@ -137,8 +137,10 @@ class _Scan(_Followed):
     @staticmethod
     def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
-        operation, (*ctx.options, _), outputs, traced = run
-        out, last_state, chunk_states = operation(given, (*ctx.options, True), outputs, NO_NUMBERS, traced)
+        operation, ctx.options, outputs, traced = run
+        delta_softplus, return_last_state, _ = ctx.options
+        options = delta_softplus, return_last_state, True
+        out, last_state, chunk_states = operation(given, options, outputs, NO_NUMBERS, traced)
         ctx.save_for_backward(*given[:-3], chunk_states)
         return out, last_state, None
 
@@ -180,7 +182,7 @@ def _packed(
     options: tuple[Any, ...],
     outputs: tuple[str, ...] | None,
     traced: bool,
-) -> list[Any]:
+) -> Sequence[Any]:
     for argument in ("conv_states", "initial_states"):
         states = given[operation.inputs.index(argument)]
         _refuse_states(argument, states, "cuconv.torch.causal_conv1d_packed")
@@ -224,7 +226,7 @@ _packed_convolution = Operation.named["causal_conv1d_varlen_fn"]
 
 def _convolve_packed(
     x: Tensor, weight: Tensor, bias: Tensor | None, query_start_loc: Tensor | None, split: Split, silu: bool
-) -> list[Any]:
+) -> Sequence[Any]:
     given = (x, weight, bias, None, query_start_loc, *[None] * 5, *[None] * len(split.names))
     return _packed_convolution(given, (split, silu, -1, None, False), split.names)
 
@@ -284,7 +286,7 @@ def _scan_packed(
     options: tuple[Any, ...],
     outputs: tuple[str, ...] | None,
     traced: bool,
-) -> list[Any]:
+) -> Sequence[Any]:
     u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
     delta_softplus, *_ = options
     _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
@@ -356,7 +358,7 @@ def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
     return ((grown - unit * (unit * grown).sum(-1, keepdim=True)) * scale).to(dout.dtype)
 
 
-DERIVATIVES: dict[str, Callable[..., list[Any]]] = {
+DERIVATIVES: dict[str, Callable[..., Sequence[Any]]] = {
     "causal_conv1d_fn": _Convolution.call,
     "causal_conv1d_varlen_fn": _packed,
     "selective_scan_fn": _Scan.call,

@@ -73,7 +73,7 @@ def call(
     options: tuple[Any, ...],
     outputs: tuple[str, ...] | None,
     late: Late = NO_NUMBERS,
-) -> list[Any]:
+) -> Sequence[Any]:
     """The results of a call on tensors that torch traces, that autograd follows, or that have no memory."""
     traced = torch.compiler.is_compiling()
     if not traced:

@@ -11,7 +11,11 @@
 // walks a part of the list from its end to its beginning, and copies the groups ahead of it asynchronously into a ring
 // in shared memory. Inputs before a vector come from the ring, gradients behind it from the lane above by shuffle,
 // those of the highest lane from the lowest in the group before. The parameters' gradients stay in registers until the
-// warp's last group; the block adds up those of its lanes and warps in a fixed order. No atomics.
+// warp's last group; the block adds up those of its lanes and warps in a fixed order. No atomics on sums.
+//
+// Packed sequences are one row. A warp knows the sequence that the last group was in, and computes groups inside it as
+// those of a plain row. Where sequences meet, it looks up their beginnings together and marks them as bits in shared
+// memory, from which each lane takes those around its vector.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      elements an access       kStages   groups in the ring        kSilu     silu after the sum
@@ -44,7 +48,7 @@ struct CausalConv1dBwdTraits {
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 6 : 1;
+    static constexpr int kMinBlocks = kIsLean ? 6 : kPacked && kWidth <= 4 ? 5 : 1;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
     static_assert(kWidth >= 1 && kWidth <= 16 && kStages >= 3);
@@ -138,12 +142,127 @@ struct ChannelLanes {
     }
 };
 
+// Where sequences begin around a lane's vector, and which of its tokens are padding.
+template <int kWidth, int kVec>
+struct VectorSequences {
+    static constexpr int kHalo = kWidth - 1;
+    static constexpr int kSpan = kHalo + kVec + kHalo;
+    using Bits = Select<(kSpan <= 32), unsigned, unsigned long long>;
+
+    Bits starts;           // bit i: token i - (width - 1) of the vector is the first of a sequence or of padding
+    unsigned dead;         // bit i: token i of the vector is padding
+    const int* beginning;  // by bit of `starts`: the sequence that begins there
+    const int* ending;     // and the one that ends before
+
+    __device__ __forceinline__ bool starts_at(int bit) const { return (starts >> bit & 1) != 0; }
+
+    // The bits of `starts` from that of token `first` of the vector on, `count` of them.
+    __device__ __forceinline__ unsigned starts_from(int first, int count) const {
+        return static_cast<unsigned>(starts >> (kHalo + first)) & ((1u << count) - 1);
+    }
+};
+
+// The packed sequences in a warp's group and width - 1 tokens around it, which the warp finds together: a search by
+// every lane takes longer than all the rest. Rows that are not packed have none of it.
+template <typename Traits, int kWidth, int kVec, bool kEdges, bool kStates>
+struct PackedSequences {
+    static constexpr int kHalo = kWidth - 1;
+    static constexpr int kOverhang = kEdges ? kVec - 1 : 0;  // most tokens that a group begins before a whole vector
+    static constexpr int kTokens = kHalo + kOverhang + kWarpSize * kVec + kHalo;
+    static constexpr int kWords = kTokens / 32 + 3;
+    using Found = VectorSequences<kWidth, kVec>;
+
+    // A warp's shared memory: by token, counted from the first one that is looked at.
+    struct Marks {
+        unsigned starts[kWords];               // a bit for each token that is the first of a sequence or of padding
+        int beginning[kStates ? kTokens : 1];  // the sequence that begins there
+        int ending[kStates ? kTokens : 1];     // the sequence that ends before
+    };
+
+    Found sequences{};            // of the lane's vector
+    PackedRun run{-1, 0, 0, -1};  // that holds the first token that was looked at last
+    Marks* marks;
+
+    __device__ __forceinline__ PackedSequences() {
+        if constexpr (Traits::kRows == Rows::kPacked) {
+            __shared__ Marks memory[Traits::kWarps];
+            marks = memory + threadIdx.x / kWarpSize;
+        }
+    }
+
+    // Looks at a group. Says whether all that it needs is in one sequence.
+    __device__ __forceinline__ bool enter(const CausalConv1dBwdOperands& p, const ChannelLanes& lanes, int group,
+                                          int phase) {
+        if constexpr (Traits::kRows == Rows::kPacked) {
+            const int from = group * lanes.count * kVec - kOverhang - kHalo;
+            const int to = from + kHalo + kOverhang + lanes.count * kVec + kHalo;
+            if (run.holds(from, to)) return true;
+            find(p, from, to, lanes.number * kVec + kOverhang - phase);
+        }
+        return Traits::kRows == Rows::kOne;
+    }
+
+    // Finds the sequences of the tokens from `from` to `to` - 1: for each lane those of the vector that begins width -
+    // 1 tokens behind the token from + at.
+    __device__ __forceinline__ void find(const CausalConv1dBwdOperands& p, int from, int to, int at) {
+        if constexpr (Traits::kRows == Rows::kPacked) {
+            // The lanes have read what was found last.
+            sync_warp();
+            for (int i = lane_id(); i < kWords; i += kWarpSize) marks->starts[i] = 0;
+            sync_warp();
+            run = {-1, from, from, -1};
+            const int token = from + at + kHalo;
+            unsigned dead = below(kVec) & ~below(p.total - token);
+            visit_runs(p, from, to, [&](int number, int begin, int end, int slot, unsigned lanes) {
+                if (run.end <= from && lanes != 0) {
+                    const int lane = lowest(lanes);
+                    run = {from_lane(number, lane), from_lane(begin, lane), from_lane(end, lane),
+                           from_lane(slot, lane)};
+                }
+                if (lanes >> lane_id() & 1) mark(number, begin - from, end - from, to - from, end == p.total);
+                for (unsigned left = lanes & lanes_where(slot < 0); left != 0; left &= left - 1) {
+                    const int lane = lowest(left);
+                    dead |= below(from_lane(end, lane) - token) & ~below(from_lane(begin, lane) - token);
+                }
+            });
+            sync_warp();
+            const unsigned* const words = marks->starts + at / 32;
+            typename Found::Bits starts = words_from(words, at % 32);
+            if constexpr (Found::kSpan > 32) {
+                starts |= static_cast<typename Found::Bits>(words_from(words + 1, at % 32)) << 32;
+            }
+            sequences = {starts, dead, marks->beginning + at, marks->ending + at};
+        }
+    }
+
+ private:
+    __device__ __forceinline__ void mark(int number, int begin, int end, int tokens, bool is_last) const {
+        if (begin >= 0) {
+            atomicOr(&marks->starts[begin / 32], 1u << begin % 32);
+            if (kStates) marks->beginning[begin] = number;
+        }
+        if (kStates && end < tokens) {
+            // Behind the last token nothing begins.
+            if (is_last) atomicOr(&marks->starts[end / 32], 1u << end % 32);
+            marks->ending[end] = number;
+        }
+    }
+
+    __device__ __forceinline__ static unsigned below(int i) { return (1u << max(0, min(i, kVec))) - 1; }
+
+    // 32 bits from bit number `shift` of a word on.
+    __device__ __forceinline__ static unsigned words_from(const unsigned* words, int shift) {
+        return static_cast<unsigned>((static_cast<unsigned long long>(words[1]) << 32 | words[0]) >> shift);
+    }
+};
+
 // A lane's channel: its filter, the sums over what the lane has seen, and the gradients of one group.
 template <int kWidth, typename input_t, typename weight_t, int kVec, bool kEdges, bool kSilu, Rows kRows, bool kStates>
 struct RowGradients {
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
     using Vector = Vec<input_t, kVec>;
+    using Sequences = VectorSequences<kWidth, kVec>;
 
     using Vecs = Place<kVec, kEdges>;
 
@@ -167,23 +286,29 @@ struct RowGradients {
     }
 
     // The gradients of the group behind, of which the highest lanes need the first: lane i computes that of its token
-    // i.
-    __device__ __forceinline__ void begin_behind(int batch, const input_t* x, const input_t* dout, int first) {
+    // i. `sequences` are those of this token as the first one of a vector.
+    __device__ __forceinline__ void begin_behind(int batch, const input_t* x, const input_t* dout, int first,
+                                                 const Sequences& sequences) {
         static_assert(kHaloVecs * kVec <= kWarpSize, "every token has a lane");
         const int token = first + lane_id();
+        const bool is_needed = lane_id() < kHalo && token < p.seqlen && (sequences.dead & 1) == 0;
         float window[kWidth];
-        int seq[kWidth];
 #pragma unroll
         for (int k = 0; k < kWidth; ++k) {
             const int at = token - kHalo + k;
-            const bool is_inside = at >= 0 && at < p.seqlen && lane_id() < kHalo;
-            window[k] = is_inside ? Dtype<input_t>::to_float(x[kVec > 1 ? at : at * p.x_stride[2]]) : 0.0f;
-            if (at < 0 && lane_id() < kHalo) window[k] = before_row(batch, at);
+            window[k] = is_needed && at >= 0 ? Dtype<input_t>::to_float(x[kVec > 1 ? at : at * p.x_stride[2]]) : 0.0f;
+            if (at < 0 && is_needed) window[k] = before_row(batch, at);
         }
-        load_numbers<kRows>(p, batch, token - kHalo, seq);
-        keep_own_inputs<kRows, kWidth, input_t>(p, channel, token, seq, window);
+        bool is_live = is_needed;
+        if constexpr (kRows == Rows::kNumbered) {
+            int seq[kWidth];
+            load_numbers<kRows>(p, batch, token - kHalo, seq);
+            keep_own_inputs(seq, window);
+            is_live = is_live && seq[kHalo] >= 0;
+        }
+        if (kRows == Rows::kPacked && is_needed) replace_before(sequences, window);
         float g = 0.0f;
-        if (token < p.seqlen && lane_id() < kHalo && (kRows == Rows::kOne || seq[kHalo] >= 0)) {
+        if (is_live) {
             g = token_gradient<kSilu, input_t>(taps, bias, window,
                                                Dtype<input_t>::to_float(dout[token * p.dout_stride[2]]));
         }
@@ -191,13 +316,20 @@ struct RowGradients {
         for (int i = 0; i < kVec; ++i) next[i] = from_lane(g, lane_id() * kVec + i);
     }
 
-    // One group: a warp's inputs lie in `own_group`, those of the group before it in `group_before`.
+    // One group: a warp's inputs lie in `own_group`, those of the group before it in `group_before`. kAs is kOne for
+    // packed tokens, too, where all that they see are in one sequence.
+    template <Rows kAs>
     __device__ __forceinline__ void add(const Vecs& place, input_t* dx_row, bool is_there, const Vector* own_group,
-                                        const Vector* group_before, const Vector& own, const Vector& dout) {
+                                        const Vector* group_before, const Vector& own, const Vector& dout,
+                                        const Sequences& sequences) {
         const int batch = place.batch;
         float x[kHalo + kVec];
+        float douts[kVec];
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
+        for (int i = 0; i < kVec; ++i) {
+            x[kHalo + i] = own.to_float(i);
+            douts[i] = dout.to_float(i);
+        }
         gather_before<1>(place, own_group, group_before, x);
         if (p.initial_states != nullptr && kRows != Rows::kPacked && place.token < kHalo) {
 #pragma unroll
@@ -205,17 +337,41 @@ struct RowGradients {
                 if (place.token - kHalo + i < 0) x[i] = before_row(batch, place.token - kHalo + i);
             }
         }
+        if constexpr (kAs == Rows::kPacked) {
+            if (sequences.dead != 0) {
+                // Before a first token that is padding there may be more of it: memory may hold anything there.
+#pragma unroll
+                for (int i = 0; i < kHalo; ++i) x[i] = (sequences.dead & 1) != 0 ? 0.0f : x[i];
+#pragma unroll
+                for (int i = 0; i < kVec; ++i) {
+                    if (sequences.dead >> i & 1) x[kHalo + i] = douts[i] = 0.0f;
+                }
+            }
+            replace_before(sequences, x);
+        }
+        // The past of the first sequence that begins behind the first token: loads for every token wait one by one.
+        unsigned beginning = kAs == Rows::kPacked ? sequences.starts_from(1, kVec - 1) : 0;
+        float past[kWidth];
+        if (kHalo > 0 && beginning != 0) load_past(sequences, kHalo + 1 + lowest(beginning), past);
         int seq[kHalo + kVec + kHalo];
-        load_numbers<kRows>(p, batch, place.token - kHalo, seq);
+        load_numbers<kAs>(p, batch, place.token - kHalo, seq);
         float g[kVec + kHalo];
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
+            if constexpr (kAs == Rows::kPacked && kHalo > 0) {
+                if (i > 0 && sequences.starts_at(kHalo + i)) {
+#pragma unroll
+                    for (int k = 0; k < kHalo; ++k) x[i + k] = past[k];
+                    beginning &= beginning - 1;
+                    if (beginning != 0) load_past(sequences, kHalo + 1 + lowest(beginning), past);
+                }
+            }
             float window[kWidth];
 #pragma unroll
             for (int k = 0; k < kWidth; ++k) window[k] = x[i + k];
-            keep_own_inputs<kRows, kWidth, input_t>(p, channel, place.token + i, seq + i, window);
-            g[i] = token_gradient<kSilu, input_t>(taps, bias, window, dout.to_float(i));
-            if (kRows != Rows::kOne) g[i] = seq[i + kHalo] < 0 ? 0.0f : g[i];
+            if constexpr (kAs == Rows::kNumbered) keep_own_inputs(seq + i, window);
+            g[i] = token_gradient<kSilu, input_t>(taps, bias, window, douts[i]);
+            if (kAs == Rows::kNumbered) g[i] = seq[i + kHalo] < 0 ? 0.0f : g[i];
             sums.add(g[i], window);
         }
         gather_gradients<1>(place, g);
@@ -223,16 +379,28 @@ struct RowGradients {
         for (int i = 0; i < kVec; ++i) next[i] = g[i];
         float dx[kVec];
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-            float following[kWidth];
+        for (int i = kVec + kHalo - 1; i >= 0; --i) {
+            // Tokens before a sequence have nothing of its gradients.
+            if (kAs == Rows::kPacked && i + 1 < kVec + kHalo && sequences.starts_at(kHalo + i + 1)) {
 #pragma unroll
-            for (int k = 0; k < kWidth; ++k) following[k] = g[i + k];
-            dx[i] = input_gradient<kRows>(taps, following, seq + kHalo + i);
+                for (int k = 1; k < kWidth; ++k) {
+                    if (i + k < kVec + kHalo) g[i + k] = 0.0f;
+                }
+            }
+            if (i < kVec) {
+                float following[kWidth];
+#pragma unroll
+                for (int k = 0; k < kWidth; ++k) following[k] = g[i + k];
+                constexpr Rows kMasked = kAs == Rows::kNumbered ? Rows::kNumbered : Rows::kOne;
+                dx[i < kVec ? i : 0] = input_gradient<kMasked>(taps, following, seq + kHalo + i);
+            }
         }
         if constexpr (kStates && kHalo > 0) {
-            add_final(place, batch, seq, dx);
-            if (kRows != Rows::kPacked && p.dinitial_states != nullptr && place.vec == 0) {
-                store_initial(place, batch, g, dx, seq);
+            if constexpr (kAs == Rows::kPacked) {
+                add_packed_final(place, sequences, dx);
+            } else if constexpr (kRows != Rows::kPacked) {
+                add_final(place, batch, dx);
+                if (p.dinitial_states != nullptr && place.vec == 0) store_initial(place, batch, g, dx, seq);
             }
         }
         if (!is_there) return;
@@ -245,6 +413,34 @@ struct RowGradients {
     }
 
  private:
+    // The slot of what comes before the packed sequence that begins at a bit; -1 for zeros.
+    __device__ __forceinline__ int slot_before(const Sequences& sequences, int bit) const {
+        if constexpr (!kStates) return -1;
+        const int number = sequences.beginning[bit];
+        const int slot = load_slot(p, number);
+        return slot >= 0 && follows_state(p, number) ? slot : -1;
+    }
+
+    // All of it: column 0 is width - 1 tokens before the sequence.
+    __device__ __forceinline__ void load_past(const Sequences& sequences, int bit, float (&past)[kWidth]) const {
+        const int slot = slot_before(sequences, bit);
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) past[k] = slot < 0 ? 0.0f : load_initial<input_t>(p, slot, channel, k);
+    }
+
+    // Replaces what lies before the sequence of a vector's first token, in the width - 1 inputs before that token.
+    template <int kCount>
+    __device__ __forceinline__ void replace_before(const Sequences& sequences, float (&x)[kCount]) const {
+        const unsigned bits = static_cast<unsigned>(sequences.starts) & ((2u << kHalo) - 2);
+        if (kHalo == 0 || bits == 0) return;
+        const int first = highest(bits);
+        const int slot = slot_before(sequences, first);
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            if (i < first) x[i] = slot < 0 ? 0.0f : load_initial<input_t>(p, slot, channel, kHalo - first + i);
+        }
+    }
+
     // What the initial state has for a token before the row's first.
     __device__ __forceinline__ float before_row(int batch, int token) const {
         if (kRows == Rows::kPacked || p.initial_states == nullptr || token < -kHalo) return 0.0f;
@@ -288,14 +484,35 @@ struct RowGradients {
         }
     }
 
-    __device__ __forceinline__ void add_final(const Vecs& place, int batch, const int* seq, float (&dx)[kVec]) const {
-        if (p.dfinal_states == nullptr || place.token >= p.seqlen) return;
-        if (kRows != Rows::kPacked && place.token + kVec <= p.seqlen - kHalo) return;
+    __device__ __forceinline__ void add_final(const Vecs& place, int batch, float (&dx)[kVec]) const {
+        if (p.dfinal_states == nullptr || place.token >= p.seqlen || place.token + kVec <= p.seqlen - kHalo) return;
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
-            const int number = kRows == Rows::kPacked ? seq[kHalo + i] : 0;
-            if (place.token + i < p.seqlen) {
-                dx[i] += final_gradient_of<kRows, kWidth, input_t>(p, batch, channel, place.token + i, number);
+            dx[i] += final_gradient<kWidth, input_t>(p, batch, channel, place.token + i, p.seqlen);
+        }
+    }
+
+    // Sequence by sequence, so that all loads of one are on their way at once.
+    __device__ __forceinline__ void add_packed_final(const Vecs& place, const Sequences& sequences,
+                                                     float (&dx)[kVec]) const {
+        if (p.dfinal_states == nullptr) return;
+        for (unsigned left = sequences.starts_from(1, kVec + kHalo - 1); left != 0; left &= left - 1) {
+            const int end = lowest(left) + 1;
+            const unsigned begins = sequences.starts_from(0, end);
+            const int begin = max(begins == 0 ? 0 : highest(begins), -place.token);
+            if (begin >= kVec || begin >= end || (sequences.dead >> begin & 1) != 0) continue;
+            const int number = sequences.ending[kHalo + end];
+            float final[kWidth];
+#pragma unroll
+            for (int k = 0; k < kHalo; ++k) {
+                const int token = end - kHalo + k;
+                const bool is_own = token >= begin && token < kVec;
+                final[k] = is_own ? final_gradient<kWidth, input_t>(p, number, channel, k - kHalo, 0) : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < kVec; ++i) {
+#pragma unroll
+                for (int k = 0; k < kHalo; ++k) dx[i] += end - kHalo + k == i ? final[k] : 0.0f;
             }
         }
     }
@@ -444,14 +661,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     for (int i = 0; i < kStages - 1; ++i) fetch(end - 1 - i, warp_slots + i * kStageSlots + lane_id());
 
     Gradients gradients(p, lanes, channel, by.row_vecs);
+    PackedSequences<Traits, kWidth, kVec, kEdges, kStates> packed;
     // A warp's list ends inside a row only where one channel has all its lanes.
     if (Traits::kHalo > 0 && begin < end && lanes.count == kWarpSize &&
         static_cast<unsigned>(end) * kWarpSize < params.vecs) {
         const int batch = from_lane(top.batch, kWarpSize - 1), vec = from_lane(top.vec, kWarpSize - 1) + 1;
         if (vec < by.row_vecs) {
             const input_t* const row = top.row[0] + (batch - top.batch) * top.stride[0];
-            gradients.begin_behind(batch, row, top.row[1] + (batch - top.batch) * top.stride[1],
-                                   Vecs(batch, vec, row).token);
+            const int token = Vecs(batch, vec, row).token;
+            packed.find(p, token - Traits::kHalo, token + Traits::kHalo, lane_id());
+            gradients.begin_behind(batch, row, top.row[1] + (batch - top.batch) * top.stride[1], token,
+                                   packed.sequences);
         }
     }
     int own_stage = 0, free_stage = (kStages - 1) * kStageSlots;
@@ -471,11 +691,18 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             x = keep_part(x, place.begin(), place.end(p.seqlen));
             dout = keep_part(dout, place.begin(), place.end(p.seqlen));
         }
+        const bool is_plain = packed.enter(p, lanes, group, place.phase);
         if ((Traits::kRows != Rows::kOne || kStates) && group > highest) {
             place.batch = 0;
             place.token = place.vec = by.row_vecs * kVec;
         }
-        gradients.add(place, outputs.row[0], group <= highest, own_group, warp_slots + own_stage, x, dout);
+        if (is_plain) {
+            gradients.template add<Rows::kOne>(place, outputs.row[0], group <= highest, own_group,
+                                               warp_slots + own_stage, x, dout, packed.sequences);
+        } else if constexpr (Traits::kRows != Rows::kOne) {
+            gradients.template add<Traits::kRows>(place, outputs.row[0], group <= highest, own_group,
+                                                  warp_slots + own_stage, x, dout, packed.sequences);
+        }
         outputs.step(by);
     }
     store_block_sums<Traits, kWidth, weight_t>(p, gradients.sums, kSumScale<input_t, kSilu>, lanes, channel_warps,

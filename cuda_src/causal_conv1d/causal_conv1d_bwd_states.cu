@@ -3,22 +3,26 @@
 //
 //     dinitial[j] = sum_{i <= j} weight[j - i] * g[i], and what the final state's gradient has for a column of xe
 //
-// Layout: any strides. A thread owns one channel of one sequence; consecutive threads own consecutive channels. No
-// shared memory and no barrier. A sequence without initial state, or whose slot is padding, gets zeros.
+// Layout: any strides. A thread owns one channel of one sequence; consecutive threads own consecutive channels. A
+// sequence without initial state, or with a slot that is padding, gets zeros. The first blocks add up what the
+// launch before has left of the parameters' sums: a launch of their own would take longer.
 //
 // kWidth    filter taps              input_t   x and dout                weight_t  weight, and bias unless float
 // kSilu     silu after the sum
-#include "causal_conv1d/conv_bwd.cuh"
-#include "common/fastdiv.cuh"
+#include "causal_conv1d/conv_bwd_sum.cuh"
 
 struct CausalConv1dBwdStatesParams {
     CausalConv1dBwdOperands operands;
-    FastDiv dim_blocks;  // blocks across the channels
+    FastDiv dim_blocks;   // blocks across the channels
+    unsigned sum_blocks;  // blocks that add up sums
+    FastDiv dim_div;
+    unsigned parts;
+    unsigned across_shift;  // binary logarithm of the sums of a part that a block has
 };
 
 template <int kWidth, typename input_t, typename weight_t, bool kSilu>
 struct CausalConv1dBwdStatesTraits {
-    static constexpr int kThreads = 128;
+    static constexpr int kThreads = 256;
     static constexpr int kMinBlocks = 1;
     static constexpr int kHalo = kWidth - 1;
     static_assert(kWidth >= 2 && kWidth <= 16);
@@ -31,7 +35,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     constexpr int kHalo = Traits::kHalo;
     const CausalConv1dBwdOperands& p = params.operands;
 
-    const QuotientRemainder sequence_block = divide(blockIdx.x, params.dim_blocks);
+    if (blockIdx.x < params.sum_blocks) {
+        add_up_parts<kWidth, weight_t, Traits::kThreads>(p, params, blockIdx.x);
+        return;
+    }
+    const QuotientRemainder sequence_block = divide(blockIdx.x - params.sum_blocks, params.dim_blocks);
     const int number = static_cast<int>(sequence_block.quotient);
     const index_t channel = static_cast<index_t>(sequence_block.remainder) * Traits::kThreads + threadIdx.x;
     if (channel >= p.dim) return;

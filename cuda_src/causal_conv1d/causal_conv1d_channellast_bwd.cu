@@ -37,13 +37,12 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
 struct CausalConv1dChannellastBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
-    static constexpr bool kIsLean = kWidth <= 4 && kRows == Rows::kOne && !kStates;
-    // A fourth block for 16-bit types would spill: 122 us instead of 112 on an H200 for B8 D4096 L2048.
-    static constexpr int kMinBlocks = kIsLean ? sizeof(input_t) == 4 ? 4 : 3 : kWidth <= 4 ? 3 : 1;
+    static constexpr int kMinBlocks = kWidth > 4 ? 1 : kPacked ? 3 : 4;
     static constexpr int kHalo = kWidth - 1;
-    // Steps whose tokens are in shared memory or on their way there, one of them being walked. A third takes longer:
-    // 119 us instead of 112 on an H200 for B8 D4096 L2048 in bfloat16.
-    static constexpr int kStageBytes = 2 * kTokens * kThreads * static_cast<int>(sizeof(Vec<input_t, kVec>));
+    // Steps whose tokens are in shared memory or on their way there, one of them being walked. With a third, B8 D4096
+    // L2048 in bfloat16 takes 115 us on an H200 instead of 107.
+    static constexpr int kStageSlots = (2 * kTokens + kHalo) * kThreads;
+    static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
     static constexpr int kStages = kStageBytes <= 24576 ? 2 : 1;
     // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
@@ -62,7 +61,7 @@ struct BlockMemory {
 template <typename Traits, int kWidth, typename weight_t, int kVec>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
                                                  const ParameterSums<kWidth> (&sums)[kVec], float scale,
-                                                 unsigned block_vecs, unsigned block_runs, index_t first_channel,
+                                                 const FastDiv& block_vecs, unsigned block_runs, index_t first_channel,
                                                  unsigned part, float (*shared)[Traits::kPitch]) {
     __syncthreads();
 #pragma unroll
@@ -71,15 +70,15 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
         for (int c = 0; c < kVec; ++c) shared[j * kVec + c][threadIdx.x] = sums[c].at(j) * scale;
     }
     __syncthreads();
-    const unsigned channels = block_vecs * kVec;
-    for (unsigned i = threadIdx.x; i < channels * (kWidth + 1); i += Traits::kThreads) {
-        const unsigned j = i / channels;
-        const unsigned at = i - j * channels;
-        if (first_channel + at >= p.dim) continue;
-        const float* column = &shared[j * kVec + at % kVec][at / kVec];
+    for (unsigned i = threadIdx.x; i < block_vecs.divisor * kVec * (kWidth + 1); i += Traits::kThreads) {
+        const QuotientRemainder parameter_vec = divide(i / kVec, block_vecs);
+        const index_t channel = first_channel + parameter_vec.remainder * kVec + i % kVec;
+        if (channel >= p.dim) continue;
+        const float* column = &shared[parameter_vec.quotient * kVec + i % kVec][parameter_vec.remainder];
         float sum = 0.0f;
-        for (unsigned run = 0; run < block_runs; ++run) sum += column[run * block_vecs];
-        store_block_sum<kWidth, weight_t>(p, part, first_channel + at, static_cast<int>(j), sum);
+#pragma unroll 4
+        for (unsigned run = 0; run < block_runs; ++run) sum += column[run * block_vecs.divisor];
+        store_block_sum<kWidth, weight_t>(p, part, channel, static_cast<int>(parameter_vec.quotient), sum);
     }
 }
 
@@ -131,8 +130,8 @@ __device__ __forceinline__ T* at_token(Pointer pointer, const index_t (&stride)[
     return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
 }
 
-// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of [2][kTokens]
-// for x and dout, kThreads apart.
+// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of kTokens for x,
+// kTokens for dout, and width - 1 for the inputs before a run, kThreads apart.
 template <typename input_t, int kVec, int kTokens, int kHalo, int kThreads>
 struct TokenFetch {
     using Vector = Vec<input_t, kVec>;
@@ -153,6 +152,14 @@ struct TokenFetch {
         if (!cursor.has_step()) return;
         const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
         Vector* const dout_slots = slots + kTokens * kThreads;
+        if (cursor.is_at_begin()) {
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) {
+                if (cursor.token >= kHalo - i) {
+                    copy_vector_async(dout_slots + (kTokens + i) * kThreads, x_at - (kHalo - i) * x_step);
+                }
+            }
+        }
         if (cursor.token + kTokens <= p.seqlen && p.dout_is_packed) {
 #pragma unroll
             for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
@@ -180,7 +187,8 @@ struct TokenFetch {
     }
 };
 
-// What a thread carries from step to step of a run, and what it does in one.
+// What a thread carries from step to step of a run, and what it does in one. Most steps lie inside a sequence and know
+// nothing of others; only the rest look at every token for where it belongs.
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, Rows kRows, bool kStates,
           int kThreads>
 struct GradientWalk {
@@ -193,67 +201,83 @@ struct GradientWalk {
     int first;       // token of the run
     int count;       // of the run's tokens that exist
     input_t* dx_at;  // width - 1 tokens behind the others
-    Vector x[kHalo + kTokens];
+    float x[kHalo + kTokens][kVec];
     float gradients[kHalo + kTokens][kVec];
-    int seq[kHalo + kTokens];
-    PackedCursor cursor;  // of packed sequences
+    int seq[kWidth];      // numbers of the sequences of the last width - 1 tokens, and of the current one
+    PackedCursor cursor;  // of packed sequences, at the last token that was walked
 
-    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
-        : p(p_), channel(channel_) {}
+    // The search for the first packed sequence is made while the first tokens are on their way.
+    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_)
+        : p(p_), channel(channel_) {
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first_);
+    }
 
-    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run) {
+    // Begins a run, of which `slots` has the first step.
+    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run, const Vector* slots) {
         batch = run.batch;
         first = run.first;
         count = min(run.run_tokens(), p.seqlen - first);
         const int from = first - kHalo;
         dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
-        const input_t* x_at = at_token<kVec, const input_t>(p.x, p.x_stride, batch, channel, from);
+        if constexpr (kRows == Rows::kPacked) {
+            if (first < cursor.begin || first >= cursor.end) cursor = PackedCursor(p, first);
+        }
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i, x_at += p.x_stride[2]) {
-            x[i] = Vector::zero();
-            if (from + i >= 0 && from + i < p.seqlen) {
-                x[i] = load<kVec>(x_at);
-            } else if (kRows != Rows::kPacked && from + i < 0 && p.initial_states != nullptr) {
-#pragma unroll
-                for (int c = 0; c < kVec; ++c) {
-                    x[i].put(
-                        c, Dtype<input_t>::from_float(load_initial<input_t>(p, batch, channel + c, from + i + kHalo)));
-                }
+        for (int i = 0; i < kHalo; ++i) {
+            const int token = from + i;
+            set_input(i, Vector::zero());
+            if (kRows == Rows::kPacked && (token < cursor.begin || cursor.slot < 0)) {
+                load_past(i, token - cursor.begin + kHalo);
+            } else if (token >= 0) {
+                set_input(i, slots[(2 * kTokens + i) * kThreads]);
+            } else if (kRows != Rows::kPacked && p.initial_states != nullptr) {
+                load_state(i, batch, token + kHalo);
             }
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = 0.0f;
+            if (kRows == Rows::kPacked) seq[i] = cursor.sequence();
+            if (kRows == Rows::kNumbered) seq[i] = load_seq_idx(p, batch, token);
         }
-        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, from);
-        number_tokens<0, kHalo>(from);
     }
 
     // The tokens from `token` on, of which the last width - 1 are the next run's in the last step.
     __device__ __forceinline__ void step(const Vector* slots, int token, bool is_last,
                                          const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
-        number_tokens<kHalo, kTokens>(token);
+        if (is_plain(token)) {
+            walk_together(slots, token, is_last, taps, bias, sums);
+        } else if constexpr (kRows != Rows::kOne || kStates) {
+            walk_singly(slots, token, is_last, taps, bias, sums);
+        }
+    }
+
+ private:
+    // Whether a step's tokens and the width - 1 before them are in one sequence, and no state has to do with them.
+    __device__ __forceinline__ bool is_plain(int token) const {
+        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + kTokens);
+        bool is_same = !kStates || (token >= kHalo && token + kTokens <= p.seqlen);
+        if constexpr (kRows == Rows::kNumbered) {
+            const int own = load_seq_idx(p, batch, token);
+            is_same = is_same && own >= 0;
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) is_same = is_same && seq[i] == own;
+#pragma unroll
+            for (int i = 1; i < kTokens; ++i) is_same = is_same && load_seq_idx(p, batch, token + i) == own;
+        }
+        return is_same;
+    }
+
+    // All tokens of a plain step. The numbers of the last ones stay those of the first.
+    __device__ __forceinline__ void walk_together(const Vector* slots, int token, bool is_last,
+                                                  const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
+                                                  ParameterSums<kWidth> (&sums)[kVec]) {
         Vector results[kTokens];
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) {
-            x[kHalo + i] = slots[i * kThreads];
-            const Vector dout = slots[(kTokens + i) * kThreads];
+            set_input(kHalo + i, slots[i * kThreads]);
             float dx[kVec];
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                float window[kWidth];
-#pragma unroll
-                for (int k = 0; k < kWidth; ++k) window[k] = x[i + k].to_float(c);
-                keep_own_inputs<kRows, kWidth, input_t>(p, channel + c, token + i, seq + i, window);
-                float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout.to_float(c));
-                if (kRows != Rows::kOne) g = seq[i + kHalo] < 0 ? 0.0f : g;
-                gradients[i + kHalo][c] = g;
-                sums[c].add(i >= kTokens - kHalo && is_last ? 0.0f : g, window);
-                float following[kWidth];
-#pragma unroll
-                for (int k = 0; k < kWidth; ++k) following[k] = gradients[i + k][c];
-                dx[c] = input_gradient<kRows>(taps[c], following, seq + i);
-            }
-            if constexpr (kStates && kHalo > 0) add_states(token + i - kHalo, seq[i], dx);
+            add_token<Rows::kOne>(i, slots[(kTokens + i) * kThreads], i >= kTokens - kHalo && is_last, taps, bias, sums,
+                                  dx);
             results[i] = Vector::from_floats(dx);
         }
         // Behind the sums: a condition among them would keep the compiler from mixing tokens.
@@ -261,39 +285,108 @@ struct GradientWalk {
         for (int i = 0; i < kTokens; ++i, dx_at += p.dx_stride[2]) {
             if (is_own(token + i - kHalo)) store(dx_at, results[i]);
         }
+        carry<kTokens>();
+    }
+
+    // Token by token, any of which may be the first of a packed sequence: the inputs before it are its past then.
+    __device__ __forceinline__ void walk_singly(const Vector* slots, int token, bool is_last,
+                                                const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
+                                                ParameterSums<kWidth> (&sums)[kVec]) {
+#pragma unroll 1
+        for (int i = 0; i < kTokens; ++i, ++token, dx_at += p.dx_stride[2]) {
+            set_input(kHalo, slots[i * kThreads]);
+            if constexpr (kRows == Rows::kNumbered) seq[kHalo] = load_seq_idx(p, batch, token);
+            if constexpr (kRows == Rows::kPacked) {
+                if (cursor.advance(p, token)) {
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i) {
-            x[i] = x[kTokens + i];
-            if (kRows != Rows::kOne) seq[i] = seq[kTokens + i];
+                    for (int k = 0; k < kHalo; ++k) load_past(k, k);
+                }
+                seq[kHalo] = cursor.sequence();
+                if (seq[kHalo] < 0) set_input(kHalo, Vector::zero());
+            }
+            float dx[kVec];
+            add_token<kRows>(0, slots[(kTokens + i) * kThreads], i >= kTokens - kHalo && is_last, taps, bias, sums, dx);
+            if constexpr (kStates && kHalo > 0) add_states(token - kHalo, dx);
+            if (is_own(token - kHalo)) store(dx_at, Vector::from_floats(dx));
+            carry<1>();
+            if (kRows != Rows::kOne) {
 #pragma unroll
-            for (int c = 0; c < kVec; ++c) gradients[i][c] = gradients[kTokens + i][c];
+                for (int k = 0; k < kHalo; ++k) seq[k] = seq[k + 1];
+            }
         }
     }
 
- private:
-    // The sequence numbers of kCount tokens from `token` on.
-    template <int kFirst, int kCount>
-    __device__ __forceinline__ void number_tokens(int token) {
-        if constexpr (kRows != Rows::kOne) {
+    // The token in x[i + width - 1]: its gradient and sums, and the input's gradient width - 1 tokens before it.
+    template <Rows kAs>
+    __device__ __forceinline__ void add_token(int i, const Vector& dout, bool is_next_run,
+                                              const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
+                                              ParameterSums<kWidth> (&sums)[kVec], float (&dx)[kVec]) {
 #pragma unroll
-            for (int i = 0; i < kCount; ++i) {
-                seq[kFirst + i] =
-                    kRows == Rows::kPacked ? cursor.advance(p, token + i) : load_seq_idx(p, batch, token + i);
+        for (int c = 0; c < kVec; ++c) {
+            float window[kWidth];
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) window[k] = x[i + k][c];
+            if (kAs == Rows::kNumbered) keep_own_inputs(seq + i, window);
+            float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout.to_float(c));
+            if (kAs != Rows::kOne) g = seq[i + kHalo] < 0 ? 0.0f : g;
+            gradients[i + kHalo][c] = g;
+            sums[c].add(is_next_run ? 0.0f : g, window);
+            float following[kWidth];
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) following[k] = gradients[i + k][c];
+            dx[c] = input_gradient<kAs>(taps[c], following, seq + i);
+        }
+    }
+
+    // Keeps what the tokens kCount further need.
+    template <int kCount>
+    __device__ __forceinline__ void carry() {
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                x[i][c] = x[kCount + i][c];
+                gradients[i][c] = gradients[kCount + i][c];
             }
         }
+    }
+
+    __device__ __forceinline__ void set_input(int i, const Vector& v) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) x[i][c] = v.to_float(c);
+    }
+
+    // A column of an initial state: column 0 is width - 1 tokens before the first token.
+    __device__ __forceinline__ void load_state(int i, index_t slot, int column) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) x[i][c] = load_initial<input_t>(p, slot, channel + c, column);
+    }
+
+    // The same of the packed sequence at hand, which may begin from zeros.
+    __device__ __forceinline__ void load_past(int i, int column) {
+        set_input(i, Vector::zero());
+        if (kStates && cursor.slot >= 0 && follows_state(p, cursor.number)) load_state(i, cursor.slot, column);
     }
 
     __device__ __forceinline__ bool is_own(int token) const {
         return static_cast<unsigned>(token - first) < static_cast<unsigned>(count);
     }
 
-    // Adds the final state's gradient, and writes the initial state's, which is that of a token before the row.
-    __device__ __forceinline__ void add_states(int token, int number, float (&dx)[kVec]) const {
+    // Adds the gradient of the final state to that of the token that seq[0] is of, and writes that of a row's initial
+    // state, which is that of a token before the row.
+    __device__ __forceinline__ void add_states(int token, float (&dx)[kVec]) const {
         const bool is_initial = kRows != Rows::kPacked && token < 0 && first == 0;
-        if (p.dfinal_states != nullptr && (is_own(token) || is_initial)) {
+        int sequence = batch, end = p.seqlen;
+        if constexpr (kRows == Rows::kPacked) {
+            sequence = seq[0];
+            end = token + 1;
+#pragma unroll
+            for (int k = 1; k < kWidth; ++k) end += seq[k] == sequence ? 1 : 0;
+        }
+        if (p.dfinal_states != nullptr && sequence >= 0 && token >= end - kHalo && (is_own(token) || is_initial)) {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
-                dx[c] += final_gradient_of<kRows, kWidth, input_t>(p, batch, channel + c, token, number);
+                dx[c] += final_gradient<kWidth, input_t>(p, sequence, channel + c, token, end);
             }
         }
         if (p.dinitial_states != nullptr && is_initial) {
@@ -329,17 +422,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 
     RunCursor<kTokens, kHalo> cursor(params, first_run, is_idle);
     Fetch fetch(p, cursor, channel);
-    Walk walk(p, channel);
     // A thread reads only what it has brought itself: no barrier.
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
-    constexpr int kStageSlots = 2 * kTokens * Traits::kThreads;
+    constexpr int kStageSlots = Traits::kStageSlots;
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
         fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
-    if (cursor.has_step()) walk.begin(cursor);
+    Walk walk(p, channel, cursor.first);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
@@ -358,12 +450,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         fetch.fetch(slots + free_stage * kStageSlots);
         end_copy_group();
         if constexpr (kStages == 1) wait_for_copy_groups<0>();
-        walk.step(slots + stage * kStageSlots, cursor.token, cursor.is_last_step(), taps, bias, sums);
+        const Vector* const own = slots + stage * kStageSlots;
+        if (cursor.is_at_begin()) walk.begin(cursor, own);
+        walk.step(own, cursor.token, cursor.is_last_step(), taps, bias, sums);
         stage = stage + 1 == kStages ? 0 : stage + 1;
         cursor.next();
-        if (cursor.is_at_begin() && cursor.has_step()) walk.begin(cursor);
     }
-    store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs.divisor,
-                                               params.block_runs, first_channel, part_dim.quotient,
+    store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs, params.block_runs,
+                                               first_channel, part_dim.quotient,
                                                reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
 }

@@ -27,13 +27,6 @@ struct CausalConv1dBwdOperands {
     void* dbias;
     void* dinitial_states;
     float* scratch;                     // part, width + 1, dim: sums over a part of the tokens
-    index_t x_stride[3];                // batch, dim, seqlen
-    index_t dout_stride[3];             // batch, dim, seqlen
-    index_t dx_stride[3];               // batch, dim, seqlen
-    index_t weight_stride[2];           // dim, width
-    index_t bias_stride;                // dim
-    index_t dweight_stride[2];          // dim, width
-    index_t dbias_stride;               // dim
     index_t seq_idx_stride[2];          // batch, seqlen
     index_t initial_states_stride[3];   // batch or slot, dim, column
     index_t dfinal_states_stride[3];    // batch or sequence, dim, width - 1
@@ -43,22 +36,30 @@ struct CausalConv1dBwdOperands {
     index_t has_initial_state_stride;
     index_t slots;  // of initial_states
     index_t pad_slot_id;
-    int first_column;  // of initial_states that is live: the last width - 1 are
-    int sequences;     // packed ones
+    int first_column;        // of initial_states that is live: the last width - 1 are
+    int sequences;           // packed ones
+    int total;               // seqlen, by the name that packed sequences have for it
+    int states_are_float32;  // initial_states and dinitial_states
+    int dfinal_states_are_float32;
+    int has_states;  // a pool of states is given: a slot outside it is padding
+    int query_start_loc_is_int64;
+    int cache_indices_is_int64;
+    // What every launch reads is close together: arguments arrive by cache lines, one miss after another.
+    index_t dweight_stride[2];  // dim, width
+    index_t dbias_stride;       // dim
+    index_t bias_stride;        // dim
+    index_t weight_stride[2];   // dim, width
+    index_t x_stride[3];        // batch, dim, seqlen
+    index_t dout_stride[3];     // batch, dim, seqlen
+    index_t dx_stride[3];       // batch, dim, seqlen
+    int dweight_is_float32;
+    int dbias_is_float32;
+    int bias_is_float32;
+    int taps_are_packed;  // weight and bias are contiguous, and aligned to what a channel vector has of them
+    int dout_is_packed;   // vectors of x are vectors of dout, too
     int batch;
     int dim;
     int seqlen;
-    int total;  // seqlen, by the name that packed sequences have for it
-    int bias_is_float32;
-    int dweight_is_float32;
-    int dbias_is_float32;
-    int states_are_float32;  // initial_states and dinitial_states
-    int dfinal_states_are_float32;
-    int taps_are_packed;  // weight and bias are contiguous, and aligned to what a channel vector has of them
-    int dout_is_packed;   // vectors of x are vectors of dout, too
-    int has_states;       // a pool of states is given: a slot outside it is padding
-    int query_start_loc_is_int64;
-    int cache_indices_is_int64;
 };
 
 // How the tokens of a row fall into sequences. kOne: they are one. kNumbered: seq_idx has a number for every token.
@@ -121,55 +122,68 @@ __device__ __forceinline__ int load_seq_idx(const CausalConv1dBwdOperands& p, in
     return at < p.seqlen ? __ldg(p.seq_idx + batch * p.seq_idx_stride[0] + at * p.seq_idx_stride[1]) : -1;
 }
 
-// The numbers of packed tokens, asked for in rising order.
-struct PackedCursor {
+// A run of packed tokens: a sequence, or padding.
+struct PackedRun {
     static constexpr int kPadding = -1;
 
-    int number;  // of the sequence that was asked for last, -1 before the first
-    int end;     // the token behind it
-    bool is_live;
+    int number;  // of the sequence; -1 for the padding before all of them, `sequences` for that behind them
+    int begin;   // the first token
+    int end;     // the token behind the last
+    int slot;    // of the sequence's state, negative for padding
 
+    // The number of the sequence, kPadding for padding.
+    __device__ __forceinline__ int sequence() const { return slot < 0 ? kPadding : number; }
+
+    // Whether all of the tokens from `from` to `to` - 1 are in this sequence.
+    __device__ __forceinline__ bool holds(int from, int to) const { return begin <= from && to <= end && slot >= 0; }
+};
+
+// Walks along packed tokens, from a run to the one behind it.
+struct PackedCursor : PackedRun {
     PackedCursor() = default;
 
-    // Stands before a token: at the last sequence that begins at or before it.
+    // Stands at the run that holds a token. The search looks at several sequences at once, because loads that wait for
+    // each other take most of its time.
     __device__ __forceinline__ PackedCursor(const CausalConv1dBwdOperands& p, int token) {
-        int low = -1, high = p.sequences + 1;
-        while (high - low > 1) {
-            const int middle = low + (high - low) / 2;
-            if (first_token(p, middle) <= token) {
-                low = middle;
-            } else {
-                high = middle;
+        constexpr int kParts = 8;
+        int low = -1;
+        for (int high = p.sequences + 1; high - low > 1;) {
+            const int part = (high - low + kParts - 1) / kParts;
+            int before = 0;
+#pragma unroll
+            for (int i = 1; i < kParts; ++i) {
+                const int at = low + i * part;
+                before += at < high && first_token(p, at) <= token ? 1 : 0;
             }
+            low += before * part;
+            high = min(high, low + part);
         }
-        stand_at(p, low);
+        number = low;
+        begin = first_token(p, low);
+        end = first_token(p, low + 1);
+        slot = load_slot(p, low);
     }
 
-    // The number of the sequence that a token belongs to, kPadding for padding.
-    __device__ __forceinline__ int advance(const CausalConv1dBwdOperands& p, int token) {
-        while (token >= end && number < p.sequences) stand_at(p, number + 1);
-        return is_live && token >= 0 && token < p.total ? number : kPadding;
-    }
-
- private:
-    __device__ __forceinline__ void stand_at(const CausalConv1dBwdOperands& p, int number_) {
-        number = number_;
-        end = number < p.sequences ? first_token(p, number + 1) : p.total;
-        is_live = load_slot(p, number) >= 0;
+    // Goes on to the run of a token that is not before the one of the last call. Says whether that is another run.
+    __device__ __forceinline__ bool advance(const CausalConv1dBwdOperands& p, int token) {
+        if (token < end || number >= p.sequences) return false;
+        do {
+            ++number;
+            begin = end;
+            end = first_token(p, number + 1);
+        } while (token >= end && number < p.sequences);
+        slot = load_slot(p, number);
+        return true;
     }
 };
 
-// The numbers of the sequences of kCount tokens from `token` on.
+// The sequence numbers of kCount tokens from `token` on, where tokens have numbers.
 template <Rows kRows, int kCount>
 __device__ __forceinline__ void load_numbers(const CausalConv1dBwdOperands& p, index_t batch, int token,
                                              int (&seq)[kCount]) {
     if constexpr (kRows == Rows::kNumbered) {
 #pragma unroll
         for (int i = 0; i < kCount; ++i) seq[i] = load_seq_idx(p, batch, token + i);
-    } else if constexpr (kRows == Rows::kPacked) {
-        PackedCursor cursor(p, token);
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) seq[i] = cursor.advance(p, token + i);
     }
 }
 
@@ -199,19 +213,6 @@ __device__ __forceinline__ float final_gradient(const CausalConv1dBwdOperands& p
     return load_number<input_t>(p.dfinal_states, at, p.dfinal_states_are_float32);
 }
 
-// The final state's gradient of a token of a row, whose number among packed sequences is given.
-template <Rows kRows, int kWidth, typename input_t>
-__device__ __forceinline__ float final_gradient_of(const CausalConv1dBwdOperands& p, index_t batch, index_t channel,
-                                                   int token, int number) {
-    if (p.dfinal_states == nullptr) return 0.0f;
-    if constexpr (kRows == Rows::kPacked) {
-        if (number < 0) return 0.0f;
-        return final_gradient<kWidth, input_t>(p, number, channel, token, first_token(p, number + 1));
-    } else {
-        return final_gradient<kWidth, input_t>(p, batch, channel, token, p.seqlen);
-    }
-}
-
 template <typename input_t>
 __device__ __forceinline__ void store_initial_gradient(const CausalConv1dBwdOperands& p, index_t sequence,
                                                        index_t channel, int column, float value) {
@@ -220,25 +221,13 @@ __device__ __forceinline__ void store_initial_gradient(const CausalConv1dBwdOper
     store_number<input_t>(p.dinitial_states, at, p.states_are_float32, value);
 }
 
-// Leaves in the kWidth inputs that end at a token those of its own sequence; none, when it belongs to no sequence:
-// there memory may hold anything. A packed sequence's first inputs come from its initial state.
-template <Rows kRows, int kWidth, typename input_t>
-__device__ __forceinline__ void keep_own_inputs(const CausalConv1dBwdOperands& p, index_t channel, int token,
-                                                const int* seq, float (&window)[kWidth]) {
-    if constexpr (kRows != Rows::kOne) {
-        const int own = seq[kWidth - 1];
+// Leaves in the kWidth inputs that end at a token those with the token's own sequence number; none, when that is
+// negative: there memory may hold anything.
+template <int kWidth>
+__device__ __forceinline__ void keep_own_inputs(const int* seq, float (&window)[kWidth]) {
+    const int own = seq[kWidth - 1];
 #pragma unroll
-        for (int k = 0; k < kWidth; ++k) window[k] = seq[k] == own && own >= 0 ? window[k] : 0.0f;
-        if constexpr (kRows == Rows::kPacked && kWidth > 1) {
-            if (p.initial_states == nullptr || seq[0] == own || own < 0 || !follows_state(p, own)) return;
-            const int before = token - first_token(p, own);
-            const index_t slot = load_slot(p, own);
-#pragma unroll
-            for (int k = 0; k < kWidth - 1; ++k) {
-                if (before + k < kWidth - 1) window[k] = load_initial<input_t>(p, slot, channel, before + k);
-            }
-        }
-    }
+    for (int k = 0; k < kWidth; ++k) window[k] = seq[k] == own && own >= 0 ? window[k] : 0.0f;
 }
 
 // The sums of one channel that make its parameters' gradients, divided by kSumScale.
@@ -285,10 +274,10 @@ __device__ __forceinline__ float input_gradient(const float (&taps)[kWidth], con
     return sum;
 }
 
-// Writes the gradient of a tap, or behind the last that of the bias.
-template <int kWidth, typename weight_t>
-__device__ __forceinline__ void store_parameter_gradient(const CausalConv1dBwdOperands& p, index_t channel, int j,
-                                                         float sum) {
+// Writes the gradient of a tap, or behind the last that of the bias. Operands: with dweight, dbias, their strides and
+// what they hold.
+template <int kWidth, typename weight_t, typename Operands>
+__device__ __forceinline__ void store_parameter_gradient(const Operands& p, index_t channel, int j, float sum) {
     if (j < kWidth) {
         const index_t at = channel * p.dweight_stride[0] + j * p.dweight_stride[1];
         store_number<weight_t>(p.dweight, at, p.dweight_is_float32, sum);

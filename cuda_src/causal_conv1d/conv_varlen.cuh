@@ -63,16 +63,6 @@ __device__ __forceinline__ state_t* states_of(const CausalConv1dVarlenOperands& 
     return static_cast<state_t*>(kAddressed && p.initial_states != nullptr ? p.initial_states : p.conv_states);
 }
 
-// The slot that a sequence starts from; -1 for padding, and for a sequence without one. Results are zeros then.
-template <bool kAddressed>
-__device__ __forceinline__ int load_first_slot(const CausalConv1dVarlenOperands& p, int number) {
-    if constexpr (kAddressed) {
-        return load_start_slot(p, number);
-    } else {
-        return load_slot(p, number);
-    }
-}
-
 // Whether a sequence goes on from the contents of its slot; else it starts from zeros.
 template <bool kAddressed>
 __device__ __forceinline__ bool goes_on(const CausalConv1dVarlenOperands& p, int number) {
@@ -84,37 +74,6 @@ template <bool kAddressed>
 __device__ __forceinline__ int load_target(const CausalConv1dVarlenOperands& p, int number, int start) {
     if (!kAddressed) return start;
     return p.initial_states != nullptr ? -1 : load_final_slot(p, number, start);
-}
-
-// The number of the run (a sequence, or padding before the first one or behind the last) that holds the token `from`,
-// or of one shortly before it. All lanes of a warp take part and look at 32 sequences in one step, so that thirty
-// sequences take no step and a thousand take one.
-__device__ __forceinline__ int find_run(const CausalConv1dVarlenOperands& p, int from) {
-    int low = -1;
-    for (int high = p.sequences + 1; high - low >= kWarpSize;) {
-        const int step = (high - low + kWarpSize - 1) / kWarpSize;
-        const int number = low + (lane_id() + 1) * step;
-        low += step * __popc(lanes_where(number < high && first_token(p, number) <= from));
-        high = min(high, low + step);
-    }
-    return low;
-}
-
-// Visits the runs that reach into the tokens from `from` to `to` - 1 in order, 31 at a time: calls visit(number, begin,
-// end, slot, lanes) with one run per lane, where `lanes` has the bits of lanes with a run that does reach into them.
-template <bool kAddressed, typename Visit>
-__device__ __forceinline__ void visit_runs(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
-    int low = find_run(p, from);
-    int next;
-    do {
-        const int number = low + lane_id();
-        const int begin = first_token(p, number);
-        const int slot = load_first_slot<kAddressed>(p, number);
-        const int end = from_lane(begin, lane_id() + 1);
-        visit(number, begin, end, slot, lanes_where(lane_id() < kWarpSize - 1 && begin < min(end, to) && end > from));
-        next = from_lane(begin, kWarpSize - 1);
-        low += kWarpSize - 1;
-    } while (next < min(to, p.total));
 }
 
 // Calls visit(begin, end, is_sequence) for each of these runs that has results, with all lanes of the warp. A sequence

@@ -1,7 +1,7 @@
 // Packed sequences: where one begins, which slot of a pool holds its state, and whether it goes on from there.
 #pragma once
 
-#include "common/vec.cuh"
+#include "common/warp.cuh"
 
 // Operands have query_start_loc, cache_indices and has_initial_state, each of which may be null, with their strides in
 // elements; sequences, total, slots, pad_slot_id and has_states. Where a function lets its caller choose between
@@ -60,6 +60,16 @@ __device__ __forceinline__ int load_start_slot(const Operands& p, int number) {
                         load_given_slot(p, p.cache_indices, p.cache_indices_stride, p.cache_indices_is_int64, number));
 }
 
+// load_start_slot() where calls are addressed by state_column and dst_state_indices, else load_slot().
+template <bool kAddressed, typename Operands>
+__device__ __forceinline__ int load_first_slot(const Operands& p, int number) {
+    if constexpr (kAddressed) {
+        return load_start_slot(p, number);
+    } else {
+        return load_slot(p, number);
+    }
+}
+
 // The slot that the final state of a sequence goes to, which starts from slot `start`; -1 for none.
 template <typename Operands>
 __device__ __forceinline__ int load_final_slot(const Operands& p, int number, int start) {
@@ -73,4 +83,36 @@ template <typename Operands>
 __device__ __forceinline__ bool has_past(const Operands& p, int number) {
     return p.has_initial_state != nullptr &&
            static_cast<const unsigned char*>(p.has_initial_state)[number * p.has_initial_state_stride] != 0;
+}
+
+// The number of the run (a sequence, or padding before the first one or behind the last) that holds the token `from`,
+// or of one shortly before it. All lanes of a warp take part and look at 32 sequences in one step, so that thirty
+// sequences take no step and a thousand take one.
+template <typename Operands>
+__device__ __forceinline__ int find_run(const Operands& p, int from) {
+    int low = -1;
+    for (int high = p.sequences + 1; high - low >= kWarpSize;) {
+        const int step = (high - low + kWarpSize - 1) / kWarpSize;
+        const int number = low + (lane_id() + 1) * step;
+        low += step * __popc(lanes_where(number < high && first_token(p, number) <= from));
+        high = min(high, low + step);
+    }
+    return low;
+}
+
+// Visits the runs that reach into the tokens from `from` to `to` - 1 in order, 31 at a time: calls visit(number, begin,
+// end, slot, lanes) with one run per lane, where `lanes` has the bits of lanes with a run that does reach into them.
+template <bool kAddressed = false, typename Operands, typename Visit>
+__device__ __forceinline__ void visit_runs(const Operands& p, int from, int to, Visit visit) {
+    int low = find_run(p, from);
+    int next;
+    do {
+        const int number = low + lane_id();
+        const int begin = first_token(p, number);
+        const int slot = load_first_slot<kAddressed>(p, number);
+        const int end = from_lane(begin, lane_id() + 1);
+        visit(number, begin, end, slot, lanes_where(lane_id() < kWarpSize - 1 && begin < min(end, to) && end > from));
+        next = from_lane(begin, kWarpSize - 1);
+        low += kWarpSize - 1;
+    } while (next < min(to, p.total));
 }

@@ -38,6 +38,11 @@ __device__ __forceinline__ int lowest(unsigned bits) {
     return __ffs(static_cast<int>(bits)) - 1;
 }
 
+// The number of the highest bit that is set.
+__device__ __forceinline__ int highest(unsigned bits) {
+    return 31 - __clz(static_cast<int>(bits));
+}
+
 // A number that is the same in all lanes, now known to the compiler to be so: it computes what follows from it once for
 // the warp, and treats branches on it as uniform.
 template <typename Int>

@@ -40,7 +40,7 @@ def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]
 
 
 def runs(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
-    tokens = CausalConv1dChannellastBwd.tokens_for(width)
+    tokens = CausalConv1dChannellastBwd.tokens_for(width, packed=False)
     kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, True, False, False, False)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
     return config.grid[0], division, parts, division["steps"] * tokens - (width - 1)
@@ -166,13 +166,18 @@ def test_few_channels_leave_sums_that_another_launch_adds_up() -> None:
     assert numbers(added[1])["parts"] * 16 == added[0].config.grid[0]
 
 
-def test_states_of_packed_sequences_have_a_launch_of_their_own() -> None:
-    x = AbstractArray((64, 100), (1, 64), BFLOAT16)
+@pytest.mark.parametrize("tokens", [8, 100000])
+def test_the_launch_for_states_of_packed_sequences_adds_up_the_sums(tokens: int) -> None:
+    x = AbstractArray((64, tokens), (1, 64), BFLOAT16)
     starts = AbstractArray((6,), (1,), INT32)
     states = AbstractArray((5, 64, 3), (192, 3, 1), BFLOAT16)
-    kernels = [type(launch.kernel) for launch in planned(x, query_start_loc=starts, initial_states=states)]
-    assert kernels[0] is CausalConv1dChannellastBwd and kernels[-1] is CausalConv1dBwdStates
-    assert CausalConv1dBwdStates not in [type(launch.kernel) for launch in planned(x, query_start_loc=starts)]
+    with_states = planned(x, query_start_loc=starts, initial_states=states)
+    assert [type(launch.kernel) for launch in with_states] == [CausalConv1dChannellastBwd, CausalConv1dBwdStates]
+    sums = [launch for launch in planned(x, query_start_loc=starts) if type(launch.kernel) is CausalConv1dBwdSum]
+    sum_blocks = sum(launch.config.grid[0] for launch in sums)
+    assert bool(sum_blocks) == (tokens > 8)
+    assert numbers(with_states[1])["sum_blocks"] == sum_blocks
+    assert with_states[1].config.grid[0] == sum_blocks + 5
 
 
 def test_without_channels_nothing_is_launched_and_without_tokens_zeros_are() -> None:

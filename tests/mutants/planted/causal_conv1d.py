@@ -45,6 +45,7 @@ _BWD = "causal_conv1d_bwd-1-5-1029"
 _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
 _BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
 _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 
 MUTANTS = (
@@ -181,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         "Between two looks at runs of sequences one is passed over.",
-        "causal_conv1d/conv_varlen.cuh",
+        "common/sequences.cuh",
         "low += kWarpSize - 1;",
         "low += kWarpSize;",
         (
@@ -413,8 +414,8 @@ MUTANTS = (
     Mutant(
         "Gradients of the last tokens of a run are summed up twice.",
         "causal_conv1d/causal_conv1d_channellast_bwd.cu",
-        "i >= kTokens - kHalo && is_last ? 0.0f : g",
-        "g",
+        "sums[c].add(is_next_run ? 0.0f : g, window);",
+        "sums[c].add(g, window);",
         (_BWD_LAST,),
     ),
     Mutant(
@@ -426,10 +427,10 @@ MUTANTS = (
     ),
     Mutant(
         "Sums of a block are added up before they are there.",
-        "causal_conv1d/causal_conv1d_bwd_sum.cu",
-        """        shared[own] = sum;
-        __syncthreads();""",
-        "        shared[own] = sum;",
+        "causal_conv1d/conv_bwd_sum.cuh",
+        """    shared[threadIdx.x] = sum;
+    __syncthreads();""",
+        "    shared[threadIdx.x] = sum;",
         (_BWD_SUM,),
     ),
     Mutant(
@@ -501,5 +502,33 @@ MUTANTS = (
         "return kAddressed && p.has_initial_state != nullptr && !has_past(p, batch);",
         "return false;",
         ("causal_conv1d_update-136-14-slots_odd-fresh", "causal_conv1d_update-136-14-pool_columns-slots_odd-fresh"),
+    ),
+    Mutant(
+        "The first inputs that a packed sequence sees are those of the one before.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "for (int k = 0; k < kHalo; ++k) load_past(k, k);",
+        "for (int k = 0; k < kHalo; ++k) (void)k;",
+        (_BWD_VARLEN,),
+    ),
+    Mutant(
+        "Where channels are contiguous, padding may spoil the sums.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "if (seq[kHalo] < 0) set_input(kHalo, Vector::zero());",
+        "",
+        (_BWD_VARLEN,),
+    ),
+    Mutant(
+        "The gradients of a packed row's next sequence go to the tokens before it.",
+        "causal_conv1d/causal_conv1d_bwd.cu",
+        "if (i + k < kVec + kHalo) g[i + k] = 0.0f;",
+        "(void)k;",
+        (_BWD_VARLEN_ROWS,),
+    ),
+    Mutant(
+        "A packed row's vector sees nothing of a sequence that begins shortly before it.",
+        "causal_conv1d/causal_conv1d_bwd.cu",
+        "if (kHalo == 0 || bits == 0) return;",
+        "return;",
+        (_BWD_VARLEN_ROWS,),
     ),
 )

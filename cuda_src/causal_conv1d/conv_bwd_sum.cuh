@@ -1,0 +1,42 @@
+// The parameters' gradients from the sums that blocks have left, added in a fixed order: the same bits on every run.
+#pragma once
+
+#include "causal_conv1d/conv_bwd.cuh"
+#include "common/fastdiv.cuh"
+
+// Adds up (parts, width + 1, dim) sums: block number `block` has 2**across_shift consecutive sums of a part, and a
+// thread one of them in every part that is kThreads >> across_shift further. Params: with dim_div, parts and
+// across_shift. Operands: those of the gradients, or what of them is needed here. All threads of a block take part.
+template <int kWidth, typename weight_t, int kThreads, typename Operands, typename Params>
+__device__ __forceinline__ void add_up_parts(const Operands& p, const Params& share, unsigned block) {
+    constexpr int kAtOnce = 8;  // loads in flight
+    __shared__ float shared[kThreads];
+    const unsigned sums = (kWidth + 1) * share.dim_div.divisor;
+    const unsigned across = 1u << share.across_shift;
+    const unsigned rows = kThreads >> share.across_shift;
+    const unsigned number = (block << share.across_shift) + (threadIdx.x & (across - 1));
+    float sum = 0.0f;
+    if (number < sums) {
+        const float* at = p.scratch + number;
+#pragma unroll 1
+        for (unsigned part = threadIdx.x >> share.across_shift; part < share.parts; part += kAtOnce * rows) {
+            float loaded[kAtOnce];
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const unsigned from = part + i * rows;
+                loaded[i] = from < share.parts ? at[static_cast<index_t>(from) * sums] : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) sum += loaded[i];
+        }
+    }
+    shared[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x >= across || number >= sums) return;
+    sum = 0.0f;
+#pragma unroll 8
+    for (unsigned row = 0; row < rows; ++row) sum += shared[(row << share.across_shift) + threadIdx.x];
+    const QuotientRemainder parameter_channel = divide(number, share.dim_div);
+    store_parameter_gradient<kWidth, weight_t>(p, parameter_channel.remainder,
+                                               static_cast<int>(parameter_channel.quotient), sum);
+}
