@@ -269,6 +269,9 @@ class TorchFamily(Family):
                     self._reject(arguments[len(facts)], array)
                 if is_grad_enabled and array.requires_grad:
                     raise NotPlain
+                if array.is_neg():
+                    argument = arguments[len(facts)]
+                    raise TypeError(message(argument, "a tensor to negate on reading", "its resolve_neg()"))
                 pointer = array.data_ptr()
                 pointers.append(pointer)
                 facts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer % ALIGNMENT))

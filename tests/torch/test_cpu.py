@@ -110,6 +110,14 @@ def test_a_tensor_on_another_device_is_named() -> None:
         cuconv.causal_conv1d_fn(torch.ones(1, 2, 3, device="meta"), torch.ones(2, 4, device="meta"))
 
 
+def test_a_tensor_whose_sign_is_kept_apart_is_refused() -> None:
+    x = torch.ones(1, 2, 3, dtype=torch.complex64).conj().imag
+    weight = torch.ones(2, 4)
+    with pytest.raises(TypeError, match=r"^x: got a tensor to negate on reading; wanted its resolve_neg\(\)$"):
+        cuconv.causal_conv1d_fn(x, weight)
+    assert torch.equal(cuconv.causal_conv1d_fn(x.resolve_neg(), weight), torch.zeros(1, 2, 3))
+
+
 def test_a_call_on_tensors_imports_nothing_for_autograd() -> None:
     program = (
         "import sys, torch, cuconv\n"
