@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
@@ -281,20 +279,8 @@ def _check_modes(given: Layouts, first_column: int | None) -> None:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
-    total = o.x.shape[1]
-    begins = np.array([0, total]) if o.query_start_loc is None else read("query_start_loc")
-    checks.boundaries("query_start_loc", begins, total)
-    if o.states is None:
-        return
-    starts, finals = slots.read_starts(read, "cache_indices", o.sequences), read("dst_state_indices")
-    live = np.diff(begins) > 0
-    if o.cache_indices is not None:
-        live &= ~slots.are_padding(starts, o.pad_slot_id)
-    reads = np.full(o.sequences, o.conv_states is None)
-    if (goes_on := read("has_initial_state")) is not None:
-        reads = goes_on[: o.sequences]
-    count, is_read_only = o.states.shape[0], o.conv_states is None
-    slots.check_contents("cache_indices", starts, finals, live, reads, count, o.pad_slot_id, is_read_only)
+    pool = o.states.shape[0] if o.states else None
+    slots.check_packed(read, o.x.shape[1], pool, o.pad_slot_id, is_read_only=o.conv_states is None)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:

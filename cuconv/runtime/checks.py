@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, DType
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, INDICES, DType
 from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import HOST, Layout, View
@@ -214,26 +214,6 @@ def starts(argument: str, layout: Layout | None, most: int) -> int:
     dtype(argument, layout.dtype, INDICES)
     between(f"sequences of {argument}", layout.shape[0] - 1, 0, most)
     return layout.shape[0] - 1
-
-
-def slots_of_sequences(given: Mapping[str, Layout | None], pool: str, count: int) -> None:
-    """cache_indices and has_initial_state are given only beside a pool, with one element per sequence."""
-    for argument, dtypes in (("cache_indices", INDICES), ("has_initial_state", (BOOL,))):
-        if (layout := given[argument]) is not None:
-            if given[pool] is None:
-                raise ValueError(message(argument, "an array", f"None unless {pool} is given"))
-            dtype(argument, layout.dtype, dtypes)
-            shape(argument, layout.shape, (count,), "sequences")
-
-
-def packed_contents(read: Callable[[str], Any], total: int, slot_count: int | None, pad_slot_id: int) -> None:
-    """What query_start_loc and cache_indices contain can be right, for a pool of this many slots."""
-    starts = read("query_start_loc")
-    starts = np.array([0, total]) if starts is None else starts
-    boundaries("query_start_loc", starts, total)
-    if slot_count is not None and (given := read("cache_indices")) is not None:
-        used = given[np.diff(starts) > 0]
-        slots("cache_indices", used[used != pad_slot_id], slot_count)
 
 
 def boundaries(argument: str, got: np.ndarray[Any, Any], wanted: int) -> None:

@@ -170,3 +170,30 @@ def check_contents(
     checks.slots(argument, finals[stores], count)
     readers = np.flatnonzero(is_live & reads)
     checks.not_read_by_others(argument, finals[stores], np.flatnonzero(stores), starts[readers], readers)
+
+
+def check_packed(
+    read: Callable[[str], Any], total: int, pool_slots: int | None, pad_slot_id: int, *, is_read_only: bool = False
+) -> None:
+    """Raise ValueError for index arrays of packed sequences with contents that cannot be right.
+
+    Args:
+        read: reads an array back by its name.
+        total: tokens of all sequences and of padding.
+        pool_slots: slots of the pool of states, None where there is none.
+        pad_slot_id: the slot number that pads.
+        is_read_only: whether no final states are kept, and sequences start from their slots by default.
+    """
+    begins = read("query_start_loc")
+    begins = np.array([0, total]) if begins is None else begins
+    checks.boundaries("query_start_loc", begins, total)
+    if pool_slots is None:
+        return
+    starts = read_starts(read, "cache_indices", len(begins) - 1)
+    is_live = np.diff(begins) > 0
+    if read("cache_indices") is not None:
+        is_live &= ~are_padding(starts, pad_slot_id)
+    has = read("has_initial_state")
+    reads = np.full(len(starts), is_read_only) if has is None else has[: len(starts)]
+    finals = read("dst_state_indices")
+    check_contents("cache_indices", starts, finals, is_live, reads, pool_slots, pad_slot_id, is_read_only)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from cuconv.runtime import slots
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div, widest_vector
-from cuconv.runtime.layout import Layout, pad_number
+from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
@@ -102,10 +103,16 @@ class Operands(NamedTuple):
     query_start_loc: Layout | None
     """(sequences + 1,)."""
     cache_indices: Layout | None
-    """(sequences,)."""
+    """(sequences,), with state_column (sequences, columns)."""
     has_initial_state: Layout | None
     """(sequences,)."""
+    state_column: Layout | None
+    """(sequences,)."""
+    dst_state_indices: Layout | None
+    """(sequences,)."""
     pad_slot_id: int
+    keeps_padding: bool
+    """Whether the results of padding stay as they are."""
 
     @property
     def sequences(self) -> int:
@@ -155,7 +162,9 @@ def plan(o: Operands) -> Plan:
         "A_is_vectors": _is_vectors(inputs.A, states),
         "slots": pool.shape[0] if pool else 0,
         "ssm_states_stride": pool.strides if pool else (0, 0, 0),
-        "pad_slot_id": pad_number(o.pad_slot_id, o.cache_indices),
+        "pad_slot_id": o.pad_slot_id,
+        "keeps_padding": o.keeps_padding,
+        **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
         "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
         "cache_indices_is_int64": o.cache_indices is not None and o.cache_indices.dtype is INT64,
     }

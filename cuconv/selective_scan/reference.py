@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cuconv.runtime import slots
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.state_space import Array
 from cuconv.selective_scan import reference_backward
@@ -53,7 +54,7 @@ class LiveSequence(NamedTuple):
     tokens: slice
     """Where its tokens are in the call's arrays."""
     slot: int | None
-    """The slot of the pool that the state after it goes to; None without a pool."""
+    """The slot of the pool that the state after it goes to; None without one."""
 
 
 def live_sequences(
@@ -61,28 +62,41 @@ def live_sequences(
     query_start_loc: Array | None = None,
     cache_indices: Array | None = None,
     has_initial_state: Array | None = None,
+    state_column: Array | None = None,
+    dst_state_indices: Array | None = None,
     pad_slot_id: int = -1,
+    null_slot: int | None = None,
     **arguments: Any,
 ) -> Iterator[LiveSequence]:
     """The sequences that are not empty and, if there is a pool, have a slot of it; `arguments` are those of a Scan."""
-    packed = Scan(**arguments)
-    starts = [0, packed.u.shape[1]] if query_start_loc is None else [int(start) for start in query_start_loc]
-    for i, (begin, end) in enumerate(pairwise(starts)):
+    packed, padding = Scan(**arguments), slots.padding(pad_slot_id, null_slot)
+    bounds = [0, packed.u.shape[1]] if query_start_loc is None else [int(start) for start in query_start_loc]
+    starts = slots.start_slots(cache_indices, state_column, len(bounds) - 1)
+    finals = slots.final_slots(starts, dst_state_indices)
+    # Numbers of sequences are not compared with pad_slot_id.
+    start_padding = -1 if cache_indices is None else padding
+    final_padding = start_padding if dst_state_indices is None else padding
+    for i, (begin, end) in enumerate(pairwise(bounds)):
         slot, initial = None, np.zeros((1, *packed.A.shape))
         if ssm_states is not None:
-            slot = i if cache_indices is None else int(cache_indices[i])
-            is_padding = cache_indices is not None and slot == pad_slot_id
-            if is_padding or not 0 <= slot < len(ssm_states):
+            if not slots.are_live(starts[i], len(ssm_states), start_padding):
                 continue
+            if slots.are_live(finals[i], len(ssm_states), final_padding):
+                slot = int(finals[i])
             if has_initial_state is not None and has_initial_state[i]:
-                initial = ssm_states[slot][None].astype(np.float64)
+                initial = ssm_states[starts[i]][None].astype(np.float64)
         if end > begin:
             yield LiveSequence(packed.sequence(begin, end), initial, slice(begin, end), slot)
 
 
-def selective_scan_varlen_fn(*, u: Array, ssm_states: Array | None, **arguments: Any) -> tuple[Array, dict[int, Array]]:
-    """The results of packed sequences for the public function's arguments, and new states by slot, both in float64."""
-    out, states = np.zeros(u.shape), {}
+def selective_scan_varlen_fn(
+    *, u: Array, ssm_states: Array | None, pad_output: str = "zero", **arguments: Any
+) -> tuple[Array, dict[int, Array]]:
+    """The results of packed sequences for the public function's arguments, and new states by slot, both in float64.
+
+    Where `pad_output` is "keep", results are NaN at padding.
+    """
+    out, states = np.full(u.shape, np.nan if pad_output == "keep" else 0.0), {}
     for each in live_sequences(ssm_states, u=u, **arguments):
         result = selective_scan_fn(**vars(each.rows), initial_state=each.initial_state)
         out[:, each.tokens] = result.out[0]
@@ -117,7 +131,9 @@ def _dense_errors(
     return errors
 
 
-def _packed_errors(*, u: Array, ssm_states: Array | None, **arguments: Any) -> dict[str, Array]:
+def _packed_errors(
+    *, u: Array, ssm_states: Array | None, pad_output: str = "zero", **arguments: Any
+) -> dict[str, Array]:
     """The errors of a call on packed sequences; those of padding, and of states that stay, are zero."""
     errors = {"out": np.zeros(u.shape)}
     if ssm_states is not None:

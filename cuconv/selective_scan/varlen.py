@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cuconv.runtime import checks
+from cuconv.runtime import checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import FLOATS
+from cuconv.runtime.dtypes import BOOL, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
@@ -33,6 +33,10 @@ def selective_scan_varlen_fn(
     has_initial_state: Any = None,
     pad_slot_id: int = -1,
     *,
+    state_column: Any = None,
+    dst_state_indices: Any = None,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     out: Any = None,
 ) -> Any:
     """The selective scan of packed sequences, as serving engines prefill: vLLM's, but that no input is overwritten.
@@ -45,16 +49,17 @@ def selective_scan_varlen_fn(
 
     in float32 (Gu and Dao, "Mamba", 2023, equation 2, with A discretised by zero-order hold and B as dt * B). The state
     before the first token is the sequence's slot of ssm_states where has_initial_state[i] is true, else zeros. The slot
-    is then overwritten by the state after the last token, so that the sequence can go on in another call; the slot of
-    an empty sequence stays as it is.
+    is then overwritten by the state after the last token, so that the sequence can go on in another call, or that state
+    goes to slot dst_state_indices[i]; the slots of an empty sequence stay as they are.
 
-    Padding, tokens of no sequence, gives 0, and so does a sequence with a slot that is pad_slot_id or outside the pool:
-    no state is read or written for it. Two sequences must not have one slot. With CUCONV_CHECK=1 in the environment
-    what the index arrays hold is read back and checked, which waits for the GPU; without it nothing is awaited, and a
-    captured CUDA graph may be replayed with other sequences of the same total.
+    Padding, tokens of no sequence, gives 0, and so does a sequence with a slot that is pad_slot_id, null_slot or
+    outside the pool: no state is read or written for it. Two sequences must not write one slot, nor one a slot that
+    another starts from. With CUCONV_CHECK=1 in the environment what the index arrays hold is read back and checked,
+    which waits for the GPU; without it nothing is awaited, and a captured CUDA graph may be replayed with other
+    sequences of the same total.
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; contiguous
-    tokens have vector kernels.
+    tokens have vector kernels. What has a row per sequence may have more of them, which are ignored.
 
     Args:
         u: (dim, total), float32, float16 or bfloat16; total up to 2**30.
@@ -70,9 +75,16 @@ def selective_scan_varlen_fn(
         delta_softplus: whether dt is the softplus of delta + delta_bias.
         query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
             sequence.
-        cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None.
+        cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None. (sequences,
+            columns): column 0, or that of state_column.
         has_initial_state: (sequences,), bool; false when None.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        state_column: (sequences,), int32 or int64: sequence i has slot cache_indices[i, state_column[i]]; a column
+            outside is padding.
+        dst_state_indices: (sequences,), int32 or int64: the slot that the state after the last token goes to, that of
+            cache_indices when None; one that is padding stores nothing.
+        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_output: "zero", or "keep": where results are 0 because there is no slot or no sequence, out stays as it is.
         out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
             ssm_states.
 
@@ -83,20 +95,33 @@ def selective_scan_varlen_fn(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    options = checks.flag("delta_softplus", delta_softplus), checks.integer("pad_slot_id", pad_slot_id)
-    given = (u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state, out)
+    padding = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
+    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
+    options = checks.flag("delta_softplus", delta_softplus), padding, keeps_padding
+    given = (
+        *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
+        *(state_column, dst_state_indices, out),
+    )
     (result,) = _packed_scan(given, options)
     return result
 
 
-def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int) -> Checked[Operands]:
+def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding: bool) -> Checked[Operands]:
     checked = inputs(given, "dim, total", delta_softplus)
     pool, starts = given["ssm_states"], given["query_start_loc"]
     count = checks.starts("query_start_loc", starts, MAX_TOKENS)
-    checks.slots_of_sequences(given, "ssm_states", count)
+    for argument in ("cache_indices", "has_initial_state", "state_column", "dst_state_indices"):
+        if given[argument] is not None and pool is None:
+            raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
+    cache_indices = slots.sources(given, "cache_indices", count, "sequences")
+    has_initial_state = given["has_initial_state"]
+    slots.by_sequence("has_initial_state", has_initial_state, count, "sequences", (BOOL,))
+    if keeps_padding:
+        slots.check_kept(given, ("out",))
     if pool is not None:
         _check_pool(pool, checked.A, count if given["cache_indices"] is None else 0)
-    operands = Operands(checked, pool, starts, given["cache_indices"], given["has_initial_state"], pad_slot_id)
+    chosen = given["state_column"], given["dst_state_indices"]
+    operands = Operands(checked, pool, starts, cache_indices, has_initial_state, *chosen, pad_slot_id, keeps_padding)
     out = checked.out._replace(shape=checked.out.shape[1:], strides=checked.out.strides[1:])
     return Checked(operands, {"out": out}, updated=("ssm_states",))
 
@@ -114,15 +139,16 @@ def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
-    checks.packed_contents(read, o.total, o.ssm_states.shape[0] if o.ssm_states else None, o.pad_slot_id)
+    slots.check_packed(read, o.total, o.ssm_states.shape[0] if o.ssm_states else None, o.pad_slot_id)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     named = {name: array for name, array in arrays.items() if name != "out"}
-    result, states = reference.selective_scan_varlen_fn(
-        **named, delta_softplus=o.inputs.delta_softplus, pad_slot_id=o.pad_slot_id
-    )
-    arrays["out"][...] = result.astype(arrays["out"].dtype)
+    named |= {"delta_softplus": o.inputs.delta_softplus, "pad_slot_id": o.pad_slot_id}
+    result, states = reference.selective_scan_varlen_fn(**named)
+    written = [each.tokens for each in reference.live_sequences(**named)] if o.keeps_padding else [slice(None)]
+    for tokens in written:
+        arrays["out"][:, tokens] = result[:, tokens].astype(arrays["out"].dtype)
     pool = arrays["ssm_states"]
     for slot, state in states.items():
         pool[slot] = state.astype(pool.dtype)
@@ -131,7 +157,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
 _packed_scan = Operation(
     (
         *("u", "ssm_states", "delta", "A", "B", "C", "D", "z", "delta_bias"),
-        *("query_start_loc", "cache_indices", "has_initial_state"),
+        *("query_start_loc", "cache_indices", "has_initial_state", "state_column", "dst_state_indices"),
     ),
     ("out",),
     name="selective_scan_varlen_fn",

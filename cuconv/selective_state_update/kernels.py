@@ -23,6 +23,9 @@ CAPACITIES = (*D_STATES, MAX_D_STATE)
 ROWS = (1, 2, 4, 8, 16)
 """Rows that a group of lanes loads at once."""
 
+FEW_ROWS = 4
+"""Rows that a group of lanes loads at once, at most, where states are few bytes or chosen by an argument."""
+
 
 def capacity(d_state: int) -> int:
     """The d_state of the kernel that takes this one."""
@@ -50,11 +53,13 @@ class SelectiveStateUpdate(Kernel):
     input_t: DType
     state_t: DType
     a_t: DType
+    b_t: DType
     vec: int
     rows: int
     shared_decay: bool
     masked: bool
     many: bool
+    chosen: bool
     stream: bool
     stochastic: bool
     index32: bool
@@ -63,20 +68,24 @@ class SelectiveStateUpdate(Kernel):
     def variants(cls) -> Iterator[SelectiveStateUpdate]:
         flags = (False, True)
         for d_state, input_t, state_t in product(CAPACITIES, FLOATS, FLOATS):
-            types = [{"input_t": input_t, "state_t": state_t, "a_t": a_t} for a_t in dict.fromkeys((FLOAT32, input_t))]
+            # B and C have more bits than x only where A has them, too.
+            pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
+            types = [{"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t} for a_t, b_t in pairs]
             for axes, vec, shared_decay, masked, many in product(types, vectors(state_t), flags, flags, flags):
                 if vec > d_state:
                     continue
                 for rows in ROWS:
                     if rows > most_rows(d_state, vec, shared_decay, many):
                         continue
-                    # With several tokens, or random numbers, the store policy of states makes no difference.
-                    for stream in flags[: 2 - many]:
-                        for stochastic in flags[: 1 + (many and state_t is not FLOAT32)]:
-                            for index32 in flags:
-                                yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay,
-                                          masked=masked, many=many, stream=stream, stochastic=stochastic,
-                                          index32=index32)  # fmt: skip
+                    rounded = flags[: 1 + (many and state_t is not FLOAT32)]
+                    for chosen, stream, stochastic, index32 in product(flags, flags, rounded, flags):
+                        # With several tokens, or random numbers, the store policy of states makes no difference.
+                        # States of few bytes, which alone are streamed, have few rows, and so have chosen ones.
+                        if (stream and (many or chosen)) or (rows > FEW_ROWS and (stream or chosen)):
+                            continue
+                        yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay, masked=masked,
+                                  many=many, chosen=chosen, stream=stream, stochastic=stochastic,
+                                  index32=index32)  # fmt: skip
 
     @property
     def tile(self) -> int:

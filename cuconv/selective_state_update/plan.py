@@ -8,8 +8,8 @@ from typing import NamedTuple
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, fast_div, widest_vector
-from cuconv.runtime.layout import Layout
-from cuconv.selective_state_update.kernels import SelectiveStateUpdate, capacity, lanes, most_rows
+from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
+from cuconv.selective_state_update.kernels import FEW_ROWS, SelectiveStateUpdate, capacity, lanes, most_rows
 
 LARGE = 192 * 2**20
 """Bytes of states that are a few times an L2 cache. Measured on an H200 for Mamba-2 with 128 heads: 128 MiB reach 0.95
@@ -61,6 +61,12 @@ class Operands(NamedTuple):
     """(sequences,)."""
     cu_seqlens: Layout | None
     """(sequences + 1,)."""
+    state_column: Layout | None
+    """(sequences,)."""
+    has_initial_state: Layout | None
+    """(sequences,)."""
+    parents: Layout | None
+    """(sequences, tokens)."""
     rand_seed: Layout | None
     """One element."""
     out: Layout
@@ -68,6 +74,8 @@ class Operands(NamedTuple):
     dt_softplus: bool
     disable_state_update: bool
     pad_slot_id: int
+    keeps_padding: bool
+    """Whether the results of padding stay as they are."""
     has_seed: bool
     """Whether the seed of the random rounding is a number, which comes with the launch."""
     philox_rounds: int
@@ -108,27 +116,36 @@ def choose(o: Operands) -> SelectiveStateUpdate:
     vec, shared_decay = _vector(o), _has_shared_decay(o)
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
     many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None or o.stochastic
+    chosen = _is_chosen(o)
     return SelectiveStateUpdate(
         d_state=capacity(d_state),
         input_t=_dtype(o.x),
         state_t=_dtype(o.state),
         a_t=_dtype(o.A),
+        b_t=_dtype(o.B),
         vec=vec,
         rows=_rows(o, vec, shared_decay, many),
         shared_decay=shared_decay,
         masked=d_state != capacity(d_state),
         many=many,
-        stream=not many and _state_bytes(o) < LARGE,
+        chosen=chosen,
+        stream=not many and not chosen and _state_bytes(o) < LARGE,
         stochastic=o.stochastic,
         index32=_fits_index32(o),
     )
+
+
+def _is_chosen(o: Operands) -> bool:
+    """Whether an argument says which state a sequence or a token follows."""
+    return any(layout is not None for layout in (o.state_column, o.has_initial_state, o.parents))
 
 
 def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
     """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
-    rows = min(most_rows(fits, vec, shared_decay, many), 16 if _state_bytes(o) >= LARGE else 4)
+    most = FEW_ROWS if _is_chosen(o) or _state_bytes(o) < LARGE else 16
+    rows = min(most_rows(fits, vec, shared_decay, many), most)
     sharing = lanes(fits, vec)
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
     while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:
@@ -207,6 +224,7 @@ def _numbers(o: Operands) -> dict[str, object]:
         "d_state": o.state.shape[3],
         "dt_softplus": o.dt_softplus,
         "is_read_only": o.disable_state_update,
+        "keeps_padding": o.keeps_padding,
         "intermediate_rows": buffer.shape[0] if buffer else 0,
         "intermediate_steps": buffer.shape[1] if buffer else 0,
         # A seed that is a number takes this place at the launch.
@@ -220,19 +238,19 @@ def _numbers(o: Operands) -> dict[str, object]:
     for count, names in zip((4, 3, 2), arrays, strict=True):
         numbers |= {f"{name}_stride": strides(getattr(o, name), count) for name in names}
     numbers["intermediate_states_buffer_stride"] = strides(buffer, 5)
-    for name in ("state_batch_indices", "dst_state_batch_indices"):
+    for name in ("state_batch_indices", "dst_state_batch_indices", "parents"):
         numbers[f"{name}_stride"] = strides(getattr(o, name), 2)
-    for name in ("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens"):
-        (numbers[f"{name}_stride"],) = strides(getattr(o, name), 1)
-    for name in ("dt", "D", "dt_bias"):
+    numbers |= index_numbers(
+        intermediate_state_indices=o.intermediate_state_indices,
+        num_accepted_tokens=o.num_accepted_tokens,
+        cu_seqlens=o.cu_seqlens,
+        state_column=o.state_column,
+    )
+    numbers["has_initial_state_stride"] = strides_or_zeros(o.has_initial_state, 1)[0]
+    for name in ("dt", "D", "dt_bias", "z"):
         layout = getattr(o, name)
         numbers[f"{name}_is_float32"] = layout is not None and layout.dtype is FLOAT32
-    for name in ("state_batch_indices", "dst_state_batch_indices", "intermediate_state_indices"):
-        numbers[f"{name}_is_int64"] = _is_int64(getattr(o, name))
-    for name in ("num_accepted_tokens", "cu_seqlens"):
-        numbers[f"{name}_is_int64"] = _is_int64(getattr(o, name))
+    for name in ("state_batch_indices", "dst_state_batch_indices", "parents"):
+        layout = getattr(o, name)
+        numbers[f"{name}_is_int64"] = layout is not None and layout.dtype is INT64
     return numbers
-
-
-def _is_int64(layout: Layout | None) -> bool:
-    return layout is not None and layout.dtype is INT64

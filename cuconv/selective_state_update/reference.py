@@ -64,8 +64,13 @@ class SelectiveStateUpdate:
     intermediate_state_indices: Array | None = None
     num_accepted_tokens: Array | None = None
     cu_seqlens: Array | None = None
+    state_column: Array | None = None
+    has_initial_state: Array | None = None
+    parents: Array | None = None
     disable_state_update: bool = False
     pad_slot_id: int = -1
+    null_slot: int | None = None
+    pad_output: str = "zero"
     rand_seed: int | Array | None = None
     philox_rounds: int = 10
 
@@ -81,23 +86,44 @@ class SelectiveStateUpdate:
         if self.cu_seqlens is not None:
             starts = [min(max(int(start), 0), count) for start in self.cu_seqlens]
             yield from ([(place,) for place in range(begin, end)] for begin, end in pairwise(starts))
-        elif self.x.ndim == 4:
+        elif self.x.ndim == self.state.ndim:
             yield from ([(i, number) for number in range(self.x.shape[1])] for i in range(count))
         else:
             yield from ([(i,)] for i in range(count))
 
+    def live(self) -> Iterator[tuple[int, int, Sequence[tuple[int, ...]]]]:
+        """The sequences that have a state, the slots that they start from, and the places of their tokens."""
+        for sequence, places in enumerate(self.places()):
+            source = self.source(sequence)
+            # In trees states are handed on in the buffer.
+            if source is not None and (self.parents is None or self.row(sequence, 0, source) is not None):
+                yield sequence, source, places
+
+    @property
+    def is_computed(self) -> Array:
+        """Which tokens of x are no padding."""
+        found = np.zeros(self.x.shape[: 2 - self.state.ndim], bool)
+        for _, _, places in self.live():
+            for place in places:
+                found[place] = True
+        return found
+
     def tokens(self) -> Iterator[Token]:
-        """The tokens of sequences that have a state, in order; each follows the unrounded state before it."""
+        """The tokens of sequences that have a state, in order.
+
+        Each follows the unrounded state before it, but in trees the rounded one after its parent.
+        """
         heads, headdim, d_state = self.inner
         rows = (heads, headdim)
         groups = self.B.shape[-2] if self.state.ndim == 4 else 1
         A, D, bias = _float64(self.A, self.inner), _float64(self.D, rows), _float64(self.dt_bias, rows)
-        for sequence, places in enumerate(self.places()):
-            source = self.source(sequence)
-            if source is None:
-                continue
-            state = _float64(self.state[source], self.inner)
+        for sequence, source, places in self.live():
+            state = first = self.first_state(sequence, source)
+            stored: list[Array] = []
             for number, place in enumerate(places):
+                if self.parents is not None:
+                    parent = self.parent(sequence, number)
+                    state = first if parent < 0 else stored[parent]
                 dt = _float64(self.dt[place], rows)
                 grouped = [_float64(each[place], (groups, d_state)) for each in (self.B, self.C)]
                 B, C = (np.repeat(each, heads // groups, axis=0)[:, None] for each in grouped)
@@ -119,26 +145,54 @@ class SelectiveStateUpdate:
                 )
                 yield token
                 state = token.after
+                if self.parents is not None:
+                    stored.append(self.rounded(token, token.after).astype(np.float64))
 
     def errors(self) -> Iterator[tuple[Token, Array]]:
         """Every token, and the error that the state after it may have: it grows from token to token."""
-        error: Any = 0.0
+        carried: list[Any] = []
         for token in self.tokens():
-            error = token.state_error(token.before, token.after, error if token.number else 0.0)
+            if token.number == 0:
+                carried = []
+            before: Any = 0.0
+            if self.parents is None and carried:
+                before = carried.pop()
+            elif self.parents is not None and (parent := self.parent(token.sequence, token.number)) >= 0:
+                before = carried[parent]
+            error = token.state_error(token.before, token.after, before)
+            carried.append(error if self.parents is None else self._stored_error(token, error))
             yield token, error
+
+    def _stored_error(self, token: Token, error: Array) -> Array:
+        """The error of the state after a token as it is stored, where float32 arithmetic makes this one of it."""
+        stored, *bounds = (
+            self.rounded(token, token.after + sign * error).astype(np.float64) for sign in (0.0, -1.0, 1.0)
+        )
+        errors: Array = np.maximum(np.abs(bounds[0] - stored), np.abs(bounds[1] - stored))
+        return errors
+
+    def first_state(self, sequence: int, source: int) -> Array:
+        """The state before the first token of a sequence."""
+        if self.has_initial_state is not None and not self.has_initial_state[sequence]:
+            return np.zeros(self.inner)
+        state: Array = self.state[source]
+        return _float64(state, self.inner)
+
+    def parent(self, sequence: int, number: int) -> int:
+        """The token that a token of a tree follows; -1 for the state before the first."""
+        assert self.parents is not None
+        parent = int(self.parents[sequence, number])
+        return parent if 0 <= parent < number else -1
 
     def source(self, sequence: int) -> int | None:
         """The slot that a sequence starts from; None when it has none."""
         if self.state_batch_indices is None:
             return _inside(sequence, len(self.state))
-        if self.num_accepted_tokens is None:
-            slot = int(self.state_batch_indices[sequence])
-        else:
+        columns = self.state_batch_indices[sequence].reshape(-1)
+        column = 0 if self.state_column is None else int(self.state_column[sequence])
+        if self.num_accepted_tokens is not None:
             column = max(int(self.num_accepted_tokens[sequence]), 1) - 1
-            if column >= self.state_batch_indices.shape[1]:
-                return None
-            slot = int(self.state_batch_indices[sequence, column])
-        return self._slot(slot)
+        return self._slot(columns[column]) if 0 <= column < len(columns) else None
 
     def target(self, sequence: int, number: int, source: int, is_last: bool) -> int | None:
         """The slot that the state after a token goes to; None when it is not stored."""
@@ -162,7 +216,7 @@ class SelectiveStateUpdate:
 
     def _slot(self, number: Any) -> int | None:
         """The slot with a number that an index array holds."""
-        return None if number == self.pad_slot_id else _inside(number, len(self.state))
+        return None if number in (self.pad_slot_id, self.null_slot) else _inside(number, len(self.state))
 
     def rounded(self, token: Token, states: Array) -> Array:
         """States after a token as they are stored; those of float64, where torch tensors have it, are not rounded."""

@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime import checks
+from cuconv.runtime import checks, slots
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import FLOAT32, FLOATS, INDICES, INT64, DType
+from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, INT64, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense
 from cuconv.selective_state_update import reference
 from cuconv.selective_state_update.kernels import MAX_D_STATE
 from cuconv.selective_state_update.plan import Operands, plan
+
+DEFAULT_ROUNDS = 10
+"""Rounds of Philox where none are asked for, as in Triton."""
 
 MAX_ROUNDS = 20
 """Rounds of Philox at most."""
@@ -42,8 +45,13 @@ def selective_state_update(
     intermediate_state_indices: Any = None,
     num_accepted_tokens: Any = None,
     cu_seqlens: Any = None,
+    state_column: Any = None,
+    has_initial_state: Any = None,
+    parents: Any = None,
     disable_state_update: bool = False,
     pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
     rand_seed: Any = None,
     philox_rounds: int = 10,
     out: Any = None,
@@ -60,25 +68,28 @@ def selective_state_update(
     in float32 (Gu and Dao, "Mamba", 2023, and Dao and Gu, "Transformers are SSMs", 2024). Where A, dt and dt_bias are
     the same for all rows of a head, by strides of 0 as Mamba-2 passes them, the exponential is computed once per head.
 
-    x may hold several tokens per sequence, or with cu_seqlens packed sequences of any lengths. Arrays are NumPy, CuPy,
-    torch or DLPack ones, all of one kind and on one device, of any strides. The kernel runs on the caller's
-    current stream; nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
+    x may hold several tokens per sequence, or with cu_seqlens packed sequences of any lengths. With parents the tokens
+    of a sequence are those of a tree: each follows an earlier one, in S as intermediate_states_buffer has it.
+
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; what has a row per
+    sequence may have more of them, which are ignored. The kernel runs on the caller's current stream; nothing is
+    awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
         state: (slots, dim, d_state) or (slots, nheads, headdim, d_state), float32, float16 or bfloat16, d_state 1 to
             512; updated in place.
-        x: (batch, dim) or (batch, nheads, headdim); also, with heads, (batch, tokens, nheads, headdim), or (tokens,
-            nheads, headdim) packed. Any of these dtypes.
+        x: (batch, [tokens,] dim) or (batch, [tokens,] nheads, headdim); (tokens, dim) or (tokens, nheads, headdim)
+            packed. Any of these dtypes.
         dt: shape of x; x's dtype or float32.
         A: (dim, d_state) or (nheads, headdim, d_state); x's dtype or float32.
-        B, C: (batch, d_state), with heads (batch, [tokens,] ngroups, d_state) or (tokens, ngroups, d_state) packed;
-            x's dtype. nheads is a multiple of ngroups.
+        B, C: (batch, [tokens,] d_state), with heads (batch, [tokens,] ngroups, d_state), and packed as x; both x's
+            dtype or, where A is float32, both float32. nheads is a multiple of ngroups.
         D, dt_bias: (dim,) or (nheads, headdim); x's dtype or float32. Zeros when None.
-        z: shape and dtype of x; no gate when None.
+        z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
         dt_softplus: apply softplus, linear above 20.
         state_batch_indices: (batch,), int32 or int64: the slots that sequences start from, their numbers when None. A
-            sequence with a slot that is negative, pad_slot_id or outside the pool gives 0, and no state is read or
-            written for it. (batch, columns) with num_accepted_tokens.
+            sequence with a slot that is negative, pad_slot_id, null_slot or outside the pool gives 0, and no state is
+            read or written for it. (batch, columns): column 0, unless num_accepted_tokens or state_column chooses one.
         dst_state_batch_indices: (batch,), int32 or int64: the slots for the states after the last token, where they
             came from when None. (batch, columns): a slot for the state after each token; states after further tokens
             are not stored, and neither are those with an index that is no slot.
@@ -92,13 +103,21 @@ def selective_state_update(
             go to the slots in dst_state_batch_indices[i], or else state_batch_indices[i].
         cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding, tokens of no
             sequence, gives 0.
+        state_column: (batch,), int32 or int64: sequence i starts from slot state_batch_indices[i, state_column[i]]; a
+            column outside is padding.
+        has_initial_state: (batch,), bool: sequences for which it is false start from zeros; true when None.
+        parents: (batch, tokens), int32 or int64: the number of the token that each follows, less than its own, or else
+            it follows the state in the slot, as the first always does; `cuconv.runtime.trees.tree_parents` finds them.
+            Each S is that of intermediate_states_buffer, in its dtype; a sequence without a row there gives 0.
         disable_state_update: leave state as it is.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
         rand_seed: round states of bfloat16 or float16 up or down at random, so that their expected value is right: a
             seed of 64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et
             al., "Parallel random numbers: as easy as 1, 2, 3", 2011) for the element's number in its slot, the
             sequence's in the batch and the token's in the sequence: the same on every GPU.
-        philox_rounds: 1 to 20.
+        philox_rounds: 1 to 20; 0 stands for 10.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
 
@@ -110,9 +129,8 @@ def selective_state_update(
         ValueError: any other argument that does not fit, or that has no meaning beside another one. Nothing has been
             launched or written then.
     """
-    pad_slot_id = checks.integer("pad_slot_id", pad_slot_id)
     philox_rounds = checks.integer("philox_rounds", philox_rounds)
-    checks.between("philox_rounds", philox_rounds, 1, MAX_ROUNDS)
+    checks.between("philox_rounds", philox_rounds, 0, MAX_ROUNDS)
     seed = None
     if rand_seed is not None and isinstance(rand_seed, int | np.integer):
         if isinstance(rand_seed, bool):
@@ -121,11 +139,14 @@ def selective_state_update(
         seed, rand_seed = int(rand_seed), None
     given = (
         *(state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices),
-        *(intermediate_states_buffer, intermediate_state_indices, num_accepted_tokens, cu_seqlens, rand_seed, out),
+        *(intermediate_states_buffer, intermediate_state_indices, num_accepted_tokens, cu_seqlens),
+        *(state_column, has_initial_state, parents, rand_seed, out),
     )
     softplus = checks.flag("dt_softplus", dt_softplus)
     is_read_only = checks.flag("disable_state_update", disable_state_update)
-    options = (softplus, is_read_only, pad_slot_id, seed is not None, philox_rounds)
+    padding = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
+    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
+    options = (softplus, is_read_only, padding, seed is not None, philox_rounds or DEFAULT_ROUNDS, keeps_padding)
     (result,) = _update(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
     return result
 
@@ -137,6 +158,7 @@ def _check(
     pad_slot_id: int,
     has_seed: bool,
     philox_rounds: int,
+    keeps_padding: bool,
 ) -> Checked[Operands]:
     state, x = given["state"], given["x"]
     for name in ("x", "dt", "A", "B", "C"):
@@ -147,8 +169,8 @@ def _check(
         raise ValueError(message("state", f"shape {state.shape}", "3 or 4 axes (slots[, nheads], headdim, d_state)"))
     checks.dtype("state", state.dtype, FLOATS)
     checks.dtype("x", x.dtype, FLOATS)
-    slots, *rows, d_state = state.shape
-    checks.between("slots of state", slots, 0, MAX_DIVIDEND)
+    pool_slots, *rows, d_state = state.shape
+    checks.between("slots of state", pool_slots, 0, MAX_DIVIDEND)
     checks.between("d_state of state", d_state, 1, MAX_D_STATE)
     for axis, length in zip(("headdim", "nheads") if len(rows) == 2 else ("dim",), reversed(rows), strict=True):
         checks.between(f"{axis} of state", length, 0, MAX_DIVIDEND)
@@ -156,8 +178,9 @@ def _check(
     _check_parameters(given, rows, d_state)
     _check_by_token(given, tokens, rows, d_state)
     sequences = tokens[0] if given["cu_seqlens"] is None else given["cu_seqlens"].shape[0] - 1
-    _check_index_arrays(given, sequences, slots)
-    _check_buffer(given, tokens[1] if len(tokens) > 1 else 1, slots, sequences)
+    _check_index_arrays(given, sequences, pool_slots)
+    _check_buffer(given, tokens[1] if len(tokens) > 1 else 1, pool_slots, sequences)
+    _check_parents(given, tokens)
     stochastic = has_seed or given["rand_seed"] is not None
     if stochastic and state.dtype is FLOAT32:
         raise ValueError(message("rand_seed", "a seed", "None for a float32 state, which is not rounded"))
@@ -165,6 +188,8 @@ def _check(
         checks.dtype("rand_seed", given["rand_seed"].dtype, (INT64,))
         if given["rand_seed"].size != 1:
             raise ValueError(message("rand_seed", f"shape {given['rand_seed'].shape}", "one element"))
+    if keeps_padding:
+        slots.check_kept(given, ("out",))
     out = given["out"] or dense(x.shape, tuple(range(len(x.shape))), x)
     given = {**given, "out": out}
     canonical = {name: _canonical(name, layout, given) for name, layout in given.items()}
@@ -173,6 +198,7 @@ def _check(
         dt_softplus=dt_softplus,
         disable_state_update=disable_state_update,
         pad_slot_id=pad_slot_id,
+        keeps_padding=keeps_padding,
         has_seed=has_seed,
         philox_rounds=philox_rounds,
     )
@@ -184,17 +210,15 @@ def _check_tokens(given: Layouts, rows: list[int]) -> list[int]:
     """Checks x and cu_seqlens; returns the sizes of x before its rows: tokens, or batch and perhaps tokens."""
     x, cu_seqlens = given["x"], given["cu_seqlens"]
     assert x is not None
-    wanted = (1, 2) if len(rows) == 2 and cu_seqlens is None else (1,)
+    wanted = (1, 2) if cu_seqlens is None else (1,)
     tokens = list(x.shape[: -len(rows)])
     inner = "nheads, headdim" if len(rows) == 2 else "dim"
     if len(x.shape) - len(rows) not in wanted or list(x.shape[-len(rows) :]) != rows:
-        first = "tokens" if cu_seqlens is not None else "batch[, tokens]" if len(rows) == 2 else "batch"
+        first = "tokens" if cu_seqlens is not None else "batch[, tokens]"
         raise ValueError(message("x", f"shape {x.shape}", f"({first}, {inner}), {inner} as state has them: {rows}"))
     checks.between("batch of x", tokens[0], 0, MAX_TOKENS)
     checks.between("tokens of x", tokens[-1], 0, MAX_TOKENS)
     if cu_seqlens is not None:
-        if len(rows) != 2:
-            raise ValueError(message("cu_seqlens", "an array", "None for states without heads"))
         checks.starts("cu_seqlens", cu_seqlens, MAX_TOKENS)
     return tokens
 
@@ -220,56 +244,78 @@ def _or_float32(x: Layout) -> tuple[DType | str, ...]:
 
 def _check_by_token(given: Layouts, tokens: list[int], rows: list[int], d_state: int) -> None:
     """Checks dt, z, out, B and C."""
-    x, B = given["x"], given["B"]
-    assert x is not None and B is not None
+    x, A, B = given["x"], given["A"], given["B"]
+    assert x is not None and A is not None and B is not None
     for name in ("dt", "z", "out"):
         if (layout := given[name]) is not None:
-            checks.dtype(name, layout.dtype, _or_float32(x) if name == "dt" else (x.dtype,))
+            wanted = {"dt": _or_float32(x), "z": tuple(dict.fromkeys((x.dtype, B.dtype)))}.get(name, (x.dtype,))
+            checks.dtype(name, layout.dtype, wanted)
             checks.shape(name, layout.shape, x.shape, "the shape of x")
     groups = [B.shape[-2]] if len(rows) == 2 and len(B.shape) >= 2 else []
     for name in ("B", "C"):
         layout = given[name]
         assert layout is not None
-        checks.dtype(name, layout.dtype, (x.dtype,))
-        axes = "as x before its heads, ngroups, d_state" if len(rows) == 2 else "batch of x, d_state"
+        dtypes = dict.fromkeys((x.dtype, A.dtype) if name == "B" else (B.dtype,))
+        checks.dtype(name, layout.dtype, tuple(dtypes))
+        axes = "as x before its heads, ngroups, d_state" if len(rows) == 2 else "as x before dim, d_state"
         checks.shape(name, layout.shape, (*tokens, *groups, d_state), axes)
     if groups and (groups[0] == 0 or rows[0] % groups[0]):
         raise ValueError(message("ngroups of B", groups[0], f"a divisor of nheads, {rows[0]}"))
 
 
-def _check_index_arrays(given: Layouts, sequences: int, slots: int) -> None:
+def _check_index_arrays(given: Layouts, sequences: int, pool_slots: int) -> None:
     """Checks the arrays of slots."""
-    sources, accepted = given["state_batch_indices"], given["num_accepted_tokens"]
+    sources, accepted, column = given["state_batch_indices"], given["num_accepted_tokens"], given["state_column"]
     for name in ("state_batch_indices", "dst_state_batch_indices"):
         if (layout := given[name]) is not None:
             checks.dtype(name, layout.dtype, INDICES)
             if len(layout.shape) not in (1, 2):
                 raise ValueError(message(name, f"shape {layout.shape}", "1 or 2 axes (batch[, columns])"))
-            checks.shape(name, layout.shape, (sequences, *layout.shape[1:]), "sequences[, columns]")
+            if layout.shape[0] < sequences:
+                raise ValueError(message(name, f"shape {layout.shape}", f"at least {sequences} rows, one a sequence"))
             if layout.shape[1:] == (0,):
                 raise ValueError(message(f"columns of {name}", 0, "at least 1"))
-    for name in ("num_accepted_tokens", "intermediate_state_indices"):
-        if (layout := given[name]) is not None:
-            checks.dtype(name, layout.dtype, INDICES)
-            checks.shape(name, layout.shape, (sequences,), "sequences")
+    for name in ("num_accepted_tokens", "intermediate_state_indices", "state_column"):
+        slots.by_sequence(name, given[name], sequences, "sequences")
+    slots.by_sequence("has_initial_state", given["has_initial_state"], sequences, "sequences", (BOOL,))
     has_columns = sources is not None and len(sources.shape) == 2
-    if has_columns and accepted is None:
-        wanted = "1 axis (batch), or num_accepted_tokens, which says what column to start from"
-        raise ValueError(message("state_batch_indices", "2 axes", wanted))
-    if accepted is not None:
-        if not has_columns:
+    for name in ("num_accepted_tokens", "state_column"):
+        if given[name] is not None and not has_columns:
             wanted = "None unless state_batch_indices has 2 axes (batch, columns)"
-            raise ValueError(message("num_accepted_tokens", "an array", wanted))
+            raise ValueError(message(name, "an array", wanted))
+    if accepted is not None:
+        if column is not None:
+            raise ValueError(message("state_column", "an array", "None beside num_accepted_tokens"))
         targets = given["dst_state_batch_indices"]
         if targets is not None and len(targets.shape) != 2:
             wanted = "2 axes (batch, columns) beside num_accepted_tokens"
             raise ValueError(message("dst_state_batch_indices", f"shape {targets.shape}", wanted))
-    if sources is None and slots < sequences:
+    if sources is None and pool_slots < sequences:
         wanted = f"at least {sequences}, one a sequence, or state_batch_indices"
-        raise ValueError(message("slots of state", slots, wanted))
+        raise ValueError(message("slots of state", pool_slots, wanted))
 
 
-def _check_buffer(given: Layouts, tokens: int, slots: int, sequences: int) -> None:
+def _check_parents(given: Layouts, tokens: list[int]) -> None:
+    """Checks parents, and what it cannot be beside."""
+    parents, targets = given["parents"], given["dst_state_batch_indices"]
+    if parents is None:
+        return
+    checks.dtype("parents", parents.dtype, INDICES)
+    for name in ("cu_seqlens", "num_accepted_tokens"):
+        if given[name] is not None:
+            raise ValueError(message("parents", "an array", f"None beside {name}"))
+    if targets is not None and len(targets.shape) == 2:
+        raise ValueError(message("parents", "an array", "None beside a dst_state_batch_indices of 2 axes"))
+    if given["intermediate_states_buffer"] is None:
+        raise ValueError(message("parents", "an array", "None unless intermediate_states_buffer is given"))
+    checks.rank("parents", parents.shape, "batch, tokens")
+    batch, count = (*tokens, 1)[:2]
+    if parents.shape[0] < batch or parents.shape[1] < count:
+        wanted = f"({batch}, {count}) or more (batch, tokens of x)"
+        raise ValueError(message("parents", f"shape {parents.shape}", wanted))
+
+
+def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) -> None:
     """Checks the buffer for the state after every token."""
     buffer, state = given["intermediate_states_buffer"], given["state"]
     assert state is not None
@@ -285,7 +331,7 @@ def _check_buffer(given: Layouts, tokens: int, slots: int, sequences: int) -> No
     checks.between("steps of intermediate_states_buffer", steps, 0, MAX_DIVIDEND)
     if given["cu_seqlens"] is None and steps < tokens:
         raise ValueError(message("steps of intermediate_states_buffer", steps, f"at least {tokens}, the tokens of x"))
-    wanted_rows = sequences if given["state_batch_indices"] is None else slots
+    wanted_rows = sequences if given["state_batch_indices"] is None else pool_slots
     if given["intermediate_state_indices"] is None and rows < wanted_rows:
         because = f"at least {wanted_rows}, one a slot, or intermediate_state_indices"
         raise ValueError(message("rows of intermediate_states_buffer", rows, because))
@@ -300,18 +346,16 @@ def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | Non
         return layout
     has_heads = len(state.shape) == 4
     if name in ("x", "dt", "z", "out", "B", "C"):
-        axes = [] if has_heads else [1]
+        axes = [] if has_heads else [len(layout.shape) - 1]
         if given["cu_seqlens"] is not None:
-            axes.insert(0, 0)
-        elif len(x.shape) < 4:
-            axes.insert(0, 1)
+            axes.append(0)
+        elif len(x.shape) == len(state.shape) - 1:
+            axes.append(1)
     else:
         axes = [] if has_heads else [{"state": 1, "intermediate_states_buffer": 2}.get(name, 0)]
-    shape, strides = list(layout.shape), list(layout.strides)
     for axis in axes:
-        shape.insert(axis, 1)
-        strides.insert(axis, 0)
-    return layout._replace(shape=tuple(shape), strides=tuple(strides))
+        layout = layout.with_axis(axis)
+    return layout
 
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
@@ -320,9 +364,15 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     if (starts := read("cu_seqlens")) is not None:
         checks.boundaries("cu_seqlens", starts, o.x.shape[1])
         lengths = np.diff(starts)
-    slots, sources, targets = o.state.shape[0], read("state_batch_indices"), read("dst_state_batch_indices")
-    own = np.arange(o.sequences) if sources is None else sources
-    if (accepted := read("num_accepted_tokens")) is not None:
+    pool_slots = o.state.shape[0]
+
+    def read_rows(name: str) -> Any:
+        array = read(name)
+        return None if array is None else array[: o.sequences]
+
+    sources, targets = read_rows("state_batch_indices"), read_rows("dst_state_batch_indices")
+    own = slots.start_slots(sources, read("state_column"), o.sequences)
+    if (accepted := read_rows("num_accepted_tokens")) is not None:
         columns = sources.shape[1]
         if (many := accepted[(lengths > 0) & (accepted > columns)]).size:
             wanted = f"at most {columns}, the columns of state_batch_indices"
@@ -330,24 +380,32 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         own = sources[np.arange(o.sequences), np.clip(accepted, 1, columns) - 1]
     live = lengths > 0
     if sources is not None:
-        live &= own != o.pad_slot_id
-    checks.inside("state_batch_indices", own[live], slots)
+        live &= ~slots.are_padding(own, o.pad_slot_id)
+    checks.inside("state_batch_indices", own[live], pool_slots)
     if not o.disable_state_update:
         name = "state_batch_indices" if targets is None else "dst_state_batch_indices"
         written = targets if targets is not None else own if accepted is None else sources
         # A row per sequence, a column per token.
         used = written[:, None] if written.ndim == 1 else written
         column = np.arange(used.shape[1])
-        is_target = True if written is own and sources is None else used != o.pad_slot_id
+        is_target = True if written is own and sources is None else ~slots.are_padding(used, o.pad_slot_id)
         is_used = live[:, None] & is_target & ((column < lengths[:, None]) | (written.ndim == 1))
-        checks.slots(name, used[is_used], slots)
+        checks.slots(name, used[is_used], pool_slots)
         sequence = np.broadcast_to(np.arange(o.sequences)[:, None], used.shape)[is_used]
-        checks.not_read_by_others(name, used[is_used], sequence, own[live], np.flatnonzero(live))
+        starts_there = live if o.has_initial_state is None else live & read_rows("has_initial_state")
+        checks.not_read_by_others(name, used[is_used], sequence, own[starts_there], np.flatnonzero(starts_there))
     if o.intermediate_states_buffer is not None:
-        rows = read("intermediate_state_indices")
+        rows = read_rows("intermediate_state_indices")
         name = "state_batch_indices" if rows is None else "intermediate_state_indices"
         used = (own if rows is None else rows)[live]
         checks.rows(name, used, o.intermediate_states_buffer.shape[0], o.pad_slot_id)
+    if o.parents is not None:
+        parents = read_rows("parents")[live]
+        # The first token follows the state in the slot, whether its entry is 0 or negative.
+        late = parents >= np.maximum(np.arange(parents.shape[1]), 1)
+        if late.any():
+            number = np.nonzero(late)[1][0]
+            raise ValueError(message("parents", f"{parents[late][0]} for token {number}", "an earlier token, or -1"))
 
 
 def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
@@ -361,15 +419,17 @@ def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
         pad_slot_id=o.pad_slot_id,
         philox_rounds=o.philox_rounds,
     )
+    written = call.is_computed if o.keeps_padding else ...
     out = call.write(arrays["state"], arrays["intermediate_states_buffer"])
-    arrays["out"][...] = out.astype(arrays["out"].dtype)
+    arrays["out"][written] = out[written].astype(arrays["out"].dtype)
 
 
 _update = Operation(
     (
         *("state", "x", "dt", "A", "B", "C", "D", "z", "dt_bias"),
         *("state_batch_indices", "dst_state_batch_indices", "intermediate_states_buffer"),
-        *("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens", "rand_seed"),
+        *("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens"),
+        *("state_column", "has_initial_state", "parents", "rand_seed"),
     ),
     ("out",),
     name="selective_state_update",

@@ -288,7 +288,7 @@ def _scan_packed(
     traced: bool,
 ) -> Sequence[Any]:
     u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
-    delta_softplus, _ = options
+    delta_softplus, *_ = options
     _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
     apply = PackedScan.apply if traced else PackedScan.eager
     out, _ = apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)

@@ -32,13 +32,13 @@ OPTIONS = {
     + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, bool keeps_padding",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
-    "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id",
+    "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
-    "int philox_rounds, int? seed",
+    "int philox_rounds, bool keeps_padding, int? seed",
 }
 """What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
 
-KEEPING = tuple(name for name, options in OPTIONS.items() if options.endswith("bool keeps_padding"))
+KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding" in options)
 """The operations that can leave old contents in their results."""
 
 UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")

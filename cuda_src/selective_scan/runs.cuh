@@ -8,16 +8,18 @@
 // warps know the same. The padding before the first sequence and behind the last counts as sequences, too.
 struct SequenceRun {
     int first;
-    int begin;  // of the lane's sequence, as end and slot
+    int begin;  // of the lane's sequence, as end, slot and target
     int end;
     int slot;
+    int target;     // the slot of the final state, -1 for none
     unsigned past;  // a bit for each sequence that goes on from its state
 
     template <typename Operands>
     __device__ __forceinline__ SequenceRun(const Operands& p, int first_, int count) : first(first_) {
         const int number = first + lane_id();
         begin = first_token(p, number);
-        slot = load_slot(p, number);
+        slot = load_start_slot(p, number);
+        target = load_target(p, number, slot);
         past = lanes_where(p.has_states && slot >= 0 && has_past(p, number));
         const int next = from_lane(begin, lane_id() + 1);
         end = lane_id() < count ? next : begin;
@@ -32,6 +34,7 @@ struct SequenceRun {
     __device__ __forceinline__ int begin_of(int i) const { return from_lane(begin, i); }
     __device__ __forceinline__ int end_of(int i) const { return from_lane(end, i); }
     __device__ __forceinline__ int slot_of(int i) const { return from_lane(slot, i); }
+    __device__ __forceinline__ int target_of(int i) const { return from_lane(target, i); }
     __device__ __forceinline__ bool has_past_of(int i) const { return (past >> i & 1) != 0; }
 };
 

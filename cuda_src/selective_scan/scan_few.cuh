@@ -110,6 +110,8 @@ struct FewScan {
         while (todo != 0) {
             todo &= todo - 1;
             const int begin = run.begin_of(now), end = run.end_of(now), slot = run.slot_of(now);
+            const int target = run.target_of(now);
+            const bool is_written = !is_idle && (slot >= 0 || !p.keeps_padding);
             const int next = todo == 0 ? now : lowest(todo);
             const int next_begin = run.begin_of(next);
             float h[kRows][kStates];
@@ -126,13 +128,13 @@ struct FewScan {
                 // Several tokens take too many registers to hold the next ones, too.
                 if (kVec == 1) load(ahead, following);
                 const float result = advance(inputs, t - first, h);
-                if (!is_idle)
+                if (is_written)
                     out[static_cast<unsigned>(t) * p.out_stride[2]] = Dtype<T>::from_float(slot < 0 ? 0.0f : result);
                 if (kVec == 1) inputs = ahead;
                 if (kVec > 1 && following != first) load(inputs, following);
                 first = following;
             }
-            if (p.has_states && slot >= 0) store_states(slot, h);
+            if (target >= 0) store_states(target, h);
             now = next;
         }
     }

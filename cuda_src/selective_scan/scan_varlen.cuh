@@ -4,8 +4,8 @@
 #include "common/fastdiv.cuh"
 #include "common/sequences.cuh"
 
-// Strides are in elements. D, z, delta_bias, ssm_states, query_start_loc, cache_indices and has_initial_state may be
-// null; without query_start_loc all tokens are one sequence. What every launch needs comes first.
+// Strides are in elements. D, z, delta_bias, ssm_states and what follows it of the index arrays may be null; without
+// query_start_loc all tokens are one sequence. What every launch needs comes first.
 struct SelectiveScanVarlenOperands {
     const void* u;
     void* ssm_states;
@@ -19,6 +19,8 @@ struct SelectiveScanVarlenOperands {
     const void* query_start_loc;
     const void* cache_indices;
     const void* has_initial_state;
+    const void* state_column;
+    const void* dst_state_indices;
     void* out;
     index_t u_stride[3];  // 0, dim, token
     index_t delta_stride[3];
@@ -55,4 +57,16 @@ struct SelectiveScanVarlenOperands {
     index_t slots;
     index_t pad_slot_id;
     index_t ssm_states_stride[3];  // slot, dim, n
+    index_t state_column_stride;
+    index_t slot_columns;  // columns of cache_indices, with state_column
+    index_t slot_column_stride;
+    index_t dst_state_indices_stride;
+    int state_column_is_int64;
+    int dst_state_indices_is_int64;
+    int keeps_padding;  // the results of padding are not written, instead of zeros
 };
+
+// The slot that a sequence's final state goes to, when it starts from slot `start`; -1 for none.
+__device__ __forceinline__ int load_target(const SelectiveScanVarlenOperands& p, int number, int start) {
+    return p.has_states && start >= 0 ? load_final_slot(p, number, start) : -1;
+}

@@ -31,15 +31,16 @@ struct SelectiveScanVarlenFwdTraits {
 template <typename Shape, typename state_t>
 __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, int channel, int number) {
     const int begin = first_token(p, number), end = first_token(p, number + 1);
-    const int slot = load_slot(p, number);
+    const int slot = load_start_slot(p, number);
     ChannelScan<Shape, SelectiveScanVarlenOperands> scan(p, 0, channel);
     if (slot < 0) {
-        scan.store_zeros(begin, end);
+        if (!p.keeps_padding) scan.store_zeros(begin, end);
         return;
     }
     const index_t* stride = p.ssm_states_stride;
-    state_t* const states = static_cast<state_t*>(p.ssm_states) + slot * stride[0] + scan.channel * stride[1];
+    state_t* const pool = static_cast<state_t*>(p.ssm_states) + scan.channel * stride[1];
     if (p.has_states && has_past(p, number)) {
+        const state_t* const states = pool + slot * stride[0];
         Vec<state_t, 1> raw[Shape::kStates];
 #pragma unroll
         for (int s = 0; s < Shape::kStates; ++s) {
@@ -50,7 +51,9 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
         for (int s = 0; s < Shape::kStates; ++s) scan.h[s] = raw[s].to_float(0);
     }
     scan.template walk<true>(begin, end, [](int) {});
-    if (!p.has_states || scan.is_idle) return;
+    const int target = load_target(p, number, slot);
+    if (target < 0 || scan.is_idle) return;
+    state_t* const states = pool + target * stride[0];
 #pragma unroll
     for (int s = 0; s < Shape::kStates; ++s) {
         if (scan.is_state(s)) states[scan.number(s) * stride[2]] = Dtype<state_t>::from_float(scan.h[s]);

@@ -44,17 +44,18 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
                                               int first_channel, int number) {
     const int begin = uniform(first_token(p, number)), end = uniform(first_token(p, number + 1));
     if (begin >= end) return;
-    const int slot = uniform(load_slot(p, number));
+    const int slot = uniform(load_start_slot(p, number));
     TileScan<Shape, SelectiveScanVarlenOperands> scan(p, shared, 0, first_channel);
     if (slot < 0) {
-        scan.store_zeros(begin, end);
+        if (!p.keeps_padding) scan.store_zeros(begin, end);
         return;
     }
     const index_t* stride = p.ssm_states_stride;
-    state_t* const states = static_cast<state_t*>(p.ssm_states) + slot * stride[0];
-    if (p.has_states && has_past(p, number)) scan.load_states(states, stride[1], stride[2]);
+    state_t* const pool = static_cast<state_t*>(p.ssm_states);
+    if (p.has_states && has_past(p, number)) scan.load_states(pool + slot * stride[0], stride[1], stride[2]);
     scan.template walk<true>(begin, end, [](int) {});
-    if (p.has_states) scan.store_states(states, stride[1], stride[2]);
+    const int target = uniform(load_target(p, number, slot));
+    if (target >= 0) scan.store_states(pool + target * stride[0], stride[1], stride[2]);
 }
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,

@@ -65,21 +65,26 @@ struct TokenInputs {
     using input_t = typename Traits::Input;
 
     Vec<input_t, 1> x = Vec<input_t, 1>::zero();
-    Vec<input_t, 1> z = Vec<input_t, 1>::zero();
+    Select<Traits::kIsWide, RawNumber<input_t>, Vec<input_t, 1>> z;
     RawNumber<input_t> dt;
 
     __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const TokenCursor<Traits>& at) {
         // The call may write its outputs over x.
         x = ::load<1, Memory::kMutable>(static_cast<const input_t*>(p.x) + at.x);
         dt.load(p.dt, at.dt, p.dt_is_float32);
-        if (p.z != nullptr) z = ::load<1>(static_cast<const input_t*>(p.z) + at.z);
+        if constexpr (Traits::kIsWide) {
+            if (p.z != nullptr) z.load(p.z, at.z, p.z_is_float32);
+        } else {
+            z = Vec<input_t, 1>::zero();
+            if (p.z != nullptr) z = ::load<1>(static_cast<const input_t*>(p.z) + at.z);
+        }
     }
 };
 
 // The lane's part of a token's B and C, as it is in memory.
 template <typename Traits>
 struct TokenMatrices {
-    using Vector = PackedVec<typename Traits::Input, Traits::kVecs>;
+    using Vector = PackedVec<typename Traits::Matrix, Traits::kVecs>;
 
     Vector B[Traits::kChunks];
     Vector C[Traits::kChunks];
@@ -98,7 +103,7 @@ struct TokenMatrices {
         for (int i = 0; i < Traits::kChunks; ++i) {
             to[i] = Vector::zero();
             if (Traits::element(i) < Traits::d_state(p)) {
-                to[i].template load<Memory::kConstant>(static_cast<const typename Traits::Input*>(from) + at +
+                to[i].template load<Memory::kConstant>(static_cast<const typename Traits::Matrix*>(from) + at +
                                                        i * kStep * (Traits::kVecs > 1 ? 1 : stride));
             }
         }
@@ -191,6 +196,6 @@ __device__ __forceinline__ float gather_result(const SelectiveStateUpdateOperand
     constexpr int kGroups = Traits::kGroups;
     float y = from_lane(sum, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
     if (p.D != nullptr) y = fmaf(parameters.D.to_float(p.D_is_float32), inputs.x.to_float(0), y);
-    if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(0));
+    if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(Traits::kIsWide ? p.z_is_float32 : 0));
     return y;
 }

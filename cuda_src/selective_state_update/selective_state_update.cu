@@ -6,11 +6,13 @@
 // loaded before the first is used. The sums over d_state leave every lane with one row: it loads x, dt and z of that
 // row and stores its result.
 //
-// kDState  d_state, at most when kMasked  input_t  x, B, C, z and out      state_t  the pool of states
-// a_t      A                              kVec     elements per access     kRows    rows that a group loads at once
+// kDState  d_state, at most when kMasked  input_t  x and out               state_t  the pool of states
+// a_t      A                              b_t      B and C                 kVec     elements per access
+// kRows    rows that a group loads at once
 // kSharedDecay  A, dt and dt_bias are the same for all rows and elements of a head, and so is the decay
 // kMasked       d_state is less than kDState
 // kMany         several tokens, or a slot or a buffer for the state after each
+// kChosen       which state a sequence or a token follows is chosen, by state_column, has_initial_state or parents
 // kStream       states are not to stay in the L2 cache
 // kStochastic   states are rounded up or down at random
 // kIndex32      all offsets fit in int32, those of states from the beginning of their slot
@@ -21,8 +23,8 @@ struct SelectiveStateUpdateParams {
     SelectiveStateUpdateOperands operands;
 };
 
-template <int kDState, typename input_t, typename state_t, typename a_t, int kVec, int kRows, bool kSharedDecay,
-          bool kMasked, bool kMany, bool kStream, bool kStochastic, bool kIndex32>
+template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
+          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -40,6 +42,7 @@ struct SelectiveStateUpdateTraits {
 
     using Input = input_t;
     using A = a_t;
+    using Matrix = b_t;
     using State = state_t;
     // An offset in elements within an array, or a slot.
     using Offset = Select<kIndex32, int, index_t>;
@@ -48,6 +51,9 @@ struct SelectiveStateUpdateTraits {
     static constexpr int kRowsOfGroup = kRows;
     static constexpr bool kHasSharedDecay = kSharedDecay;
     static constexpr Keep kKeep = kStream ? Keep::kStream : Keep::kWhole;
+    static constexpr bool kIsMany = kMany;
+    static constexpr bool kIsChosen = kChosen;
+    static constexpr bool kIsWide = sizeof(b_t) > sizeof(input_t);  // z may be wider than x, too
     static constexpr bool kIsStochastic = kStochastic;
 
     // The first element of a lane's i-th vector, and whether there is one.
@@ -68,7 +74,7 @@ struct SelectiveStateUpdateTraits {
 // One token, the state after which goes to one slot.
 template <typename Traits>
 __device__ __forceinline__ void update_single(const SelectiveStateUpdateOperands& p, const WarpRows& warp) {
-    const int slot = load_slot(p, warp.batch);
+    const int slot = load_slot<Traits>(p, warp.batch);
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
     TokenInputs<Traits> inputs;
     inputs.load(p, cursor);
@@ -77,7 +83,7 @@ __device__ __forceinline__ void update_single(const SelectiveStateUpdateOperands
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     if (slot < 0) {
-        cursor.store(p, 0.0f);
+        if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
     const int to = p.is_read_only ? -1 : load_destination(p, warp.batch, 0, slot);
@@ -85,8 +91,9 @@ __device__ __forceinline__ void update_single(const SelectiveStateUpdateOperands
     const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];
     const StateRows<Traits> to_rows = rows + max(to, 0) * p.state_stride[0];
     typename Traits::StateVec raw[Traits::kRowsOfGroup][Traits::kChunks];
+    const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r]);
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);
     const TokenStep<Traits> pace(p, parameters, inputs);
     const float input = pace.step * inputs.x.to_float(0);
     float sums[Traits::kRowsOfGroup];
@@ -100,6 +107,20 @@ __device__ __forceinline__ void update_single(const SelectiveStateUpdateOperands
     cursor.store(p, gather_result<Traits>(p, parameters, inputs, sums));
 }
 
+// Loads the rows' states from a slot of the pool, or from a step of a row of the buffer.
+template <typename Traits>
+__device__ __forceinline__ void load_states(const SelectiveStateUpdateOperands& p, const WarpRows& warp, void* states,
+                                            index_t at, const index_t* stride,
+                                            float (&state)[Traits::kRowsOfGroup][Traits::kElements]) {
+    const StateRows<Traits> rows = StateRows<Traits>(states, stride, warp) + at;
+#pragma unroll
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+        typename Traits::StateVec raw[Traits::kChunks];
+        load_row<Traits>(p, warp, rows, r, raw);
+        to_floats<Traits>(raw, state[r]);
+    }
+}
+
 // Stores the rows' states after a token to a slot of the pool, or to a step of a row of the buffer.
 template <typename Traits>
 __device__ __forceinline__ void store_states(const SelectiveStateUpdateOperands& p, const WarpRows& warp, void* states,
@@ -108,6 +129,14 @@ __device__ __forceinline__ void store_states(const SelectiveStateUpdateOperands&
     const StateRows<Traits> rows = StateRows<Traits>(states, stride, warp) + at;
 #pragma unroll
     for (int r = 0; r < Traits::kRowsOfGroup; ++r) store_row<Traits>(p, warp, rows, r, token, state[r]);
+}
+
+// Stores zeros as the results of tokens that are padding, unless those stay as they are.
+template <typename Traits>
+__device__ __forceinline__ void store_padding(const SelectiveStateUpdateOperands& p, const WarpRows& warp, int entry,
+                                              int begin, int end) {
+    if (p.keeps_padding) return;
+    for (int t = begin; t < end; ++t) TokenCursor<Traits>(p, warp, entry, t).store(p, 0.0f);
 }
 
 template <typename Traits>
@@ -119,15 +148,14 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
     const int end = !is_packed ? p.tokens : warp.batch < p.batch ? first_token(p, warp.batch + 1) : begin;
     if (is_packed) {
         // The first sequence's warps zero the padding before it, the last one's that behind it.
-        const int padding = warp.batch == 0 ? begin : 0;
-        for (int t = 0; t < padding; ++t) TokenCursor<Traits>(p, warp, entry, t).store(p, 0.0f);
+        store_padding<Traits>(p, warp, entry, 0, warp.batch == 0 ? begin : 0);
         const int behind = warp.batch + 1 >= p.batch ? max(begin, end) : p.tokens;
-        for (int t = behind; t < p.tokens; ++t) TokenCursor<Traits>(p, warp, entry, t).store(p, 0.0f);
+        store_padding<Traits>(p, warp, entry, behind, p.tokens);
     }
     if (begin >= end) return;
-    const int slot = load_slot(p, warp.batch);
+    const int slot = load_slot<Traits>(p, warp.batch);
     if (slot < 0) {
-        for (int t = begin; t < end; ++t) TokenCursor<Traits>(p, warp, entry, t).store(p, 0.0f);
+        store_padding<Traits>(p, warp, entry, begin, end);
         return;
     }
     index_t buffer_row = slot;
@@ -137,6 +165,11 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
     }
     const bool has_buffer =
         p.intermediate_states_buffer != nullptr && buffer_row >= 0 && buffer_row < p.intermediate_rows;
+    const bool is_tree = Traits::kIsChosen && p.parents != nullptr;
+    if (is_tree && !has_buffer) {
+        store_padding<Traits>(p, warp, entry, begin, end);
+        return;
+    }
 
     TokenCursor<Traits> cursor(p, warp, entry, begin);
     TokenInputs<Traits> inputs;
@@ -145,14 +178,19 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
     maps.load(p, cursor);
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
-    const StateRows<Traits> from_rows = StateRows<Traits>(p.state, p.state_stride + 1, warp) + slot * p.state_stride[0];
+    const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);
     float state[Traits::kRowsOfGroup][Traits::kElements];
+    const auto begin_states = [&] {
+        if (goes_on) {
+            load_states<Traits>(p, warp, p.state, slot * p.state_stride[0], p.state_stride + 1, state);
+            return;
+        }
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-        typename Traits::StateVec raw[Traits::kChunks];
-        load_row<Traits>(p, warp, from_rows, r, raw);
-        to_floats<Traits>(raw, state[r]);
-    }
+        for (int i = 0; i < Traits::kRowsOfGroup * Traits::kElements; ++i) {
+            state[i / Traits::kElements][i % Traits::kElements] = 0.0f;
+        }
+    };
+    begin_states();
     for (int t = begin; t < end; ++t) {
         const int number = t - begin;
         // The next token's inputs are on their way while this one's are used.
@@ -163,6 +201,16 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
             next.advance(p);
             next_inputs.load(p, next);
             next_maps.load(p, next);
+        }
+        if (is_tree && number > 0) {
+            const int parent = load_parent(p, warp.batch, number);
+            const index_t* stride = p.intermediate_states_buffer_stride;
+            if (parent >= 0) {
+                const index_t at = buffer_row * stride[0] + parent * stride[1];
+                load_states<Traits>(p, warp, p.intermediate_states_buffer, at, stride + 2, state);
+            } else {
+                begin_states();
+            }
         }
         const TokenStep<Traits> pace(p, parameters, inputs);
         const float input = pace.step * inputs.x.to_float(0);
@@ -190,10 +238,10 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
     }
 }
 
-template <int kDState, typename input_t, typename state_t, typename a_t, int kVec, int kRows, bool kSharedDecay,
-          bool kMasked, bool kMany, bool kStream, bool kStochastic, bool kIndex32,
-          typename Traits = SelectiveStateUpdateTraits<kDState, input_t, state_t, a_t, kVec, kRows, kSharedDecay,
-                                                       kMasked, kMany, kStream, kStochastic, kIndex32>>
+template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
+          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32,
+          typename Traits = SelectiveStateUpdateTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay,
+                                                       kMasked, kMany, kChosen, kStream, kStochastic, kIndex32>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_kernel(const SelectiveStateUpdateParams params) {
     const SelectiveStateUpdateOperands& p = params.operands;

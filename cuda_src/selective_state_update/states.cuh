@@ -34,14 +34,15 @@ struct StateRows {
     }
 };
 
+// Loads row r of the group; zeros where it does not exist.
 template <typename Traits>
 __device__ __forceinline__ void load_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
                                          const StateRows<Traits>& rows, int r,
-                                         typename Traits::StateVec (&row)[Traits::kChunks]) {
+                                         typename Traits::StateVec (&row)[Traits::kChunks], bool exists = true) {
 #pragma unroll
     for (int i = 0; i < Traits::kChunks; ++i) {
         row[i] = Traits::StateVec::zero();
-        if (Traits::row(warp, r) < p.headdim && Traits::element(i) < Traits::d_state(p)) {
+        if (exists && Traits::row(warp, r) < p.headdim && Traits::element(i) < Traits::d_state(p)) {
             row[i] = load<Traits::kVecs, Memory::kMutable>(rows.at(r, i));
         }
     }

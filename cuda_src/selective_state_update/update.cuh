@@ -26,6 +26,9 @@ struct SelectiveStateUpdateOperands {
     const void* intermediate_state_indices;
     const void* num_accepted_tokens;
     const void* cu_seqlens;
+    const void* state_column;
+    const void* has_initial_state;
+    const void* parents;
     const void* rand_seed;
     void* out;
     index_t state_stride[4];  // slot, head, row, n
@@ -53,12 +56,16 @@ struct SelectiveStateUpdateOperands {
     int state_batch_indices_is_int64;
     int dst_state_batch_indices_is_int64;
     int is_read_only;  // the pool of states is not written
+    int z_is_float32;
     index_t z_stride[4];
     index_t dst_state_batch_indices_stride[2];     // batch, column
     index_t intermediate_states_buffer_stride[5];  // row, token, head, row of the state, n
     index_t intermediate_state_indices_stride;
     index_t num_accepted_tokens_stride;
     index_t cu_seqlens_stride;
+    index_t state_column_stride;
+    index_t has_initial_state_stride;
+    index_t parents_stride[2];  // batch, token
     index_t intermediate_rows;
     index_t seed;     // unless rand_seed is given
     int tokens;       // per sequence, or in all when packed
@@ -69,6 +76,9 @@ struct SelectiveStateUpdateOperands {
     int intermediate_state_indices_is_int64;
     int num_accepted_tokens_is_int64;
     int cu_seqlens_is_int64;
+    int state_column_is_int64;
+    int parents_is_int64;
+    int keeps_padding;  // the results of padding stay as they are, else they are zeros
 };
 
 // The first token of a packed sequence, clamped to the tensor.
@@ -83,34 +93,57 @@ __device__ __forceinline__ int checked_slot(const SelectiveStateUpdateOperands& 
     return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
 }
 
-// The slot that the state of a sequence is read from; negative when it has none.
-__device__ __forceinline__ int load_slot(const SelectiveStateUpdateOperands& p, int batch) {
-    // There is a slot for each sequence then, and none of them is padding.
-    if (p.state_batch_indices == nullptr) return batch;
-    index_t column = 0;
-    if (p.num_accepted_tokens != nullptr) {
-        const index_t accepted =
-            load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
-        if (accepted > p.columns) return -1;
-        column = accepted > 1 ? accepted - 1 : 0;
-    }
+// The slot of a sequence in a column of the array of sources.
+__device__ __forceinline__ int load_source(const SelectiveStateUpdateOperands& p, int batch, index_t column) {
     const index_t* stride = p.state_batch_indices_stride;
     return checked_slot(
         p, load_index(p.state_batch_indices, batch * stride[0] + column * stride[1], p.state_batch_indices_is_int64));
 }
 
+// The slot of a sequence in a column of the array of destinations.
+__device__ __forceinline__ int load_target(const SelectiveStateUpdateOperands& p, int batch, index_t column) {
+    const index_t* stride = p.dst_state_batch_indices_stride;
+    return checked_slot(p, load_index(p.dst_state_batch_indices, batch * stride[0] + column * stride[1],
+                                      p.dst_state_batch_indices_is_int64));
+}
+
+// The slot that the state of a sequence is read from; negative when it has none.
+template <typename Traits>
+__device__ __forceinline__ int load_slot(const SelectiveStateUpdateOperands& p, int batch) {
+    // There is a slot for each sequence then, and none of them is padding.
+    if (p.state_batch_indices == nullptr) return batch;
+    index_t column = 0;
+    if (Traits::kIsMany && p.num_accepted_tokens != nullptr) {
+        const index_t accepted =
+            load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
+        if (accepted > p.columns) return -1;
+        column = accepted > 1 ? accepted - 1 : 0;
+    }
+    if (Traits::kIsChosen && p.state_column != nullptr) {
+        column = load_index(p.state_column, batch * p.state_column_stride, p.state_column_is_int64);
+        if (column < 0 || column >= p.columns) return -1;
+    }
+    return load_source(p, batch, column);
+}
+
+// Whether a sequence goes on from the state in its slot; else it starts from zeros.
+__device__ __forceinline__ bool has_past(const SelectiveStateUpdateOperands& p, int batch) {
+    return p.has_initial_state == nullptr ||
+           static_cast<const unsigned char*>(p.has_initial_state)[batch * p.has_initial_state_stride] != 0;
+}
+
 // The slot that the state after a token is stored to; negative when it is not stored.
 __device__ __forceinline__ int load_destination(const SelectiveStateUpdateOperands& p, int batch, int token, int own) {
     const index_t column = p.dst_columns > 0 ? token : 0;
-    if (p.dst_state_batch_indices != nullptr) {
-        const index_t* stride = p.dst_state_batch_indices_stride;
-        return checked_slot(p, load_index(p.dst_state_batch_indices, batch * stride[0] + column * stride[1],
-                                          p.dst_state_batch_indices_is_int64));
-    }
-    if (p.dst_columns == 0) return own;
-    const index_t* stride = p.state_batch_indices_stride;
-    return checked_slot(
-        p, load_index(p.state_batch_indices, batch * stride[0] + column * stride[1], p.state_batch_indices_is_int64));
+    if (p.dst_state_batch_indices != nullptr) return load_target(p, batch, column);
+    return p.dst_columns == 0 ? own : load_source(p, batch, column);
+}
+
+// The token that a token of a tree follows; -1 when that is none of those before it, but the state in the slot.
+__device__ __forceinline__ int load_parent(const SelectiveStateUpdateOperands& p, int batch, int token) {
+    const index_t parent =
+        load_index(p.parents, batch * p.parents_stride[0] + token * p.parents_stride[1], p.parents_is_int64);
+    return parent < 0 || parent >= token ? -1 : static_cast<int>(parent);
 }
 
 // The rows of a warp, all of one head of one sequence. Every lane stands for one row; lanes beyond the last row repeat

@@ -15,7 +15,6 @@ from tests.support.bad_input import FLOATS, INDICES, Change, Row, Tables
 X_AXES = "2 axes (dim, total)"
 OUT_AXES = "(channels, total of x)"
 STATES_AXES = "(sequences, dim of x, state_len)"
-ONLY_WITH_POOL = "got an array; wanted None unless conv_states or initial_states is given"
 
 
 def out_at(number: int, change: Any) -> Change:
@@ -31,17 +30,7 @@ def pool_over_x(xp: Any, a: dict[str, Any]) -> dict[str, Any]:
 SAME = ("weight-none", "weight-rank-3", "weight-dim", "width-17", "bias-dim", "bias-float16", "activation-relu")
 SHARED: dict[str, Row] = {
     **{key: DENSE[key] for key in SAME},
-    **bad.of_sequences("conv_states"),
-    "slots-count": bad.shape("cache_indices", (2,), "(3,) or longer (sequences)", np.int32),
-    "slots-without-pool": (
-        bad.also(bad.value("conv_states", None), bad.value("has_initial_state", None)), ValueError,
-        f"cache_indices: {ONLY_WITH_POOL}",
-    ),
-    "has-count": bad.shape("has_initial_state", (2,), "(3,) or longer (sequences)", bool),
-    "has-without-pool": (
-        bad.also(bad.value("conv_states", None), bad.value("cache_indices", None)), ValueError,
-        f"has_initial_state: {ONLY_WITH_POOL}",
-    ),
+    **bad.of_sequences("conv_states", "conv_states or initial_states"),
     "x-rank-3": bad.shape("x", (1, 6, 9), X_AXES),
     "x-float64": bad.dtype("x", np.float64, FLOATS),
     "x-total": bad.too_long("x", 1, 2**30 + 1, "total"),

@@ -77,6 +77,18 @@ OWN: dict[str, dict[str, Row]] = {
         "pool-shape": bad.shape("ssm_states", (5, 5, 6), "(5, 6, 5) (slots, dim of u, d_state of A)"),
         "pool-broadcast": bad.one_address("ssm_states", SLOTS, DIM, N),
         "pool-is-A": bad.overlap("ssm_states", "A", lambda xp, a: {"ssm_states": a["A"][None]}),
+        "slots-no-columns": bad.shape(
+            "cache_indices", (3, 0), "(3, 1) or more (sequences, columns)", dtype=np.int32
+        ),
+        "column-without-columns": bad.array(
+            "state_column", "None unless cache_indices has 2 axes (sequences, columns)",
+            bad.zeros("state_column", (3,), np.int32),
+        ),
+        "targets-count": bad.shape("dst_state_indices", (2,), "(3,) or longer (sequences)", dtype=np.int32),
+        "kept-without-out": (
+            bad.also(bad.value("pad_output", "keep"), bad.value("out", None)), ValueError,
+            "pad_output: got 'keep'; wanted 'zero' unless out is given",
+        ),
     },
 }  # fmt: skip
 

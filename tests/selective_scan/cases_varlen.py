@@ -10,7 +10,7 @@ import numpy as np
 from cuconv.runtime.dtypes import BY_NAME
 from cuconv.selective_scan import reference
 from tests.selective_scan.scan import OfStates
-from tests.support.compare import ROUNDING, Between
+from tests.support.compare import ROUNDING, Between, Kept
 from tests.support.layouts import BY_TOKEN, PACKED, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placement, place
 from tests.support.sequences import OfSequences
@@ -45,6 +45,11 @@ class Case(OfStates, OfSequences):
     initial: str | None = "mixed"
     pad_slot_id: int = -1
     loud: float = 1.0  # factor on delta and z
+    table: str | None = None
+    longer: int = 0
+    moved: bool = False
+    null: bool = False  # whether pad_slot_id is given as null_slot
+    keep: bool = False  # whether padding keeps its old contents
 
     def placements(self) -> dict[str, Placement]:
         shape, others = (self.dim, self.packed.total), PARAMETERS[self.others]
@@ -72,10 +77,12 @@ class Case(OfStates, OfSequences):
 
     def options(self) -> dict[str, Any]:
         pool = {"ssm_states": None} if self.pool is None else {}
-        return {**pool, **super().options(), "pad_slot_id": self.pad_slot_id}
+        padding = {"null_slot" if self.null else "pad_slot_id": self.pad_slot_id}
+        return {**pool, **super().options(), **padding, "pad_output": "keep" if self.keep else "zero"}
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        out, states = reference.selective_scan_varlen_fn(**self.arguments(arrays))
+        values, states = reference.selective_scan_varlen_fn(**self.arguments(arrays))
+        out = Kept(values) if self.keep else values
         if "ssm_states" not in arrays:
             return {"out": out}
         bounds = Between(arrays["ssm_states"].copy(), arrays["ssm_states"].copy())
@@ -136,6 +143,17 @@ UNIT = (
     Case(35, "24+8", loud=20),
     # Long sequences without a slot.
     Case(33, "30+40+50", slots="odd"),
+    # Slots out of several columns, other slots for final states, longer index arrays and kept padding, in both kernels.
+    *(
+        Case(dim, "off5+3+40+0+133+5x1+off10", d_state, **kind, **way)
+        for dim, d_state, kind in ((70, 7, {}), (128, 16, {"dtype": "float32"}))
+        for way in (
+            {"table": "first", "longer": 3, "keep": True, "slots": "odd"},
+            {"table": "column", "moved": True, "slots": "odd", "index": "mixed"},
+            {"moved": True, "slots": None, "initial": "all", "pad_slot_id": 1, "null": True, "longer": 1},
+        )
+    ),
+    Case(128, "200+236+300+200", moved=True, keep=True, slots="odd"),
 )
 
 _BATCHES = ("1", "7+8+9", "64", "255+257", "300x1", "300in300", "50in2000", "100+50x1", "off7+300+9x8+9x17+off60")

@@ -182,7 +182,7 @@ def packed(dim: int, total: int, sequences: int, d_state: int) -> Launch:
     """The launch of a call on packed sequences."""
     o = inputs((1, dim, total), d_state)
     starts = layout(INT32, (sequences + 1,))
-    return only(plan_packed(PackedOperands(o, None, starts, None, None, -1)))
+    return only(plan_packed(PackedOperands(o, None, starts, None, None, None, None, -1, keeps_padding=False)))
 
 
 @given(FEW, st.integers(1, 20000), st.integers(0, 5000), st.integers(1, MAX_STATE))

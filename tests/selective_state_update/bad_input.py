@@ -15,6 +15,8 @@ from tests.support.bad_input import FLOATS, INDICES, Change, Row, Tables, zeros
 BUFFER, ROW = "intermediate_states_buffer", "intermediate_state_indices"
 SLOT, TARGET, ACCEPTED = "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens"
 INNER, TOKEN, GROUPED = (HEADS, DIM, N), (BATCH, TOKENS, HEADS, DIM), (BATCH, TOKENS, GROUPS, N)
+ROWS_WANTED, SEQUENCES = "at least 3 rows, one a sequence", "(3,) or longer (sequences)"
+PARENTS = zeros("parents", (BATCH, TOKENS), np.int32)
 X_AXES = "(batch[, tokens], nheads, headdim), nheads, headdim as state has them: [4, 3]"
 
 
@@ -73,22 +75,41 @@ OF_BATCH: dict[str, Row] = {
     "C-groups": bad.shape("C", (BATCH, TOKENS, 1, N), f"{GROUPED} (as x before its heads, ngroups, d_state)"),
     "C-float16": bad.dtype("C", np.float16, "float32"),
     "slots-int16": bad.dtype(SLOT, np.int16, INDICES),
-    "slots-count": bad.shape(SLOT, (BATCH + 1,), "(3,) (sequences[, columns])", np.int32),
+    "slots-count": bad.shape(SLOT, (BATCH - 1,), ROWS_WANTED, np.int32),
     "slots-rank-3": bad.shape(SLOT, (BATCH, 1, 1), "1 or 2 axes (batch[, columns])", np.int32),
-    "slots-of-columns": (
-        zeros(SLOT, (BATCH, 2), np.int32), ValueError,
-        f"{SLOT}: got 2 axes; wanted 1 axis (batch), or {ACCEPTED}, which says what column to start from",
+    "slots-no-columns": (zeros(SLOT, (BATCH, 0), np.int32), ValueError, f"columns of {SLOT}: got 0; wanted at least 1"),
+    "column-without-columns": (
+        zeros("state_column", (BATCH,), np.int32), ValueError,
+        f"state_column: got an array; wanted None unless {SLOT} has 2 axes (batch, columns)",
     ),
+    "has-int32": (
+        zeros("has_initial_state", (BATCH,), np.int32), TypeError, "has_initial_state: got dtype int32; wanted bool"
+    ),
+    "has-count": bad.shape("has_initial_state", (BATCH - 1,), SEQUENCES, bool),
     "slots-list": bad.no_array(SLOT, [3, 0, 1]),
     "targets-float32": bad.dtype(TARGET, np.float32, INDICES),
     "targets-rank-0": bad.shape(TARGET, (), "1 or 2 axes (batch[, columns])", np.int32),
-    "targets-count": bad.shape(TARGET, (BATCH - 1, TOKENS), "(3, 2) (sequences[, columns])", np.int64),
+    "targets-count": bad.shape(TARGET, (BATCH - 1, TOKENS), ROWS_WANTED, np.int64),
     "accepted-without-columns": bad.array(
         ACCEPTED, f"None unless {SLOT} has 2 axes (batch, columns)", zeros(ACCEPTED, (BATCH,), np.int32)
     ),
     "rows-without-buffer": bad.array(ROW, f"None unless {BUFFER} is given", bad.value(BUFFER, None)),
     "rows-bool": bad.dtype(ROW, bool, INDICES),
-    "rows-count": bad.shape(ROW, (ROWS,), "(3,) (sequences)", np.int32),
+    "rows-count": bad.shape(ROW, (BATCH - 1,), SEQUENCES, np.int32),
+    "parents-bool": (
+        zeros("parents", (BATCH, TOKENS), bool), TypeError, f"parents: got dtype bool; wanted {INDICES}"
+    ),
+    "parents-rank": bad.shape("parents", (BATCH,), "2 axes (batch, tokens)", np.int32),
+    "parents-tokens": bad.shape("parents", (BATCH, 1), "(3, 2) or more (batch, tokens of x)", np.int32),
+    "parents-batch": bad.shape("parents", (BATCH - 1, TOKENS), "(3, 2) or more (batch, tokens of x)", np.int64),
+    "parents-without-buffer": (
+        bad.also(PARENTS, bad.value(BUFFER, None), bad.value(ROW, None)), ValueError,
+        f"parents: got an array; wanted None unless {BUFFER} is given",
+    ),
+    "parents-and-a-slot-a-token": (
+        bad.also(PARENTS, zeros(TARGET, (BATCH, TOKENS), np.int32)), ValueError,
+        f"parents: got an array; wanted None beside a {TARGET} of 2 axes",
+    ),
     "buffer-dtype": bad.dtype(BUFFER, np.float16, "float32"),
     "buffer-rank": bad.shape(
         BUFFER, (ROWS, *INNER), "(4, 4, 4, 3, 5) (rows, steps, and as state behind its slots)"
@@ -109,8 +130,18 @@ OF_BATCH: dict[str, Row] = {
     "out-broadcast": bad.one_address("out", *TOKEN),
     "pad-float": bad.mistyped("pad_slot_id", 0.0, "an int"),
     "rounds-float": bad.mistyped("philox_rounds", 7.0, "an int"),
-    "rounds-zero": bad.given("philox_rounds", 0, "1 to 20"),
-    "rounds-many": bad.given("philox_rounds", 21, "1 to 20"),
+    "null-float": bad.mistyped("null_slot", 0.0, "an int"),
+    "null-beside-pad": (
+        bad.also(bad.value("null_slot", 0), bad.value("pad_slot_id", 2)), ValueError,
+        "null_slot: got 0; wanted None, or 2 as pad_slot_id: one slot is for padding",
+    ),
+    "pad_output-word": bad.given("pad_output", "skip", "one of 'zero', 'keep'"),
+    "kept-without-out": (
+        bad.also(bad.value("pad_output", "keep"), bad.value("out", None)), ValueError,
+        "pad_output: got 'keep'; wanted 'zero' unless out is given",
+    ),
+    "rounds-negative": bad.given("philox_rounds", -1, "0 to 20"),
+    "rounds-many": bad.given("philox_rounds", 21, "0 to 20"),
     "seed-of-float32": (
         bad.value("rand_seed", 1), ValueError,
         "rand_seed: got a seed; wanted None for a float32 state, which is not rounded",
@@ -142,15 +173,16 @@ OF_BATCH: dict[str, Row] = {
 
 OF_ACCEPTED: dict[str, Row] = {
     "accepted-float64": bad.dtype(ACCEPTED, np.float64, INDICES),
-    "accepted-count": bad.shape(ACCEPTED, (BATCH, 1), "(3,) (sequences)", np.int32),
+    "accepted-count": bad.shape(ACCEPTED, (BATCH, 1), SEQUENCES, np.int32),
     "targets-of-one-axis": (
         zeros(TARGET, (BATCH,), np.int32), ValueError,
         f"{TARGET}: got shape (3,); wanted 2 axes (batch, columns) beside {ACCEPTED}",
     ),
-    "without-accepted": (
-        bad.value(ACCEPTED, None), ValueError,
-        f"{SLOT}: got 2 axes; wanted 1 axis (batch), or {ACCEPTED}, which says what column to start from",
+    "column-beside-accepted": (
+        zeros("state_column", (BATCH,), np.int32), ValueError,
+        f"state_column: got an array; wanted None beside {ACCEPTED}",
     ),
+    "parents": (PARENTS, ValueError, f"parents: got an array; wanted None beside {ACCEPTED}"),
 }  # fmt: skip
 
 OF_PACKED: dict[str, Row] = {
@@ -162,16 +194,13 @@ OF_PACKED: dict[str, Row] = {
     "starts-float32": bad.dtype("cu_seqlens", np.float32, INDICES),
     "starts-rank": bad.shape("cu_seqlens", (4, 1), "1 axes (sequences + 1)", np.int32),
     "starts-none-at-all": bad.length("cu_seqlens", (0,), "sequences", -1, "0 to 1073741824", dtype=np.int32),
-    "slots-count": bad.shape(SLOT, (6,), "(3,) (sequences[, columns])", np.int32),
+    "slots-count": bad.shape(SLOT, (2,), ROWS_WANTED, np.int32),
+    "parents": bad.array("parents", "None beside cu_seqlens", PARENTS),
 }
 
 OF_BARE: dict[str, Row] = {
-    "x-of-tokens": (
-        zeros("x", (BATCH, TOKENS, DIM)), ValueError,
-        "x: got shape (3, 2, 3); wanted (batch, dim), dim as state has them: [3]",
-    ),
-    "starts": bad.array("cu_seqlens", "None for states without heads", zeros("cu_seqlens", (4,), np.int32)),
-    "B-of-groups": bad.shape("B", (BATCH, 1, N), "(3, 5) (batch of x, d_state)"),
+    "x-of-heads": bad.shape("x", (BATCH, TOKENS, 1, DIM), "(batch[, tokens], dim), dim as state has them: [3]"),
+    "B-of-groups": bad.shape("B", (BATCH, 1, N), "(3, 5) (as x before dim, d_state)"),
     "D-of-heads": bad.shape("D", (1, DIM), "(3,) (dim of state)"),
     "A-of-heads": bad.shape("A", (1, DIM, N), "(3, 5) (dim, d_state of state)"),
 }  # fmt: skip

@@ -29,6 +29,14 @@ ROWS: dict[str, dict[str, Row]] = {
         "row-twice-that-is-pad_slot_id": (
             also(ints(ROW, [2, 2, 1]), value("pad_slot_id", 2)), ValueError, of_several(ROW, 2)
         ),
+        "parent-late": (
+            ints("parents", [[0, 0], [-1, 1], [0, -1]]), ValueError,
+            "parents: got 1 for token 1; wanted an earlier token, or -1",
+        ),
+        "column-of-a-slot-outside": (
+            also(ints(SLOT, [[3, 0], [0, 9], [1, 2]]), ints("state_column", [1, 1, 1]), value(TARGET, None)),
+            ValueError, outside(SLOT, 9, SLOTS),
+        ),
         "target-is-another's-start": (
             ints(TARGET, [3, 1, 8]), ValueError,
             f"{TARGET}: got slot 1, which another sequence starts from; wanted a slot of its own",
@@ -81,6 +89,21 @@ MAY_BE: dict[str, dict[str, tuple[Change, list[bool], set[int]]]] = {
         "shared-start": (also(ints(SLOT, [3, 3, 3]), ints(TARGET, [5, 4, 8])), ALL, {4, 5, 8}),
         "shared-and-frozen": (
             also(ints(SLOT, [5, 5, 5]), value(TARGET, None), value("disable_state_update", True)), ALL, set()
+        ),
+        "not-read": (
+            also(ints(TARGET, [3, 1, 8]), lambda xp, a: {"has_initial_state": xp.zeros(3, bool)}), ALL, {1, 3, 8}
+        ),
+        "rows-beyond": (
+            also(ints(SLOT, [3, 0, 1, 99, -9, 3]), ints(TARGET, [3, 4, 8, 8, 99]), ints(ROW, [3, 0, 1, 1])), ALL,
+            {3, 4, 8},
+        ),
+        "tree": (ints("parents", [[0, 0], [-1, -5], [0, 0]]), ALL, {3, 4, 8}),
+        "padded-by-null_slot": (
+            also(ints(SLOT, [0, 2, -7]), value(TARGET, None), value("null_slot", 0)), MIDDLE, {2}
+        ),
+        "columns-outside": (
+            also(ints(SLOT, [[3, 0], [0, 2], [1, 5]]), ints("state_column", [2, 1, -1]), ints(TARGET, [4, 2, 8])),
+            MIDDLE, {2},
         ),
     },
     "accepted": {

@@ -21,7 +21,7 @@ from cuconv.selective_state_update import update
 from cuconv.selective_state_update.reference import SelectiveStateUpdate
 from tests import cases
 from tests.support.batches import batch
-from tests.support.compare import ROUNDING, Between
+from tests.support.compare import ROUNDING, Between, Kept
 from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placement, place
 
@@ -29,7 +29,7 @@ BY_TOKENS = ("x", "dt", "B", "C", "z")
 OPTIONAL = ("D", "z", "dt_bias")
 INDICES = (
     *("state_batch_indices", "dst_state_batch_indices"),
-    *("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens"),
+    *("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens", "state_column", "parents"),
 )
 RANGES = {"A": (-1.0, 0.03), "dt": (-2.0, 2.0)}
 LINEAR_RANGES = {"A": (-1.0, 0.03), "dt": (0.0, 1.0), "dt_bias": (0.0, 0.5)}
@@ -55,7 +55,7 @@ class Case(cases.Case):
     dtype: str = "bfloat16"
     state_dtype: str = ""  # x's when empty
     A_dtype: str = "float32"  # x's when empty
-    dtypes: str = ""  # which of dt, D and dt_bias are float32, or "float32" for all
+    dtypes: str = ""  # which of dt, D, dt_bias, z, B and C are float32, or "float32" for the first three
     per_head: str = ""  # which of A, dt, D, dt_bias have one value per head, "A_n" one per row; "all" of these
     without: str = ""  # which of D, z, dt_bias are left out; "all" of these
     softplus: bool = True
@@ -67,10 +67,16 @@ class Case(cases.Case):
     targets: str | None = None  # "one" per sequence or per "each" token
     columns: int = 0  # of index arrays of two axes; 0: as many as the longest sequence has tokens
     accepted: bool = False
+    column: str | None = None  # of two columns of slots the "first" is used, or one "chosen" by state_column
+    fresh: bool = False  # some sequences start from zeros
+    tree: bool = False
+    beyond: int = 0  # rows of index arrays behind those of the sequences
     steps: str | None = None  # intermediate states by "slot" or by "row"
     odd: bool = False  # some indices lie outside the pool
     index: str = "int32"
     pad_slot_id: int = -1
+    null_slot: int | None = None
+    keep: bool = False  # padding keeps what out holds
     frozen: bool = False
     seed: int | str | None = None  # or "array"
     rounds: int = 10
@@ -92,11 +98,16 @@ class Case(cases.Case):
         return max(self.columns, 1, self.tokens or 0)
 
     @property
+    def start_columns(self) -> int:
+        """The slots that a sequence may start from."""
+        return self.width if self.accepted else 1 + (self.column is not None)
+
+    @property
     def pool_slots(self) -> int:
         """Slots for the starts and targets of all sequences, and spare ones."""
         count = len(self.lengths)
         targets = {None: 0, "one": 1, "each": self.width}[self.targets]
-        return self.spare + count * ((self.width if self.accepted else 1) + targets)
+        return self.spare + count * (self.start_columns + targets)
 
     def has(self, name: str) -> bool:
         """Whether an optional array is given."""
@@ -105,7 +116,8 @@ class Case(cases.Case):
     def options(self) -> dict[str, Any]:
         seed = {} if self.seed is None or isinstance(self.seed, str) else {"rand_seed": self.seed}
         named = {"dt_softplus": self.softplus, "disable_state_update": self.frozen, "pad_slot_id": self.pad_slot_id}
-        return {**named, **seed, "philox_rounds": self.rounds}
+        padding = {"null_slot": self.null_slot, "pad_output": "keep" if self.keep else "zero"}
+        return {**named, **padding, **seed, "philox_rounds": self.rounds}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the arrays that a case may have, but for the indices."""
@@ -134,7 +146,8 @@ class Case(cases.Case):
         """The dtypes of the arrays that need not have that of x."""
         own = ["dt", "D", "dt_bias"] if self.dtypes == "float32" else self.dtypes.split()
         named = dict.fromkeys(self.UPDATED, self.state_dtype) | {"A": self.A_dtype} | dict.fromkeys(own, "float32")
-        named |= dict(zip(INDICES, cycle(INDEX_DTYPES[self.index]), strict=False)) | {"rand_seed": "int64"}
+        named |= dict(zip(INDICES, cycle(INDEX_DTYPES[self.index]), strict=False))
+        named |= {"rand_seed": "int64", "has_initial_state": "bool"}
         return {name: BY_NAME[dtype or self.dtype] for name, dtype in named.items()}
 
     def way_to_lie(self, name: str, rank: int) -> dict[str, Any]:
@@ -163,23 +176,39 @@ class Case(cases.Case):
         slots = np.arange(self.pool_slots)
         if self.slots is not None:
             slots = random.permutation(slots)
-        starts, targets = np.split(slots, [count * (self.width if self.accepted else 1)])
-        starts = starts.reshape(count, self.width) if self.accepted else starts
+        starts, targets = np.split(slots, [count * self.start_columns])
+        starts = starts.reshape(count, self.start_columns) if self.accepted or self.column is not None else starts
         if self.slots == "shared":
             starts = starts[np.arange(count) // 2]
         if self.slots is not None:
             found["state_batch_indices"] = starts
+        first = starts.reshape(count, self.start_columns)[:, 0] if self.slots != "shared" else starts
         if self.targets == "one":
             stays = random.uniform(size=count) < (0.0 if self.slots == "shared" else 0.3)
-            found["dst_state_batch_indices"] = np.where(stays, starts, targets[:count])
+            found["dst_state_batch_indices"] = np.where(stays, first, targets[:count])
         if self.targets == "each":
             found["dst_state_batch_indices"] = targets[: count * self.width].reshape(count, self.width)
         if self.steps == "row":
             found["intermediate_state_indices"] = random.permutation(count + 1)[:count]
         if self.accepted:
             found["num_accepted_tokens"] = random.integers(0, self.width + 1, count)
+        if self.column == "chosen":
+            found["state_column"] = random.integers(0, self.start_columns, count)
+        if self.tree:
+            number = np.arange(self.width)
+            found["parents"] = random.integers(-1, np.maximum(number, 1), (count, self.width))
+            if self.odd:
+                # No token follows itself, nor a later one.
+                found["parents"][:2] = number, number + 1
         if self.odd:
             found = {name: self._with_invalid(name, number, found[name]) for number, name in enumerate(found)}
+        if self.fresh:
+            found["has_initial_state"] = np.arange(count) % 2 == 1
+        if self.beyond:
+            found = {
+                name: np.concatenate([values, np.resize(values, (self.beyond, *values.shape[1:]))])
+                for name, values in found.items()
+            }
         if isinstance(self.batch, str):
             found["cu_seqlens"] = np.array(batch(self.batch).bounds)
         if self.seed == "array":
@@ -192,7 +221,11 @@ class Case(cases.Case):
         strange = [end, -2, end + 7, -(2**31), 2**31 - 1]
         strange += [2**40, -(2**40)] * (self.index == "int64")
         if name.endswith("state_batch_indices"):
-            strange.insert(0, self.pad_slot_id)
+            strange.insert(0, self.pad_slot_id if self.null_slot is None else self.null_slot)
+        if name == "state_column":
+            strange[0] = self.start_columns
+        if name == "parents":
+            strange[0] = self.width
         if name == "num_accepted_tokens":
             strange = [self.width + 1, -1, 2**31 - 1, -(2**31)]
         flat = values.copy().reshape(-1)
@@ -212,17 +245,12 @@ class Case(cases.Case):
             arrays["intermediate_states_buffer"][...] = np.nan
         call = self.reference_call(arrays)
         is_read = np.zeros(self.pool_slots, bool)
-        is_computed = np.zeros(arrays["x"].shape[: -2 if self.heads else -1], bool)
-        for sequence, places in enumerate(call.places()):
-            source = call.source(sequence)
-            if source is not None:
-                is_read[source] |= len(places) > 0
-                for place_of_token in places:
-                    is_computed[place_of_token] = True
+        for sequence, source, places in call.live():
+            is_read[source] |= len(places) > 0 and (not self.fresh or bool(arrays["has_initial_state"][sequence]))
         arrays["state"][~is_read] = np.nan
         for name in BY_TOKENS:
             if name in arrays:
-                arrays[name][~is_computed] = np.nan
+                arrays[name][~call.is_computed] = np.nan
 
     def reference_call(self, arrays: Mapping[str, Array]) -> SelectiveStateUpdate:
         """The call of the oracle."""
@@ -243,7 +271,10 @@ class Case(cases.Case):
                 if at[name] is not None:
                     for bound, sign in zip(between, (-1, 1), strict=True):
                         bound[at[name]] = call.rounded(token, token.after + sign * error).reshape(bound[at[name]].shape)
-        return {"out": out, **updated}
+        if not self.keep:
+            return {"out": out, **updated}
+        out[~call.is_computed] = np.nan
+        return {"out": Kept(out), **updated}
 
     def running(self) -> AbstractContextManager[Any]:
         """The context for calls of a case: in it a kernel is planned that larger calls have, if the case forces one."""
@@ -313,6 +344,22 @@ UNIT = (
     Case("off3", 2, 6, 128, **PER_HEAD),
     Case("0x0+off3", 2, 6, 128, slots=None, **PER_HEAD),
     Case("5+1", 2, 5, 64, dtype="float32", targets="one", slots=None, without="all", index="mixed", **PER_HEAD),
+    Case("2+3+0+1+off2", 0, 20, 16, state_dtype="float32", targets="one", **SERVED),
+    Case(3, 0, 20, 16, dtype="float32", tokens=2, steps="row"),
+    # Slots of several columns, states that are not there yet, padding that keeps what it has.
+    Case(5, 2, 6, 128, column="first", beyond=3, **PER_HEAD, **SERVED),
+    Case(5, 2, 6, 128, column="chosen", fresh=True, targets="one", beyond=3, **PER_HEAD),
+    Case(5, 2, 6, 128, tokens=3, column="chosen", fresh=True, steps="slot", beyond=2, **PER_HEAD, **SERVED),
+    Case(7, 2, 20, 128, dtypes="float32", null_slot=0, keep=True, pool="slot_strided", **PER_HEAD, **SERVED),
+    Case("off1+3+1+0+2+off2", 2, 6, 128, 2, fresh=True, keep=True, odd=True, **PER_HEAD),
+    # B, C and z of more bits than x.
+    Case(3, 2, 6, 128, dtypes="B C", lies="fused_by_2+offset_by_2", **PER_HEAD),
+    Case(2, 0, 9, 16, dtypes="z B C dt", lies="backward", tokens=2),
+    Case(2, 0, 9, 16, dtype="float16", dtypes="z B C"),
+    # Trees.
+    Case(5, 2, 6, 128, tokens=6, tree=True, steps="row", beyond=1, **PER_HEAD, **SERVED),
+    Case(3, 0, 9, 16, dtype="float32", tokens=5, columns=7, tree=True, fresh=True, steps="slot", slots=None),
+    Case(3, 2, 5, 128, tokens=5, tree=True, seed=3, state_dtype="float16", steps="row", targets="one", frozen=True),
     # Stochastic rounding.
     Case(3, 2, 6, 128, seed=2**64 - 1, **PER_HEAD),
     Case(3, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=3, seed="array", targets="each", **PER_HEAD),

@@ -63,7 +63,7 @@ def update_calls(
 ) -> UpdateCall:
     """A call of one of these kinds and sizes (sequences, heads, rows); all other options are drawn."""
     batch, heads, dim = draw(sizes)
-    is_packed, has_tokens = (heads > 0 and draw(st.booleans()) for _ in range(2))
+    is_packed, has_tokens = draw(st.booleans()), draw(st.booleans())
     tokens = draw(st.integers(0, max_length)) if has_tokens and not is_packed else None
     case = Case(
         **{

@@ -52,7 +52,7 @@ def planned(placements: dict[str, Placement], case: Case | None = None) -> tuple
     case = case or Case(1, 1, 1, 1)
     has_seed = case.seed is not None and not isinstance(case.seed, str)
     given = {name: placements[name].layout if name in placements else None for name in ARGUMENTS}
-    o = _check(given, case.softplus, case.frozen, case.pad_slot_id, has_seed, case.rounds).operands
+    o = _check(given, case.softplus, case.frozen, case.pad_slot_id, has_seed, case.rounds, case.keep).operands
     return o, plan(o).launches
 
 

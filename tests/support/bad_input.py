@@ -143,10 +143,10 @@ def overlap(argument: str, other: str, change: Change | None = None) -> Row:
     return change or (lambda xp, a: {argument: a[other]}), ValueError, error
 
 
-def of_sequences(pool: str) -> dict[str, Row]:
-    """Rows of calls on three packed sequences with their states in a pool."""
+def of_sequences(pool: str, pools: str = "") -> dict[str, Row]:
+    """Rows of calls on three packed sequences with their states in a pool; `pools` names all that may be."""
     starts, slots, has = "query_start_loc", "cache_indices", "has_initial_state"
-    only_with_pool = f"got an array; wanted None unless {pool} is given"
+    only_with_pool = f"got an array; wanted None unless {pools or pool} is given"
     few, huge = f"slots of {pool}: got 2; wanted at least 3, one a sequence, or {slots}", 2**63
     return {
         "pool-int8": dtype(pool, np.int8, FLOATS),
@@ -157,11 +157,11 @@ def of_sequences(pool: str) -> dict[str, Row]:
             zeros(starts, (0,), np.int32), ValueError, f"sequences of {starts}: got -1; wanted 0 to 1073741824"
         ),
         "slots-int16": dtype(slots, np.int16, INDICES),
-        "slots-count": shape(slots, (4,), "(3,) (sequences)", np.int32),
+        "slots-count": shape(slots, (2,), "(3,) or longer (sequences)", np.int32),
         "slots-list": no_array(slots, [3, 0, 1]),
         "slots-without-pool": (also(value(pool, None), value(has, None)), ValueError, f"{slots}: {only_with_pool}"),
         "has-uint8": dtype(has, np.uint8, "bool"),
-        "has-count": shape(has, (2,), "(3,) (sequences)", bool),
+        "has-count": shape(has, (2,), "(3,) or longer (sequences)", bool),
         "has-without-pool": (also(value(pool, None), value(slots, None)), ValueError, f"{has}: {only_with_pool}"),
         "pad-float": mistyped("pad_slot_id", 0.0, "an int"),
         "pad-none": mistyped("pad_slot_id", None, "an int"),

@@ -202,6 +202,29 @@ def test_states_that_are_only_read_in_a_graph() -> None:
         program(x.requires_grad_(), states)
 
 
+def test_states_of_steps_and_scans_are_chosen_in_a_graph() -> None:
+    state, x, B, A = torch.rand(4, 6, 8), torch.rand(2, 3, 6), torch.rand(2, 3, 8), -torch.rand(6, 8)
+    chosen = {
+        "state_batch_indices": torch.tensor([[3, 1], [0, 2]]),
+        "state_column": torch.tensor([1, 0]),
+        "null_slot": 7,
+    }
+    tree = {"parents": torch.tensor([[-1, 0, 0]] * 2), "intermediate_state_indices": torch.tensor([0, 1])}
+    slots = {"cache_indices": torch.tensor([1, 2]), "dst_state_indices": torch.tensor([3, 0])}
+    u, starts, has = torch.rand(6, 9), torch.tensor([0, 4, 9]), torch.tensor([True, False])
+
+    def program(state: Any, buffer: Any) -> Any:
+        named = {**chosen, **tree, "intermediate_states_buffer": buffer, "has_initial_state": has}
+        out = cuconv.selective_state_update(state, x, x, A, B, B, **named)
+        matrix, packed = B[0, :1].expand(9, 8).t(), {"query_start_loc": starts, "has_initial_state": has}
+        return out, cuconv.selective_scan_varlen_fn(u, state, u, A, matrix, matrix, **packed, **slots)
+
+    arrays = [(state.clone(), torch.zeros(2, 3, 6, 8)) for _ in range(2)]
+    got = torch.compile(program, fullgraph=True, backend="aot_eager")(*arrays[0])
+    torch.testing.assert_close(got, program(*arrays[1]), rtol=0, atol=0)
+    torch.testing.assert_close(arrays[0], arrays[1], rtol=0, atol=0)
+
+
 class Recorder(TorchDispatchMode):
     """Keeps the calls of cuconv's operators."""
 

@@ -18,6 +18,12 @@ _FEW = "selective_scan_varlen_fn-35-40x1-initial_all"
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
 _SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
+_MOVED_LANES = (
+    "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-index_mixed-table_column-moved"
+)
+_MOVED_TILES = (
+    "selective_scan_varlen_fn-128-off5+3+40+0+133+5x1+off10-dtype_float32-slots_odd-index_mixed-table_column-moved"
+)
 
 MUTANTS = (
     Mutant(
@@ -167,14 +173,14 @@ MUTANTS = (
     Mutant(
         "A long packed sequence's state goes to the slot of its number.",
         "selective_scan/selective_scan_varlen_fwd.cu",
-        "static_cast<state_t*>(p.ssm_states) + slot * stride[0] + scan.channel * stride[1]",
-        "static_cast<state_t*>(p.ssm_states) + number * stride[0] + scan.channel * stride[1]",
+        "state_t* const states = pool + target * stride[0];",
+        "state_t* const states = pool + number * stride[0];",
         ("selective_scan_varlen_fn-5-16+8+40-d_state_24",),
     ),
     Mutant(
         "A packed sequence without a slot is left as it was.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "        scan.store_zeros(begin, end);\n        return;",
+        "        if (!p.keeps_padding) scan.store_zeros(begin, end);\n        return;",
         "        return;",
         ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
     ),
@@ -261,6 +267,34 @@ MUTANTS = (
         "whole = lane % kLanes == 0 ? 1.0f : lower_whole;",
         "whole = 1.0f;",
         (_SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "A packed scan of few tokens leaves its state where it found it.",
+        "selective_scan/scan_few.cuh",
+        "if (target >= 0) store_states(target, h);",
+        "if (target >= 0) store_states(slot, h);",
+        (_MOVED_LANES, _MOVED_TILES),
+    ),
+    Mutant(
+        "A packed scan of several lanes a channel leaves its state where it found it.",
+        "selective_scan/selective_scan_varlen_fwd.cu",
+        "state_t* const states = pool + target * stride[0];",
+        "state_t* const states = pool + slot * stride[0];",
+        (_MOVED_LANES,),
+    ),
+    Mutant(
+        "A packed scan by tiles leaves its state where it found it.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "scan.store_states(pool + target * stride[0],",
+        "scan.store_states(pool + slot * stride[0],",
+        (_MOVED_TILES,),
+    ),
+    Mutant(
+        "A packed scan of few tokens stores zeros over padding that is to be kept.",
+        "selective_scan/scan_few.cuh",
+        "(slot >= 0 || !p.keeps_padding)",
+        "(slot >= -1)",
+        ("selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-table_first-longer_3-keep",),
     ),
     Mutant(
         "Links are taken before all lanes have put theirs.",

@@ -11,6 +11,11 @@ _STATE_MANY = (
 )
 _STATE_PACKED = "selective_state_update-off1+3+1+0+2+off2-2-6-128-groups_2-per_head_all"
 _STATE_ACCEPTED = "selective_state_update-6-2-6-128-tokens_3-per_head_all-accepted-steps_row-odd-index_int64"
+_STATE_CHOSEN = (
+    "selective_state_update-5-2-6-128-tokens_3-per_head_all-column_chosen-fresh-beyond_2-steps_slot-odd-index_int64"
+)
+_STATE_KEPT = "selective_state_update-off1+3+1+0+2+off2-2-6-128-groups_2-per_head_all-fresh-odd-keep"
+_STATE_TREE = "selective_state_update-5-2-6-128-tokens_6-per_head_all-tree-beyond_1-steps_row-odd-index_int64"
 
 MUTANTS = (
     Mutant(
@@ -75,5 +80,47 @@ MUTANTS = (
         "const int to = p.is_read_only ? -1 : load_destination",
         "const int to = load_destination",
         ("selective_state_update-3-2-6-128-per_head_all-frozen",),
+    ),
+    Mutant(
+        "A state update takes the first column for every sequence.",
+        "selective_state_update/update.cuh",
+        "column = load_index(p.state_column, batch",
+        "column = 0 * load_index(p.state_column, batch",
+        (_STATE_CHOSEN,),
+    ),
+    Mutant(
+        "A sequence without an initial state starts from its slot.",
+        "selective_state_update/selective_state_update.cu",
+        "const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);\n    float state",
+        "const bool goes_on = true;\n    float state",
+        (_STATE_CHOSEN,),
+    ),
+    Mutant(
+        "A single token without an initial state follows what its slot holds.",
+        "selective_state_update/selective_state_update.cu",
+        "load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);",
+        "load_row<Traits>(p, warp, from_rows, r, raw[r]);",
+        ("selective_state_update-5-2-6-128-per_head_all-targets_one-column_chosen-fresh-beyond_3",),
+    ),
+    Mutant(
+        "Padding that is to be kept becomes zeros.",
+        "selective_state_update/selective_state_update.cu",
+        "if (p.keeps_padding) return;",
+        "if (p.keeps_padding > 1) return;",
+        (_STATE_KEPT,),
+    ),
+    Mutant(
+        "A token of a tree follows the one before it.",
+        "selective_state_update/selective_state_update.cu",
+        "const int parent = load_parent(p, warp.batch, number);",
+        "const int parent = number - 1;",
+        (_STATE_TREE,),
+    ),
+    Mutant(
+        "A token of a tree may follow itself.",
+        "selective_state_update/update.cuh",
+        "parent < 0 || parent >= token ?",
+        "parent < 0 || parent > token ?",
+        (_STATE_TREE,),
     ),
 )

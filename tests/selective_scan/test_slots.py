@@ -1,0 +1,46 @@
+"""Which slots of a pool packed scans read and write, beside the case tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import cuconv
+from tests.families.test_sequences import EACH_CALLER, Caller
+from tests.selective_scan.cases_varlen import UNIT
+from tests.support.compare import assert_same_bits
+from tests.support.runners import Runner, emulated, on_gpu, prebuild
+
+MOVED = [case for case in UNIT if case.moved and not case.keep]
+RUNS = [emulated, pytest.param(on_gpu, marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_state_that_moves_has_the_bits_that_it_has_in_place(run: Runner) -> None:
+    prebuild(run, MOVED)
+    for case in MOVED:
+        values = case.inputs()
+        moved = run(case, values)
+        slots, targets = len(values["ssm_states"]), values["dst_state_indices"]
+        stays = replace(case, moved=False, spare=slots - case.packed.count)
+        in_place = run(stays, {name: each for name, each in values.items() if name != "dst_state_indices"})
+        wanted = values["ssm_states"].copy()
+        for each in case.live(values):
+            target = int(targets[each.number])
+            if each.begin < each.end and 0 <= target < slots and target != case.pad_slot_id:
+                wanted[target] = in_place["ssm_states"][each.slot]
+        assert_same_bits(moved["ssm_states"], wanted, f"states of {case.id}")
+        assert_same_bits(moved["out"], in_place["out"], f"out of {case.id}")
+
+
+@EACH_CALLER
+def test_slot_0_is_live_without_indices(call: Caller) -> None:
+    ones = np.ones((1, 2), np.float32)
+    pool = np.array([[[1.0]], [[2.0]]], np.float32)
+    arguments = {"u": ones, "ssm_states": pool, "delta": ones, "A": np.full((1, 1), np.log(0.5), np.float32)}
+    indices = {"query_start_loc": np.array([0, 1, 2]), "has_initial_state": np.array([True, True, False])}
+    out = call(cuconv.selective_scan_varlen_fn, {**arguments, "B": ones, "C": ones, **indices, "null_slot": 0})
+    np.testing.assert_allclose(out, [[1.5, 2.0]], rtol=1e-6)
+    np.testing.assert_allclose(pool[:, 0, 0], [1.5, 2.0], rtol=1e-6)
