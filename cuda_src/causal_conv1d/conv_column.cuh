@@ -40,11 +40,6 @@ struct StateColumn {
     }
 };
 
-template <typename A, typename B>
-inline constexpr bool kIsSame = false;
-template <typename A>
-inline constexpr bool kIsSame<A, A> = true;
-
 template <typename to_t, typename from_t, int kVec>
 __device__ __forceinline__ Vec<to_t, kVec> convert(const Vec<from_t, kVec>& v) {
     if constexpr (kIsSame<to_t, from_t>) {

@@ -4,6 +4,11 @@
 
 #include "common/platform.cuh"
 
+template <typename A, typename B>
+inline constexpr bool kIsSame = false;
+template <typename A>
+inline constexpr bool kIsSame<A, A> = true;
+
 template <typename T>
 struct Dtype;
 

@@ -190,7 +190,8 @@ struct ChannelSums {
 };
 
 // A lane's tokens of the states of its warp, interleaved. Where registers are few, B and C are taken twice.
-template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice>
+// Where it is tight, C gy is computed twice too, and a constant's sum over tokens is one number.
+template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice, bool kIsTight>
 struct StatesPass {
     using T = typename Shape::input_t;
     static constexpr int kTokens = Shape::kTokens;
@@ -234,13 +235,18 @@ struct StatesPass {
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
             if (kTakesTwice) take_matrices(lane, shared, number, n, k);
+            if (kIsTight) {
+#pragma unroll
+                for (int t = 0; t < kTokens; ++t) pull[k][t] = lane.gy[t] * c[k][t];
+            }
             float kept[kTokens];
             float now = scan.forward(lane.lane, k);
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
                 kept[t] = now * decay[k][t];
                 now = fmaf(lane.dt_u[t], b[k][t], kept[t]);
-                sums.dC[k][t] = fmaf(lane.gy[t], now, sums.dC[k][t]);
+                float& dC = sums.dC[k][kConstantC && kIsTight ? 0 : t];
+                dC = fmaf(lane.gy[t], now, dC);
                 lane.y[t] = fmaf(c[k][t], now, lane.y[t]);
             }
             float e = pull[k][kTokens - 1] + scan.back(lane.lane, k);
@@ -248,7 +254,8 @@ struct StatesPass {
 #pragma unroll
             for (int t = kTokens - 1; t >= 0; --t) {
                 const float product = e * kept[t];
-                sums.dB[k][t] = fmaf(e, lane.dt_u[t], sums.dB[k][t]);
+                float& dB = sums.dB[k][kConstantB && kIsTight ? 0 : t];
+                dB = fmaf(e, lane.dt_u[t], dB);
                 lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
                 lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
                 dA[k] = fmaf(product, lane.dt[t], dA[k]);

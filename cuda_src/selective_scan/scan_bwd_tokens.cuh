@@ -24,6 +24,7 @@ struct BwdShared {
     ChunkRows<const T> u, delta, dout, z;
     ChunkRows<T> du, ddelta, dz;
     unsigned number;
+    float* matrices;  // ChannelSums::matrices of a block that is short of registers
 };
 
 // A thread's tokens of one channel, as they are in memory.
@@ -51,9 +52,11 @@ __device__ __forceinline__ Vec<float, 2> load_pair(const float* at) {
 }
 
 // A thread's tokens of one of the block's channels.
-template <typename Shape, typename Shared, int kVec, bool kIsAhead>
+template <typename Shape, typename Shared, int kVec, bool kIsAhead, bool kIsOneByOne>
 struct OwnRows {
     using T = typename Shape::input_t;
+    // Where registers are few, tokens that are apart are accessed one by one.
+    static constexpr int kUnrolled = kIsOneByOne ? 1 : 2;
     const SelectiveScanBwdOperands& p;
     Shared& shared;
     int live;
@@ -192,7 +195,7 @@ struct OwnRows {
             // There is an even number of tokens.
             if (own_token() < live) values = ::load<2>(at);
         } else {
-#pragma unroll
+#pragma unroll kUnrolled
             for (int j = 0; j < 2; ++j) {
                 if (own_token() + j < live) values.put(j, at[j * token_step]);
             }
@@ -206,7 +209,7 @@ struct OwnRows {
         if constexpr (kVec == 2) {
             if (own_token() < stored) ::store(at, Vec<T, 2>::from_floats(values));
         } else {
-#pragma unroll
+#pragma unroll kUnrolled
             for (int j = 0; j < 2; ++j) {
                 if (own_token() + j < stored) at[j * token_step] = Dtype<T>::from_float(values[j]);
             }

@@ -35,6 +35,13 @@ struct SelectiveScanBwdTraits {
     static constexpr int kMinBlocks = 2;
     // Whether tokens are on their way to shared memory while the channel before them is walked.
     static constexpr bool kIsAhead = sizeof(input_t) == 2 && kVec == 2;
+    static constexpr bool kIsVariable = !kConstantB && !kConstantC;
+    // Whether a thread would spill (16 to 124 bytes) without taking again what shared memory has: chosen by what the
+    // compiler reports, not timed. bfloat16 of many states fits in 255 registers as it is.
+    static constexpr bool kIsTight = kManyStates ? !(kIsVariable && kIsSame<input_t, __nv_bfloat16>)
+                                                 : kIsVariable && sizeof(input_t) == 4 && kVec != 2;
+    // Whether the next channel's tokens are loaded only behind the walk of this one: a wait for memory each channel.
+    static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0;
     static_assert(kThreads == Shape::kThreads);
 };
 
@@ -54,7 +61,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const ChunkTokens tokens(p, share.batch, share.chunk);
     // In a register: read again and again, the special register is a wait each time.
     const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
-    const OwnRows<Shape, Shared, kVec, Traits::kIsAhead> rows = {p, shared, tokens.live, tokens.stored, thread};
+    const OwnRows<Shape, Shared, kVec, Traits::kIsAhead, Traits::kIsLate> rows = {p, shared, tokens.live, tokens.stored,
+                                                                                  thread};
     rows.begin(share, tokens);
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
@@ -74,6 +82,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t first_vector = share.number(p) * p.dim + share.first_channel;
     ChannelSums<Shape, kConstantB, kConstantC> channel_sums;
     channel_sums.begin(p, share, lane, warp);
+    if (Traits::kIsTight && threadIdx.x == 0) shared.matrices = channel_sums.matrices;
     TokenSums<Shape> token_sums;
     token_sums.begin(p, first_vector, kManyStates, lane, warp);
     OwnTokens<input_t> own;
@@ -99,7 +108,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if (has_next) {
                     if constexpr (Traits::kIsAhead) {
                         rows.fetch(fetched_from);
-                    } else {
+                    } else if constexpr (!Traits::kIsLate) {
                         rows.load(own, i + 1);
                     }
                 }
@@ -109,8 +118,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             number = place.to_float(bits);
             bits = place.load_next(i, first_state, is_last, p.d_state);
             auto& scan = shared.warps[warp].scan;
-            StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates> pass;
+            StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates || Traits::kIsTight, Traits::kIsTight> pass;
             pass.begin(lanes, shared, number, warp * kStates, scan);
+            if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
             if (kManyStates) channel_sums.load(p, first_state, i > 0);
             if (!kManyStates) channel_sums.clear_constants();
             typename WarpScan<kStates>::Links links;
@@ -122,6 +132,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (is_last) place.advance();
             float sums[kStates];
             pass.finish(lanes, shared, number, warp * kStates, scan, channel_sums, sums);
+            if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
             if (kManyStates) channel_sums.store(p, first_state);
             const index_t n = first_state + warp * kStates + lane, at = (first_vector + i) * p.d_state + n;
             const bool is_stored = lane < kStates && n < p.d_state;
@@ -136,6 +147,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             __syncthreads();
         }
+        if constexpr (Traits::kIsLate) rows.load(own, has_next ? i + 1 : i);
         rows.finish(ends, i, from_lane(number, Numbers::kDLane), token_sums.parts[kStates],
                     token_sums.parts[kStates + 1]);
         // Behind the last channel this prepares what nothing looks at.
@@ -143,5 +155,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends);
     }
     token_sums.store(share.channels - 1);
+    if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
     if (!kManyStates) channel_sums.store(p, 0);
 }
