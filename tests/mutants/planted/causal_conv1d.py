@@ -426,6 +426,13 @@ MUTANTS = (
         (_BWD_VARLEN,),
     ),
     Mutant(
+        "All blocks add up the first block's sums.",
+        "causal_conv1d/causal_conv1d_bwd_sum.cu",
+        "(p, p, blockIdx.x)",
+        "(p, p, 0)",
+        (_BWD_LAST,),
+    ),
+    Mutant(
         "Sums of a block are added up before they are there.",
         "causal_conv1d/conv_bwd_sum.cuh",
         """    shared[threadIdx.x] = sum;
