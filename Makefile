@@ -24,9 +24,9 @@ bench: $(READY)
 
 # Without a caching allocator every array is an allocation of its own, whose bounds the tool knows.
 sanitize: $(READY)
-	for tool in memcheck racecheck; do \
+	for tool in memcheck racecheck initcheck; do \
 		CUCONV_SANITIZE=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --error-exitcode 1 \
-			$(PY) -m pytest -m gpu -k unit $(ARGS) || exit 1; \
+			$(PY) -m pytest -m gpu -k unit tests/families/test_numerics.py::test_cupy $(ARGS) || exit 1; \
 	done
 
 # Plants bugs in the device code one by one and fails when the tests named for one do not find it: some minutes.

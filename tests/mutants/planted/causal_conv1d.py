@@ -426,6 +426,20 @@ MUTANTS = (
         (_BWD_VARLEN,),
     ),
     Mutant(
+        "Groups of a row's gradients are read before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_bwd.cu",
+        "wait_for_copy_groups<kStages - 3>();",
+        "wait_for_copy_groups<kStages - 1>();",
+        (_BWD,),
+    ),
+    Mutant(
+        "Tokens of channel-last gradients are read before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "wait_for_copy_groups<kStages - 2>();",
+        "wait_for_copy_groups<kStages - 1>();",
+        (_BWD_LAST,),
+    ),
+    Mutant(
         "All blocks add up the first block's sums.",
         "causal_conv1d/causal_conv1d_bwd_sum.cu",
         "(p, p, blockIdx.x)",
