@@ -76,7 +76,7 @@ class CausalConv1dBwd(Kernel):
 
     @classmethod
     def stages_for(cls, row_bytes: int, channel_bytes: int) -> int:
-        """Groups in the ring for rows of this many bytes, and channels with so many in all of their rows."""
+        """Groups in the ring for rows of `row_bytes` each, where a channel has `channel_bytes` in all rows together."""
         is_short = channel_bytes <= cls.WARP_VECS * WARP_SIZE * 16
         return cls.STAGES[row_bytes >= cls.LONG_ROW_BYTES and not is_short]
 

@@ -207,7 +207,7 @@ def total(argument: str, parts: Sequence[int], wanted: int, axis: str) -> None:
 
 
 def starts(argument: str, layout: Layout | None, most: int) -> int:
-    """Boundaries of at most so many packed sequences, which are counted: one where there are no boundaries."""
+    """Check the boundaries of at most `most` packed sequences; returns how many there are, 1 without boundaries."""
     if layout is None:
         return 1
     rank(argument, layout.shape, "sequences + 1")

@@ -142,7 +142,7 @@ def test_pictures_are_the_same_every_time(drawn: list[Path], tmp_path: Path) -> 
 
 
 def points(many: Sequence[Any], is_filled: bool = True) -> list[tuple[float, float]]:
-    """Of the series with markers in these axes: ours are filled, and drawn one by one or as lines."""
+    """The points drawn with markers in these axes: the filled ones are of cuconv, the others of other libraries."""
     return [
         (float(x), float(y))
         for axes in many

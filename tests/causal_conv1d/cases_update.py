@@ -36,7 +36,7 @@ UNIT = (
     Case(10, 3, 9, 7, "float32", pool="channels_longer"),
     Case(6, 2, 3, 11, "float16", window="channels", **ACCEPTED),
     Case(4, 3, 20, 15, state_dtype="float32", layout="channel_first", activation=None, **RING),
-    # So many that a thread has two sequences, the last one only the first of them.
+    # A batch so large that each thread takes two sequences; it is odd, so that the last thread has only one.
     Case(131, 1023, None, layout="last_offset_by_1", **ODD),
     Case(131, 1023, None, layout="last_offset_by_1", **COLUMNS, **ODD),
     # What the same kernel is called with in other ways.

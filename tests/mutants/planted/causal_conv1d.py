@@ -377,7 +377,7 @@ MUTANTS = (
     ),
     Mutant(
         "Sums of a block's warps are read before all are there.",
-        "causal_conv1d/causal_conv1d_bwd.cu",
+        "causal_conv1d/conv_bwd_row.cuh",
         """    __syncthreads();
     if (threadIdx.x / kWarpSize % channel_warps != 0""",
         "    if (threadIdx.x / kWarpSize % channel_warps != 0",
@@ -385,14 +385,14 @@ MUTANTS = (
     ),
     Mutant(
         "The highest lanes take no gradients of the group behind.",
-        "causal_conv1d/causal_conv1d_bwd.cu",
+        "causal_conv1d/conv_bwd_row.cuh",
         "const bool is_offered_behind = lanes.number < kDistance;",
         "const bool is_offered_behind = false;",
         (_BWD,),
     ),
     Mutant(
         "The gradient of the initial state leaves out the last tap.",
-        "causal_conv1d/causal_conv1d_bwd.cu",
+        "causal_conv1d/conv_bwd_row.cuh",
         "for (int k = kHalo - i; k < kWidth; ++k) {",
         "for (int k = kHalo - i; k < kHalo; ++k) {",
         (_BWD_SUM,),
@@ -540,14 +540,14 @@ MUTANTS = (
     ),
     Mutant(
         "The gradients of a packed row's next sequence go to the tokens before it.",
-        "causal_conv1d/causal_conv1d_bwd.cu",
+        "causal_conv1d/conv_bwd_row.cuh",
         "if (i + k < kVec + kHalo) g[i + k] = 0.0f;",
         "(void)k;",
         (_BWD_VARLEN_ROWS,),
     ),
     Mutant(
         "A packed row's vector sees nothing of a sequence that begins shortly before it.",
-        "causal_conv1d/causal_conv1d_bwd.cu",
+        "causal_conv1d/conv_bwd_row.cuh",
         "if (kHalo == 0 || bits == 0) return;",
         "return;",
         (_BWD_VARLEN_ROWS,),
