@@ -338,7 +338,7 @@ def _path_columns(parents: Array, token: int, before: int, count: int) -> Array:
     while token >= 0:
         path.insert(0, before + token)
         token = int(parents[token]) if parents[token] < token else -1
-    return np.array([*range(before), *path][len(path) + before - count :])
+    return np.array([*range(before), *path][len(path) + before - count :], int)
 
 
 UNDERFLOW = 2.0**-150
