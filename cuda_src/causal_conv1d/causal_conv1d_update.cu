@@ -151,7 +151,8 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
             inputs[i] = Vec<input_t, kVec>::zero();
-            if (from + i < tokens.count(p)) inputs[i] = load_token<kVec, input_t>(p, tokens.entry, columns.channel, tokens.begin + from + i);
+            if (from + i < tokens.count(p))
+                inputs[i] = load_token<kVec, input_t>(p, tokens.entry, columns.channel, tokens.begin + from + i);
         }
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {

@@ -74,9 +74,7 @@ __device__ __forceinline__ void store_state(const Path& path, const StateBefore<
                                             const Target& target, int token) {
     const int depth = path.depth(token, before.count);
 #pragma unroll 1
-    for (int i = 0; i < before.count - depth; ++i) {
-        target.at(i).store_all(before.in.load(before.first + depth + i));
-    }
+    for (int i = 0; i < before.count - depth; ++i) { target.at(i).store_all(before.in.load(before.first + depth + i)); }
 #pragma unroll 1
     for (int i = before.count; i > before.count - depth; --i, token = path.parent(token)) {
         target.at(i - 1).store_all(convert<state_t>(path.load(token)));
