@@ -115,18 +115,17 @@ def _kernel(o: Operands) -> UpdateKernel:
     if o.parents is not None:
         return CausalConv1dUpdateTree(**_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
     is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
+    form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
     token_bytes = o.sequences * o.x.shape[1] * o.x.itemsize
     if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
         while vec > 1 and not _rows_are_packed(o, vec):
             vec //= 2
         if _rows_are_packed(o, vec):
-            form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
-            sequences = _sequences(o, vec)
+            sequences = _sequences(o, vec) if o.seqlen == 1 and not form["token_states"] else 0
             return CausalConv1dUpdateRows(state_len=o.conv_state.shape[2], sequences=sequences, **form, **_axes(o, vec))
-    form = _form(o, keeps_states=o.token_state_indices is not None or o.windows_are_whole or o.windows_are_overlaid)
     vec = 1 if o.seqlen == 1 and token_bytes in FEW_IN_COLUMNS else _vector(o)
-    if is_row and o.seqlen == 1 and o.intermediate_conv_window is None and not form["token_states"]:
+    if is_row and o.seqlen == 1 and not form["token_states"]:
         return CausalConv1dUpdate(sequences=_sequences(o, vec), **form, **_axes(o, vec))
     return CausalConv1dUpdate(sequences=0, **form, **_axes(o, min(vec, MANY_TOKENS_CHANNELS)))
 
