@@ -196,6 +196,17 @@ def _windows_are_packed(o: Operands, vec: int) -> bool:
     return not any(quantity % access for quantity in (windows.first, *windows.active(0, 1)))
 
 
+def _windows_are_one(o: Operands, vec: int) -> bool:
+    """Whether windows lie over each other so that those of all tokens, for `vec` channels, are aligned vectors."""
+    windows, is_row = o.intermediate_conv_window, o.cache_seqlens is None and o.num_accepted_tokens is None
+    if windows is None or not o.windows_are_overlaid or not is_row or o.query_start_loc is not None:
+        return False
+    _, steps, dim, columns = windows.shape
+    if windows.strides[3] != 1 or (dim > 1 and windows.strides[2] != steps + columns - 1) or steps != o.seqlen:
+        return False
+    return not any(quantity % vec for quantity in (windows.first, *windows.active(0)))
+
+
 def _window_columns_are_packed(o: Operands, vec: int) -> bool:
     """Whether `vec` channels of a column of a window are an aligned vector."""
     windows = o.intermediate_conv_window
@@ -240,6 +251,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "windows_are_packed": _windows_are_packed(o, vec),
         "windows_are_whole": o.windows_are_whole,
         "windows_are_overlaid": o.windows_are_overlaid,
+        "windows_are_one": _windows_are_one(o, vec),
         "window_columns_are_packed": _window_columns_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
         "keeps_padding": o.keeps_padding,

@@ -143,6 +143,7 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
     for (int i = 0; i < kVec * kHalo; ++i) window[i] = past[i % kHalo].to_float(i / kHalo);
     const Chain<input_t, kVec, kPacked> chain{p, tokens, columns.channel};
     const WindowRow row(p, indices.batch, columns.slot);
+    if constexpr (kTokenStates && kHalo > 1) store_windows<kHalo, input_t>(p, row, tokens, columns);
     // A state that is just the inputs before a token is in registers after each.
     const bool is_longer = p.state_len > kHalo && p.num_accepted_tokens == nullptr;
     int own = -1;

@@ -20,6 +20,11 @@ struct StateColumns {
                 stride[1], p->states_are_packed != 0};
     }
 
+    // One channel of a column.
+    __device__ __forceinline__ float element(int c, int column) const {
+        return is_fresh ? 0.0f : ::load<1, Memory::kMutable>(at(column).at + c * at(column).channel_step).to_float(0);
+    }
+
     // Copies `count` columns of another slot, or of this one, from column `from` on to the front, in rising order: each
     // is read before it is overwritten.
     __device__ __forceinline__ void take(const StateColumns& source, int count, int from) const {
@@ -88,7 +93,7 @@ struct WindowColumns {
 template <typename state_t, int kVec, int kColumns>
 __device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p, const WindowRow& row, int token,
                                              index_t channel, const float (&window)[kVec * kColumns]) {
-    if (!row.exists || token >= p.intermediate_steps) return;
+    if (!row.exists || token >= p.intermediate_steps || p.windows_are_one) return;
     const WindowColumns<state_t, kVec> columns(p, row, token, channel);
     if (p.windows_are_packed) {
         store_packed(columns.first, window);
@@ -98,6 +103,36 @@ __device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p
 #pragma unroll
     for (int k = 0; k < kColumns; ++k) {
         if (k >= first) columns.at(k).store_all(column_of<state_t, kVec, kColumns>(window, k));
+    }
+}
+
+// Writes the windows of all tokens at once where they lie over each other, channel after channel: all inputs but the
+// earliest. The tokens come out of the caches once more: stored one by one they would be written in pieces of 2 bytes,
+// which takes three times as long.
+template <int kHalo, typename input_t, typename state_t, int kVec, bool kPacked>
+__device__ __forceinline__ void store_windows(const CausalConv1dUpdateOperands& p, const WindowRow& row,
+                                              const SequenceTokens<kPacked>& tokens,
+                                              const StateColumns<state_t, kVec>& source) {
+    if (!row.exists || !p.windows_are_one) return;
+    state_t* to = WindowColumns<state_t, kVec>(p, row, 0, source.channel).first;
+    const int columns = kHalo - 1 + tokens.count(p);
+    int channel = 0;
+    int column = 0;
+#pragma unroll 1
+    for (int i = 0; i < columns; ++i, to += kVec) {
+        float values[kVec];
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) {
+            const int token = column - (kHalo - 1);
+            values[j] = token >= 0
+                            ? load_token<1, input_t>(p, tokens.entry, source.channel + channel, token).to_float(0)
+                            : source.element(channel, p.state_len - kHalo + 1 + column);
+            if (++column == columns) {
+                column = 0;
+                ++channel;
+            }
+        }
+        store(to, Vec<state_t, kVec>::from_floats(values));
     }
 }
 

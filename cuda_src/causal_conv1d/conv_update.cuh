@@ -76,6 +76,7 @@ struct CausalConv1dUpdateOperands {
     int intermediate_steps;
     int windows_are_whole;          // intermediate windows have all columns of a state
     int windows_are_overlaid;       // a token's window is that of the token before it, one column on
+    int windows_are_one;            // and so all windows of a thread are one aligned piece of memory
     int window_columns_are_packed;  // the channels of a thread are contiguous and aligned in a column of a window
     int query_start_loc_is_int64;
     int token_state_indices_is_int64;
