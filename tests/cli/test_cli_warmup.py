@@ -238,7 +238,7 @@ def test_a_kernel_that_could_not_be_stored_has_failed(
 
 def test_a_folder_that_cannot_be_written_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    done = cuconv("warmup", "--arch", "90", CUCONV_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    done = cuconv(*FEW, "--arch", "90", CUCONV_CACHE_DIR=str(tmp_path / "file" / "cache"))
     assert (done.returncode, done.stdout) == (CANNOT, "")
     assert "cannot be written" in done.stderr and "set CUCONV_CACHE_DIR" in done.stderr
     assert done.stderr.count("\n") == 1

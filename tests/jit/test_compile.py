@@ -9,7 +9,6 @@ decides it.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from cuconv.jit import nvrtc, source
 from cuconv.jit.cache import Resources
 from cuconv.runtime.kernel import Kernel
 from tests.support.discovery import all_kernels
+from tests.support.processors import processors
 
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 THOROUGH = 90
@@ -88,7 +88,7 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
     if memory is not None and (kept := memory.get(key, None)) is not None:
         return {expression: Resources(**resources) for expression, resources in kept.items()}
     programs = [expressions[i : i + VARIANTS_A_PROGRAM] for i in range(0, len(rows), VARIANTS_A_PROGRAM)]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(processors()) as pool:
         done = pool.map(lambda program: nvrtc.compile(code, cls.file, program, target).resources, programs)
         found = {expression: resources for each in done for expression, resources in each.items()}
     if memory is not None:
