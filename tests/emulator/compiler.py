@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cuconv.jit import cache, source
+from cuconv.jit.source import Source
 from cuconv.runtime.kernel import Kernel
 from tests.emulator import translation
 from tests.support.processors import processors
@@ -132,8 +133,7 @@ class _Unit:
         if fills_locals():
             # Otherwise an uninitialised variable may hold the right value of another thread, left over on the stack.
             self._flags.append("-ftrivial-auto-var-init=pattern")
-        code = _read(source_folder(kernel))
-        self._files = {name: text for name, text in code.items() if name.endswith(".cuh") or name == kernel.file}
+        self._files = _read(source_folder(kernel)).of(kernel.file).files
         texts = [part for name in sorted(self._files) for part in (name, self._files[name])]
         digest = _digest(sorted(_INCLUDE.iterdir()), [*self._flags, *texts])
         self.folder = _folder(root(), kernel.unit, digest)
@@ -170,8 +170,8 @@ def source_folder(kernel: Kernel) -> Path:
 
 
 @functools.cache
-def _read(folder: Path) -> dict[str, str]:
-    return dict(source.read(folder).files)
+def _read(folder: Path) -> Source:
+    return source.read(folder)
 
 
 @functools.cache

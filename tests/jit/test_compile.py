@@ -94,7 +94,7 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
     """What ptxas reports of every row, by expression."""
     code, target = source.load(), f"sm_{arch}"
     expressions = [kernel.expression for kernel in rows]
-    told = repr((code.digest, cls.file, expressions, nvrtc.options(target), nvrtc.version()))
+    told = repr((code.of(cls.file).digest, expressions, nvrtc.options(target), nvrtc.version()))
     key = f"cuconv/resources/{hashlib.sha256(told.encode()).hexdigest()}"
     if memory is not None and (kept := memory.get(key, None)) is not None:
         return {expression: Resources(**resources) for expression, resources in kept.items()}
