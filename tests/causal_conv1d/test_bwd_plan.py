@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import cuconv
 from cuconv.causal_conv1d.kernels_backward import (
+    CausalConv1dBulkBwd,
     CausalConv1dBwd,
     CausalConv1dBwdStates,
     CausalConv1dBwdSum,
@@ -65,6 +66,21 @@ def test_every_vector_of_a_channel_has_one_lane(size: tuple[int, int, int]) -> N
     assert parts == 1 or division["groups"] > (parts - 1) * a_part
     # A warp of several channels has whole rows: the gradients behind its last group belong to other rows.
     assert lanes == WARP_SIZE or lanes * division["warp_groups"] % row_vecs == 0
+
+
+@given(SIZES)
+def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> None:
+    batch, dim, row_vecs = size[0], size[1], max(1, size[2])
+    config, division, parts = CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, silu=True).launch_config(batch, dim, row_vecs)
+    unit, row_units = CausalConv1dBulkBwd.unit_vecs(), division["row_units"][0]
+    assert row_units * unit >= row_vecs > (row_units - 1) * unit
+    assert division["units"] == batch * row_units
+    warps = 1 << division["warps_shift"]
+    channels, channel_groups = CausalConv1dBulkBwd.warps // warps, division["channel_groups"][0]
+    assert channel_groups * channels >= dim > (channel_groups - 1) * channels
+    assert config.grid[0] == parts * channel_groups
+    a_part = warps * division["warp_units"]
+    assert division["units"] <= parts * a_part and (parts == 1 or division["units"] > (parts - 1) * a_part)
 
 
 @given(WIDTHS, SIZES)
@@ -126,9 +142,9 @@ def last(batch: int, dim: int, seqlen: int, token: int = 0, offset: int = 0, dty
 @pytest.mark.parametrize(
     ("x", "kernel", "vec"),
     [
-        (first(1, 2048, 2048), CausalConv1dBwd, 8),
+        (first(1, 2048, 504), CausalConv1dBwd, 8),
         (first(1, 2048, 2048, offset=2), CausalConv1dBwd, 2),
-        (first(1, 2048, 2048, dtype=FLOAT32), CausalConv1dBwd, 4),
+        (first(1, 2048, 252, dtype=FLOAT32), CausalConv1dBwd, 4),
         (last(1, 2048, 2048), CausalConv1dChannellastBwd, 4),
         (last(1, 2048, 2048, dtype=FLOAT32), CausalConv1dChannellastBwd, 2),
         (last(1, 2046, 2048), CausalConv1dChannellastBwd, 2),
@@ -159,11 +175,30 @@ def test_rows_may_be_read_beyond_their_ends_only_where_there_is_memory() -> None
     assert numbers(planned(first(4, 6, 63), dout=first(4, 6, 63, row=71))[0])["is_dense"] == 0
 
 
-def test_few_channels_leave_sums_that_another_launch_adds_up() -> None:
-    assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048))] == [CausalConv1dBwd]
-    added = planned(first(1, 16, 2**20))
-    assert [type(launch.kernel) for launch in added] == [CausalConv1dBwd, CausalConv1dBwdSum]
+@pytest.mark.parametrize(("odd", "kernel"), [(0, CausalConv1dBulkBwd), (1, CausalConv1dBwd)])
+def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, kernel: type) -> None:
+    assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048 - odd))] == [kernel]
+    added = planned(first(1, 16, 2**20 - odd))
+    assert [type(launch.kernel) for launch in added] == [kernel, CausalConv1dBwdSum]
     assert numbers(added[1])["parts"] * 16 == added[0].config.grid[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "more"),
+    [
+        (first(2, 64, 504), {}),
+        (first(2, 64, 520), {}),
+        (first(2, 64, 2044), {}),
+        (first(2, 64, 2048, row=2052), {}),
+        (first(2, 64, 2048, offset=4), {}),
+        (first(2, 64, 2048), {"dout": first(2, 64, 2048, offset=8, row=2052)}),
+        (first(2, 64, 2048), {"seq_idx": AbstractArray((2, 2048), (2048, 1), INT32)}),
+        (first(2, 64, 2048), {"initial_states": AbstractArray((2, 64, 3), (192, 3, 1), BFLOAT16)}),
+    ],
+)
+def test_rows_that_bulk_copies_do_not_fit_are_walked_vector_by_vector(x: AbstractArray, more: dict[str, Any]) -> None:
+    assert type(planned(first(2, 64, 2048))[0].kernel) is CausalConv1dBulkBwd
+    assert type(planned(x, **more)[0].kernel) is CausalConv1dBwd
 
 
 @pytest.mark.parametrize("tokens", [8, 100000])
@@ -189,6 +224,8 @@ def test_without_channels_nothing_is_launched_and_without_tokens_zeros_are() -> 
 def test_more_work_than_a_launch_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="the problem has"):
         rows(MAX_DIVIDEND, 1, 33)
+    with pytest.raises(ValueError, match="the problem has"):
+        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
         runs(4, MAX_DIVIDEND, 2, 2**20)
     with pytest.raises(ValueError, match="parameters to add up"):
