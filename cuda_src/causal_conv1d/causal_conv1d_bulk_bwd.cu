@@ -38,21 +38,24 @@ struct CausalConv1dBulkBwdTraits {
     static constexpr int kVec = 16 / static_cast<int>(sizeof(input_t));
     static constexpr int kUnitVecs = kGroups * kWarpSize;
     static constexpr int kHaloVecs = (kWidth - 1 + kVec - 1) / kVec;
-    static_assert(kIsWidth<kWidth> && kHaloVecs < kWarpSize);
+    // Room for the vectors before a unit. A whole line of 128 bytes: lines of global memory are lines of shared memory,
+    // else a bulk copy writes every one of them in two pieces.
+    static constexpr int kBeforeVecs = 8;
+    static constexpr int kStageVecs = kBeforeVecs + 2 * kUnitVecs;
+    static_assert(kIsWidth<kWidth> && kHaloVecs <= kBeforeVecs);
 };
 
 template <int kWidth, typename input_t, typename weight_t, bool kSilu,
           typename Traits = CausalConv1dBulkBwdTraits<kWidth, input_t, weight_t, kSilu>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bulk_bwd_kernel(const CausalConv1dBulkBwdParams params) {
-    constexpr int kVec = Traits::kVec, kHaloVecs = Traits::kHaloVecs, kUnitVecs = Traits::kUnitVecs;
-    constexpr int kStages = Traits::kStages;
+    constexpr int kVec = Traits::kVec, kUnitVecs = Traits::kUnitVecs, kStages = Traits::kStages;
     using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, false, kSilu, Rows::kOne, false>;
     using Vector = Vec<input_t, kVec>;
     using Vecs = Place<kVec, false>;
     const CausalConv1dBwdOperands p = with_states<false>(params.operands);
     // x, from the vectors before a unit on, and dout.
-    __shared__ alignas(16) Vector memory[Traits::kWarps][kStages][kHaloVecs + 2 * kUnitVecs];
+    __shared__ alignas(128) Vector memory[Traits::kWarps][kStages][Traits::kStageVecs];
     __shared__ WarpBarriers<kStages> barriers[Traits::kWarps];
 
     const QuotientRemainder part_channels = divide(blockIdx.x, params.channel_groups);
@@ -76,15 +79,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     outputs.add(0, static_cast<input_t*>(p.dx) + channel * p.dx_stride[1], p.dx_stride);
     const LaneWalk<const input_t, 2> top = inputs;
 
-    Vector(*const stages)[kHaloVecs + 2 * kUnitVecs] = memory[warp];
+    Vector(*const stages)[Traits::kStageVecs] = memory[warp];
     WarpCopies<kStages> copies(barriers[warp]);
     int next_unit = end - 1;
     // Starts to bring the next unit to a stage. What lies behind the end of its row are zeros.
     const auto fetch = [&](int stage) {
         if (next_unit >= begin) {
             const int first = inputs.vec * kUnitVecs, count = min(kUnitVecs, row_vecs - first);
-            const int before = first > 0 ? kHaloVecs : 0;
-            Vector* const x_slots = stages[stage] + kHaloVecs;
+            const int before = first > 0 ? Traits::kHaloVecs : 0;
+            Vector* const x_slots = stages[stage] + Traits::kBeforeVecs;
             Vector* const dout_slots = x_slots + kUnitVecs;
             if (count < kUnitVecs) {
 #pragma unroll 1
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll 1
     for (int unit = end - 1; unit >= begin; --unit) {
         copies.wait(stage);
-        const Vector* const x_slots = stages[stage] + kHaloVecs;
+        const Vector* const x_slots = stages[stage] + Traits::kBeforeVecs;
 #pragma unroll
         for (int group = Traits::kGroups - 1; group >= 0; --group) {
             const Vector* const own_group = x_slots + group * kWarpSize;

@@ -450,7 +450,7 @@ MUTANTS = (
     Mutant(
         "The first tokens of a unit do not see those before it.",
         "causal_conv1d/causal_conv1d_bulk_bwd.cu",
-        "const int before = first > 0 ? kHaloVecs : 0;",
+        "const int before = first > 0 ? Traits::kHaloVecs : 0;",
         "const int before = 0;",
         (_BWD_BULK,),
     ),
