@@ -212,9 +212,10 @@ class CausalConv1dChannellastBwd(Kernel):
     MULTIPROCESSORS: ClassVar[int] = 132
     """Those of an H200."""
 
-    MAX_WALK: ClassVar[int] = 512
-    """Tokens per walk. On an H200 longer ones drift apart: B1 D8192 L65536 in bfloat16 takes 797 us in walks of 2048
-    tokens and 792 in walks of 500.
+    LONG_WALK: ClassVar[int] = 512
+    MAX_WAVES: ClassVar[int] = 4
+    """Tokens per walk from which on blocks run in several waves, and how many waves at most: B1 D8192 L65536 in bfloat16
+    takes 797 us on an H200 in one wave and 792 in four.
     """
 
     MIN_WALK: ClassVar[int] = 16
@@ -260,7 +261,7 @@ class CausalConv1dChannellastBwd(Kernel):
         if steps * self.tokens > MAX_DIVIDEND:
             raise TooLarge(f"the problem needs {steps} steps of tokens; a launch takes {MAX_DIVIDEND // self.tokens}")
         at_a_time = (4 if self.width <= 4 and not self.packed else 3) * self.MULTIPROCESSORS
-        least, most = ceil_div(self.MIN_WALK, self.tokens), ceil_div(self.MAX_WALK, self.tokens)
+        least = ceil_div(self.MIN_WALK, self.tokens)
 
         def shared_out(waves: int) -> tuple[int, int, int]:
             """The time, in tokens that a thread walks, of blocks in so many waves, the walks' steps and the parts."""
@@ -270,8 +271,8 @@ class CausalConv1dChannellastBwd(Kernel):
             needed = ceil_div(parts * dim_blocks, at_a_time)
             return needed * (walk_steps * self.tokens + self.BLOCK_TOKENS), walk_steps, parts
 
-        fewest = max(1, ceil_div(steps * dim_blocks, most * block_walks * at_a_time))
-        _, walk_steps, parts = min(shared_out(fewest + more) for more in range(4))
+        fewest = max(1, ceil_div(steps * self.tokens * dim_blocks, self.LONG_WALK * block_walks * at_a_time))
+        _, walk_steps, parts = min(shared_out(min(fewest, self.MAX_WAVES) + more) for more in range(4))
         return (
             self.config(parts * dim_blocks),
             {

@@ -40,11 +40,11 @@ def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]
     return config.grid[0], division, parts
 
 
-def runs(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
+def walks(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
     tokens = CausalConv1dChannellastBwd.tokens_for(width, packed=False)
     kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, True, False, False, False)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
-    return config.grid[0], division, parts, division["steps"] * tokens - (width - 1)
+    return config.grid[0], division, parts, tokens
 
 
 @given(SIZES)
@@ -84,19 +84,20 @@ def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> Non
 
 
 @given(WIDTHS, SIZES)
-def test_every_run_of_tokens_has_one_thread(width: int, size: tuple[int, int, int]) -> None:
+def test_every_step_of_tokens_has_one_thread(width: int, size: tuple[int, int, int]) -> None:
     batch, dim, seqlen = size
-    blocks, division, parts, run = runs(width, batch, dim, seqlen)
-    assert run >= 1 and division["steps"] >= 1
-    row_runs = division["row_runs"][0]
-    assert row_runs * run >= seqlen and (row_runs - 1) * run < max(1, seqlen)
-    assert division["runs"] == batch * row_runs
-    assert division["block_runs"] * division["block_vecs"][0] <= CausalConv1dChannellastBwd.threads
+    blocks, division, parts, tokens = walks(width, batch, dim, seqlen)
+    # The next walk's first step has all gradients that a walk's last tokens need.
+    assert tokens >= width - 1 and division["walk_steps"] >= 1
+    row_steps = division["row_steps"][0]
+    assert row_steps * tokens >= seqlen and (row_steps - 1) * tokens < max(1, seqlen)
+    assert division["steps"] == batch * row_steps
+    assert division["block_walks"] * division["block_vecs"][0] <= CausalConv1dChannellastBwd.threads
     vecs = -(-dim // 2)
     assert division["dim_blocks"][0] * division["block_vecs"][0] >= vecs
     assert blocks == parts * division["dim_blocks"][0]
-    a_part = division["block_runs"] * division["rounds"]
-    assert division["runs"] <= parts * a_part and (parts == 1 or division["runs"] > (parts - 1) * a_part)
+    a_part = division["block_walks"] * division["walk_steps"]
+    assert division["steps"] <= parts * a_part and (parts == 1 or division["steps"] > (parts - 1) * a_part)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_every_run_of_tokens_has_one_thread(width: int, size: tuple[int, int, in
 @pytest.mark.parametrize("is_last", [False, True])
 def test_parts_of_sums_are_little_beside_the_tokens(size: tuple[int, int, int], share: float, is_last: bool) -> None:
     batch, dim, seqlen = size
-    parts = runs(4, batch, dim, seqlen, 4)[2] if is_last else rows(batch, dim, seqlen // 8)[2]
+    parts = walks(4, batch, dim, seqlen, 4)[2] if is_last else rows(batch, dim, seqlen // 8)[2]
     assert parts * dim * 5 * 4 <= share * 3 * batch * dim * seqlen * 2
 
 
@@ -227,6 +228,6 @@ def test_more_work_than_a_launch_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="the problem has"):
         CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
-        runs(4, MAX_DIVIDEND, 2, 2**20)
+        walks(4, MAX_DIVIDEND, 2, 2**20)
     with pytest.raises(ValueError, match="parameters to add up"):
         CausalConv1dBwdSum(16, BFLOAT16).launch_config(2**28, 2)

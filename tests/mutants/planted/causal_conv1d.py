@@ -413,10 +413,10 @@ MUTANTS = (
         (_BWD,),
     ),
     Mutant(
-        "Gradients of the last tokens of a run are summed up twice.",
+        "The last tokens of a walk have nothing of the gradients of the next one's.",
         "causal_conv1d/causal_conv1d_channellast_bwd.cu",
-        "sums[c].add(is_next_run ? 0.0f : g, window);",
-        "sums[c].add(g, window);",
+        "if (kHalo > 0 && ends_inside) {",
+        "if (kHalo > 0 && looks_ahead) {",
         (_BWD_LAST,),
     ),
     Mutant(
