@@ -218,6 +218,9 @@ class CausalConv1dChannellastBwd(Kernel):
     takes 797 us on an H200 in one wave and 792 in four.
     """
 
+    LONG_PACKED_WALK: ClassVar[int] = 128
+    """The same of packed sequences, where a walk through many short ones takes much longer than others."""
+
     MIN_WALK: ClassVar[int] = 16
     """Tokens per walk that are worth a thread of their own."""
 
@@ -271,7 +274,8 @@ class CausalConv1dChannellastBwd(Kernel):
             needed = ceil_div(parts * dim_blocks, at_a_time)
             return needed * (walk_steps * self.tokens + self.BLOCK_TOKENS), walk_steps, parts
 
-        fewest = max(1, ceil_div(steps * self.tokens * dim_blocks, self.LONG_WALK * block_walks * at_a_time))
+        long = (self.LONG_PACKED_WALK if self.packed else self.LONG_WALK) * block_walks * at_a_time
+        fewest = max(1, ceil_div(steps * self.tokens * dim_blocks, long))
         _, walk_steps, parts = min(shared_out(min(fewest, self.MAX_WAVES) + more) for more in range(4))
         return (
             self.config(parts * dim_blocks),
