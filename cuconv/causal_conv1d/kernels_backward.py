@@ -205,8 +205,8 @@ class CausalConv1dBulkBwd(Kernel):
 
 @dataclass(frozen=True)
 class CausalConv1dChannellastBwd(Kernel):
-    """Gradients of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels, `tokens` a
-    step.
+    """Gradients of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels, `tokens`
+    per step.
     """
 
     MULTIPROCESSORS: ClassVar[int] = 132
@@ -214,8 +214,9 @@ class CausalConv1dChannellastBwd(Kernel):
 
     LONG_WALK: ClassVar[int] = 512
     MAX_WAVES: ClassVar[int] = 4
-    """Tokens per walk from which on blocks run in several waves, and how many waves at most: B1 D8192 L65536 in bfloat16
-    takes 797 us on an H200 in one wave and 792 in four.
+    """Tokens per walk from which on blocks run in several waves, and how many waves at most.
+
+    B1 D8192 L65536 in bfloat16 takes 797 us on an H200 in one wave and 792 in four.
     """
 
     LONG_PACKED_WALK: ClassVar[int] = 128
@@ -267,7 +268,7 @@ class CausalConv1dChannellastBwd(Kernel):
         least = ceil_div(self.MIN_WALK, self.tokens)
 
         def shared_out(waves: int) -> tuple[int, int, int]:
-            """The time, in tokens that a thread walks, of blocks in so many waves, the walks' steps and the parts."""
+            """The time in tokens that a thread walks when blocks run in `waves`, the steps of a walk, and the parts."""
             wanted = max(1, waves * at_a_time // dim_blocks)
             walk_steps = max(least, ceil_div(steps, wanted * block_walks))
             parts = max(1, ceil_div(steps, walk_steps * block_walks))

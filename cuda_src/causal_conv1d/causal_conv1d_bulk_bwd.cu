@@ -6,10 +6,10 @@
 //     dbias = sum_t g[t]
 //
 // Layout: x, dout, dx (batch, dim, seqlen), seqlen stride 1, rows of whole 16-byte vectors at aligned addresses. A row
-// is cut into units of kGroups groups; a group is one vector per lane of a warp. A channel's units, row after row, count
-// as one list, and a warp walks a part of it from its end to its beginning. Of each of x and dout a unit is brought to
-// shared memory by one bulk copy, that of x with the vectors before it that the first lanes reach into. What lanes do
-// with a group is what causal_conv1d_bwd does. No atomics on sums.
+// is cut into units of kGroups groups; a group is one vector per lane of a warp. A channel's units, row after row,
+// count as one list, and a warp walks a part of it from its end to its beginning. Of each of x and dout a unit is
+// brought to shared memory by one bulk copy, that of x with the vectors before it that the first lanes reach into. What
+// lanes do with a group is what causal_conv1d_bwd does. No atomics on sums.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kSilu     silu after the sum
@@ -31,8 +31,8 @@ struct CausalConv1dBulkBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kWidth <= 4 ? 6 : 1;
     static constexpr int kWarps = kThreads / kWarpSize;
-    // Two stages of two groups: with copies of half the size, B8 D4096 L2048 in bfloat16 takes 102 us on an H200 instead
-    // of 100; with three or four stages B1 D2048 L2048 takes 10.1 us instead of 9.1.
+    // Two stages of two groups: with copies of half the size, B8 D4096 L2048 in bfloat16 takes 102 us on an H200
+    // instead of 100; with three or four stages B1 D2048 L2048 takes 10.1 us instead of 9.1.
     static constexpr int kGroups = 2;
     static constexpr int kStages = 2;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(input_t));

@@ -168,8 +168,8 @@ struct TokenFetch {
     }
 };
 
-// What a thread carries from step to step, and what it does in one. Most steps lie inside a sequence and know nothing of
-// others; only the rest look at every token for where it belongs.
+// What a thread carries from step to step, and what it does in one. Most steps lie inside a sequence and know nothing
+// of others; only the rest look at every token for where it belongs.
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, Rows kRows, bool kStates,
           int kThreads>
 struct GradientWalk {
@@ -246,8 +246,8 @@ struct GradientWalk {
         finish(end, next, next_seq, taps);
     }
 
-    // The same of a walk inside a row. The gradients of the width - 1 tokens behind it lie in `firsts`, when that is not
-    // null; else those tokens lie in `slots`.
+    // The same of a walk inside a row. The gradients of the width - 1 tokens behind it lie in `firsts`, when that is
+    // not null; else those tokens lie in `slots`.
     __device__ __forceinline__ void end_walk(int end, const float* firsts, const Vector* slots,
                                              const float (&taps)[kVec][kWidth], const float (&bias)[kVec]) {
         float next[kWidth][kVec];
@@ -280,7 +280,8 @@ struct GradientWalk {
                 for (int k = 0; k < kWidth; ++k) {
                     window[k] = x[i + k][c];
                     if (kRows == Rows::kNumbered) {
-                        numbers[k] = i + k < kHalo ? seq[i + k < kHalo ? i + k : 0] : next_seq[i + k < kHalo ? 0 : i + k - kHalo];
+                        numbers[k] = i + k < kHalo ? seq[i + k < kHalo ? i + k : 0]
+                                                   : next_seq[i + k < kHalo ? 0 : i + k - kHalo];
                     }
                 }
                 if (kRows == Rows::kNumbered) keep_own_inputs(numbers, window);
