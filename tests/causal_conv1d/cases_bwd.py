@@ -107,8 +107,10 @@ UNIT = (
     Case(3, 5, 18, 2, "float16", layout="mixed_to_last", others="backward", **STATES),
     Case(5, 3, 1, **ALL),
     Case(4, 5, 2, 15, "float32", others="backward", **STATES),
-    # Channels contiguous: more than a block's, fewer than a warp's, several runs, steps and rounds, every access width.
+    # Channels contiguous: more than a block's, fewer than a warp's, several steps, walks and parts, every access width.
     Case(1, 136, 60, layout="channel_last"),
+    Case(1, 136, 300, layout="channel_last"),
+    Case(1, 130, 260, 3, "float32", layout="channel_last", **ALL),
     Case(2, 130, 21, 4, "float32", layout="channel_last", **ALL),
     Case(1, 128, 30, 3, "float16", "float32", layout="channel_last", others="offset_weight", seq_idx=True),
     Case(2, 3, 65, 2, layout="channel_last", others="strided", initial=True),

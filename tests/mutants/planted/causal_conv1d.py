@@ -46,6 +46,7 @@ _BWD_BULK = "causal_conv1d_bwd-2-3-1640"
 _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
 _BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
 _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 
@@ -418,6 +419,22 @@ MUTANTS = (
         "if (kHalo > 0 && ends_inside) {",
         "if (kHalo > 0 && looks_ahead) {",
         (_BWD_LAST,),
+    ),
+    Mutant(
+        "The last walk of a block looks for the next one's gradients where there are none.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "looks_ahead ? nullptr : firsts + params.block_vecs.divisor",
+        "firsts + params.block_vecs.divisor",
+        (_BWD_LAST_PARTS,),
+    ),
+    Mutant(
+        "The gradients of the next walk are read before they are there.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        """    wait_for_copies();
+    // The next walk's first gradients are there.
+    __syncthreads();""",
+        "    wait_for_copies();",
+        (_BWD_LAST_PARTS,),
     ),
     Mutant(
         "The gradient of a packed sequence's initial state leaves out the current tap.",
