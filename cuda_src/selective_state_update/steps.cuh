@@ -75,11 +75,11 @@ __device__ __forceinline__ float* scale_of_step(const Params& params, const Warp
     }
 }
 
-// The scale of the lane's own row; 1 where there is none.
+// The scale of the lane's own row; 1 for states without scales.
 template <typename Traits>
-__device__ __forceinline__ float load_scale(const float* place, bool exists = true) {
+__device__ __forceinline__ float load_scale(const float* place) {
     if constexpr (Traits::kIsQuantised) {
-        return exists ? *place : 1.0f;
+        return *place;
     } else {
         return 1.0f;
     }
@@ -109,7 +109,10 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);
 #pragma unroll
     for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);
-    const float scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot), goes_on);
+    float scale = 1.0f;
+    if constexpr (Traits::kIsQuantised) {
+        if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
+    }
     const TokenStep<Traits> pace(p, parameters, inputs, scale);
     RowFactors<Traits> factors;
     const float input = pace.step * inputs.x.to_float(0);
