@@ -85,7 +85,25 @@ class Step:
     step_ms: float
 
 
-Row = Kernel | Host | Step
+@dataclass(frozen=True)
+class Drift:
+    """The errors of state updates after many steps, relative to the results' root mean square."""
+
+    state_dtype: str
+    is_random: bool
+    """Whether states are rounded up or down at random, else to nearest."""
+    inputs: str
+    """random or steady."""
+    decay: float
+    """The factor of the state in one step."""
+    steps: int
+    error: float
+    """The root mean square of the errors of the last steps."""
+    bias: float
+    """The mean of the errors in the direction of the results."""
+
+
+Row = Kernel | Host | Step | Drift
 
 
 @dataclass(frozen=True)
@@ -96,7 +114,7 @@ class Run:
     rows: list[Row] = field(default_factory=list)
 
 
-KINDS: dict[str, type[Header | Row]] = {"run": Header, "kernel": Kernel, "host": Host, "step": Step}
+KINDS: dict[str, type[Header | Row]] = {"run": Header, "kernel": Kernel, "host": Host, "step": Step, "drift": Drift}
 
 
 def to_json(item: Header | Row) -> dict[str, Any]:
