@@ -101,3 +101,10 @@ def rows(library: Any, formats: tuple[tuple[DType, bool], ...] = FORMATS, steps:
                     error=float(np.sqrt((error**2).mean())) / size,
                     bias=float((error * np.sign(y)).mean()) / size,
                 )
+
+
+def on_gpu(steps: int = STEPS) -> Iterator[Drift]:
+    """The errors of every format on the current GPU."""
+    import cupy
+
+    return rows(cupy, steps=steps)
