@@ -270,11 +270,11 @@ def drift(measured: Measured) -> Any:
                 look = Look("o", DRIFTS[str(dtype)])
                 draw_line(axes, points, look.hollow if is_random else look, "--" if is_random else "-")
                 ends.setdefault(str(dtype), points[-1][1])
+        axes.set_xticks(range(len(DECAYS)), [f"{decay:g}" for decay in DECAYS])
         if ends:
             label_ends(axes, ends, DRIFTS)
         else:
             say(axes, tables.MISSING)
-        axes.set_xticks(range(len(DECAYS)), [f"{decay:g}" for decay in DECAYS])
     return figure
 
 
