@@ -207,16 +207,14 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);
-    // Codes times this until the first token after they are read, states themselves from then on.
     float state[Traits::kRowsOfGroup][Traits::kElements];
-    float scale = 1.0f;
+    float scale = 1.0f;  // of the states while they are codes: from where they are read to the next token
     const auto begin_states = [&] {
         if (goes_on) {
             load_states<Traits>(p, warp, p.state, slot * p.state_stride[0], p.state_stride + 1, state);
             scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
             return;
         }
-        scale = 1.0f;
 #pragma unroll
         for (int i = 0; i < Traits::kRowsOfGroup * Traits::kElements; ++i) {
             state[i / Traits::kElements][i % Traits::kElements] = 0.0f;

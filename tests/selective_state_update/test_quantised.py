@@ -158,6 +158,19 @@ def test_what_is_not_finite_spoils_its_row_alone(dtype: DType, run: Runner) -> N
     assert (np.isnan(again["out"]) == is_spoilt).all()
 
 
+def test_a_code_that_is_no_number_spoils_its_row_alone(run: Runner) -> None:
+    """8-bit floats have NaN of either sign."""
+    case = Case(2, 2, 6, 128, dtype="float32", state_dtype="float8_e4m3fn", **PER_HEAD)
+    values = case.inputs()
+    first, second = values["state_batch_indices"]
+    values["state"].view(np.uint8)[[first, second], [0, 1], [2, 5], [7, 127]] = 0x7F, 0xFF
+    got = run(case, values)
+    is_spoilt = np.zeros((2, 2, 6), bool)
+    is_spoilt[[0, 1], [0, 1], [2, 5]] = True
+    for found in (got["out"], got["state_scale"][[first, second]]):
+        assert (np.isnan(found) == is_spoilt).all()
+
+
 def single_steps(case: Case, values: Values, path: list[int], run: Runner) -> Values:
     """What tokens at these places give, one call for each."""
     kept = {name: each for name, each in values.items() if not name.startswith("intermediate") and name != "parents"}
