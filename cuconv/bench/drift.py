@@ -45,7 +45,8 @@ def drawn(steps: int) -> dict[str, Array]:
 
 def step_lengths() -> Array:
     """dt of every head in float32: with A = -1 its decay is exp(-dt)."""
-    return -np.log(np.array(DECAYS)).astype(np.float32)
+    lengths: Array = -np.log(np.array(DECAYS)).astype(np.float32)
+    return lengths
 
 
 def exact(tokens: dict[str, Array], last: int) -> Array:
@@ -69,15 +70,15 @@ def stepped(library: Any, tokens: dict[str, Array], last: int, dtype: DType, is_
     steps, shape = len(tokens["x"]), tokens["x"].shape[1:]
     states = (*shape, D_STATE)
     state = library.zeros(states, f"u{dtype.itemsize}").view(dtype.numpy)
-    scale = {"state_scale": library.ones(shape, np.float32)} if dtype in CODES else {}
+    scale = library.ones(shape, np.float32) if dtype in CODES else None
     dt = library.broadcast_to(library.asarray(step_lengths())[:, None], shape)
     A = library.broadcast_to(library.asarray(np.full(1, -1.0, np.float32)), states[1:])
     out, found = library.empty(shape, np.float32), library.empty((last, *shape), np.float32)
     for t in range(steps):
         target = found[t - steps + last] if t >= steps - last else out
-        seed = {"rand_seed": t} if is_random else {}
         x, B, C = (given[name][t] for name in ("x", "B", "C"))
-        cuconv.selective_state_update(state, x, dt, A, B, C, out=target, **scale, **seed)
+        seed = t if is_random else None
+        cuconv.selective_state_update(state, x, dt, A, B, C, rand_seed=seed, state_scale=scale, out=target)
     return np.asarray(found.get() if hasattr(found, "get") else found).astype(np.float64)
 
 

@@ -220,17 +220,23 @@ def _check(known: type[Any], value: dict[str, Any]) -> None:
             raise ValueError(message(name, repr(value[name]), one_of(each.__name__ for each in allowed)))
 
 
+def _what(row: Kernel | Host | Step) -> tuple[Any, ...]:
+    """What a row is of, but for its sizes."""
+    if isinstance(row, Step):
+        return row.model, row.step, row.library
+    return row.function, *((row.library,) if isinstance(row, Kernel) else (row.arrays, row.out))
+
+
 def latest(paths: Iterable[str | Path]) -> list[tuple[Header, Row]]:
-    """The newest row of each function or step, sizes and library, host times by kind of arrays, and its run."""
+    """The newest row of each function or step, sizes and library, host times by kind of arrays, errors, and its run."""
     newest: dict[tuple[Any, ...], tuple[Header, Row]] = {}
     for path in paths:
         for run in read(path):
             for row in run.rows:
-                if isinstance(row, Step):
-                    what: tuple[Any, ...] = (row.model, row.step, row.library)
+                if isinstance(row, Drift):
+                    key: tuple[Any, ...] = row.state_dtype, row.is_random, row.inputs, row.decay
                 else:
-                    what = (row.function, *((row.library,) if isinstance(row, Kernel) else (row.arrays, row.out)))
-                key = (*what, json.dumps(row.sizes, sort_keys=True))
+                    key = (*_what(row), json.dumps(row.sizes, sort_keys=True))
                 if key not in newest or newest[key][0].time <= run.header.time:
                     newest[key] = (run.header, row)
     return list(newest.values())

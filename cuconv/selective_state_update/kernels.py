@@ -106,6 +106,6 @@ class SelectiveStateUpdate(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateQuantised(SelectiveStateUpdate):
-    """The same for states of codes, with a scale per row. Scales have arguments, which other states need not wait for."""
+    """The same for states of codes with a scale per row: more arguments, which other states need not wait for."""
 
     STATES = CODES

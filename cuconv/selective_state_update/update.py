@@ -216,9 +216,8 @@ def _check(
         has_seed=has_seed,
         philox_rounds=philox_rounds,
     )
-    updated = ("intermediate_states_buffer", "intermediate_state_scales")
-    if not disable_state_update:
-        updated += ("state", "state_scale")
+    pool = () if disable_state_update else ("state", "state_scale")
+    updated = ("intermediate_states_buffer", "intermediate_state_scales", *pool)
     return Checked(operands, {"out": out}, updated=updated, in_place=("out", "x"))
 
 

@@ -188,7 +188,8 @@ __device__ __forceinline__ unsigned floats_to_e4m3(float low, float high) {
         const float least = __uint_as_float(size < 0x43e00000u ? size : 0x43e00000u);
         // A float has 20 bits of mantissa more, and an exponent 120 larger. Below 2**-6 the bits are those of the
         // multiple of 2**-9, which a sum with 2**14 rounds to.
-        const unsigned normal = ((__float_as_uint(least) + 0x7ffffu + (__float_as_uint(least) >> 20 & 1u)) >> 20) - 960u;
+        const unsigned normal =
+            ((__float_as_uint(least) + 0x7ffffu + (__float_as_uint(least) >> 20 & 1u)) >> 20) - 960u;
         const unsigned small = __float_as_uint(least + 16384.0f) - 0x46800000u;
         const unsigned bits = size > 0x7f800000u ? 0x7fu : least < 0.015625f ? small : normal;
         pair |= (bits | (all >> 24 & 0x80u)) << (8 * i);

@@ -1,4 +1,5 @@
-// The same as selective_state_update.cu with quantised states: a code per element and a scale per row, S = code * scale.
+// The same as selective_state_update.cu with quantised states: a code per element and a scale per row, S = code *
+// scale.
 //
 // Layout: state (slots, nheads, headdim, d_state) and state_scale (slots, nheads, headdim), rows and lanes as in
 // selective_state_update.cu. A lane reads and writes the scale of its own row.

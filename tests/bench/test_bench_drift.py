@@ -20,9 +20,12 @@ from tests.support.measurements import measured
 ROW = Drift("int8", True, "steady", 0.9, 100, 2.5e-3, -1e-4)
 
 
-def errors(formats: tuple[tuple[DType, bool], ...], steps: int, library: Any = np) -> dict[tuple[str, bool], list[Drift]]:
+Found = dict[tuple[str, bool], list[Drift]]
+
+
+def errors(formats: tuple[tuple[DType, bool], ...], steps: int, library: Any = np) -> Found:
     """Rows by format, in the order of inputs and decays."""
-    found: dict[tuple[str, bool], list[Drift]] = {}
+    found: Found = {}
     for row in drift.rows(library, formats, steps):
         found.setdefault((row.state_dtype, row.is_random), []).append(row)
     return found
@@ -44,7 +47,8 @@ def test_every_format_has_errors_of_its_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "library", ["numpy", pytest.param("cupy", marks=pytest.mark.gpu)],
+    "library",
+    ["numpy", pytest.param("cupy", marks=pytest.mark.gpu)],
 )
 def test_int16_is_more_accurate_than_bfloat16_after_ten_thousand_steps(
     library: str, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ INNER, TOKEN, GROUPED = (HEADS, DIM, N), (BATCH, TOKENS, HEADS, DIM), (BATCH, TO
 ROWS_WANTED, SEQUENCES = "at least 3 rows, one a sequence", "(3,) or longer (sequences)"
 STATES = "one of float32, float16, bfloat16, int16, int8, float8_e4m3fn"
 WITHOUT = "None unless {} is one of int16, int8, float8_e4m3fn"
-SCALES = (SLOTS, *INNER[:2])
+SCALES, BUFFER_SCALES = (SLOTS, *INNER[:2]), (ROWS, TOKENS + 1, *INNER[:2])
 PARENTS = zeros("parents", (BATCH, TOKENS), np.int32)
 X_AXES = "(batch[, tokens], nheads, headdim), nheads, headdim as state has them: [4, 3]"
 
@@ -223,7 +223,7 @@ OF_QUANTISED: dict[str, Row] = {
     ),
     "buffer-scales-none": (
         bad.value("intermediate_state_scales", None), ValueError,
-        f"intermediate_state_scales: got None; wanted an array {(ROWS, TOKENS + 1, *INNER[:2])} beside {BUFFER} of int8",
+        f"intermediate_state_scales: got None; wanted an array {BUFFER_SCALES} beside {BUFFER} of int8",
     ),
     "scales-without-a-buffer": bad.array(
         "intermediate_state_scales", WITHOUT.format(BUFFER), bad.also(bad.value(BUFFER, None), bad.value(ROW, None))
@@ -235,7 +235,7 @@ OF_QUANTISED: dict[str, Row] = {
     "buffer-scales-float64": bad.dtype("intermediate_state_scales", np.float64, "float32"),
     "buffer-scales-steps": bad.shape(
         "intermediate_state_scales", (ROWS, TOKENS, *INNER[:2]),
-        f"{(ROWS, TOKENS + 1, *INNER[:2])} ({BUFFER} before d_state)",
+        f"{BUFFER_SCALES} ({BUFFER} before d_state)",
     ),
     "buffer-of-other-codes": bad.dtype(BUFFER, np.int16, "int8"),
     "scales-broadcast": bad.one_address("state_scale", *SCALES),
@@ -247,7 +247,8 @@ OF_QUANTISED: dict[str, Row] = {
 
 BAD: Tables = {
     f"selective_state_update:{call}": table
-    for call, table in {
-        "batch": OF_BATCH, "accepted": OF_ACCEPTED, "packed": OF_PACKED, "bare": OF_BARE, "quantised": OF_QUANTISED
-    }.items()  # fmt: skip
+    for call, table in (
+        *(("batch", OF_BATCH), ("accepted", OF_ACCEPTED), ("packed", OF_PACKED)),
+        *(("bare", OF_BARE), ("quantised", OF_QUANTISED)),
+    )
 }

@@ -104,8 +104,10 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "selective_state_update:heads": {"state": [*range(BATCH)]},
     "selective_state_update:bare": {"state": [*range(BATCH)]},
     "selective_state_update:quantised": {
-        **dict.fromkeys(("state", "state_scale"), [3, 4, 8]),
-        **dict.fromkeys(("intermediate_states_buffer", "intermediate_state_scales"), np.s_[[0, 1, 3], :TOKENS]),
+        "state": [3, 4, 8],
+        "state_scale": [3, 4, 8],
+        "intermediate_states_buffer": np.s_[[0, 1, 3], :TOKENS],
+        "intermediate_state_scales": np.s_[[0, 1, 3], :TOKENS],
     },
 }  # fmt: skip
 """Where good calls change what is not their result."""

@@ -44,7 +44,8 @@ def test_codes_are_the_nearest_and_scales_those_of_the_largest(dtype: DType) -> 
     ladder = all_codes(dtype)
     wanted = rows.astype(np.float64) / exact[:, None]
     got = codes.astype(np.float64)
-    nearest = np.min(np.abs(wanted[..., None] - ladder), axis=-1) if dtype.itemsize == 1 else np.abs(wanted - np.rint(wanted))
+    whole = np.abs(wanted - np.rint(wanted))
+    nearest = whole if dtype.itemsize > 1 else np.min(np.abs(wanted[..., None] - ladder), axis=-1)
     assert (np.abs(got - wanted) <= nearest + 1e-6 * np.abs(wanted)).all()
     assert (np.abs(got).max(axis=-1) == LARGEST[dtype.numpy]).all()
 
@@ -154,7 +155,8 @@ def test_what_is_not_finite_spoils_its_row_alone(dtype: DType, run: Runner) -> N
     is_spoilt = np.zeros((2, 2, 6), bool)
     is_spoilt[0, 0, :4] = True
     assert (np.isnan(got["state_scale"][slots]) == is_spoilt).all()
-    again = run(case, {**values, **{name: got[name] for name in ("state", "state_scale")}, "x": np.ones_like(values["x"])})
+    stored = {name: got[name] for name in ("state", "state_scale")}
+    again = run(case, {**values, **stored, "x": np.ones_like(values["x"])})
     assert (np.isnan(again["out"]) == is_spoilt).all()
 
 
@@ -215,7 +217,8 @@ def test_results_follow_the_state_before_it_is_rounded(dtype: DType, run: Runner
         assert_same_bits(run(other, given)["out"], wanted, "out")
     floats = replace(case, state_dtype="float32", steps=None)
     read = values["state"].astype(np.float64) * values["state_scale"][..., None]
-    given = {**{name: each for name, each in without.items() if name != "state_scale"}, "state": read.astype(np.float32)}
+    given = {name: each for name, each in without.items() if name != "state_scale"}
+    given["state"] = read.astype(np.float32)
     # Both are off by float32's rounding of the state before: far less than a step of the codes.
     np.testing.assert_allclose(run(floats, given)["out"], wanted, rtol=2e-5, atol=2e-5)
 

@@ -262,7 +262,7 @@ def drift(measured: Measured) -> Any:
         axes = figure.add_axes((0.08 + 0.475 * number, 0.16, 0.31, 0.6))
         axes.set_title(f"{inputs} inputs")
         axes.set(xlabel="decay", ylabel="error, relative" if number == 0 else "", yscale="log")
-        ends = {}
+        ends: dict[str, float] = {}
         for dtype, is_random in FORMATS:
             found = [measured.drifts.get((str(dtype), is_random, inputs, decay)) for decay in DECAYS]
             points = [(place, row.error) for place, row in enumerate(found) if row]

@@ -261,9 +261,7 @@ def drifts(measured: Measured) -> str:
     """Errors after many steps, by what tokens bring and how fast states decay."""
     rows = []
     for dtype, is_random in FORMATS:
-        found = [
-            measured.drifts.get((str(dtype), is_random, inputs, decay)) for inputs in INPUTS for decay in DECAYS
-        ]
+        found = [measured.drifts.get((str(dtype), is_random, inputs, decay)) for inputs in INPUTS for decay in DECAYS]
         cells = [f"{row.error:.1e}" if row else MISSING for row in found]
         rows.append([str(dtype), "at random" if is_random else "to nearest" if dtype is not FLOAT32 else "", *cells])
     columns = [f"{inputs}, {decay}" for inputs in INPUTS for decay in DECAYS]
