@@ -46,10 +46,10 @@ def most_rows(capacity: int, vec: int, shared_decay: bool, many: bool) -> int:
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdate(Kernel):
+class _Rows(Kernel):
     """A group of lanes owns rows of d_state elements."""
 
-    STATES: ClassVar[tuple[DType, ...]] = FLOATS
+    STATES: ClassVar[tuple[DType, ...]]
     """The dtypes that states may have."""
 
     d_state: int
@@ -68,7 +68,7 @@ class SelectiveStateUpdate(Kernel):
     index32: bool
 
     @classmethod
-    def variants(cls) -> Iterator[SelectiveStateUpdate]:
+    def variants(cls) -> Iterator[_Rows]:
         flags = (False, True)
         for d_state, input_t, state_t in product(CAPACITIES, FLOATS, cls.STATES):
             # B and C have more bits than x only where A has them, too.
@@ -105,7 +105,14 @@ class SelectiveStateUpdate(Kernel):
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdateQuantised(SelectiveStateUpdate):
-    """The same for states of codes with a scale per row: more arguments, which other states need not wait for."""
+class SelectiveStateUpdate(_Rows):
+    """States are floats."""
+
+    STATES = FLOATS
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantised(_Rows):
+    """States are codes with a scale per row: more arguments, which other states need not wait for."""
 
     STATES = CODES

@@ -126,7 +126,7 @@ def plan(o: Operands) -> Plan:
     return Plan((Launch(kernel, config, kernel.params.pack_numbers(**_numbers(o), **division)),))
 
 
-def choose(o: Operands) -> SelectiveStateUpdate:
+def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised:
     """The kernel that computes a call."""
     d_state = o.state.shape[3]
     vec, shared_decay = _vector(o), _has_shared_decay(o)
