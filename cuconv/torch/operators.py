@@ -218,7 +218,7 @@ def _define() -> torch.library.Library:
     library = torch.library.Library("cuconv", "DEF")
     for name, options in OPTIONS.items():
         operation = Operation.named[name]
-        letters = iter("abc")
+        letters = iter("abcdefgh")
         inputs = [
             f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in operation.inputs
         ]
