@@ -32,16 +32,18 @@ def capacity(d_state: int) -> int:
     return next(capacity for capacity in CAPACITIES if capacity >= d_state)
 
 
-def lanes(capacity: int, vec: int) -> int:
-    """Lanes that share a row."""
-    return min(WARP_SIZE, 1 << (ceil_div(capacity, vec) - 1).bit_length())
+def lanes(capacity: int, vec: int, state_t: DType) -> int:
+    """Lanes that share a row. What a row of codes costs by itself, its scale, is for 16 elements of each lane."""
+    share = 16 if state_t in CODES and vec == 8 else vec
+    return min(WARP_SIZE, 1 << (ceil_div(capacity, share) - 1).bit_length())
 
 
-def most_rows(capacity: int, vec: int, shared_decay: bool, many: bool) -> int:
+def most_rows(capacity: int, vec: int, state_t: DType, shared_decay: bool, many: bool) -> int:
     """Rows per group of lanes at most: what their states, and A where rows differ in it, leave registers for."""
-    elements = ceil_div(capacity, vec * lanes(capacity, vec)) * vec
+    sharing = lanes(capacity, vec, state_t)
+    elements = ceil_div(capacity, vec * sharing) * vec
     limit = 16 if many or not shared_decay else 128
-    fitting = [rows for rows in ROWS if rows <= lanes(capacity, vec) and rows * elements <= limit]
+    fitting = [rows for rows in ROWS if rows <= sharing and rows * elements <= limit]
     return max(fitting, default=1)
 
 
@@ -78,22 +80,28 @@ class _Rows(Kernel):
                 if vec > d_state:
                     continue
                 for rows in ROWS:
-                    if rows > most_rows(d_state, vec, shared_decay, many):
+                    if rows > most_rows(d_state, vec, state_t, shared_decay, many):
                         continue
                     rounded = flags[: 1 + (many and state_t is not FLOAT32)]
                     for chosen, stream, stochastic, index32 in product(flags, flags, rounded, flags):
                         # With several tokens, or random numbers, the store policy of states makes no difference.
                         # States of few bytes, which alone are streamed, have few rows, and so have chosen ones.
-                        if (stream and (many or chosen)) or (rows > FEW_ROWS and (stream or chosen)):
+                        has_many_rows = rows > FEW_ROWS and state_t not in CODES
+                        if (stream and (many or chosen)) or (has_many_rows and (stream or chosen)):
                             continue
                         yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay, masked=masked,
                                   many=many, chosen=chosen, stream=stream, stochastic=stochastic,
                                   index32=index32)  # fmt: skip
 
     @property
+    def lanes(self) -> int:
+        """Lanes that share a row."""
+        return lanes(self.d_state, self.vec, self.state_t)
+
+    @property
     def tile(self) -> int:
         """Rows per warp."""
-        return WARP_SIZE // lanes(self.d_state, self.vec) * self.rows
+        return WARP_SIZE // self.lanes * self.rows
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""

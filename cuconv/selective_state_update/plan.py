@@ -161,9 +161,9 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
     """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
-    most = FEW_ROWS if _is_chosen(o) or _state_bytes(o) < LARGE else 16
-    rows = min(most_rows(fits, vec, shared_decay, many), most)
-    sharing = lanes(fits, vec)
+    most = FEW_ROWS if not o.quantised and (_is_chosen(o) or _state_bytes(o) < LARGE) else 16
+    rows = min(most_rows(fits, vec, _dtype(o.state), shared_decay, many), most)
+    sharing = lanes(fits, vec, _dtype(o.state))
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
     while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:
         rows //= 2

@@ -8,13 +8,16 @@
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
           bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
 struct RowTraits {
-    static constexpr int kVectors = (kDState + kVec - 1) / kVec;
-    static constexpr int kLanes = kVectors > 16  ? 32
-                                  : kVectors > 8 ? 16
-                                  : kVectors > 4 ? 8
-                                  : kVectors > 2 ? 4
-                                                 : kVectors;
-    static constexpr int kChunks = (kVectors + kLanes - 1) / kLanes;
+    static constexpr bool kIsQuantised = kMaxCode<state_t> > 0.0f;
+    // Elements that a lane has at least: what a row of codes costs by itself, its scale, is for 16 of each lane.
+    static constexpr int kShare = kIsQuantised && kVec == 8 ? 16 : kVec;
+    static constexpr int kShares = (kDState + kShare - 1) / kShare;
+    static constexpr int kLanes = kShares > 16  ? 32
+                                  : kShares > 8 ? 16
+                                  : kShares > 4 ? 8
+                                  : kShares > 2 ? 4
+                                                : kShares;
+    static constexpr int kChunks = (kDState + kLanes * kVec - 1) / (kLanes * kVec);
     static constexpr int kElements = kChunks * kVec;  // per row and lane
     static constexpr int kGroups = kWarpSize / kLanes;
     static constexpr int kTile = kGroups * kRows;  // rows per warp
@@ -35,7 +38,6 @@ struct RowTraits {
     static constexpr bool kIsChosen = kChosen;
     static constexpr bool kIsWide = sizeof(b_t) > sizeof(input_t);  // z may be wider than x, too
     static constexpr bool kIsStochastic = kStochastic;
-    static constexpr bool kIsQuantised = kMaxCode<state_t> > 0.0f;
 
     // The first element of a lane's i-th vector, and whether there is one.
     __device__ __forceinline__ static int element(int i) { return (i * kLanes + lane_id() % kLanes) * kVec; }
@@ -51,6 +53,17 @@ struct RowTraits {
         return from_lane(own, lane_id() / kLanes + r * kGroups);
     }
 };
+
+// A number that is the same in all lanes. Rows of codes are stored by shuffles: without branches that might divide the
+// warp the compiler computes several at a time.
+template <typename Traits, typename Int>
+__device__ __forceinline__ Int of_warp(Int number) {
+    if constexpr (Traits::kIsQuantised) {
+        return uniform(number);
+    } else {
+        return number;
+    }
+}
 
 // Where the scale of the lane's own row in a slot lies; nullptr for states without scales.
 template <typename Traits, typename Params>
@@ -89,7 +102,7 @@ __device__ __forceinline__ float load_scale(const float* place) {
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
     const SelectiveStateUpdateOperands& p = params.operands;
-    const int slot = load_slot<Traits>(p, warp.batch);
+    const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
     TokenInputs<Traits> inputs;
     inputs.load(p, cursor);
@@ -101,7 +114,7 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
-    const int to = p.is_read_only ? -1 : load_destination(p, warp.batch, 0, slot);
+    const int to = of_warp<Traits>(p.is_read_only ? -1 : load_destination(p, warp.batch, 0, slot));
     const StateRows<Traits> rows(p.state, p.state_stride + 1, warp);
     const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];
     const StateRows<Traits> to_rows = rows + max(to, 0) * p.state_stride[0];
@@ -123,7 +136,7 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         to_floats<Traits>(raw[r], state);
         sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state);
         const float factor = factors.find(r, state);
-        if (to >= 0) store_row<Traits>(p, warp, to_rows, r, 0, state, factor);
+        if (Traits::kIsQuantised || to >= 0) store_row<Traits>(p, warp, to_rows, r, 0, state, factor, to >= 0);
     }
     factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, max(to, 0)), to >= 0);
     cursor.store(p, gather_result<Traits>(p, parameters, inputs, sums));
@@ -276,7 +289,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
     const SelectiveStateUpdateOperands& p = params.operands;
-    const WarpRows warp(p, number, Traits::kTile);
+    const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) return;
     if constexpr (Traits::kIsMany) {

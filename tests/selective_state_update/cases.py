@@ -393,7 +393,7 @@ UNIT = (
     Case(3, 4, 8, 128, 2, state_dtype="int8", without="z", **PER_HEAD),
     Case(7, 2, 20, 128, state_dtype="int8", pool="slot_strided", scale_axis=True, **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, state_dtype="int8", force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),
-    Case(3, 2, 37, 128, state_dtype="int16", force="rows=16 stream=0 index32=0", targets="one", **PER_HEAD),
+    Case(3, 2, 37, 128, state_dtype="int16", force="rows=8 stream=0 index32=0", targets="one", **PER_HEAD),
     Case(3, 2, 9, 128, state_dtype="float8_e4m3fn", dtype="float32", **PER_HEAD),
     Case(3, 0, 40, 16, state_dtype="int16", dtype="float32", null_slot=0),
     Case(2, 0, 9, 16, state_dtype="float8_e4m3fn", pool="transposed"),

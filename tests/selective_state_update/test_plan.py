@@ -16,7 +16,6 @@ from cuconv.selective_state_update.kernels import (
     CAPACITIES,
     SelectiveStateUpdate,
     SelectiveStateUpdateQuantised,
-    lanes,
 )
 from cuconv.selective_state_update.plan import Operands, plan
 from cuconv.selective_state_update.update import _check, _update
@@ -86,7 +85,7 @@ def assert_covered(o: Operands, launch: Launch) -> None:
         if sequence < len(rows):
             rows[sequence, head, tile * kernel.tile : (tile + 1) * kernel.tile] += 1
     assert (rows == 1).all()
-    sharing = lanes(kernel.d_state, kernel.vec)
+    sharing = kernel.lanes
     groups = WARP_SIZE // sharing
     in_tile = [lane // sharing + r * groups for lane in range(0, WARP_SIZE, sharing) for r in range(kernel.rows)]
     assert sorted(in_tile) == list(range(kernel.tile)) and kernel.tile <= WARP_SIZE
