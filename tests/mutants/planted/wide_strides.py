@@ -109,4 +109,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "The scale of a slot is found in 32 bits.",
+        "selective_state_update/steps.cuh",
+        "params.state_scale, slot * stride[0], stride + 1)",
+        "params.state_scale, static_cast<int>(slot * stride[0]), stride + 1)",
+        (
+            (
+                "families/test_wide_strides.py::test_entries_gigabytes_apart"
+                "[selective_state_update-2-0-9-16-state_dtype_int8-spare_0-state_state_scale]"
+            ),
+        ),
+    ),
 )
