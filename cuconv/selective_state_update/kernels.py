@@ -82,9 +82,10 @@ class _Rows(Kernel):
                 for rows in ROWS:
                     if rows > most_rows(d_state, vec, state_t, shared_decay, many):
                         continue
-                    rounded = flags[: 1 + (many and state_t is not FLOAT32)]
+                    rounded = flags[: 1 + (state_t in CODES or (many and state_t is not FLOAT32))]
                     for chosen, stream, stochastic, index32 in product(flags, flags, rounded, flags):
-                        # With several tokens, or random numbers, the store policy of states makes no difference.
+                        # With several tokens, or random numbers for floats, which are drawn where those are
+                        # computed, the store policy of states makes no difference.
                         # States of few bytes, which alone are streamed, have few rows, and so have chosen ones.
                         has_many_rows = rows > FEW_ROWS and state_t not in CODES
                         if (stream and (many or chosen)) or (has_many_rows and (stream or chosen)):

@@ -131,7 +131,8 @@ def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised:
     d_state = o.state.shape[3]
     vec, shared_decay = _vector(o), _has_shared_decay(o)
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
-    many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None or o.stochastic
+    many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None
+    many |= o.stochastic and not o.quantised
     chosen = _is_chosen(o)
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(

@@ -206,6 +206,22 @@ def test_a_token_of_a_tree_has_the_bits_of_single_steps_along_its_path(
 
 
 @EACH_CODE
+@pytest.mark.parametrize("seed", [None, 7], ids=["nearest", "random"])
+def test_one_token_has_the_bits_of_one_whose_state_is_kept(dtype: DType, seed: int | None, run: Runner) -> None:
+    """Another way through the kernel, which shares no lane's rows."""
+    case = Case(3, 2, 20, 128, 2, tokens=1, state_dtype=str(dtype), seed=seed, steps="row", **PER_HEAD)
+    one = replace(case, tokens=None, steps=None)
+    prebuild(run, [case, one])
+    values = case.inputs()
+    got, alone = run(case, values), single_steps(one, values, [0], run)
+    assert_same_bits(got["out"][:, 0], alone["out"], "out")
+    slots, rows = values["state_batch_indices"], values["intermediate_state_indices"]
+    for buffer, pool in (("intermediate_states_buffer", "state"), ("intermediate_state_scales", "state_scale")):
+        assert_same_bits(got[pool], alone[pool], pool)
+        assert_same_bits(got[buffer][rows, 0], alone[pool][slots], buffer)
+
+
+@EACH_CODE
 def test_results_follow_the_state_before_it_is_rounded(dtype: DType, run: Runner) -> None:
     """Tokens of one call pass the unrounded state on, and how it is stored changes no result."""
     case = Case(3, 2, 6, 128, 2, tokens=3, dtype="float32", state_dtype=str(dtype), steps="row", **PER_HEAD)
