@@ -239,6 +239,44 @@ def test_results_follow_the_state_before_it_is_rounded(dtype: DType, run: Runner
     np.testing.assert_allclose(run(floats, given)["out"], wanted, rtol=2e-5, atol=2e-5)
 
 
+def as_flashinfer(values: Values, b: int) -> dict[str, list[Array]]:
+    """One sequence by the steps of FlashInfer's int16 kernels, in float32: results, codes and scales after each token."""
+    single = np.float32
+    slot, scale = values["state_batch_indices"][b], values["state_scale"].reshape(values["state"].shape[:-1])
+    state = values["state"][slot].astype(single) * scale[slot][..., None]
+    found: dict[str, list[Array]] = {"y": [], "codes": [], "scales": []}
+    for t in range(values["x"].shape[1]):
+        x, dt = (values[name][b, t].astype(single) for name in ("x", "dt"))
+        B, C = (np.repeat(values[name][b, t].astype(single), len(x) // values[name].shape[2], 0) for name in "BC")
+        step = np.log1p(np.exp(dt + values["dt_bias"].astype(single)))
+        state = state * np.exp(step[..., None] * values["A"]) + (B[:, None] * step[..., None]) * x[..., None]
+        found["y"].append((state * C[:, None]).sum(axis=-1) + values["D"].astype(single) * x)
+        largest = np.abs(state).max(axis=-1)
+        encode = np.where(largest == 0, single(1), single(32767) / largest)
+        found["codes"].append(np.clip(np.rint(state * encode[..., None]), -32767, 32767))
+        found["scales"].append(single(1) / encode)
+    return found
+
+
+def test_int16_is_what_flashinfer_stores(run: Runner) -> None:
+    """The state after every token of a batch, each with its scale, and the last one in its slot: up to a code's step."""
+    case = Case(3, 4, 8, 128, 2, tokens=3, dtype="float32", state_dtype="int16", steps="row", scale_axis=True,
+                without="z", **PER_HEAD)  # fmt: skip
+    values = case.inputs()
+    got = run(case, values)
+    for b, (slot, row) in enumerate(
+        zip(values["state_batch_indices"], values["intermediate_state_indices"], strict=True)
+    ):
+        wanted = as_flashinfer(values, b)
+        np.testing.assert_allclose(got["out"][b], wanted["y"], rtol=1e-4, atol=1e-4)
+        codes, scales = got["intermediate_states_buffer"][row], got["intermediate_state_scales"][row][..., 0]
+        np.testing.assert_allclose(scales, wanted["scales"], rtol=1e-5)
+        off = np.abs(codes - np.array(wanted["codes"]))
+        assert off.max() <= 1 and off.mean() < 0.02
+        assert_same_bits(got["state"][slot], codes[-1], "the slot")
+        assert_same_bits(got["state_scale"][slot][..., 0], scales[-1], "its scales")
+
+
 def test_torch_tensors_on_the_cpu() -> None:
     torch = pytest.importorskip("torch")
     for dtype in CODES:
