@@ -42,7 +42,10 @@ OPTIONS = {
 KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding" in options)
 """The operations that can leave old contents in their results."""
 
-UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
+UPDATED = (
+    *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states"),
+    *("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales"),
+)
 """The arguments that operators write to."""
 
 UPDATING = tuple(name for name in OPTIONS if set(UPDATED) & set(Operation.named[name].inputs))
@@ -216,7 +219,7 @@ def _define() -> torch.library.Library:
     library = torch.library.Library("cuconv", "DEF")
     for name, options in OPTIONS.items():
         operation = Operation.named[name]
-        letters = iter("abc")
+        letters = iter("abcdefgh")
         inputs = [
             f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in operation.inputs
         ]

@@ -9,7 +9,8 @@ struct Vec {
     static constexpr int kPerWord = Dtype<T>::kPerWord;
     static constexpr int kBytes = kVec * static_cast<int>(sizeof(T));
     static constexpr int kWords = (kBytes + 3) / 4;
-    static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16, "one memory access is 2 to 16 bytes");
+    static constexpr int kBits = 32 / kPerWord;  // per element
+    static_assert(kBytes <= 16 && (kBytes & (kBytes - 1)) == 0, "one memory access is 1 to 16 bytes");
 
     unsigned words[kWords];
 
@@ -31,6 +32,19 @@ struct Vec {
         return v;
     }
 
+    // The codes of these values: their products with a factor, rounded to nearest.
+    __device__ __forceinline__ static Vec codes(const float (&values)[kVec], float factor) {
+        Vec v;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            float part[kPerWord];
+#pragma unroll
+            for (int j = 0; j < kPerWord; ++j) part[j] = i * kPerWord + j < kVec ? values[i * kPerWord + j] : 0.0f;
+            v.words[i] = Dtype<T>::pack(part, factor);
+        }
+        return v;
+    }
+
     __device__ __forceinline__ float to_float(int i) const {
         return Dtype<T>::unpack(words[i / kPerWord], i % kPerWord);
     }
@@ -39,7 +53,7 @@ struct Vec {
 
     // Sets an element that is still zero.
     __device__ __forceinline__ void put(int i, T value) {
-        words[i / kPerWord] |= Dtype<T>::bits(value) << (16 * (i % kPerWord));
+        words[i / kPerWord] |= Dtype<T>::bits(value) << (kBits * (i % kPerWord));
     }
 };
 
@@ -92,8 +106,10 @@ __device__ __forceinline__ Vec<T, kVec> load(const T* p) {
         v.words[1] = word.y;
     } else if constexpr (Vec<T, kVec>::kBytes == 4) {
         v.words[0] = load_word<kMemory, unsigned>(p);
-    } else {
+    } else if constexpr (Vec<T, kVec>::kBytes == 2) {
         v.words[0] = load_word<kMemory, unsigned short>(p);
+    } else {
+        v.words[0] = load_word<kMemory, unsigned char>(p);
     }
     return v;
 }
@@ -154,8 +170,10 @@ __device__ __forceinline__ void store(T* p, const Vec<T, kVec>& v) {
         store_word<kKeep>(p, make_uint2(v.words[0], v.words[1]));
     } else if constexpr (Vec<T, kVec>::kBytes == 4) {
         store_word<kKeep>(p, v.words[0]);
-    } else {
+    } else if constexpr (Vec<T, kVec>::kBytes == 2) {
         store_word<kKeep>(p, static_cast<unsigned short>(v.words[0]));
+    } else {
+        store_word<kKeep>(p, static_cast<unsigned char>(v.words[0]));
     }
 }
 

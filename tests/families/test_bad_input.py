@@ -92,7 +92,8 @@ def test_the_good_call_is_good(name: str, checked: str, kind: str, monkeypatch: 
     results = function_of(name)(**arguments)
     returned = results if isinstance(results, tuple) else (results,)
     names = [each for each in cases.kind(name.partition(":")[0]).OUTPUTS if each in arguments and each not in written]
-    given = arguments["out"] if isinstance(arguments["out"], tuple) else [arguments[each] for each in names]
+    outs = arguments.get("out")
+    given = outs if isinstance(outs, tuple) else [arguments[each] for each in names]
     assert all(result is out for result, out in zip(returned, given, strict=True))
     assert not any(bool((out != out).any()) for out in given)
     for each, before in written.items():

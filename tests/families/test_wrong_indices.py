@@ -42,6 +42,8 @@ CALLS: tuple[Any, ...] = (
     Update(6, 2, 6, 128, tokens=3, column="chosen", tree=True, steps="row", index="int64", per_head="all"),
     Update(6, 2, 6, 128, tokens=2, accepted=True, targets="each", steps="slot", index="int64", per_head="all"),
     Update("2+3+0+1+2", 2, 6, 128, accepted=True, steps="row", columns=2, index="int64", per_head="all"),
+    Update(6, 2, 6, 128, index="int64", targets="one", state_dtype="int8", per_head="all"),
+    Update(6, 2, 6, 128, tokens=3, tree=True, steps="row", index="int64", state_dtype="int8", per_head="all"),
     Update("2+3+0+1+2", 2, 6, 128, targets="each", columns=2, index="int64", per_head="all"),
 )
 WRONG = (-(2**63), -(2**62), -(2**31) - 1, -(2**31), -5, 12, 300, 2**31 - 1, 2**31, 2**62, 2**63 - 1)

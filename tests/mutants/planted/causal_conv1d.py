@@ -54,9 +54,11 @@ _TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_column
 _KEPT = "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-pool_channels_longer-slots_odd-longer_2-keep"
 _READ_ONLY = "causal_conv1d_varlen_fn-136-20+0+2x1+30-pool_channels_longer-initial_None-read_only"
 _BWD = "causal_conv1d_bwd-1-5-1029"
+_BWD_BULK = "causal_conv1d_bwd-2-3-1640"
 _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
 _BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
 _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 
@@ -424,11 +426,27 @@ MUTANTS = (
         (_BWD,),
     ),
     Mutant(
-        "Gradients of the last tokens of a run are summed up twice.",
+        "The last tokens of a walk have nothing of the gradients of the next one's.",
         "causal_conv1d/causal_conv1d_channellast_bwd.cu",
-        "sums[c].add(is_next_run ? 0.0f : g, window);",
-        "sums[c].add(g, window);",
+        "if (kHalo > 0 && ends_inside) {",
+        "if (kHalo > 0 && looks_ahead) {",
         (_BWD_LAST,),
+    ),
+    Mutant(
+        "The last walk of a block looks for the next one's gradients where there are none.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "looks_ahead ? nullptr : firsts + params.block_vecs.divisor",
+        "firsts + params.block_vecs.divisor",
+        (_BWD_LAST_PARTS,),
+    ),
+    Mutant(
+        "The gradients of the next walk are read before they are there.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        """    wait_for_copies();
+    // The next walk's first gradients are there.
+    __syncthreads();""",
+        "    wait_for_copies();",
+        (_BWD_LAST_PARTS,),
     ),
     Mutant(
         "The gradient of a packed sequence's initial state leaves out the current tap.",
@@ -443,6 +461,27 @@ MUTANTS = (
         "wait_for_copy_groups<kStages - 3>();",
         "wait_for_copy_groups<kStages - 1>();",
         (_BWD,),
+    ),
+    Mutant(
+        "Units of a row's gradients are read before their copies are waited for.",
+        "common/warp_copies.cuh",
+        "wait_for_copy_groups<kStages - 1>();",
+        "wait_for_copy_groups<kStages>();",
+        (_BWD_BULK,),
+    ),
+    Mutant(
+        "A row's last unit computes with what its stage held before.",
+        "causal_conv1d/causal_conv1d_bulk_bwd.cu",
+        "x_slots[i] = dout_slots[i] = Vector::zero();",
+        "(void)dout_slots;",
+        (_BWD_BULK,),
+    ),
+    Mutant(
+        "The first tokens of a unit do not see those before it.",
+        "causal_conv1d/causal_conv1d_bulk_bwd.cu",
+        "const int before = first > 0 ? Traits::kHaloVecs : 0;",
+        "const int before = 0;",
+        (_BWD_BULK,),
     ),
     Mutant(
         "Tokens of channel-last gradients are read before their copies are waited for.",

@@ -92,20 +92,32 @@ MUTANTS = (
     ),
     Mutant(
         "All offsets of a state update are in 32 bits.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "using Offset = Select<kIndex32, int, index_t>;",
         "using Offset = int;",
         ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_state_update-3-0-9-16-x_out]",),
     ),
     Mutant(
         "A state update finds its slot in 32 bits.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];",
         "const StateRows<Traits> from_rows = rows + static_cast<int>(slot * p.state_stride[0]);",
         (
             (
                 "families/test_wide_strides.py::test_entries_gigabytes_apart"
                 "[selective_state_update-2-0-9-16-spare_0-state]"
+            ),
+        ),
+    ),
+    Mutant(
+        "The scale of a slot is found in 32 bits.",
+        "selective_state_update/steps.cuh",
+        "params.state_scale, slot * stride[0], stride + 1)",
+        "params.state_scale, static_cast<int>(slot * stride[0]), stride + 1)",
+        (
+            (
+                "families/test_wide_strides.py::test_entries_gigabytes_apart"
+                "[selective_state_update-2-0-9-16-state_dtype_int8-spare_0-state_state_scale]"
             ),
         ),
     ),
