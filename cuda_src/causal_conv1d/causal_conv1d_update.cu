@@ -60,7 +60,7 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         const int batch = share.batch(p, i);
         if (batch >= p.batch) return;
         const SequenceTokens<kPacked> tokens(p, indices[i]);
-        const bool has_results = columns[i].slot >= 0 && (!kPacked || tokens.count(p) > 0);
+        const bool has_results = columns[i].slot >= 0 && tokens.has_any();
         store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel, has_results);
         if (!has_results) continue;
         window[i][kHalo] = convert<state_t>(x[i]);
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         inputs.load(p, tokens, share.channel, 0);
         const StateColumns<state_t, kVec> columns{&p, indices.start(p), share.channel, indices.is_fresh(p)};
         const StatePlace<kWidth - 1> place(p, before, tokens.count(p));
-        const bool has_results = columns.slot >= 0 && place.is_valid && (!kPacked || tokens.count(p) > 0);
+        const bool has_results = columns.slot >= 0 && place.is_valid && tokens.has_any();
         store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel, has_results);
         if (!has_results) return;
         update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges, kAddressed, kPacked, kTokenStates>(

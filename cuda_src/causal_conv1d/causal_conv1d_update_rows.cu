@@ -101,7 +101,7 @@ __device__ __forceinline__ void update_row(const CausalConv1dUpdateOperands& p, 
     if (kAddressed) row.packed = {};
     row.load(p, channel, slot, indices.is_fresh(p));
     const Filter filter(raw);
-    const bool has_results = slot >= 0 && (!kPacked || tokens.count(p) > 0);
+    const bool has_results = slot >= 0 && tokens.has_any();
     store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, channel, has_results);
     if (!has_results) return;
     row.to_floats();
@@ -158,7 +158,7 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         if (batch >= p.batch) return;
         const SequenceTokens<kPacked> tokens(p, indices[i]);
         const int slot = indices[i].start(p);
-        const bool has_results = slot >= 0 && (!kPacked || tokens.count(p) > 0);
+        const bool has_results = slot >= 0 && tokens.has_any();
         store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel, has_results);
         if (!has_results) continue;
         rows[i].to_floats();

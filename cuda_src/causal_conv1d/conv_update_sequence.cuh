@@ -114,6 +114,7 @@ struct SequenceTokens {
     __device__ __forceinline__ int count(const CausalConv1dUpdateOperands& p) const {
         return kPacked ? computed : p.seqlen;
     }
+    __device__ __forceinline__ bool has_any() const { return !kPacked || computed > 0; }
     // Tokens, those behind the ones with results included, which are padding.
     __device__ __forceinline__ int length(const CausalConv1dUpdateOperands& p) const {
         return kPacked ? all : p.seqlen;
