@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import arrays
-from cuconv.runtime.arrays import Facts, PlainFamily
+from cuconv.runtime.arrays import Facts, Maker, PlainFamily
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.kernel import Enqueue, Kernel
@@ -54,9 +54,15 @@ class AbstractFamily(PlainFamily):
     def layout(self, argument: str, facts: Facts) -> Layout:
         return Layout(*facts)
 
-    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        array = AbstractArray(layout.shape, layout.strides, dtype or like.dtype)
-        return array, array.pointer
+    def maker(self, layout: Layout) -> Maker:
+        assert isinstance(layout.dtype, DType)
+        dtype = layout.dtype
+
+        def make() -> tuple[Any, int]:
+            array = AbstractArray(layout.shape, layout.strides, dtype)
+            return array, array.pointer
+
+        return make
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         raise TypeError("an abstract array has no contents")

@@ -26,6 +26,9 @@ def _getenv() -> Callable[[bytes], bytes | None]:
 variable = _getenv()
 """The bytes of an environment variable; None where it is not set."""
 
+CHECK = b"CUCONV_CHECK"
+"""The variable that asks for index arrays to be read back and checked."""
+
 OFF = ("", "0", "false", "no", "off")
 ON = ("1", "true", "yes", "on")
 """The words, in any case, that CUCONV_CHECK takes."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NoReturn
+from operator import itemgetter
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from torch import Tensor
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
 from cuconv.causal_conv1d.split import Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
-from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
+from cuconv.runtime.arrays import Followed
+from cuconv.runtime.call import NO_NUMBERS, Call, Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
@@ -66,19 +68,43 @@ class EagerFunction(torch.autograd.Function):
         cls.eager = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
 
 
-Run = tuple[Operation[Any], tuple[Any, ...], tuple[str, ...] | None, bool]
-"""An operation, its options, the names of its results where they differ from call to call, and whether torch traces."""
+class Run(NamedTuple):
+    """A call as a function of autograd takes it, before the tensors that autograd follows."""
+
+    operation: Operation[Any]
+    options: tuple[Any, ...]
+    outputs: tuple[str, ...] | None
+    given: tuple[Any, ...] | None = None
+    """All arrays of the call; None where torch traces, which has to see them as arguments."""
+    places: tuple[int, ...] | None = None
+    """The places among them of those that autograd follows: to look at the others takes it time."""
+    call: Call[Any] | None = None
+    """The prepared call, where the arrays have been recognised."""
+    pointers: list[int] | None = None
+    """Their addresses then."""
+
+    def results(self, given: tuple[Any, ...]) -> Sequence[Any]:
+        """What the operation returns."""
+        if self.call is not None and self.pointers is not None:
+            return self.call.run(given, self.pointers)
+        return self.operation(given, self.options, self.outputs, NO_NUMBERS, self.given is None)
 
 
 class _Followed(EagerFunction):
     """A call of an operation with all of its results new; subclasses add the backward."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
+    def forward(ctx: Any, run: Run, *followed: Any) -> tuple[Any, ...]:
+        given = followed if run.given is None else run.given
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
-        operation, ctx.options, outputs, traced = run
-        return tuple(operation(given, ctx.options, outputs, NO_NUMBERS, traced))
+        ctx.options, ctx.places = run.options, run.places
+        return tuple(run.results(given))
+
+    @staticmethod
+    def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The options with which autograd makes the call."""
+        return options
 
     @classmethod
     def call(
@@ -90,9 +116,29 @@ class _Followed(EagerFunction):
         traced: bool,
     ) -> Sequence[Any]:
         """The results, in the graph of autograd."""
-        apply = cls.apply if traced else cls.eager
-        results: Sequence[Any] = apply((operation, options, outputs, traced), *given)
+        inner = cls.inner_options(options)
+        if traced:
+            traced_results: Sequence[Any] = cls.apply(Run(operation, inner, outputs), *given)
+            return traced_results
+        places = tuple(place for place, each in enumerate(given) if each is not None and each.requires_grad)
+        # itemgetter makes no tuple of one.
+        take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
+        results: Sequence[Any] = cls.eager(Run(operation, inner, outputs, given, places), *take(given))
+        call, eager = operation.last, cls.eager
+        # This is what the runner does with the next call on tensors that it recognises.
+        if call is not None and (call.options, call.outputs) == (inner, outputs) and (known := call.recogniser):
+            if known.followed is None and known.followed_places == places:
+
+                def run(given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
+                    return eager(Run(operation, inner, outputs, given, places, call, pointers), *take(given))
+
+                known.followed = Followed(options, outputs, run)
         return results
+
+
+def _gradients(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    """The gradients of the arguments of `forward`, out of those of all arrays of the call."""
+    return (None, *gradients) if ctx.places is None else (None, *map(gradients.__getitem__, ctx.places))
 
 
 class _Gradients(_Followed):
@@ -103,9 +149,9 @@ class _Gradients(_Followed):
     """
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
-        ctx.operation, options, outputs, traced = run
-        return tuple(ctx.operation(given, options, outputs, NO_NUMBERS, traced))
+    def forward(ctx: Any, run: Run, *followed: Any) -> tuple[Any, ...]:
+        ctx.operation = run.operation
+        return tuple(run.results(followed if run.given is None else run.given))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -128,20 +174,24 @@ class _Convolution(_Followed):
             dfinal_states=dfinal_states,
             activation="silu" if ctx.options[1] else None,
         )
-        return None, dx, dweight, dbias, None, dinitial_states, None, None
+        return _gradients(ctx, dx, dweight, dbias, None, dinitial_states, None, None)
 
 
 class _Scan(_Followed):
     """`selective_scan_fn`, which leaves the states that its backward starts from."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
+    def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
+        delta_softplus, return_last_state, _ = options
+        return delta_softplus, return_last_state, True
+
+    @staticmethod
+    def forward(ctx: Any, run: Run, *followed: Any) -> tuple[Any, ...]:
+        given = followed if run.given is None else run.given
         ctx.set_materialize_grads(False)
-        operation, ctx.options, outputs, traced = run
-        delta_softplus, return_last_state, _ = ctx.options
-        options = delta_softplus, return_last_state, True
-        out, last_state, chunk_states = operation(given, options, outputs, NO_NUMBERS, traced)
+        out, last_state, chunk_states = run.results(given)
         ctx.save_for_backward(*given[:-3], chunk_states)
+        ctx.options, ctx.places = run.options, run.places
         return out, last_state, None
 
     @staticmethod
@@ -155,7 +205,7 @@ class _Scan(_Followed):
             dlast_state=dlast_state,
             chunk_states=chunk_states,
         )
-        return (None, *gradients, None, None, None)
+        return _gradients(ctx, *gradients, None, None, None)
 
 
 def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
@@ -212,7 +262,7 @@ class _Packed(_Followed):
             query_start_loc=query_start_loc,
             activation=activation,
         )
-        return (None, dx, dweight, dbias, None, None, *[None] * len(others))
+        return _gradients(ctx, dx, dweight, dbias, None, None, *[None] * len(others))
 
 
 # Splits are compared by identity, so equal ones must be one object.
@@ -243,7 +293,7 @@ def _as_pool(initial_states: Tensor | None, shape: tuple[int, ...], like: Tensor
     return initial_states.clone(), torch.ones(shape[0], dtype=torch.bool, device=like.device)
 
 
-class PackedWithStates(torch.autograd.Function):
+class PackedWithStates(EagerFunction):
     """`causal_conv1d_varlen_fn` with the states before and after each sequence as an argument and a result."""
 
     @staticmethod
