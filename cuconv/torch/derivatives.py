@@ -69,37 +69,45 @@ class EagerFunction(torch.autograd.Function):
 
 
 class Run(NamedTuple):
-    """A call as a function of autograd takes it, before the tensors that autograd follows."""
+    """What calls have in common that a function of autograd makes."""
 
     operation: Operation[Any]
     options: tuple[Any, ...]
     outputs: tuple[str, ...] | None
-    given: tuple[Any, ...] | None = None
-    """All arrays of the call; None where torch traces, which has to see them as arguments."""
     places: tuple[int, ...] | None = None
-    """The places among them of those that autograd follows: to look at the others takes it time."""
+    """The places in the call of the tensors that autograd follows: to look at the others takes it time. None where
+    torch traces, which has to see all of them."""
     call: Call[Any] | None = None
-    """The prepared call, where the arrays have been recognised."""
-    pointers: list[int] | None = None
-    """Their addresses then."""
+    """The prepared call, where arrays have been recognised."""
 
     def results(self, given: tuple[Any, ...]) -> Sequence[Any]:
         """What the operation returns."""
-        if self.call is not None and self.pointers is not None:
-            return self.call.run(given, self.pointers)
-        return self.operation(given, self.options, self.outputs, NO_NUMBERS, self.given is None)
+        return self.operation(given, self.options, self.outputs, NO_NUMBERS, may_be_traced=self.places is None)
+
+
+def _wanted(results: Sequence[Any]) -> Any:
+    """The first result where it is the only one: autograd takes its time for others that are None."""
+    first, *others = results
+    return tuple(results) if any(each is not None for each in others) else first
+
+
+Made = tuple[Run, tuple[Any, ...] | None, list[int] | None, Callable[[Sequence[Any]], Any]]
+"""A call: all of its arrays, None where torch has to see them as arguments; their addresses where they have been
+recognised; and what `_wanted` does, which is quicker where it is known which results there are."""
 
 
 class _Followed(EagerFunction):
     """A call of an operation with all of its results new; subclasses add the backward."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *followed: Any) -> tuple[Any, ...]:
-        given = followed if run.given is None else run.given
+    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
+        run, given, pointers, wanted = made
+        if given is None:
+            given = followed
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
-        ctx.options, ctx.places = run.options, run.places
-        return tuple(run.results(given))
+        ctx.run = run
+        return wanted(run.results(given) if pointers is None else run.call.run(given, pointers))
 
     @staticmethod
     def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -117,28 +125,39 @@ class _Followed(EagerFunction):
     ) -> Sequence[Any]:
         """The results, in the graph of autograd."""
         inner = cls.inner_options(options)
+        absent = (None,) * (len(given) - len(operation.inputs) - 1)
         if traced:
-            traced_results: Sequence[Any] = cls.apply(Run(operation, inner, outputs), *given)
-            return traced_results
+            return _all(cls.apply((Run(operation, inner, outputs), None, None, _wanted), *given), absent)
         places = tuple(place for place, each in enumerate(given) if each is not None and each.requires_grad)
         # itemgetter makes no tuple of one.
         take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
-        results: Sequence[Any] = cls.eager(Run(operation, inner, outputs, given, places), *take(given))
-        call, eager = operation.last, cls.eager
-        # This is what the runner does with the next call on tensors that it recognises.
-        if call is not None and (call.options, call.outputs) == (inner, outputs) and (known := call.recogniser):
-            if known.followed is None and known.followed_places == places:
+        run, eager = Run(operation, inner, outputs, places), cls.eager
+        results = _all(eager((run, given, None, _wanted), *take(given)), absent)
+        call = operation.last
+        if call is None or (call.options, call.outputs) != (inner, outputs):
+            return results
+        known = call.recogniser
+        if known is not None and known.followed is None and known.followed_places == places:
+            run = run._replace(call=call)
+            wanted = itemgetter(0) if all(each is None for each in results[1:]) else tuple
 
-                def run(given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
-                    return eager(Run(operation, inner, outputs, given, places, call, pointers), *take(given))
+            def follow(given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
+                return _all(eager((run, given, pointers, wanted), *take(given)), absent)
 
-                known.followed = Followed(options, outputs, run)
+            # With this the runner makes the next call on tensors that are recognised.
+            known.followed = Followed(options, outputs, follow)
         return results
+
+
+def _all(wanted: Any, absent: tuple[None, ...]) -> Sequence[Any]:
+    """All results, from what `forward` has returned."""
+    return wanted if type(wanted) is tuple else (wanted, *absent)
 
 
 def _gradients(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
     """The gradients of the arguments of `forward`, out of those of all arrays of the call."""
-    return (None, *gradients) if ctx.places is None else (None, *map(gradients.__getitem__, ctx.places))
+    places = ctx.run.places
+    return (None, *gradients) if places is None else (None, *map(gradients.__getitem__, places))
 
 
 class _Gradients(_Followed):
@@ -149,9 +168,10 @@ class _Gradients(_Followed):
     """
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *followed: Any) -> tuple[Any, ...]:
+    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
+        run, given, _, wanted = made
         ctx.operation = run.operation
-        return tuple(run.results(followed if run.given is None else run.given))
+        return wanted(run.results(followed if given is None else given))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -172,7 +192,7 @@ class _Convolution(_Followed):
             seq_idx=seq_idx,
             initial_states=initial_states,
             dfinal_states=dfinal_states,
-            activation="silu" if ctx.options[1] else None,
+            activation="silu" if ctx.run.options[1] else None,
         )
         return _gradients(ctx, dx, dweight, dbias, None, dinitial_states, None, None)
 
@@ -186,21 +206,23 @@ class _Scan(_Followed):
         return delta_softplus, return_last_state, True
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *followed: Any) -> tuple[Any, ...]:
-        given = followed if run.given is None else run.given
+    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
+        run, given, pointers, wanted = made
+        if given is None:
+            given = followed
         ctx.set_materialize_grads(False)
-        out, last_state, chunk_states = run.results(given)
+        out, last_state, chunk_states = run.results(given) if pointers is None else run.call.run(given, pointers)
         ctx.save_for_backward(*given[:-3], chunk_states)
-        ctx.options, ctx.places = run.options, run.places
-        return out, last_state, None
+        ctx.run = run
+        return wanted((out, last_state, None))
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None, *others: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None = None, *others: Any) -> tuple[Any, ...]:
         u, delta, A, B, C, D, z, delta_bias, initial_state, chunk_states = ctx.saved_tensors
         gradients = selective_scan_bwd(
             *(u, delta, A, B, C, D, z, delta_bias),
             _incoming(dout, u),
-            delta_softplus=ctx.options[0],
+            delta_softplus=ctx.run.options[0],
             initial_state=initial_state,
             dlast_state=dlast_state,
             chunk_states=chunk_states,
@@ -245,7 +267,7 @@ class _Packed(_Followed):
     @staticmethod
     def backward(ctx: Any, *douts: Tensor | None) -> tuple[Any, ...]:
         x, weight, bias, _, query_start_loc, *others = ctx.saved_tensors
-        split, silu, *_ = ctx.options
+        split, silu, *_ = ctx.run.options
         if split.normalized:
             plain = _without_norm.__wrapped__(split) if is_traced() else _without_norm(split)
             results = _convolve_packed(x, weight, bias, query_start_loc, plain, silu)
