@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class AbstractArray:
 
 class AbstractFamily(PlainFamily):
     name = "abstract"
+    address = attrgetter("pointer")
 
     def _place(self, array: Any) -> tuple[int, int]:
         return array.pointer, assumed_device()

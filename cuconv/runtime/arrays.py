@@ -48,7 +48,7 @@ class Recogniser:
         self, addresses: Callable[[Sequence[Any]], list[int] | None], followed_places: tuple[int, ...] = ()
     ) -> None:
         self.addresses = addresses
-        """The addresses of a call's arrays where their facts are those of an earlier call, None where it is not sure."""
+        """The addresses of arrays with the facts of an earlier call; None where it cannot be sure."""
         self.followed_places = followed_places
         """The places in the call of the arrays that autograd follows in grad mode."""
         self.followed: Followed | None = None
@@ -136,9 +136,6 @@ class PlainFamily(Family):
         """The array's address and device."""
         raise NotImplementedError
 
-    def address(self, array: Any) -> int:
-        return self._place(array)[0]
-
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
         pointers: list[int] = []
         facts: list[Facts | None] = []
@@ -170,6 +167,7 @@ class ByteStrideFamily(PlainFamily):
 
 class NumpyFamily(ByteStrideFamily):
     name = "NumPy"
+    address = attrgetter("ctypes.data")
     has_host = True
 
     def _place(self, array: Any) -> tuple[int, int]:
@@ -199,6 +197,7 @@ class NumpyFamily(ByteStrideFamily):
 
 class CupyFamily(ByteStrideFamily):
     name = "CuPy"
+    address = attrgetter("data.ptr")
 
     def __init__(self) -> None:
         import cupy
@@ -209,7 +208,6 @@ class CupyFamily(ByteStrideFamily):
         self._current_stream = cupy.cuda.get_current_stream
         self._get_device = cupy.cuda.runtime.getDevice
         self._captured: list[Any] = []
-        self.address = attrgetter("data.ptr")
         self.recogniser = self._recogniser
 
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
@@ -248,9 +246,9 @@ class CupyFamily(ByteStrideFamily):
 
     def maker(self, layout: Layout) -> Maker:
         assert isinstance(layout.dtype, DType)
-        shape, device, dtype, ndarray, alloc = layout.shape, layout.device, layout.dtype.numpy, self._ndarray, self._alloc
+        shape, device, dtype = layout.shape, layout.device, layout.dtype.numpy
         nbytes, strides = in_bytes(shape, layout.strides, dtype.itemsize)
-        get_device = self._get_device
+        ndarray, alloc, get_device = self._ndarray, self._alloc, self._get_device
 
         def make() -> tuple[Any, int]:
             if get_device() != device:
@@ -297,7 +295,7 @@ class TorchFamily(Family):
         self._guards: Any = getattr(inner, "TensorGuards", None)
         self.recogniser = None if self._guards is None else self._recogniser
         # What makes an empty tensor on the current device; the dispatcher takes as long again.
-        self._empty = getattr(inner, "_empty_strided_cuda", None)
+        self._empty: Any = getattr(inner, "_empty_strided_cuda", None)
         self._get_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
         self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}

@@ -65,26 +65,23 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
 class Bound:
     """A prepared call; calling it runs it."""
 
-    def __init__(
-        self, call: Call[Any], given: tuple[Any, ...], pointers: list[int], results: list[Any], late: Late
-    ) -> None:
+    def __init__(self, call: Call[Any], given: tuple[Any, ...], pointers: list[int], late: Late) -> None:
         family = call.family
         self.results: Any = None
         """What every call returns."""
-        self._call, self._given, self._late = call, given, late
+        self.by_place: list[Any]
+        """The results as an operation returns them, None for each that is not wanted."""
+        self._call, self._given = call, given
         self._arrays = [array for array in given if array is not None]
-        self._pointers = pointers[: len(self._arrays)]
+        self._pointers = list(pointers)
         self._address, self._device = family.address, call.device
         self._has_contents = call.operation.contents is not None
         self._is_grad_enabled = family.follows_writes
-        new = [result for result in results if result is not None and not any(result is each for each in given)]
+        # Arrays on the CPU have no stream, and what computes them takes any number.
+        self._stream: Callable[[int], int] = int if call.on_host else family.stream
+        self.by_place, self._replays, self._scratch = call.fixed(given, pointers, late)
+        new = [each for each in self.by_place if each is not None and not any(each is array for array in self._arrays)]
         self._written = [*call.written(given), *new]
-        if call.on_host:
-            self._stream: Callable[[int], int] = int
-            self._replays: list[Callable[[int], None]] = [lambda stream: call.compute(given, results, late)]
-        else:
-            self._stream = family.stream
-            self._replays, self._scratch = call.replays(pointers, late)
 
     def __call__(self) -> Any:
         """Run the call on the current stream; its results."""
@@ -153,10 +150,10 @@ def _prepare(
     except arrays.NotPlain:
         _refuse_followed(names, given)
         raise TypeError(message(names[operation.leader], "a tensor without memory", "a plain one")) from None
-    results = call.ready(given, pointers)
-    _bound.get().append(Bound(call, given, pointers, results, late))
-    count = len(operation.inputs)
-    return dlpack.exported(results, original[count:], original[operation.leader]) if is_foreign else results
+    bound = Bound(call, given, pointers, late)
+    _bound.get().append(bound)
+    results, targets = bound.by_place, original[len(operation.inputs) :]
+    return dlpack.exported(results, targets, original[operation.leader]) if is_foreign else results
 
 
 def _refuse_followed(names: Sequence[str], given: Sequence[Any]) -> None:

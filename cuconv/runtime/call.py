@@ -120,9 +120,7 @@ class Call(Generic[Operands]):
         self.operation, self.family, self.outputs, self.options, self.facts = operation, family, outputs, options, facts
         self.names = names = operation.names(outputs)
         """The arguments that are arrays, in the order in which they are given."""
-        layouts = [
-            None if fact is None else family.layout(name, fact) for name, fact in zip(names, facts, strict=True)
-        ]
+        layouts = [None if fact is None else family.layout(name, fact) for name, fact in zip(names, facts, strict=True)]
         checked, plan = operation.planned(family, dict(zip(names, layouts, strict=True)), options)
         leader = layouts[operation.leader]
         assert leader is not None
@@ -137,13 +135,13 @@ class Call(Generic[Operands]):
         written = [names.index(name) for name in (*checked.updated, *checked.outputs)]
         self._written = [self._given.index(number) for number in written if layouts[number] is not None]
         """Which of the given arrays are written."""
-        # The library may want to know that arrays of the caller have been written.
-        self._is_marked = family.follows_writes is not None and bool(self._written)
         self._in_place = None
         if checked.in_place is not None:
             output, source = map(names.index, checked.in_place)
             if layouts[output] is not None and layouts[output] == layouts[source]:
                 self._in_place = self._given.index(output), self._given.index(source)
+        # The library may want to know that arrays of the caller have been written.
+        self._follows_writes = family.follows_writes if self._written else None
         self._count = len(operation.inputs)
         held = [names[number] for number in self._given]
         self._makers: list[tuple[int, Maker]] = []
@@ -152,9 +150,9 @@ class Call(Generic[Operands]):
             if layout is not None and name not in held:
                 self._makers.append((names.index(name) - self._count, family.maker(layout)))
                 held.append(name)
-        self._scratch: Maker | None = None
+        self._make_scratch: Maker | None = None
         if plan.scratch:
-            self._scratch = family.maker(Layout((plan.scratch,), (1,), BYTE, self.device, 0))
+            self._make_scratch = family.maker(Layout((plan.scratch,), (1,), BYTE, self.device, 0))
             held.append(SCRATCH)
         self._launches = plan.launches
         self._orders = [_order(names, held, launch.kernel) for launch in plan.launches]
@@ -166,43 +164,77 @@ class Call(Generic[Operands]):
 
     def run(self, given: tuple[Any, ...], pointers: list[int], late: Late = NO_NUMBERS) -> list[Any]:
         """Run the call on arrays with its facts, at these addresses; its results, None for each that is not wanted."""
-        results, family = self.ready(given, pointers), self.family
+        if self._written and tuple(pointers) not in self.apart:
+            self.check_written(given, pointers)
+        if self.operation.contents is not None and variable(CHECK) is not None:
+            self.check_contents(given)
+        results = self._make(given, pointers)
         if self.on_host:
             self.compute(given, results, late)
         elif self._launches:
             if not self._enqueues:
-                self._load()
-            if self._scratch is not None:
-                scratch, address = self._scratch()
-                family.keep_if_captured(scratch, self.device)
+                self._enqueues = self._load()
+            if self._make_scratch is not None:
+                scratch, address = self._make_scratch()
+                self.family.keep_if_captured(scratch, self.device)
                 pointers.append(address)
             pointers.append(0)
-            stream = family.stream(self.device)
+            stream = self.family.stream(self.device)
             if late:
                 for launch, (enqueue, order) in zip(self._launches, self._enqueues, strict=True):
                     enqueue(order(pointers), stream, launch.with_numbers(late))
             else:
                 for enqueue, order in self._enqueues:
                     enqueue(order(pointers), stream)
-        if self._is_marked and family.follows_writes():  # type: ignore[misc]
-            family.mark_written(self.written(given))
+        if self._follows_writes is not None and self._follows_writes():
+            self.family.mark_written(self.written(given))
         return results
 
-    def ready(self, given: tuple[Any, ...], pointers: list[int]) -> list[Any]:
-        """Check what facts do not tell, and make the results, the addresses of which are added to those of the call."""
-        if self._written:
-            if self.on_host:
-                self._check_writable(given)
-            if tuple(pointers) not in self.apart:
-                self._check_apart(pointers)
-                _addresses.add(self.apart, tuple(pointers))
-        if self.operation.contents is not None and variable(CHECK) is not None:
-            self.check_contents(given)
+    def fixed(self, given: tuple[Any, ...], pointers: list[int], late: Late) -> tuple[list[Any], list[Replay], Any]:
+        """The results of a call that is run later, as often as wanted, on these arrays; what runs it on a stream; and
+        the scratch memory that it needs.
+        """
+        self.check_written(given, pointers)
+        self.check_contents(given)
+        results, scratch = self._make(given, pointers), None
+        if self.on_host:
+            return results, [lambda stream: self.compute(given, results, late)], None
+        if self._make_scratch is not None:
+            scratch, address = self._make_scratch()
+            pointers.append(address)
+        pointers.append(0)
+        replays = [
+            self.family.load(launch.kernel, self.device).fixed(
+                launch.config, launch.with_numbers(late), order(pointers)
+            )
+            for launch, order in zip(self._launches, self._orders, strict=True)
+        ]
+        return results, replays, scratch
+
+    def _load(self) -> list[tuple[Enqueue, Order]]:
+        return [
+            (self.family.load(kernel, self.device).bound(config, numbers), order)
+            for (kernel, config, numbers), order in zip(self._launches, self._orders, strict=True)
+        ]
+
+    def _make(self, given: tuple[Any, ...], pointers: list[int]) -> list[Any]:
+        """All results, those that the caller has not given new; their addresses are added to those of the call."""
         results = list(given[self._count :])
         for number, make in self._makers:
             results[number], address = make()
             pointers.append(address)
         return results
+
+    def check_written(self, given: tuple[Any, ...], pointers: list[int]) -> None:
+        """Raise ValueError when an array that is written is read-only or shares memory with another argument."""
+        for number, array in zip(self._written, self.written(given), strict=True):
+            if not self.family.is_writable(array):
+                name = self.names[self._given[number]]
+                raise ValueError(message(name, "a read-only array", "one that can be written"))
+        self._check_apart(pointers)
+        # An array at the same addresses may be read-only on the CPU.
+        if not self.on_host:
+            _addresses.add(self.apart, tuple(pointers))
 
     def check_contents(self, given: tuple[Any, ...]) -> None:
         """Raise ValueError for contents that cannot be right, if CUCONV_CHECK asks for it."""
@@ -213,41 +245,17 @@ class Call(Generic[Operands]):
 
     def compute(self, given: tuple[Any, ...], results: list[Any], late: Late) -> None:
         """Compute arrays on the CPU by the reference."""
-        memory = [None if each is None else self.family.as_numpy(each) for each in (*given[: self._count], *results)]
+        inputs = given[: self._count]
+        memory = [None if each is None else self.family.as_numpy(each) for each in (*inputs, *results)]
         # Infinities and NaN are results as on a GPU, where nothing warns of them.
         with np.errstate(all="ignore"):
             self.operation.reference(self.operands, dict(zip(self.names, memory, strict=True)), **late)
-
-    def replays(self, pointers: list[int], late: Late) -> tuple[list[Replay], Any]:
-        """Launches with these addresses, and the scratch memory that they need."""
-        family, scratch = self.family, None
-        if self._scratch is not None and self._launches:
-            scratch, address = self._scratch()
-            pointers.append(address)
-        pointers.append(0)
-        return [
-            family.load(launch.kernel, self.device).fixed(launch.config, launch.with_numbers(late), order(pointers))
-            for launch, order in zip(self._launches, self._orders, strict=True)
-        ], scratch
 
     def written(self, given: tuple[Any, ...]) -> list[Any]:
         """Those of the given arrays that are written."""
         return [given[self._given[number]] for number in self._written]
 
-    def _load(self) -> None:
-        bound = [
-            self.family.load(kernel, self.device).bound(config, numbers) for kernel, config, numbers in self._launches
-        ]
-        self._enqueues = list(zip(bound, self._orders, strict=True))
-
-    def _check_writable(self, given: tuple[Any, ...]) -> None:
-        for number, array in zip(self._written, self.written(given), strict=True):
-            if not self.family.is_writable(array):
-                name = self.names[self._given[number]]
-                raise ValueError(message(name, "a read-only array", "one that can be written"))
-
     def _check_apart(self, pointers: Sequence[int]) -> None:
-        """Raise ValueError when an array that is written shares memory with another argument."""
         if len(self._written) > 1:
             # It is quicker to see that no two arrays meet at all than to compare each written one with all others.
             begins = sorted(map(add, pointers, self._begins))
@@ -423,9 +431,7 @@ class Operation(Generic[Operands]):
     ) -> Call[Operands]:
         return Call(self, family, outputs, options, list(facts))
 
-    def planned(
-        self, family: Family, layouts: Layouts, options: tuple[Any, ...]
-    ) -> tuple[Checked[Operands], Plan]:
+    def planned(self, family: Family, layouts: Layouts, options: tuple[Any, ...]) -> tuple[Checked[Operands], Plan]:
         """Check and plan a call on arrays of a family; raises before anything is launched or written."""
         name = self.inputs[self.leader]
         leader = layouts[name]

@@ -203,7 +203,7 @@ class _Buffer:
 
 
 class _Own(_Buffer):
-    """What a thread has for its launches: the arguments of the current one, and devices that are bound to the thread."""
+    """What a thread has for its launches: the arguments of the current one, and the devices that it has used."""
 
     def __init__(self) -> None:
         super().__init__(bytes(MAX_ARGUMENT_BYTES))

@@ -15,7 +15,7 @@ from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varle
 from cuconv.causal_conv1d.split import Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime.arrays import Followed
-from cuconv.runtime.call import NO_NUMBERS, Call, Operation, is_traced
+from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
@@ -77,8 +77,8 @@ class Run(NamedTuple):
     places: tuple[int, ...] | None = None
     """The places in the call of the tensors that autograd follows: to look at the others takes it time. None where
     torch traces, which has to see all of them."""
-    call: Call[Any] | None = None
-    """The prepared call, where arrays have been recognised."""
+    quick: Any = None
+    """Makes the call on arrays that have been recognised, at their addresses."""
 
     def results(self, given: tuple[Any, ...]) -> Sequence[Any]:
         """What the operation returns."""
@@ -107,7 +107,7 @@ class _Followed(EagerFunction):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
         ctx.run = run
-        return wanted(run.results(given) if pointers is None else run.call.run(given, pointers))
+        return wanted(run.results(given) if pointers is None else run.quick(given, pointers))
 
     @staticmethod
     def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -138,7 +138,7 @@ class _Followed(EagerFunction):
             return results
         known = call.recogniser
         if known is not None and known.followed is None and known.followed_places == places:
-            run = run._replace(call=call)
+            run = run._replace(quick=call.run)
             wanted = itemgetter(0) if all(each is None for each in results[1:]) else tuple
 
             def follow(given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
@@ -211,7 +211,7 @@ class _Scan(_Followed):
         if given is None:
             given = followed
         ctx.set_materialize_grads(False)
-        out, last_state, chunk_states = run.results(given) if pointers is None else run.call.run(given, pointers)
+        out, last_state, chunk_states = run.results(given) if pointers is None else run.quick(given, pointers)
         ctx.save_for_backward(*given[:-3], chunk_states)
         ctx.run = run
         return wanted((out, last_state, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class EmulatedFamily(ByteStrideFamily):
     """The arrays of one emulated device. Those of a call are remembered by address until the next call."""
 
     name = "emulated"
+    address = attrgetter("array.ctypes.data")
 
     def __init__(self) -> None:
         self._by_address: dict[int, Array] = {}

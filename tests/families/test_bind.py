@@ -135,9 +135,9 @@ def test_contents_are_checked_in_every_call(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CUCONV_CHECK", "1")
     step()
     starts[1] = 9
-    with pytest.raises(ValueError, match="^query_start_loc"):
+    with pytest.raises(ValueError, match=r"^query_start_loc"):
         step()
-    with pytest.raises(ValueError, match="^query_start_loc"):
+    with pytest.raises(ValueError, match=r"^query_start_loc"):
         cuconv.bind(cuconv.causal_conv1d_varlen_fn, x, weight, None, None, starts)
 
 
