@@ -11,7 +11,6 @@ from typing import Any
 from cuconv.runtime import arrays, dlpack
 from cuconv.runtime.arrays import Family
 from cuconv.runtime.call import NO_NUMBERS, Call, Late, Operation, is_traced
-from cuconv.runtime.environment import CHECK, variable
 from cuconv.runtime.errors import message
 
 
@@ -29,7 +28,7 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
       Shapes and strides are those of `bind`, and so is an integer `rand_seed`, which rounds alike in every call.
     * Calls that share scratch memory or results must not run at the same time: use one `bind` a stream.
     * NumPy arrays and tensors on the CPU are computed by the reference.
-    * With CUCONV_CHECK=1 in the environment, every call checks the contents of index arrays.
+    * With CUCONV_CHECK=1 in the environment of `bind`, every call checks the contents of index arrays.
 
     Args:
         function: a function of cuconv that takes arrays.
@@ -74,8 +73,8 @@ class Bound:
         self._call, self._given = call, given
         self._arrays = [array for array in given if array is not None]
         self._pointers = list(pointers)
-        self._address, self._device = family.address, call.device
-        self._has_contents = call.operation.contents is not None
+        self._stays, self._device = family.stays(self._arrays, self._pointers), call.device
+        self._checks_contents = call.operation.contents is not None and family.checks_contents()
         self._is_grad_enabled = family.follows_writes
         # Arrays on the CPU have no stream, and what computes them takes any number.
         self._stream: Callable[[int], int] = int if call.on_host else family.stream
@@ -85,11 +84,11 @@ class Bound:
 
     def __call__(self) -> Any:
         """Run the call on the current stream; its results."""
-        if list(map(self._address, self._arrays)) != self._pointers:
+        if not self._stays():
             self._refuse_moved()
         if self._is_grad_enabled is not None and self._is_grad_enabled():
             self._tell_autograd()
-        if self._has_contents and variable(CHECK) is not None:
+        if self._checks_contents:
             self._call.check_contents(self._given)
         stream = self._stream(self._device)
         for replay in self._replays:
@@ -99,7 +98,7 @@ class Bound:
     def _refuse_moved(self) -> None:
         names = [name for name, array in zip(self._call.names, self._given, strict=True) if array is not None]
         for name, array, pointer in zip(names, self._arrays, self._pointers, strict=True):
-            if self._address(array) != pointer:
+            if self._call.family.address(array) != pointer:
                 raise ValueError(message(name, "an array with other memory than in bind", "bind for it anew"))
 
     def _tell_autograd(self) -> None:

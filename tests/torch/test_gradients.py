@@ -223,6 +223,8 @@ def test_eager_calls_leave_out_the_wrapper_of_apply(monkeypatch: pytest.MonkeyPa
     out = cuconv.causal_conv1d_fn(x, weight, bias)
     for got, want in zip(torch.autograd.grad(out.sum(), (x, weight, bias)), wanted, strict=True):
         assert torch.equal(got, want)
+    assert causal_conv1d_packed(x[0], weight, bias).grad_fn is not None
+    assert selective_scan_packed(x[0], x[0], -weight, x[0, :4], x[0, 2:]).grad_fn is not None
 
 
 def test_a_tangent_is_not_dropped() -> None:
