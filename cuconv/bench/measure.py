@@ -227,7 +227,7 @@ def speed_up(rows: Sequence[Kernel]) -> float | None:
 
 
 def hosts(machine: Machine, workload: Workload, kernel_us: float) -> Iterator[Host]:
-    """Until a call returns, of CuPy arrays and, where torch is, of its tensors, with results given and not, and bound."""
+    """Until a call returns: of CuPy arrays and, where torch is, tensors; results given and not, and the call bound."""
     machine.release()
     function = getattr(cuconv, workload.function)
     arrays, outs = machine.arrays(workload, 0), machine.outs(workload)

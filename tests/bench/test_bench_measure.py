@@ -247,7 +247,8 @@ def test_host_times_of_both_kinds_of_arrays_with_and_without_out_and_bound() -> 
     machine = FakeMachine()
     rows = list(measure.hosts(machine, STEP, kernel_us=1.0))
     kinds = [(False, False), (True, False), (True, True)]
-    assert [(row.arrays, row.out, row.bound) for row in rows] == [(a, *kind) for a in ("cupy", "torch") for kind in kinds]
+    wanted = [(arrays, *kind) for arrays in ("cupy", "torch") for kind in kinds]
+    assert [(row.arrays, row.out, row.bound) for row in rows] == wanted
     assert all(row.host_us == pytest.approx(7.0) and row.function == STEP.function for row in rows)
     machine.has_torch = False
     assert [row.arrays for row in measure.hosts(machine, STEP, kernel_us=1.0)] == ["cupy"] * 3
