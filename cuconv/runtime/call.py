@@ -25,6 +25,9 @@ from cuconv.runtime.launch import LaunchConfig, TooLarge
 from cuconv.runtime.layout import HOST, Layout, View
 from cuconv.runtime.memo import SharedLimit, remembered
 
+RECENT = 4
+"""Most calls of an operation that arrays are compared with, before all that is remembered is searched."""
+
 SCRATCH = "scratch"
 """The name of a kernel's pointer to memory that a plan asks for."""
 
@@ -353,8 +356,8 @@ class Operation(Generic[Operands]):
         self._check = check
         self._plan = plan
         self._remembered: Callable[..., Call[Operands]] = partial(_prepared, self)
-        self.last: Call[Operands] | None = None
-        """The last call that had to be looked up."""
+        self.recent: tuple[Call[Operands], ...] = ()
+        """The last calls that differ, the latest first."""
 
     def __call__(
         self,
@@ -376,28 +379,35 @@ class Operation(Generic[Operands]):
         leader = given[self.leader]
         if may_be_traced and not isinstance(leader, arrays.untraced) and is_traced():
             return through_torch(self, given, options, outputs, late)
-        # The last call is tried first, because the layers of a model make equal calls one after another. Recognising
+        # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
         # arrays is quicker than comparing facts, and that takes half as long as hashing them.
-        call, pointers = self.last, None
-        if call is not None and (known := call.recogniser) is not None:
+        recent = self.recent
+        for call in recent:
+            if (known := call.recogniser) is None:
+                continue
             if known.followed_places and call.family.follows_writes():  # type: ignore[misc]
                 followed = known.followed
                 if followed is not None and followed.options == options and followed.outputs == outputs:
                     pointers = known.addresses(given)
                     if pointers is not None:
+                        if call is not recent[0]:
+                            self._bring_forward(call)
                         return followed.run(given, pointers)
             elif call.options == options and call.outputs == outputs:
                 pointers = known.addresses(given)
-        if pointers is None or call is None:
-            family = arrays.family(leader)
-            if family is None:
-                return self._through_dlpack(given, options, outputs, late)
-            if family.through is not None:
-                return family.through(self, given, options, outputs, late)
-            try:
-                call, pointers = self.find(family, given, options, outputs)
-            except arrays.NotPlain:
-                return through_torch(self, given, options, outputs, late)
+                if pointers is not None:
+                    if call is not recent[0]:
+                        self._bring_forward(call)
+                    return call.run(given, pointers, late)
+        family = arrays.family(leader)
+        if family is None:
+            return self._through_dlpack(given, options, outputs, late)
+        if family.through is not None:
+            return family.through(self, given, options, outputs, late)
+        try:
+            call, pointers = self.find(family, given, options, outputs)
+        except arrays.NotPlain:
+            return through_torch(self, given, options, outputs, late)
         return call.run(given, pointers, late)
 
     def find(
@@ -405,13 +415,18 @@ class Operation(Generic[Operands]):
     ) -> tuple[Call[Operands], list[int]]:
         """The prepared call with the facts of these arrays, and their addresses; raises for what does not fit."""
         pointers, facts = family.inspect(self.names(outputs), given)
-        call = self.last
+        call = self.recent[0] if self.recent else None
         if call is None or (call.family, call.outputs, call.options, call.facts) != (family, outputs, options, facts):
-            self.last = call = self._remembered(family, outputs, options, *facts)
-        elif family.recogniser is not None:
+            call = self._remembered(family, outputs, options, *facts)
+        if family.recogniser is not None and call in self.recent:
             # To make one takes as long as a call, so it is for the second of equal calls.
             call.recogniser = None if call.recogniser else family.recogniser(given)
+        self._bring_forward(call)
         return call, pointers
+
+    def _bring_forward(self, call: Call[Operands]) -> None:
+        """Let a call be the first of the recent ones."""
+        self.recent = (call, *[each for each in self.recent if each is not call][: RECENT - 1])
 
     def names(self, outputs: tuple[str, ...] | None) -> tuple[str, ...]:
         """The arguments that are arrays, in the order in which they are given."""

@@ -133,10 +133,8 @@ class _Followed(EagerFunction):
         take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
         run, eager = Run(operation, inner, outputs, places), cls.eager
         results = _all(eager((run, given, None, _wanted), *take(given)), absent)
-        call = operation.last
-        if call is None or (call.options, call.outputs) != (inner, outputs):
-            return results
-        known = call.recogniser
+        call = operation.recent[0]
+        known = call.recogniser if (call.options, call.outputs) == (inner, outputs) else None
         if known is not None and known.followed is None and known.followed_places == places:
             run = run._replace(quick=call.run)
             wanted = itemgetter(0) if all(each is None for each in results[1:]) else tuple

@@ -15,7 +15,7 @@ import pytest
 from cuconv.runtime import arrays
 from cuconv.runtime.abstract import AbstractArray, AbstractFamily
 from cuconv.runtime.arrays import Maker
-from cuconv.runtime.call import Arrays, Call, Checked, Launch, Layouts, Operation, Plan
+from cuconv.runtime.call import RECENT, Arrays, Call, Checked, Launch, Layouts, Operation, Plan
 from cuconv.runtime.dtypes import BYTE, FLOAT32, INT32, DType
 from cuconv.runtime.kernel import Params
 from cuconv.runtime.launch import LaunchConfig
@@ -326,8 +326,7 @@ def test_all_calls_together_remember_only_so_many_addresses() -> None:
     for address in range(64, 3 * MAX_REMEMBERED * 64, 64):
         operation = operations[address // 64 % 3]
         operation((array(address), None, array(address + 32)))
-        assert operation.last is not None
-        calls[id(operation)] = operation.last
+        calls[id(operation)] = operation.recent[0]
     assert 0 < sum(len(call.apart) for call in calls.values()) <= MAX_REMEMBERED
     for operation in operations:
         with pytest.raises(ValueError, match="overlaps x"):
@@ -341,10 +340,9 @@ def test_all_operations_together_remember_only_so_many_calls() -> None:
         operation = toy.operation(("x",))
         for option in range(MAX_REMEMBERED // 2):
             operation((array(),), (number, option))
-            assert operation.last is not None
-            made.append(weakref.ref(operation.last))
+            made.append(weakref.ref(operation.recent[0]))
     assert len(made) == 3 * (MAX_REMEMBERED // 2)
-    assert sum(each() is not None for each in made) <= MAX_REMEMBERED + 3
+    assert sum(each() is not None for each in made) <= MAX_REMEMBERED + 3 * RECENT
 
 
 def test_numbers_that_come_late_are_no_part_of_what_is_remembered(gpu: RecordingFamily) -> None:
