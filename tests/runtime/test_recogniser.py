@@ -144,6 +144,23 @@ def test_the_third_of_equal_calls_is_recognised_and_all_give_the_same(
     assert torch.equal(kept, results[0])
 
 
+def test_calls_that_take_turns_are_recognised(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    inspected = []
+    inspect = family.inspect
+    monkeypatch.setattr(family, "inspect", lambda *call: inspected.append(call) or inspect(*call))
+    # Sizes of their own, because what was recognised once stays known.
+    rows = [torch.randn(3, 5, tokens) for tokens in range(21, 21 + call.RECENT)]
+    weight = torch.randn(5, 3)
+    wanted = [cuconv.causal_conv1d_fn(x.numpy(), weight.numpy()) for x in rows]
+    counts = []
+    for _ in range(4):
+        inspected.clear()
+        for x, result in zip(rows, wanted, strict=True):
+            np.testing.assert_array_equal(cuconv.causal_conv1d_fn(x, weight).numpy(), result)
+        counts.append(len(inspected))
+    assert counts == [len(rows), len(rows), 0, 0]
+
+
 def test_only_arrays_that_torch_can_trace_ask_whether_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(call, "is_traced", lambda: asked.append(True))
