@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT64, DType
-from cuconv.runtime.environment import contents_are_checked, variable
+from cuconv.runtime.environment import CHECK, contents_are_checked, variable
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
 
@@ -126,7 +126,7 @@ class Family:
 
     def checks_contents(self) -> bool:
         """Whether CUCONV_CHECK asks for index arrays to be read back and checked."""
-        word = variable(b"CUCONV_CHECK")
+        word = variable(CHECK)
         return word is not None and contents_are_checked(word.decode(errors="replace"))
 
     def load(self, kernel: Any, device: int) -> Any:
