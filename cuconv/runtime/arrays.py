@@ -37,8 +37,8 @@ class Followed(NamedTuple):
 
     options: tuple[Any, ...]
     outputs: tuple[str, ...] | None
-    run: Callable[[tuple[Any, ...], list[int]], Sequence[Any]]
-    """Makes the call on arrays that are recognised, at these addresses."""
+    run: Callable[[Any, tuple[Any, ...], list[int]], Sequence[Any]]
+    """Runs a prepared call on arrays that are recognised, at these addresses."""
 
 
 class Recogniser:

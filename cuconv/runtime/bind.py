@@ -42,6 +42,7 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
         ValueError: a tensor that autograd follows: one that requires grad while grad mode is on, in `bind` or in a
             call.
         TypeError, ValueError: what the function raises for these arguments.
+        RuntimeError: torch traces.
     """
     name = getattr(function, "__name__", "")
     if name == "bind" or not callable(function) or getattr(sys.modules["cuconv"], name, None) is not function:
@@ -66,10 +67,6 @@ class Bound:
 
     def __init__(self, call: Call[Any], given: tuple[Any, ...], pointers: list[int], late: Late) -> None:
         family = call.family
-        self.results: Any = None
-        """What every call returns."""
-        self.by_place: list[Any]
-        """The results as an operation returns them, None for each that is not wanted."""
         self._call, self._given = call, given
         self._arrays = [array for array in given if array is not None]
         self._pointers = list(pointers)
@@ -78,9 +75,11 @@ class Bound:
         self._is_grad_enabled = family.follows_writes
         # Arrays on the CPU have no stream, and what computes them takes any number.
         self._stream: Callable[[int], int] = int if call.on_host else family.stream
-        self.by_place, self._replays, self._scratch = call.fixed(given, pointers, late)
-        new = [each for each in self.by_place if each is not None and not any(each is array for array in self._arrays)]
+        results, self._replays, self._scratch = call.fixed(given, pointers, late)
+        new = [each for each in results if each is not None and not any(each is array for array in self._arrays)]
         self._written = [*call.written(given), *new]
+        self.results: Any = results
+        """What every call returns."""
 
     def __call__(self) -> Any:
         """Run the call on the current stream; its results."""
@@ -118,10 +117,14 @@ class Held:
     def __init__(self, array: Any) -> None:
         self.array = array
 
+    def __getattr__(self, name: str) -> Any:
+        """What the array has: where another argument does not fit, an error is to name that one."""
+        return getattr(self.array, name)
+
 
 def _held(value: Any) -> Any:
     if isinstance(value, tuple | list):
-        return type(value)(map(_held, value))
+        return tuple(map(_held, value))
     return Held(value) if arrays.family(value) is not None or dlpack.is_array(value) else value
 
 
@@ -151,8 +154,10 @@ def _prepare(
         raise TypeError(message(names[operation.leader], "a tensor without memory", "a plain one")) from None
     bound = Bound(call, given, pointers, late)
     _bound.get().append(bound)
-    results, targets = bound.by_place, original[len(operation.inputs) :]
-    return dlpack.exported(results, targets, original[operation.leader]) if is_foreign else results
+    results: Sequence[Any] = bound.results
+    if is_foreign:
+        return dlpack.exported(results, original[len(operation.inputs) :], original[operation.leader])
+    return results
 
 
 def _refuse_followed(names: Sequence[str], given: Sequence[Any]) -> None:

@@ -392,7 +392,7 @@ class Operation(Generic[Operands]):
                     if pointers is not None:
                         if call is not recent[0]:
                             self._bring_forward(call)
-                        return followed.run(given, pointers)
+                        return followed.run(call, given, pointers)
             elif call.options == options and call.outputs == outputs:
                 pointers = known.addresses(given)
                 if pointers is not None:

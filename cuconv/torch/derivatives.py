@@ -77,8 +77,6 @@ class Run(NamedTuple):
     places: tuple[int, ...] | None = None
     """The places in the call of the tensors that autograd follows: to look at the others takes it time. None where
     torch traces, which has to see all of them."""
-    quick: Any = None
-    """Makes the call on arrays that have been recognised, at their addresses."""
 
     def results(self, given: tuple[Any, ...]) -> Sequence[Any]:
         """What the operation returns."""
@@ -91,9 +89,9 @@ def _wanted(results: Sequence[Any]) -> Any:
     return tuple(results) if any(each is not None for each in others) else first
 
 
-Made = tuple[Run, tuple[Any, ...] | None, list[int] | None, Callable[[Sequence[Any]], Any]]
-"""A call: all of its arrays, None where torch has to see them as arguments; their addresses where they have been
-recognised; and what `_wanted` does, which is quicker where it is known which results there are."""
+Made = tuple[Run, tuple[Any, ...] | None, Any, list[int], Callable[[Sequence[Any]], Any]]
+"""A call: all of its arrays, None where torch has to see them as arguments; where they have been recognised, the prepared
+call and their addresses; and what `_wanted` does, which is quicker where it is known which results there are."""
 
 
 class _Followed(EagerFunction):
@@ -101,13 +99,13 @@ class _Followed(EagerFunction):
 
     @staticmethod
     def forward(ctx: Any, made: Made, *followed: Any) -> Any:
-        run, given, pointers, wanted = made
+        run, given, call, pointers, wanted = made
         if given is None:
             given = followed
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
         ctx.run = run
-        return wanted(run.results(given) if pointers is None else run.quick(given, pointers))
+        return wanted(run.results(given) if call is None else call.run(given, pointers))
 
     @staticmethod
     def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -127,20 +125,19 @@ class _Followed(EagerFunction):
         inner = cls.inner_options(options)
         absent = (None,) * (len(given) - len(operation.inputs) - 1)
         if traced:
-            return _all(cls.apply((Run(operation, inner, outputs), None, None, _wanted), *given), absent)
+            return _all(cls.apply((Run(operation, inner, outputs), None, None, [], _wanted), *given), absent)
         places = tuple(place for place, each in enumerate(given) if each is not None and each.requires_grad)
         # itemgetter makes no tuple of one.
         take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
         run, eager = Run(operation, inner, outputs, places), cls.eager
-        results = _all(eager((run, given, None, _wanted), *take(given)), absent)
+        results = _all(eager((run, given, None, [], _wanted), *take(given)), absent)
         call = operation.recent[0]
         known = call.recogniser if (call.options, call.outputs) == (inner, outputs) else None
         if known is not None and known.followed is None and known.followed_places == places:
-            run = run._replace(quick=call.run)
             wanted = itemgetter(0) if all(each is None for each in results[1:]) else tuple
 
-            def follow(given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
-                return _all(eager((run, given, pointers, wanted), *take(given)), absent)
+            def follow(call: Any, given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
+                return _all(eager((run, given, call, pointers, wanted), *take(given)), absent)
 
             # With this the runner makes the next call on tensors that are recognised.
             known.followed = Followed(options, outputs, follow)
@@ -167,7 +164,7 @@ class _Gradients(_Followed):
 
     @staticmethod
     def forward(ctx: Any, made: Made, *followed: Any) -> Any:
-        run, given, _, wanted = made
+        run, given, _, _, wanted = made
         ctx.operation = run.operation
         return wanted(run.results(followed if given is None else given))
 
@@ -205,11 +202,11 @@ class _Scan(_Followed):
 
     @staticmethod
     def forward(ctx: Any, made: Made, *followed: Any) -> Any:
-        run, given, pointers, wanted = made
+        run, given, call, pointers, wanted = made
         if given is None:
             given = followed
         ctx.set_materialize_grads(False)
-        out, last_state, chunk_states = run.results(given) if pointers is None else run.quick(given, pointers)
+        out, last_state, chunk_states = run.results(given) if call is None else call.run(given, pointers)
         ctx.save_for_backward(*given[:-3], chunk_states)
         ctx.run = run
         return wanted((out, last_state, None))

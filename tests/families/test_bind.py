@@ -119,6 +119,9 @@ def test_what_the_function_refuses_is_refused_at_once() -> None:
         cuconv.bind(cuconv.causal_conv1d_fn, EmulatedArray(x), weight)
     with pytest.raises(TypeError, match=r"^x: got a int; wanted"):
         cuconv.bind(cuconv.causal_conv1d_fn, 3, weight)
+    state, rows = np.ones((2, 8, 4), np.float32), np.ones((2, 8), np.float32)
+    with pytest.raises(TypeError, match=r"^x: got None; wanted an array"):
+        cuconv.bind(cuconv.selective_state_update, state, None, rows, state[0], rows[:, :4], rows[:, :4])
     with pytest.raises(ValueError, match="overlaps x"):
         cuconv.bind(cuconv.causal_conv1d_fn, x, weight, out=x)
 
