@@ -90,8 +90,8 @@ def _wanted(results: Sequence[Any]) -> Any:
 
 
 Made = tuple[Run, tuple[Any, ...] | None, Any, list[int], Callable[[Sequence[Any]], Any]]
-"""A call: all of its arrays, None where torch has to see them as arguments; the prepared call and their addresses, where
-they have been recognised; and what `_wanted` does, which is quicker where it is known which results there are."""
+"""A call: all of its arrays, None where torch has to see them as arguments; the prepared call and the addresses, where
+arrays are recognised; and what `_wanted` does, which is quicker where it is known which results there are."""
 
 
 class _Followed(EagerFunction):
