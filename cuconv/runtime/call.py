@@ -62,7 +62,8 @@ _modules = sys.modules
 def is_traced() -> bool:
     """Whether torch.compile or torch.export traces this call."""
     torch = _modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
+    # Where it is not Dynamo that traces, tensors tell by their types.
+    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 class Launch(NamedTuple):
@@ -171,7 +172,10 @@ class Call(Generic[Operands]):
             self.check_written(given, pointers)
         if self.operation.contents is not None and variable(CHECK) is not None:
             self.check_contents(given)
-        results = self._make(given, pointers)
+        results = list(given[self._count :])
+        for number, make in self._makers:
+            results[number], address = make()
+            pointers.append(address)
         if self.on_host:
             self.compute(given, results, late)
         elif self._launches:
@@ -199,7 +203,10 @@ class Call(Generic[Operands]):
         """
         self.check_written(given, pointers)
         self.check_contents(given)
-        results, scratch = self._make(given, pointers), None
+        results, scratch = list(given[self._count :]), None
+        for number, make in self._makers:
+            results[number], address = make()
+            pointers.append(address)
         if self.on_host:
             return results, [lambda stream: self.compute(given, results, late)], None
         if self._make_scratch is not None:
@@ -219,14 +226,6 @@ class Call(Generic[Operands]):
             (self.family.load(kernel, self.device).bound(config, numbers), order)
             for (kernel, config, numbers), order in zip(self._launches, self._orders, strict=True)
         ]
-
-    def _make(self, given: tuple[Any, ...], pointers: list[int]) -> list[Any]:
-        """All results, those that the caller has not given new; their addresses are added to those of the call."""
-        results = list(given[self._count :])
-        for number, make in self._makers:
-            results[number], address = make()
-            pointers.append(address)
-        return results
 
     def check_written(self, given: tuple[Any, ...], pointers: list[int]) -> None:
         """Raise ValueError when an array that is written is read-only or shares memory with another argument."""
@@ -416,12 +415,19 @@ class Operation(Generic[Operands]):
         """The prepared call with the facts of these arrays, and their addresses; raises for what does not fit."""
         pointers, facts = family.inspect(self.names(outputs), given)
         call = self.recent[0] if self.recent else None
-        if call is None or (call.family, call.outputs, call.options, call.facts) != (family, outputs, options, facts):
+        if (
+            call is None
+            or call.facts != facts
+            or call.options != options
+            or call.outputs != outputs
+            or call.family is not family
+        ):
             call = self._remembered(family, outputs, options, *facts)
         if family.recogniser is not None and call in self.recent:
             # To make one takes as long as a call, so it is for the second of equal calls.
             call.recogniser = None if call.recogniser else family.recogniser(given)
-        self._bring_forward(call)
+        if not self.recent or call is not self.recent[0]:
+            self._bring_forward(call)
         return call, pointers
 
     def _bring_forward(self, call: Call[Operands]) -> None:

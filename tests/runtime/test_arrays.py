@@ -244,32 +244,3 @@ def test_every_function_takes_and_gives_dlpack_arrays(function: str) -> None:
 def wanted_of(results: Any) -> list[Any]:
     """The results of a call that are not None."""
     return [each for each in (results if isinstance(results, tuple) else (results,)) if each is not None]
-
-
-@pytest.mark.gpu
-def test_cupy_arrays_are_recognised_by_all_of_their_facts() -> None:
-    import cupy
-
-    x, weight = cupy.ones((2, 3, 8), "f"), cupy.ones((3, 4), "f")
-    family = arrays.family(x)
-    assert family is not None and family.recogniser is not None
-    recogniser = family.recogniser((x, weight, None))
-    assert recogniser is not None
-    for each in (x, cupy.ones((4, 3, 8), "f")[1:3]):
-        given = each, weight, None
-        assert recogniser.addresses(given) == family.inspect(("x", "weight", "bias"), given)[0]
-    for other in (
-        (cupy.ones((2, 3, 9), "f"), weight, None),
-        (cupy.ones((2, 8, 3), "f").transpose(0, 2, 1), weight, None),
-        (x.astype("e"), weight, None),
-        (x.view("i"), weight, None),
-        (cupy.ones(49, "f")[1:].reshape(2, 3, 8), weight, None),
-        (x, None, weight),
-        (x, weight, cupy.ones(3, "f")),
-        (x, weight),
-        (x, np.ones((3, 4), "f"), None),
-        (x, weight, 3),
-    ):
-        assert recogniser.addresses(other) is None
-    assert family.recogniser((x, None)) is None
-    assert family.recogniser((x, np.ones((3, 4), "f"))) is None
