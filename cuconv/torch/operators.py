@@ -29,7 +29,8 @@ OPTIONS = {
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": SPLIT
-    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, bool keeps_padding",
+    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, int? max_query_len, "
+    "bool keeps_padding",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
@@ -41,7 +42,10 @@ OPTIONS = {
 KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding" in options)
 """The operations that can leave old contents in their results."""
 
-UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
+UPDATED = (
+    *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states"),
+    *("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales"),
+)
 """The arguments that operators write to."""
 
 UPDATING = tuple(name for name in OPTIONS if set(UPDATED) & set(Operation.named[name].inputs))
@@ -215,7 +219,7 @@ def _define() -> torch.library.Library:
     library = torch.library.Library("cuconv", "DEF")
     for name, options in OPTIONS.items():
         operation = Operation.named[name]
-        letters = iter("abc")
+        letters = iter("abcdefgh")
         inputs = [
             f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in operation.inputs
         ]

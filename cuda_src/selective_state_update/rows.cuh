@@ -3,7 +3,7 @@
 
 #include "selective_state_update/update.cuh"
 
-// Traits: how a kernel divides rows among lanes (selective_state_update.cu).
+// Traits: how a kernel divides rows among lanes (RowTraits in steps.cuh).
 
 // Offsets of a token's inputs and result: x, z, dt and out of the lane's own row, and the lane's part of B and C.
 template <typename Traits>
@@ -156,9 +156,11 @@ template <typename Traits>
 struct TokenStep {
     float step;   // dt'
     float decay;  // exp(dt' * A), if shared
+    float scale;  // of the own row's codes, if the states before are codes
 
     __device__ __forceinline__ TokenStep(const SelectiveStateUpdateOperands& p, const RowParameters<Traits>& parameters,
-                                         const TokenInputs<Traits>& inputs) {
+                                         const TokenInputs<Traits>& inputs, float scale)
+        : scale(scale) {
         step = inputs.dt.to_float(p.dt_is_float32);
         if (p.dt_bias != nullptr) step += parameters.dt_bias.to_float(p.dt_bias_is_float32);
         if (p.dt_softplus) step = softplus(step);
@@ -175,12 +177,15 @@ __device__ __forceinline__ float advance_row(const RowParameters<Traits>& parame
     const float row_input = Traits::of_row(input, r);
     float scaled_step = 0.0f;
     if constexpr (!Traits::kHasSharedDecay) scaled_step = Traits::of_row(pace.step, r) * kLog2E;
+    [[maybe_unused]] float scale = 1.0f;
+    if constexpr (Traits::kIsQuantised) scale = Traits::of_row(pace.scale, r);
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < Traits::kElements; ++i) {
         const int chunk = i / Traits::kVecs, at = i % Traits::kVecs;
         float decay = pace.decay;
         if constexpr (!Traits::kHasSharedDecay) decay = exp2_approx(scaled_step * parameters.A[r][chunk].to_float(at));
+        if constexpr (Traits::kIsQuantised) decay *= scale;
         state[i] = fmaf(state[i], decay, row_input * maps.B[chunk].to_float(at));
         sum = fmaf(state[i], maps.C[chunk].to_float(at), sum);
     }
