@@ -125,6 +125,8 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     float scale = 1.0f;
     if constexpr (Traits::kIsQuantised) {
         if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
+        // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
+        sync_warp();
     }
     const TokenStep<Traits> pace(p, parameters, inputs, scale);
     RowFactors<Traits> factors;
@@ -194,7 +196,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
         store_padding<Traits>(p, warp, entry, behind, p.tokens);
     }
     if (begin >= end) return;
-    const int slot = load_slot<Traits>(p, warp.batch);
+    const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     if (slot < 0) {
         store_padding<Traits>(p, warp, entry, begin, end);
         return;
@@ -266,7 +268,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
         }
         cursor.store(p, gather_result<Traits>(p, parameters, inputs, sums));
         if (!p.is_read_only && (number < p.dst_columns || p.dst_columns == 0 && t + 1 == end)) {
-            const int to = load_destination(p, warp.batch, number, slot);
+            const int to = of_warp<Traits>(load_destination(p, warp.batch, number, slot));
             if (to >= 0) {
                 const index_t at = to * p.state_stride[0];
                 float* place = scale_of_slot<Traits>(params, warp, to);

@@ -254,12 +254,12 @@ def drift(measured: Measured) -> Any:
     """Errors after many steps against the decay, a panel for each kind of inputs."""
     steps = {row.steps for row in measured.drifts.values()}
     figure = new_figure(
-        f"Errors of state updates after {max(steps, default=0)} steps, by the dtype of states", tables.run(measured)
+        f"Errors of state updates after {max(steps, default=0):,} steps, by the dtype of states", tables.run(measured)
     )
     looks = {"to nearest": Look("o", GREY), "at random": Look("o", GREY).hollow}
     draw_legend(figure, looks)
     for number, inputs in enumerate(INPUTS):
-        axes = figure.add_axes((0.08 + 0.475 * number, 0.16, 0.31, 0.6))
+        axes = figure.add_axes((0.08 + 0.475 * number, 0.245, 0.31, 0.535))
         axes.set_title(f"{inputs} inputs")
         axes.set(xlabel="decay", ylabel="error, relative" if number == 0 else "", yscale="log")
         ends: dict[str, float] = {}
