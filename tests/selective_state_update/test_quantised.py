@@ -240,7 +240,7 @@ def test_results_follow_the_state_before_it_is_rounded(dtype: DType, run: Runner
 
 
 def as_flashinfer(values: Values, b: int) -> dict[str, list[Array]]:
-    """One sequence by the steps of FlashInfer's int16 kernels, in float32: results, codes and scales after each token."""
+    """One sequence by the steps of FlashInfer's int16 kernels, in float32: results, codes and scales by token."""
     single = np.float32
     slot, scale = values["state_batch_indices"][b], values["state_scale"].reshape(values["state"].shape[:-1])
     state = values["state"][slot].astype(single) * scale[slot][..., None]
@@ -259,7 +259,7 @@ def as_flashinfer(values: Values, b: int) -> dict[str, list[Array]]:
 
 
 def test_int16_is_what_flashinfer_stores(run: Runner) -> None:
-    """The state after every token of a batch, each with its scale, and the last one in its slot: up to a code's step."""
+    """The state after every token, each with its scale, and the last one in its slot, too: up to a code's step."""
     case = Case(3, 4, 8, 128, 2, tokens=3, dtype="float32", state_dtype="int16", steps="row", scale_axis=True,
                 without="z", **PER_HEAD)  # fmt: skip
     values = case.inputs()

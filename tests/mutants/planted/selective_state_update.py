@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         "A row beyond the last is stored.",
         "selective_state_update/states.cuh",
-        "if (row < p.headdim && element",
-        "if (row <= p.headdim && element",
+        "if (exists && row < p.headdim && element",
+        "if (exists && row <= p.headdim && element",
         (_STATE_SHARED, "selective_state_update-2-0-9-16-dtype_float32-without_all-no_softplus-slots_None"),
     ),
     Mutant(
@@ -87,8 +87,8 @@ MUTANTS = (
     Mutant(
         "A read-only pool is written.",
         "selective_state_update/steps.cuh",
-        "const int to = p.is_read_only ? -1 : load_destination",
-        "const int to = load_destination",
+        "const int to = of_warp<Traits>(p.is_read_only ? -1 : load_destination",
+        "const int to = of_warp<Traits>(load_destination",
         ("selective_state_update-3-2-6-128-per_head_all-frozen",),
     ),
     Mutant(
