@@ -523,21 +523,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     StepCursor<kTokens> cursor(params.row_steps, begin, static_cast<int>(end - begin));
     Fetch fetch(p, cursor, channel);
     fetch.cursor.left += looks_ahead ? 1 : 0;
-    Vector before[kWidth];
-#pragma unroll
-    for (int i = 0; i < kHalo; ++i) {
-        before[i] = cursor.token > 0 ? load<kVec>(fetch.x_at - (kHalo - i) * p.x_stride[2]) : Vector::zero();
-    }
     // A thread reads only what it has brought itself: no barrier.
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
     constexpr int kStageSlots = Traits::kStageSlots;
     float* const firsts = reinterpret_cast<float*>(memory.bytes + kStages * Traits::kStageBytes) + threadIdx.x;
-    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    const input_t* const x_begin = fetch.x_at;
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
         fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
+    Vector before[kWidth];
+#pragma unroll
+    for (int i = 0; i < kHalo; ++i) {
+        before[i] = cursor.token > 0 ? load<kVec>(x_begin - (kHalo - i) * p.x_stride[2]) : Vector::zero();
+    }
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     Walk walk(p, channel, cursor.token);
     float bias[kVec];
     float taps[kVec][kWidth];
