@@ -14,6 +14,7 @@ try:
     from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
     from cuconv.selective_scan.dense import selective_scan_fn
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
+    from cuconv.selective_state_update.replay import ReplayRings, selective_state_update_replay
     from cuconv.selective_state_update.update import selective_state_update
 
     def _through_torch(operation, given, options, outputs, late):  # type: ignore[no-untyped-def]

@@ -113,10 +113,6 @@ class SelectiveStateUpdate:
 
         Each follows the unrounded state before it, but in trees the rounded one after its parent.
         """
-        heads, headdim, d_state = self.inner
-        rows = (heads, headdim)
-        groups = self.B.shape[-2] if self.state.ndim == 4 else 1
-        A, D, bias = _float64(self.A, self.inner), _float64(self.D, rows), _float64(self.dt_bias, rows)
         for sequence, source, places in self.live():
             state = first = self.first_state(sequence, source)
             stored: list[Array] = []
@@ -124,29 +120,39 @@ class SelectiveStateUpdate:
                 if self.parents is not None:
                     parent = self.parent(sequence, number)
                     state = first if parent < 0 else stored[parent]
-                dt = _float64(self.dt[place], rows)
-                grouped = [_float64(each[place], (groups, d_state)) for each in (self.B, self.C)]
-                B, C = (np.repeat(each, heads // groups, axis=0)[:, None] for each in grouped)
-                token = Token(
-                    sequence=sequence,
-                    number=number,
-                    place=place,
-                    slot=self.target(sequence, number, source, number + 1 == len(places)),
-                    row=self.row(sequence, number, source),
-                    before=state,
-                    x=_float64(self.x[place], rows),
-                    biased_dt=dt if bias is None else dt + bias,
-                    A=A,
-                    B=B,
-                    C=C,
-                    D=D,
-                    z=None if self.z is None else _float64(self.z[place], rows),
-                    dt_softplus=self.dt_softplus,
-                )
+                slot = self.target(sequence, number, source, number + 1 == len(places))
+                token = self.token(sequence, number, place, slot, self.row(sequence, number, source), state)
                 yield token
                 state = token.after
                 if self.parents is not None:
                     stored.append(self.rounded(token, token.after).astype(np.float64))
+
+    def token(
+        self, sequence: int, number: int, place: tuple[int, ...], slot: int | None, row: int | None, before: Array
+    ) -> Token:
+        """A token of a sequence at a place in x."""
+        heads, headdim, d_state = self.inner
+        rows = (heads, headdim)
+        groups = self.B.shape[-2] if self.state.ndim == 4 else 1
+        grouped = [_float64(each[place], (groups, d_state)) for each in (self.B, self.C)]
+        B, C = (np.repeat(each, heads // groups, axis=0)[:, None] for each in grouped)
+        dt, bias = _float64(self.dt[place], rows), _float64(self.dt_bias, rows)
+        return Token(
+            sequence=sequence,
+            number=number,
+            place=place,
+            slot=slot,
+            row=row,
+            before=before,
+            x=_float64(self.x[place], rows),
+            biased_dt=dt if bias is None else dt + bias,
+            A=_float64(self.A, self.inner),
+            B=B,
+            C=C,
+            D=_float64(self.D, rows),
+            z=None if self.z is None else _float64(self.z[place], rows),
+            dt_softplus=self.dt_softplus,
+        )
 
     def errors(self) -> Iterator[tuple[Token, Array]]:
         """Every token, and the error that the state after it may have: it grows from token to token."""

@@ -131,12 +131,7 @@ def selective_state_update(
     """
     philox_rounds = checks.integer("philox_rounds", philox_rounds)
     checks.between("philox_rounds", philox_rounds, 0, MAX_ROUNDS)
-    seed = None
-    if rand_seed is not None and isinstance(rand_seed, int | np.integer):
-        if isinstance(rand_seed, bool):
-            checks.integer("rand_seed", rand_seed)
-        checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
-        seed, rand_seed = int(rand_seed), None
+    seed, rand_seed = seed_of(rand_seed)
     given = (
         *(state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices),
         *(intermediate_states_buffer, intermediate_state_indices, num_accepted_tokens, cu_seqlens),
@@ -149,6 +144,16 @@ def selective_state_update(
     options = (softplus, is_read_only, padding, seed is not None, philox_rounds or DEFAULT_ROUNDS, keeps_padding)
     (result,) = _update(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
     return result
+
+
+def seed_of(rand_seed: Any) -> tuple[int | None, Any]:
+    """A seed that is a number, and one that is an array; at most one of them is not None."""
+    if rand_seed is None or not isinstance(rand_seed, int | np.integer):
+        return None, rand_seed
+    if isinstance(rand_seed, bool):
+        checks.integer("rand_seed", rand_seed)
+    checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
+    return int(rand_seed), None
 
 
 def _check(

@@ -131,27 +131,10 @@ __device__ __forceinline__ void store_states(const SelectiveStateUpdateOperands&
     for (int r = 0; r < Traits::kRowsOfGroup; ++r) store_row<Traits>(p, warp, rows, r, token, state[r]);
 }
 
-// Stores zeros as the results of tokens that are padding, unless those stay as they are.
-template <typename Traits>
-__device__ __forceinline__ void store_padding(const SelectiveStateUpdateOperands& p, const WarpRows& warp, int entry,
-                                              int begin, int end) {
-    if (p.keeps_padding) return;
-    for (int t = begin; t < end; ++t) TokenCursor<Traits>(p, warp, entry, t).store(p, 0.0f);
-}
-
 template <typename Traits>
 __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& p, const WarpRows& warp) {
-    const bool is_packed = p.cu_seqlens != nullptr;
-    const int entry = is_packed ? 0 : warp.batch;
-    const int begin = is_packed ? first_token(p, warp.batch) : 0;
-    // Without any sequence all tokens are padding.
-    const int end = !is_packed ? p.tokens : warp.batch < p.batch ? first_token(p, warp.batch + 1) : begin;
-    if (is_packed) {
-        // The first sequence's warps zero the padding before it, the last one's that behind it.
-        store_padding<Traits>(p, warp, entry, 0, warp.batch == 0 ? begin : 0);
-        const int behind = warp.batch + 1 >= p.batch ? max(begin, end) : p.tokens;
-        store_padding<Traits>(p, warp, entry, behind, p.tokens);
-    }
+    const SequenceTokens<Traits> tokens(p, warp);
+    const int entry = tokens.entry, begin = tokens.begin, end = tokens.end;
     if (begin >= end) return;
     const int slot = load_slot<Traits>(p, warp.batch);
     if (slot < 0) {
@@ -198,7 +181,7 @@ __device__ __forceinline__ void update_many(const SelectiveStateUpdateOperands& 
         TokenInputs<Traits> next_inputs;
         TokenMatrices<Traits> next_maps;
         if (t + 1 < end) {
-            next.advance(p);
+            next = cursor.after(p, 1);
             next_inputs.load(p, next);
             next_maps.load(p, next);
         }

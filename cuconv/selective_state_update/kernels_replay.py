@@ -1,0 +1,137 @@
+"""The kernels of replay: frozen dataclasses, their fields the template parameters in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from cuconv.jit import source, structs
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarge, ceil_div, fast_div, vectors
+from cuconv.selective_state_update.kernels import CAPACITIES, ROWS, lanes
+
+WINDOWS = (16, 32)
+"""The live tokens at most that kernels are compiled for; any smaller window takes the next larger kernel."""
+
+MAX_WINDOW = WINDOWS[-1]
+"""Live tokens of a ring at most."""
+
+
+def max_tokens() -> int:
+    """New tokens of a sequence at most."""
+    return structs.constant(source.load(), "selective_state_update/replay.cuh", "kMaxReplayTokens")
+
+
+def most_rows(capacity: int, vec: int) -> int:
+    """Rows per group of lanes at most: what their states leave registers for."""
+    elements = ceil_div(capacity, vec * lanes(capacity, vec)) * vec
+    return max((rows for rows in ROWS if rows <= lanes(capacity, vec) and rows * elements <= 64), default=1)
+
+
+def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
+    """The dtypes, vectors and rows that kernels may have."""
+    for input_t, state_t in product(FLOATS, FLOATS):
+        # B and C have more bits than x only where A has them, too.
+        pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
+        for (a_t, b_t), vec, rows in product(pairs, vectors(state_t), ROWS):
+            if vec <= d_state and rows <= most_rows(d_state, vec):
+                yield {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t, "vec": vec, "rows": rows}
+
+
+@dataclass(frozen=True)
+class _OfRows(Kernel):
+    """Groups of lanes own rows of d_state elements."""
+
+    null_pointers = frozenset(
+        (
+            *("dst_state_batch_indices", "intermediate_states_buffer", "intermediate_state_indices"),
+            *("num_accepted_tokens", "state_column", "parents", "count"),
+        )
+    )
+
+    d_state: int
+    input_t: DType
+    state_t: DType
+    a_t: DType
+    b_t: DType
+    vec: int
+    rows: int
+
+    @property
+    def tile(self) -> int:
+        """Rows per warp."""
+        return WARP_SIZE // lanes(self.d_state, self.vec) * self.rows
+
+    def divided(self, batch: int, nheads: int, row_tiles: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences with `row_tiles` warps per head; ValueError when they are too many."""
+        warps = batch * nheads * row_tiles
+        if warps > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
+        return self.config(ceil_div(warps, self.warps)), {"row_tiles": fast_div(row_tiles), "nheads": fast_div(nheads)}
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateReplay(_OfRows):
+    """A block has rows of one head, and the live tokens of the head's ring."""
+
+    window: int
+    masked: bool
+    many: bool
+    stochastic: bool
+    index32: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateReplay]:
+        flags = (False, True)
+        for d_state in CAPACITIES:
+            for arrays, window, masked, many, index32 in product(_arrays(d_state), WINDOWS, flags, flags, flags):
+                for stochastic in flags[: 1 + (arrays["state_t"] is not FLOAT32)]:
+                    yield cls(d_state, **arrays, window=window, masked=masked, many=many, stochastic=stochastic,
+                              index32=index32)  # fmt: skip
+
+    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences; ValueError when they are too many."""
+        return self.divided(batch, nheads, ceil_div(headdim, self.tile * self.warps) * self.warps)
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateFold(_OfRows):
+    """A warp has rows of one head, and needs no other warp."""
+
+    null_pointers = frozenset((*_OfRows.null_pointers, *("x", "dt", "B", "C", "D", "z", "dt_bias", "cu_seqlens"),
+                               *("has_initial_state", "rand_seed", "out", "force_flush")))
+
+    token: bool
+    masked: bool
+    stochastic: bool
+    index32: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateFold]:
+        flags = (False, True)
+        for d_state in CAPACITIES:
+            for arrays, token, masked, index32 in product(_arrays(d_state), flags, flags, flags):
+                for stochastic in flags[: 1 + (arrays["state_t"] is not FLOAT32)]:
+                    yield cls(d_state, **arrays, token=token, masked=masked, stochastic=stochastic, index32=index32)
+
+    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences; ValueError when they are too many."""
+        return self.divided(batch, nheads, ceil_div(headdim, self.tile))
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateCommit(Kernel):
+    """A thread has the cursor of a sequence's slot."""
+
+    empty: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateCommit]:
+        yield from (cls(False), cls(True))
+
+    def launch_config(self, batch: int) -> LaunchConfig:
+        """The launch for this many sequences."""
+        return self.config(ceil_div(batch, self.threads))

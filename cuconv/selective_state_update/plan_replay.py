@@ -1,0 +1,219 @@
+"""Which kernel replay runs, and how: a pure function of layouts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cuconv.runtime.call import Launch, Plan
+from cuconv.runtime.launch import WARP_SIZE
+from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
+from cuconv.selective_state_update import plan as plain
+from cuconv.selective_state_update.kernels import capacity, lanes
+from cuconv.selective_state_update.kernels_replay import (
+    WINDOWS,
+    SelectiveStateUpdateCommit,
+    SelectiveStateUpdateFold,
+    SelectiveStateUpdateReplay,
+    most_rows,
+)
+
+SMALL = 0
+"""Bytes of states below which single tokens are put in them at once: reading the rings takes longer than writing so
+few states."""
+
+MANY_BLOCKS = 256
+"""Blocks below which a group of lanes takes fewer rows, so that more blocks share the work."""
+
+
+class Rings(NamedTuple):
+    """The layouts of rings and cursors."""
+
+    x: Layout
+    """(slots, nheads, ring_rows, headdim)."""
+    B: Layout
+    """(slots, ngroups, ring_rows, d_state)."""
+    dt: Layout
+    """(slots, nheads, ring_rows)."""
+    cursors: Layout
+    """(slots, 4)."""
+    window: int
+    """Live tokens at most."""
+
+
+class Operands(NamedTuple):
+    """The layouts of one valid step; None stands for an argument that is absent."""
+
+    step: plain.Operands
+    rings: Rings
+    force_flush: Layout | None
+    """(sequences,)."""
+    fold: bool | None
+    """Whether tokens are put in the states at once; None: as it is faster."""
+
+
+class FoldOperands(NamedTuple):
+    """The layouts of one valid call that puts live tokens in states."""
+
+    state: Layout
+    """(slots, nheads, headdim, d_state)."""
+    A: Layout
+    """(nheads, headdim, d_state)."""
+    rings: Rings
+    src_indices: Layout
+    """(sequences,)."""
+    dst_indices: Layout | None
+    """(sequences,)."""
+    count: Layout | None
+    """(sequences,)."""
+    pad_slot_id: int
+
+
+class CommitOperands(NamedTuple):
+    """The layouts of one valid call that moves cursors."""
+
+    cursors: Layout
+    accepted: Layout | None
+    """(sequences,)."""
+    state_batch_indices: Layout | None
+    """(sequences,)."""
+    batch: int
+    ring_rows: int
+    window: int
+    pad_slot_id: int
+    is_reset: bool
+
+
+def plan(o: Operands) -> Plan:
+    """The launch that computes a step."""
+    if not o.step.x.size:
+        return Plan()
+    kernel = choose(o)
+    _, nheads, headdim, _ = o.step.state.shape
+    config, division = kernel.launch_config(max(1, o.step.sequences), nheads, headdim)
+    numbers = plain._numbers(o.step) | _numbers(o.rings, o.force_flush, None)
+    return Plan((Launch.packed(kernel, config, **numbers, **division),))
+
+
+def folds_at_once(o: Operands) -> bool:
+    """Whether the tokens of a call are put in the states at once."""
+    is_single = o.step.x.shape[1] == 1 and o.step.cu_seqlens is None
+    if o.fold is not None:
+        return o.fold
+    return is_single and plain._state_bytes(o.step) < SMALL
+
+
+def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold:
+    """The kernel that computes a step."""
+    s = o.step
+    d_state = s.state.shape[3]
+    fits, vec = capacity(d_state), plain._vector(s)
+    index32 = plain._fits_index32(s)
+    arrays = {
+        "d_state": fits,
+        "input_t": plain._dtype(s.x),
+        "state_t": plain._dtype(s.state),
+        "a_t": plain._dtype(s.A),
+        "b_t": plain._dtype(s.B),
+        "vec": vec,
+    }
+    masked = d_state != fits
+    if folds_at_once(o):
+        rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec))
+        return SelectiveStateUpdateFold(
+            **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
+        )
+    return SelectiveStateUpdateReplay(
+        **arrays,
+        rows=_rows(s, vec),
+        window=next(window for window in WINDOWS if window >= o.rings.window),
+        masked=masked,
+        many=s.x.shape[1] != 1 or s.cu_seqlens is not None,
+        stochastic=s.stochastic,
+        index32=index32,
+    )
+
+
+def _rows(s: plain.Operands, vec: int) -> int:
+    """Rows per group of lanes: as many as a head has for a block, fewer where that leaves too few blocks."""
+    _, nheads, headdim, d_state = s.state.shape
+    sharing = lanes(capacity(d_state), vec)
+    rows = most_rows(capacity(d_state), vec)
+    per_block = SelectiveStateUpdateReplay.warps * (WARP_SIZE // sharing)
+    while rows > 1 and (rows // 2 * per_block >= headdim):
+        rows //= 2
+    while rows > 1 and sharing > plain.FEW_LANES and s.sequences * nheads * headdim // (rows * per_block) < MANY_BLOCKS:
+        rows //= 2
+    return rows
+
+
+def plan_fold(o: FoldOperands) -> Plan:
+    """The launch that puts live tokens in states."""
+    count, (_, nheads, headdim, d_state) = o.src_indices.shape[0], o.state.shape
+    if not count * nheads * headdim:
+        return Plan()
+    x, B = o.rings.x, o.rings.B
+    like = x._replace(shape=(count, 1, nheads, headdim), strides=(0, 0, 0, 0), offset=0)
+    # No token's arrays are read.
+    token = plain.Operands(
+        state=o.state,
+        x=like,
+        dt=like,
+        A=o.A,
+        B=B._replace(shape=(count, 1, B.shape[1], d_state), strides=(0, 0, 0, 1), offset=0),
+        C=B._replace(shape=(count, 1, B.shape[1], d_state), strides=(0, 0, 0, 1), offset=0),
+        D=None,
+        z=None,
+        dt_bias=None,
+        state_batch_indices=o.src_indices,
+        dst_state_batch_indices=o.dst_indices,
+        **dict.fromkeys(
+            (
+                *("intermediate_states_buffer", "intermediate_state_indices", "num_accepted_tokens", "cu_seqlens"),
+                *("state_column", "has_initial_state", "parents", "rand_seed"),
+            )
+        ),
+        out=like,
+        dt_softplus=False,
+        disable_state_update=False,
+        pad_slot_id=o.pad_slot_id,
+        keeps_padding=True,
+        has_seed=False,
+        philox_rounds=0,
+    )
+    step = choose(Operands(token, o.rings, None, True))
+    assert isinstance(step, SelectiveStateUpdateFold)
+    kernel = SelectiveStateUpdateFold(**{**vars(step), "token": False})
+    config, division = kernel.launch_config(count, nheads, headdim)
+    numbers = plain._numbers(token) | _numbers(o.rings, None, o.count)
+    return Plan((Launch.packed(kernel, config, **numbers, **division),))
+
+
+def plan_commit(o: CommitOperands) -> Plan:
+    """The launch that moves cursors."""
+    if not o.batch:
+        return Plan()
+    kernel = SelectiveStateUpdateCommit(o.is_reset)
+    numbers = {
+        "cursors_stride": o.cursors.strides[0],
+        "slots": o.cursors.shape[0],
+        "pad_slot_id": o.pad_slot_id,
+        "batch": o.batch,
+        "ring_rows": o.ring_rows,
+        "window": o.window,
+        **index_numbers(accepted=o.accepted, state_batch_indices=o.state_batch_indices),
+    }
+    return Plan((Launch.packed(kernel, kernel.launch_config(o.batch), **numbers),))
+
+
+def _numbers(rings: Rings, force_flush: Layout | None, count: Layout | None) -> dict[str, object]:
+    """The arguments of rings behind the pointers."""
+    return {
+        "x_ring_stride": rings.x.strides[0],
+        "B_ring_stride": rings.B.strides[0],
+        "dt_ring_stride": rings.dt.strides[0],
+        "cursors_stride": rings.cursors.strides[0],
+        "force_flush_stride": strides_or_zeros(force_flush, 1)[0],
+        "ring_rows": rings.x.shape[2],
+        "window": rings.window,
+        **index_numbers(count=count),
+    }
