@@ -8,24 +8,16 @@ import numpy as np
 
 from cuconv.runtime import checks, slots
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, INT32, DType
+from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense_strides
-from cuconv.selective_state_update import plan as plain
 from cuconv.selective_state_update import reference, reference_replay, update
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
-from cuconv.selective_state_update.plan_replay import (
-    CommitOperands,
-    FoldOperands,
-    Operands,
-    Rings,
-    plan,
-    plan_commit,
-    plan_fold,
-)
+from cuconv.selective_state_update.plan_replay import Operands, Rings, plan
 
 RINGS = ("x_ring", "B_ring", "dt_ring", "cursors")
+"""The arguments that are rings and their cursors."""
 
 
 def selective_state_update_replay(
@@ -57,7 +49,74 @@ def selective_state_update_replay(
     philox_rounds: int = 10,
     out: Any = None,
 ) -> Any:
-    """A step."""
+    """Steps of Mamba-2 that read the states of sequences, and write them only when rings of recent tokens are full.
+
+    The results are those of `selective_state_update`. A state in memory is that of some tokens ago: x, B and dt' of the
+    tokens since then, the live ones, are in rings. With a = dt' * A of each token and live tokens j from 1 to n, for the
+    state S of a head:
+
+        y_n = exp(a_1 + … + a_n) * S C_n + sum over j of exp(a_j+1 + … + a_n) * dt'_j * (B_j . C_n) * x_j + D * x_n
+
+    in float32 (the chunked form of Dao and Gu, "Transformers are SSMs", 2024, section 6). A new token is put behind the
+    live ones; before there would be more than `window` of them, those that are there are put in the state, which is
+    written. So a state of float16 or bfloat16 is rounded once in a window, and nearly all steps read states only.
+
+    A step moves no cursor: `selective_state_update_commit` does that, once a step for all layers that share cursors, and
+    says how many of the tokens of each sequence are accepted. Before that, no further step may follow. A state that
+    something else reads is up to date after `selective_state_update_materialise`. `ReplayRings` makes the arrays.
+
+    A, dt and dt_bias are the same for all rows of a head, by strides of 0. Arrays are NumPy, CuPy, torch or DLPack ones,
+    all of one kind and on one device, of any strides but for rings and cursors, which are contiguous behind their slots.
+    Nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
+
+    Args:
+        state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16, d_state 1 to 512; updated in place.
+        x_ring: (slots, nheads, ring_rows, headdim), x's dtype; updated in place. ring_rows is at least window and the
+            most tokens that a sequence has in a call. Rows that are not live may hold anything.
+        B_ring: (slots, ngroups, ring_rows, d_state), B's dtype; updated in place.
+        dt_ring: (slots, nheads, ring_rows), float32; updated in place. It holds dt'.
+        cursors: (slots, 4), int32: the row of a slot's oldest live token, the number of live ones, and what a step
+            leaves to be committed, the tokens that it has put behind them and those that it has put in the state. All
+            are 0 for an empty ring.
+        x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. At most
+            16 tokens a sequence; packed sequences with more, or more than ring_rows - window, give 0.
+        dt: shape of x; x's dtype or float32.
+        A: (nheads, headdim, d_state); x's dtype or float32. Not positive.
+        B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
+            nheads is a multiple of ngroups.
+        D, dt_bias: (nheads, headdim); x's dtype or float32. Zeros when None.
+        z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
+        dt_softplus: apply softplus, linear above 20.
+        state_batch_indices: (batch,), int32 or int64: the slots of sequences, their numbers when None. A sequence with
+            a slot that is negative, pad_slot_id, null_slot or outside the pool gives 0, and nothing is read or written
+            for it.
+        window: 1 to 32: live tokens at most. About sqrt(2 * bytes of a head's state / bytes of its part of a ring's
+            row) is best: 16 serves states of all dtypes.
+        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding, tokens of no
+            sequence, gives 0.
+        has_initial_state: (batch,), bool: sequences for which it is false start from zeros and an empty ring; true when
+            None.
+        force_flush: (batch,), bool: sequences for which it is true put their live tokens in the state in this step,
+            however few they are. The new tokens are live after it.
+        fold: True for one token a sequence puts it in the state, too, and leaves the ring empty: the step of
+            `selective_state_update`, which is quicker for small batches. False never does that. None does it for states
+            of less than 32 MiB in all.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
+        rand_seed: round states of bfloat16 or float16 up or down at random when they are written: as in
+            `selective_state_update`, an int of 64 bits or an array, (1,), int64. Each step needs another one.
+        philox_rounds: 1 to 20; 0 stands for 10.
+        out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
+            argument.
+
+    Returns:
+        out, contiguous: of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
     philox_rounds = checks.integer("philox_rounds", philox_rounds)
     checks.between("philox_rounds", philox_rounds, 0, update.MAX_ROUNDS)
     seed, rand_seed = update.seed_of(rand_seed)
@@ -78,7 +137,7 @@ def selective_state_update_replay(
     return result
 
 
-def _check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: int, d_state: int) -> Rings:
+def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: int, d_state: int) -> Rings:
     """Checks rings beside states of these sizes."""
     state, x_ring, B_ring, dt_ring, cursors = (given[name] for name in ("state", *RINGS))
     for name in RINGS:
@@ -108,7 +167,7 @@ def _check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: 
     return Rings(x_ring, B_ring, dt_ring, cursors, window)
 
 
-def _check_decay(name: str, layout: Layout | None, axes: tuple[int, ...]) -> None:
+def check_decay(name: str, layout: Layout | None, axes: tuple[int, ...]) -> None:
     """An argument is the same for all rows and elements of a head."""
     if layout is not None and any(layout.active(*axes)):
         wanted = "one value a head: strides of 0 behind the axis of heads"
@@ -132,12 +191,12 @@ def _check(
     checked = update._check(known, dt_softplus, False, pad_slot_id, has_seed, philox_rounds, keeps_padding)
     step = checked.operands
     _, nheads, headdim, d_state = step.state.shape
-    rings = _check_rings(given, window, nheads, step.B.shape[2], headdim, d_state)
+    rings = check_rings(given, window, nheads, step.B.shape[2], headdim, d_state)
     for name, ring, layout in (("x_ring", rings.x, step.x), ("B_ring", rings.B, step.B)):
         assert isinstance(layout.dtype, DType)
         checks.dtype(name, ring.dtype, (layout.dtype,))
     for name, layout, axes in (("A", step.A, (1, 2)), ("dt", step.dt, (3,)), ("dt_bias", step.dt_bias, (1,))):
-        _check_decay(name, layout, axes)
+        check_decay(name, layout, axes)
     indices = step.state_batch_indices
     if indices is not None and len(indices.shape) != 1:
         raise ValueError(message("state_batch_indices", f"shape {indices.shape}", "1 axis (batch)"))
@@ -180,116 +239,4 @@ _replay = Operation(
     check=_check,
     plan=plan,
     reference=_reference,
-)
-
-
-class ReplayRings:
-    """The rings of a layer."""
-
-    def __init__(self, x: Any, B: Any, dt: Any, cursors: Any, window: int) -> None:
-        self.x, self.B, self.dt, self.cursors, self.window = x, B, dt, cursors, window
-
-    def update(self, state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, *arguments: Any, **named: Any) -> Any:
-        """A step."""
-        rings = (self.x, self.B, self.dt, self.cursors)
-        return selective_state_update_replay(
-            state, *rings, x, dt, A, B, C, *arguments, window=self.window, **named
-        )
-
-    def commit(
-        self, accepted: Any = None, state_batch_indices: Any = None, *, pad_slot_id: int = -1, null_slot: int | None = None
-    ) -> None:
-        """Move the cursors."""
-        self._move(accepted, state_batch_indices, pad_slot_id, null_slot, False)
-
-    def reset(self, state_batch_indices: Any = None, *, pad_slot_id: int = -1, null_slot: int | None = None) -> None:
-        """Make rings empty."""
-        self._move(None, state_batch_indices, pad_slot_id, null_slot, True)
-
-    def _move(self, accepted: Any, indices: Any, pad_slot_id: int, null_slot: int | None, is_reset: bool) -> None:
-        options = (self.x.shape[2], self.window, slots.padding(pad_slot_id, null_slot), is_reset)
-        _commit((self.cursors, accepted, indices), options)
-
-    def materialise(
-        self, state: Any, A: Any, src_indices: Any, dst_indices: Any = None, count: Any = None, *,
-        pad_slot_id: int = -1, null_slot: int | None = None,
-    ) -> None:  # fmt: skip
-        """Put live tokens in states."""
-        given = (state, self.x, self.B, self.dt, self.cursors, A, src_indices, dst_indices, count)
-        _fold(given, (self.window, slots.padding(pad_slot_id, null_slot)))
-
-
-def _check_commit(
-    given: Layouts, ring_rows: int, window: int, pad_slot_id: int, is_reset: bool
-) -> Checked[CommitOperands]:
-    cursors, accepted, indices = given["cursors"], given["accepted"], given["state_batch_indices"]
-    assert cursors is not None
-    batch = cursors.shape[0]
-    if indices is not None:
-        checks.dtype("state_batch_indices", indices.dtype, INDICES)
-        checks.rank("state_batch_indices", indices.shape, "batch")
-        batch = indices.shape[0]
-    slots.by_sequence("accepted", accepted, batch, "sequences")
-    operands = CommitOperands(cursors, accepted, indices, batch, ring_rows, window, pad_slot_id, is_reset)
-    return Checked(operands, {}, updated=("cursors",))
-
-
-def _reference_commit(o: CommitOperands, arrays: Arrays) -> None:
-    indices = arrays["state_batch_indices"]
-    named = np.arange(o.batch) if indices is None else indices
-    live = (named >= 0) & (named < o.cursors.shape[0])
-    if indices is not None:
-        live &= named != o.pad_slot_id
-    accepted = None if arrays["accepted"] is None else arrays["accepted"][: o.batch][live]
-    reference_replay.commit(arrays["cursors"], named[live], accepted, o.ring_rows, o.window, o.is_reset)
-
-
-_commit = Operation(
-    ("cursors", "accepted", "state_batch_indices"),
-    check=_check_commit,
-    plan=plan_commit,
-    reference=_reference_commit,
-)
-
-
-def _check_fold(given: Layouts, window: int, pad_slot_id: int) -> Checked[FoldOperands]:
-    state, A, B_ring = given["state"], given["A"], given["B_ring"]
-    assert state and A and B_ring
-    checks.rank("state", state.shape, "slots, nheads, headdim, d_state")
-    checks.dtype("state", state.dtype, FLOATS)
-    _, nheads, headdim, d_state = state.shape
-    rings = _check_rings(given, window, nheads, B_ring.shape[1], headdim, d_state)
-    checks.shape("A", A.shape, (nheads, headdim, d_state), "nheads, headdim, d_state of state")
-    checks.dtype("A", A.dtype, tuple(dict.fromkeys((rings.x.dtype, FLOAT32))))
-    _check_decay("A", A, (1, 2))
-    sources = given["state_batch_indices"]
-    if sources is None:
-        raise TypeError(message("src_indices", "None", "an array"))
-    for name, shown in (("state_batch_indices", "src_indices"), ("dst_state_batch_indices", "dst_indices"), ("count", "count")):
-        if (layout := given[name]) is not None:
-            checks.dtype(shown, layout.dtype, INDICES)
-            checks.shape(shown, layout.shape, (sources.shape[0],), "sequences")
-    operands = FoldOperands(state, A, rings, sources, given["dst_state_batch_indices"], given["count"], pad_slot_id)
-    return Checked(operands, {}, updated=("state",))
-
-
-def _reference_fold(o: FoldOperands, arrays: Arrays) -> None:
-    rings = reference_replay.Rings(*(arrays[name] for name in RINGS), o.rings.window)
-    sources, targets, counts = (arrays[name] for name in ("state_batch_indices", "dst_state_batch_indices", "count"))
-    state, found = arrays["state"], []
-    for number, source in enumerate(sources):
-        target = source if targets is None else targets[number]
-        count = None if counts is None else int(counts[number])
-        live = all(0 <= slot < len(state) and slot != o.pad_slot_id for slot in (source, target))
-        if live and (count is None or count >= 0):
-            found.append((target, reference_replay.folded(state, arrays["A"], rings, source, count)))
-    for target, value in found:
-        state[target] = value.astype(state.dtype)
-
-
-_fold = Operation(
-    ("state", *RINGS, "A", "state_batch_indices", "dst_state_batch_indices", "count"),
-    check=_check_fold,
-    plan=plan_fold,
-    reference=_reference_fold,
 )
