@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT64, DType
+from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT8_E4M3FN, FLOAT64, DType
 from cuconv.runtime.environment import contents_are_checked, variable
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
@@ -233,7 +233,9 @@ class TorchFamily(Family):
     def __init__(self) -> None:
         torch = sys.modules["torch"]
         self._tensor = torch.Tensor
-        self._bfloat16, self._int16 = torch.bfloat16, torch.int16
+        # NumPy has no bfloat16 nor 8-bit floats of its own, and so torch gives it none.
+        self._bits = {torch.bfloat16: (torch.int16, BFLOAT16.numpy)}
+        self._bits[torch.float8_e4m3fn] = torch.uint8, FLOAT8_E4M3FN.numpy
         increment_version = torch.autograd.graph.increment_version
         self._increment_version = getattr(torch._C, "_increment_version", increment_version)
         inner = _internals()
@@ -333,10 +335,10 @@ class TorchFamily(Family):
         if not array.is_cpu:
             raise ValueError(message("device", f"a tensor on {array.device}", "CUDA or the CPU"))
         plain = array.detach()
-        # NumPy has no bfloat16 of its own, and so torch gives it none.
-        if plain.dtype is self._bfloat16:
-            bits: np.ndarray[Any, Any] = plain.view(self._int16).numpy()
-            return bits.view(BFLOAT16.numpy)
+        if plain.dtype in self._bits:
+            of_bits, dtype = self._bits[plain.dtype]
+            bits: np.ndarray[Any, Any] = plain.view(of_bits).numpy()
+            return bits.view(dtype)
         memory: np.ndarray[Any, Any] = plain.numpy()
         return memory
 

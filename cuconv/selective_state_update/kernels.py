@@ -1,13 +1,13 @@
-"""The kernel of selective state updates: a frozen dataclass, its fields the template parameters in order."""
+"""The kernels of selective state updates: frozen dataclasses, their fields the template parameters in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
-from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
+from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarge, ceil_div, fast_div, vectors
 
@@ -49,6 +49,9 @@ def most_rows(capacity: int, vec: int, shared_decay: bool, many: bool) -> int:
 class SelectiveStateUpdate(Kernel):
     """A group of lanes owns rows of d_state elements."""
 
+    STATES: ClassVar[tuple[DType, ...]] = FLOATS
+    """The dtypes that states may have."""
+
     d_state: int
     input_t: DType
     state_t: DType
@@ -67,7 +70,7 @@ class SelectiveStateUpdate(Kernel):
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdate]:
         flags = (False, True)
-        for d_state, input_t, state_t in product(CAPACITIES, FLOATS, FLOATS):
+        for d_state, input_t, state_t in product(CAPACITIES, FLOATS, cls.STATES):
             # B and C have more bits than x only where A has them, too.
             pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
             types = [{"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t} for a_t, b_t in pairs]
@@ -99,3 +102,10 @@ class SelectiveStateUpdate(Kernel):
         if warps > MAX_DIVIDEND:
             raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
         return self.config(ceil_div(warps, self.warps)), {"row_tiles": fast_div(row_tiles), "nheads": fast_div(nheads)}
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantised(SelectiveStateUpdate):
+    """The same for states of codes, with a scale per row. Scales have arguments, which other states need not wait for."""
+
+    STATES = CODES

@@ -41,7 +41,10 @@ OPTIONS = {
 KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding" in options)
 """The operations that can leave old contents in their results."""
 
-UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
+UPDATED = (
+    *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states"),
+    *("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales"),
+)
 """The arguments that operators write to."""
 
 UPDATING = tuple(name for name in OPTIONS if set(UPDATED) & set(Operation.named[name].inputs))

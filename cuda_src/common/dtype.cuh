@@ -1,5 +1,5 @@
-// Storage types. Memory holds float, __half or __nv_bfloat16; arithmetic is float32; registers hold 32-bit words
-// of one float or two 16-bit elements, the earlier in memory in the lower half.
+// Storage types. Memory holds float, __half or __nv_bfloat16, or codes of 8 or 16 bits; arithmetic is float32; registers
+// hold 32-bit words of one float, two 16-bit elements or four bytes, the earlier in memory in the lower bits.
 #pragma once
 
 #include "common/platform.cuh"
@@ -52,5 +52,70 @@ struct Dtype<__nv_bfloat16> {
     __device__ static unsigned pack(const float* v) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(v[0], v[1]);
         return bits(__low2bfloat16(pair)) | bits(__high2bfloat16(pair)) << 16;
+    }
+};
+
+// An 8-bit float with 4 bits of exponent and 3 of mantissa (Micikevicius et al., "FP8 Formats for Deep Learning", 2022):
+// no infinities, a NaN of either sign, and no more than 448.
+struct float8_e4m3fn {
+    unsigned char bits;
+};
+
+// The largest code of a format in which numbers are codes times a scale; 0 for the others.
+template <typename T>
+inline constexpr float kMaxCode = 0.0f;
+template <>
+inline constexpr float kMaxCode<signed char> = 127.0f;
+template <>
+inline constexpr float kMaxCode<short> = 32767.0f;
+template <>
+inline constexpr float kMaxCode<float8_e4m3fn> = 448.0f;
+
+// Integers come from floats and become floats by the lowest bits of a mantissa: conversion instructions have a quarter
+// of the throughput. Rounding is to nearest, to even ones between two.
+__device__ __forceinline__ unsigned integer_bits(float v) {
+    // 1.5 * 2**23: of a sum with it the lowest bits are those of the integer, negative ones included.
+    return __float_as_uint(v + 12582912.0f);
+}
+
+template <>
+struct Dtype<signed char> {
+    static constexpr int kPerWord = 4;
+    __device__ static signed char from_float(float v) { return static_cast<signed char>(integer_bits(v) & 0xffu); }
+    __device__ static unsigned bits(signed char v) { return static_cast<unsigned char>(v); }
+    __device__ static float unpack(unsigned word, int i) {
+        // 2**23 + 128 + v.
+        return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440u | i)) - 8388736.0f;
+    }
+    __device__ static unsigned pack(const float* v) {
+        const unsigned low = __byte_perm(integer_bits(v[0]), integer_bits(v[1]), 0x0040u);
+        return __byte_perm(low, __byte_perm(integer_bits(v[2]), integer_bits(v[3]), 0x0040u), 0x5410u);
+    }
+};
+
+template <>
+struct Dtype<short> {
+    static constexpr int kPerWord = 2;
+    __device__ static short from_float(float v) { return static_cast<short>(integer_bits(v) & 0xffffu); }
+    __device__ static unsigned bits(short v) { return static_cast<unsigned short>(v); }
+    __device__ static float unpack(unsigned word, int i) {
+        // 2**23 + 2**15 + v.
+        return __uint_as_float(__byte_perm(word ^ 0x80008000u, 0x4b000000u, i == 0 ? 0x7410u : 0x7432u)) - 8421376.0f;
+    }
+    __device__ static unsigned pack(const float* v) {
+        return __byte_perm(integer_bits(v[0]), integer_bits(v[1]), 0x5410u);
+    }
+};
+
+template <>
+struct Dtype<float8_e4m3fn> {
+    static constexpr int kPerWord = 4;
+    __device__ static float8_e4m3fn from_float(float v) {
+        return {static_cast<unsigned char>(floats_to_e4m3(v, 0.0f) & 0xffu)};
+    }
+    __device__ static unsigned bits(float8_e4m3fn v) { return v.bits; }
+    __device__ static float unpack(unsigned word, int i) { return e4m3_to_float(word, i); }
+    __device__ static unsigned pack(const float* v) {
+        return floats_to_e4m3(v[0], v[1]) | floats_to_e4m3(v[2], v[3]) << 16;
     }
 };

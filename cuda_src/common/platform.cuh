@@ -146,6 +146,47 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
 #endif
 }
 
+// Byte i of a word, an 8-bit float e4m3.
+__device__ __forceinline__ float e4m3_to_float(unsigned word, int i) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned halves;
+    asm("{ .reg .b16 pair; cvt.u16.u32 pair, %1; cvt.rn.f16x2.e4m3x2 %0, pair; }"
+        : "=r"(halves)
+        : "r"(word >> (16 * (i / 2)) & 0xffffu));
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(halves >> (16 * (i % 2)))));
+#else
+    const unsigned bits = word >> (8 * i) & 0xffu, size = bits & 0x7fu;
+    // The same bits of exponent and mantissa are a __half that is 2**8 too small.
+    const unsigned half = size == 0x7fu ? 0x7fffu : size << 7 | (bits & 0x80u) << 8;
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(half))) * 256.0f;
+#endif
+}
+
+// Two floats as 8-bit floats e4m3, the first in the lower byte: the nearest ones, even ones between two, 448 where a
+// number is larger.
+__device__ __forceinline__ unsigned floats_to_e4m3(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned pair;
+    asm("{ .reg .b16 pair; cvt.rn.satfinite.e4m3x2.f32 pair, %2, %1; cvt.u32.u16 %0, pair; }"
+        : "=r"(pair)
+        : "f"(low), "f"(high));
+    return pair;
+#else
+    unsigned pair = 0;
+    for (int i = 0; i < 2; ++i) {
+        const unsigned all = __float_as_uint(i == 0 ? low : high), size = all & 0x7fffffffu;
+        const float least = __uint_as_float(size < 0x43e00000u ? size : 0x43e00000u);
+        // A float has 20 bits of mantissa more, and an exponent 120 larger. Below 2**-6 the bits are those of the
+        // multiple of 2**-9, which a sum with 2**14 rounds to.
+        const unsigned normal = ((__float_as_uint(least) + 0x7ffffu + (__float_as_uint(least) >> 20 & 1u)) >> 20) - 960u;
+        const unsigned small = __float_as_uint(least + 16384.0f) - 0x46800000u;
+        const unsigned bits = size > 0x7f800000u ? 0x7fu : least < 0.015625f ? small : normal;
+        pair |= (bits | (all >> 24 & 0x80u)) << (8 * i);
+    }
+    return pair;
+#endif
+}
+
 // tanh by one special-function operation; relative error below 2^-10.9 (PTX ISA, tanh.approx.f32).
 __device__ __forceinline__ float tanh_approx(float x) {
 #if defined(__CUDA_ARCH__)

@@ -9,7 +9,8 @@ struct Vec {
     static constexpr int kPerWord = Dtype<T>::kPerWord;
     static constexpr int kBytes = kVec * static_cast<int>(sizeof(T));
     static constexpr int kWords = (kBytes + 3) / 4;
-    static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16, "one memory access is 2 to 16 bytes");
+    static constexpr int kBits = 32 / kPerWord;  // per element
+    static_assert(kBytes <= 16 && (kBytes & (kBytes - 1)) == 0, "one memory access is 1 to 16 bytes");
 
     unsigned words[kWords];
 
@@ -23,7 +24,8 @@ struct Vec {
     __device__ __forceinline__ static Vec from_floats(const float (&values)[kVec]) {
         Vec v = zero();
         if constexpr (kVec < kPerWord) {
-            v.put(0, Dtype<T>::from_float(values[0]));
+#pragma unroll
+            for (int i = 0; i < kVec; ++i) v.put(i, Dtype<T>::from_float(values[i]));
         } else {
 #pragma unroll
             for (int i = 0; i < kWords; ++i) v.words[i] = Dtype<T>::pack(values + i * kPerWord);
@@ -39,7 +41,7 @@ struct Vec {
 
     // Sets an element that is still zero.
     __device__ __forceinline__ void put(int i, T value) {
-        words[i / kPerWord] |= Dtype<T>::bits(value) << (16 * (i % kPerWord));
+        words[i / kPerWord] |= Dtype<T>::bits(value) << (kBits * (i % kPerWord));
     }
 };
 
@@ -92,8 +94,10 @@ __device__ __forceinline__ Vec<T, kVec> load(const T* p) {
         v.words[1] = word.y;
     } else if constexpr (Vec<T, kVec>::kBytes == 4) {
         v.words[0] = load_word<kMemory, unsigned>(p);
-    } else {
+    } else if constexpr (Vec<T, kVec>::kBytes == 2) {
         v.words[0] = load_word<kMemory, unsigned short>(p);
+    } else {
+        v.words[0] = load_word<kMemory, unsigned char>(p);
     }
     return v;
 }
@@ -131,8 +135,10 @@ __device__ __forceinline__ void store(T* p, const Vec<T, kVec>& v) {
         store_word<kKeep>(p, make_uint2(v.words[0], v.words[1]));
     } else if constexpr (Vec<T, kVec>::kBytes == 4) {
         store_word<kKeep>(p, v.words[0]);
-    } else {
+    } else if constexpr (Vec<T, kVec>::kBytes == 2) {
         store_word<kKeep>(p, static_cast<unsigned short>(v.words[0]));
+    } else {
+        store_word<kKeep>(p, static_cast<unsigned char>(v.words[0]));
     }
 }
 

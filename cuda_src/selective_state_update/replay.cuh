@@ -6,8 +6,7 @@
 // recurrence does not.
 #pragma once
 
-#include "selective_state_update/rows.cuh"
-#include "selective_state_update/states.cuh"
+#include "selective_state_update/steps.cuh"
 
 inline constexpr int kMaxReplayTokens = 16;
 
@@ -21,13 +20,15 @@ struct ReplayOperands {
     void* cursors;
     const void* force_flush;
     const void* count;
-    SelectiveStateUpdateOperands step;
+    void* state_scale;
+    SelectiveStateUpdateOperands operands;
     index_t x_ring_stride;  // slot
     index_t B_ring_stride;
     index_t dt_ring_stride;
     index_t cursors_stride;
     index_t force_flush_stride;
     index_t count_stride;
+    index_t state_scale_stride[3];  // slot, head, row
     int ring_rows;
     int window;  // live tokens at most
     int count_is_int64;
@@ -73,20 +74,20 @@ struct Ring {
 
     __device__ __forceinline__ Ring(const ReplayOperands& p, int slot, int head) {
         const auto of_head = [&](int number) { return static_cast<index_t>(number) * p.ring_rows; };
-        const int group = static_cast<int>(p.step.group_heads.quotient(head));
-        x = static_cast<input_t*>(p.x_ring) + slot * p.x_ring_stride + of_head(head) * p.step.headdim;
-        B = static_cast<Matrix*>(p.B_ring) + slot * p.B_ring_stride + of_head(group) * Traits::d_state(p.step);
+        const int group = static_cast<int>(p.operands.group_heads.quotient(head));
+        x = static_cast<input_t*>(p.x_ring) + slot * p.x_ring_stride + of_head(head) * p.operands.headdim;
+        B = static_cast<Matrix*>(p.B_ring) + slot * p.B_ring_stride + of_head(group) * Traits::d_state(p.operands);
         dt = static_cast<float*>(p.dt_ring) + slot * p.dt_ring_stride + of_head(head);
     }
 
     // The lane's part of B in a row of the ring.
     __device__ __forceinline__ void load_B(const ReplayOperands& p, int row,
                                            typename TokenMatrices<Traits>::Vector (&to)[Traits::kChunks]) const {
-        const Matrix* from = B + static_cast<index_t>(row) * Traits::d_state(p.step);
+        const Matrix* from = B + static_cast<index_t>(row) * Traits::d_state(p.operands);
 #pragma unroll
         for (int i = 0; i < Traits::kChunks; ++i) {
             to[i] = TokenMatrices<Traits>::Vector::zero();
-            if (Traits::element(i) < Traits::d_state(p.step)) {
+            if (Traits::element(i) < Traits::d_state(p.operands)) {
                 to[i].template load<Memory::kMutable>(from + Traits::element(i));
             }
         }
@@ -94,15 +95,15 @@ struct Ring {
 
     __device__ __forceinline__ void store_B(const ReplayOperands& p, int row,
                                             const typename TokenMatrices<Traits>::Vector (&from)[Traits::kChunks]) const {
-        Matrix* to = B + static_cast<index_t>(row) * Traits::d_state(p.step);
+        Matrix* to = B + static_cast<index_t>(row) * Traits::d_state(p.operands);
 #pragma unroll
         for (int i = 0; i < Traits::kChunks; ++i) {
-            if (Traits::element(i) < Traits::d_state(p.step)) from[i].store(to + Traits::element(i));
+            if (Traits::element(i) < Traits::d_state(p.operands)) from[i].store(to + Traits::element(i));
         }
     }
 
     __device__ __forceinline__ input_t* x_at(const ReplayOperands& p, int row, int element) const {
-        return x + static_cast<index_t>(row) * p.step.headdim + element;
+        return x + static_cast<index_t>(row) * p.operands.headdim + element;
     }
 };
 
@@ -133,16 +134,19 @@ __device__ __forceinline__ float load_steps(const ReplayOperands& p, const Ring<
     return ring.dt[cursor.row(p, lane_id())];
 }
 
-// Puts the first `count` live tokens in the rows' states.
+// Puts the first `count` live tokens in the rows' states, which are codes times `scale` before.
 template <typename Traits>
 __device__ __forceinline__ void fold(const ReplayOperands& p, const WarpRows& warp, const Ring<Traits>& ring,
-                                     const RingCursor& cursor, const Weights& weights, int count,
+                                     const RingCursor& cursor, const Weights& weights, int count, float scale,
                                      float (&state)[Traits::kRowsOfGroup][Traits::kElements]) {
 #pragma unroll
-    for (int i = 0; i < Traits::kRowsOfGroup * Traits::kElements; ++i) {
-        state[i / Traits::kElements][i % Traits::kElements] *= weights.state;
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+        float left = weights.state;
+        if constexpr (Traits::kIsQuantised) left *= Traits::of_row(scale, r);
+#pragma unroll
+        for (int i = 0; i < Traits::kElements; ++i) state[r][i] *= left;
     }
-    const int own = warp.own_row(p.step);
+    const int own = warp.own_row(p.operands);
     for (int j = 0; j < count; ++j) {
         const int row = cursor.row(p, j);
         typename TokenMatrices<Traits>::Vector B[Traits::kChunks];

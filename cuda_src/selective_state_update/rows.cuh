@@ -3,7 +3,7 @@
 
 #include "selective_state_update/update.cuh"
 
-// Traits: how a kernel divides rows among lanes (selective_state_update.cu).
+// Traits: how a kernel divides rows among lanes (RowTraits in steps.cuh).
 
 // Offsets of a token's inputs and result: x, z, dt and out of the lane's own row, and the lane's part of B and C.
 template <typename Traits>
@@ -168,9 +168,11 @@ template <typename Traits>
 struct TokenStep {
     float step;   // dt'
     float decay;  // exp(dt' * A), if shared
+    float scale;  // of the own row's codes, if the states before are codes
 
     __device__ __forceinline__ TokenStep(const SelectiveStateUpdateOperands& p, const RowParameters<Traits>& parameters,
-                                         const TokenInputs<Traits>& inputs) {
+                                         const TokenInputs<Traits>& inputs, float scale)
+        : scale(scale) {
         step = step_length(p, parameters, inputs.dt);
         if constexpr (Traits::kHasSharedDecay) { decay = exp2_approx(step * kLog2E * parameters.A[0][0].to_float(0)); }
     }
@@ -185,12 +187,15 @@ __device__ __forceinline__ float advance_row(const RowParameters<Traits>& parame
     const float row_input = Traits::of_row(input, r);
     float scaled_step = 0.0f;
     if constexpr (!Traits::kHasSharedDecay) scaled_step = Traits::of_row(pace.step, r) * kLog2E;
+    [[maybe_unused]] float scale = 1.0f;
+    if constexpr (Traits::kIsQuantised) scale = Traits::of_row(pace.scale, r);
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < Traits::kElements; ++i) {
         const int chunk = i / Traits::kVecs, at = i % Traits::kVecs;
         float decay = pace.decay;
         if constexpr (!Traits::kHasSharedDecay) decay = exp2_approx(scaled_step * parameters.A[r][chunk].to_float(at));
+        if constexpr (Traits::kIsQuantised) decay *= scale;
         state[i] = fmaf(state[i], decay, row_input * maps.B[chunk].to_float(at));
         sum = fmaf(state[i], maps.C[chunk].to_float(at), sum);
     }
@@ -221,34 +226,3 @@ __device__ __forceinline__ float gather_result(const SelectiveStateUpdateOperand
                                                const TokenInputs<Traits>& inputs, float (&sums)[Traits::kRowsOfGroup]) {
     return finish_result<Traits>(p, parameters, inputs, gather_own_sum<Traits>(sums));
 }
-
-// Stores zeros as the results of tokens that are padding, unless those stay as they are.
-template <typename Traits>
-__device__ __forceinline__ void store_padding(const SelectiveStateUpdateOperands& p, const WarpRows& warp, int entry,
-                                              int begin, int end) {
-    if (p.keeps_padding) return;
-    for (int t = begin; t < end; ++t) TokenCursor<Traits>(p, warp, entry, t).store(p, 0.0f);
-}
-
-// The tokens of a warp's sequence: from `begin` to `end` - 1 of a batch entry. The results of tokens of no sequence are
-// set to zero.
-template <typename Traits>
-struct SequenceTokens {
-    int entry;
-    int begin;
-    int end;
-
-    __device__ __forceinline__ SequenceTokens(const SelectiveStateUpdateOperands& p, const WarpRows& warp) {
-        const bool is_packed = p.cu_seqlens != nullptr;
-        entry = is_packed ? 0 : warp.batch;
-        begin = is_packed ? first_token(p, warp.batch) : 0;
-        // Without any sequence all tokens are padding.
-        end = !is_packed ? p.tokens : warp.batch < p.batch ? first_token(p, warp.batch + 1) : begin;
-        if (is_packed) {
-            // The first sequence's warps zero the padding before it, the last one's that behind it.
-            store_padding<Traits>(p, warp, entry, 0, warp.batch == 0 ? begin : 0);
-            const int behind = warp.batch + 1 >= p.batch ? max(begin, end) : p.tokens;
-            store_padding<Traits>(p, warp, entry, behind, p.tokens);
-        }
-    }
-};

@@ -22,59 +22,9 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
 struct SelectiveStateUpdateFoldTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
-    static constexpr int kVectors = (kDState + kVec - 1) / kVec;
-    static constexpr int kLanes = kVectors > 16  ? 32
-                                  : kVectors > 8 ? 16
-                                  : kVectors > 4 ? 8
-                                  : kVectors > 2 ? 4
-                                                 : kVectors;
-    static constexpr int kChunks = (kVectors + kLanes - 1) / kLanes;
-    static constexpr int kElements = kChunks * kVec;  // per row and lane
-    static constexpr int kGroups = kWarpSize / kLanes;
-    static constexpr int kTile = kGroups * kRows;  // rows per warp
-    static_assert(kRows <= kLanes && kTile <= kWarpSize, "a lane is left with one row");
-
-    using Input = input_t;
-    using A = a_t;
-    using Matrix = b_t;
-    using State = state_t;
-    using Offset = Select<kIndex32, int, index_t>;
-    using StateVec = Vec<state_t, kVec>;
-    static constexpr int kVecs = kVec;
-    static constexpr int kRowsOfGroup = kRows;
-    static constexpr bool kHasSharedDecay = true;
-    static constexpr Keep kKeep = Keep::kStream;
-    static constexpr bool kIsMany = false;
-    static constexpr bool kIsChosen = false;
-    static constexpr bool kHasToken = kToken;
-    static constexpr bool kIsWide = sizeof(b_t) > sizeof(input_t);  // z may be wider than x, too
-    static constexpr bool kIsStochastic = kStochastic;
-
-    __device__ __forceinline__ static int element(int i) { return (i * kLanes + lane_id() % kLanes) * kVec; }
-    __device__ __forceinline__ static int d_state(const SelectiveStateUpdateOperands& p) {
-        return kMasked ? p.d_state : kDState;
-    }
-    __device__ __forceinline__ static int row(const WarpRows& warp, int r) {
-        return warp.first_row + lane_id() / kLanes + r * kGroups;
-    }
-    __device__ __forceinline__ static float of_row(float own, int r) {
-        return from_lane(own, lane_id() / kLanes + r * kGroups);
-    }
+    using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false, true,
+                           kStochastic, kIndex32>;
 };
-
-// Loads the states of a slot, and puts the first `count` live tokens in them.
-template <typename Traits>
-__device__ __forceinline__ void load_folded(const ReplayOperands& p, const WarpRows& warp, int slot,
-                                            const RingCursor& cursor, int count, float scale,
-                                            const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks],
-                                            float (&state)[Traits::kRowsOfGroup][Traits::kElements]) {
-#pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) to_floats<Traits>(raw[r], state[r]);
-    if (count <= 0) return;
-    const Ring<Traits> ring(p, slot, warp.head);
-    const Weights weights(scale, load_steps<Traits>(p, ring, cursor, count));
-    fold<Traits>(p, warp, ring, cursor, weights, count, state);
-}
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, bool kToken,
           bool kMasked, bool kStochastic, bool kIndex32,
@@ -82,17 +32,18 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
                                                            kMasked, kStochastic, kIndex32>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_fold_kernel(const SelectiveStateUpdateFoldParams params) {
+    using Rows = typename Traits::Rows;
     const ReplayOperands& p = params.operands;
-    const SelectiveStateUpdateOperands& s = p.step;
-    const WarpRows warp(s, blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize, Traits::kTile);
+    const SelectiveStateUpdateOperands& s = p.operands;
+    const WarpRows warp(s, blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize, Rows::kTile);
     // Whole warps leave: the shuffles stay complete.
     if (warp.batch >= s.batch) return;
-    const int slot = load_slot<Traits>(s, warp.batch);
+    const int slot = load_slot<Rows>(s, warp.batch);
     const int to = kToken ? slot : load_destination(s, warp.batch, 0, slot);
-    RowParameters<Traits> parameters;
-    TokenInputs<Traits> inputs;
-    TokenMatrices<Traits> maps;
-    const TokenCursor<Traits> at(s, warp, warp.batch, 0);
+    const TokenCursor<Rows> at(s, warp, warp.batch, 0);
+    TokenInputs<Rows> inputs;
+    TokenMatrices<Rows> maps;
+    RowParameters<Rows> parameters;
     if constexpr (kToken) {
         inputs.load(s, at);
         maps.load(s, at);
@@ -102,12 +53,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (kToken && !s.keeps_padding) at.store(s, 0.0f);
         return;
     }
-    const StateRows<Traits> rows(s.state, s.state_stride + 1, warp);
+    const StateRows<Rows> rows(s.state, s.state_stride + 1, warp);
     const bool goes_on = has_past(s, warp.batch);
-    typename Traits::StateVec raw[Traits::kRowsOfGroup][Traits::kChunks];
+    typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-        load_row<Traits>(s, warp, rows + slot * s.state_stride[0], r, raw[r], goes_on);
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
+        load_row<Rows>(s, warp, rows + slot * s.state_stride[0], r, raw[r], goes_on);
+    }
+    float scale = 1.0f;
+    if constexpr (Rows::kIsQuantised) {
+        if (goes_on) scale = load_scale<Rows>(scale_of_slot<Rows>(p, warp, slot));
     }
     const RingCursor cursor(p, slot);
     int count = goes_on ? cursor.live : 0;
@@ -116,22 +71,31 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (wanted < 0) return;
         count = static_cast<int>(min(wanted, static_cast<index_t>(count)));
     }
-    float state[Traits::kRowsOfGroup][Traits::kElements];
-    const float scale = kLog2E * parameters.A[0][0].to_float(0);
-    load_folded<Traits>(p, warp, slot, cursor, count, scale, raw, state);
+    float state[Rows::kRowsOfGroup][Rows::kElements];
+#pragma unroll
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) to_floats<Rows>(raw[r], state[r]);
+    if (!kToken || count > 0) {
+        const Ring<Rows> ring(p, slot, warp.head);
+        const float step = load_steps<Rows>(p, ring, cursor, count);
+        const Weights weights(kLog2E * parameters.A[0][0].to_float(0), step);
+        fold<Rows>(p, warp, ring, cursor, weights, count, scale, state);
+        scale = 1.0f;
+    }
     if constexpr (kToken) {
         if (warp.head == 0 && warp.first_row == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
-        const TokenStep<Traits> pace(s, parameters, inputs);
+        const TokenStep<Rows> pace(s, parameters, inputs, scale);
         const float input = pace.step * inputs.x.to_float(0);
-        float sums[Traits::kRowsOfGroup];
+        float sums[Rows::kRowsOfGroup];
 #pragma unroll
-        for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-            sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state[r]);
+        for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
+            sums[r] = advance_row<Rows>(parameters, maps, pace, input, r, state[r]);
         }
-        at.store(s, gather_result<Traits>(s, parameters, inputs, sums));
+        at.store(s, gather_result<Rows>(s, parameters, inputs, sums));
     }
+    RowFactors<Rows> factors;
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-        store_row<Traits>(s, warp, rows + to * s.state_stride[0], r, 0, state[r]);
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
+        store_row<Rows>(s, warp, rows + to * s.state_stride[0], r, 0, state[r], factors);
     }
+    factors.store_scale(s, warp, scale_of_slot<Rows>(p, warp, to));
 }

@@ -23,57 +23,28 @@ struct SelectiveStateUpdateReplayParams {
     ReplayOperands operands;
 };
 
+// How a block divides live tokens among its groups of lanes, and among the lanes that stand for one row.
+template <typename Base, int kBlockWarps, int kWindow, bool kMany>
+struct ReplayRows : Base {
+    static constexpr int kWarps = kBlockWarps;
+    static constexpr int kBlockGroups = Base::kGroups * kWarps;
+    static constexpr int kPasses = (kWindow + kBlockGroups - 1) / kBlockGroups;
+    static constexpr int kShares = kWarpSize / Base::kTile;
+    static constexpr int kShare = (kWindow + kShares - 1) / kShares;
+    static constexpr bool kHasMany = kMany;
+    static constexpr int kTokens = kMany ? kMaxReplayTokens : 1;
+    static constexpr int kWindows = kWindow;
+    static constexpr int kProducts = kWindow + (kMany ? kMaxReplayTokens : 0);  // per new token
+};
+
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
           bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateReplayTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
-    static constexpr int kVectors = (kDState + kVec - 1) / kVec;
-    static constexpr int kLanes = kVectors > 16  ? 32
-                                  : kVectors > 8 ? 16
-                                  : kVectors > 4 ? 8
-                                  : kVectors > 2 ? 4
-                                                 : kVectors;
-    static constexpr int kChunks = (kVectors + kLanes - 1) / kLanes;
-    static constexpr int kElements = kChunks * kVec;  // per row and lane
-    static constexpr int kGroups = kWarpSize / kLanes;
-    static constexpr int kTile = kGroups * kRows;  // rows per warp
-    static_assert(kRows <= kLanes && kTile <= kWarpSize, "a lane is left with one row");
-    static constexpr int kBlockGroups = kGroups * (kThreads / kWarpSize);
-    static constexpr int kPasses = (kWindow + kBlockGroups - 1) / kBlockGroups;
-    // The lanes that stand for one row share its live tokens.
-    static constexpr int kShares = kWarpSize / kTile;
-    static constexpr int kShare = (kWindow + kShares - 1) / kShares;
-    static constexpr int kTokens = kMany ? kMaxReplayTokens : 1;
-    static constexpr int kWindows = kWindow;
-    static constexpr int kProducts = kWindow + (kMany ? kMaxReplayTokens : 0);  // per new token
-
-    using Input = input_t;
-    using A = a_t;
-    using Matrix = b_t;
-    using State = state_t;
-    using Offset = Select<kIndex32, int, index_t>;
-    using StateVec = Vec<state_t, kVec>;
-    static constexpr int kVecs = kVec;
-    static constexpr int kRowsOfGroup = kRows;
-    static constexpr bool kHasSharedDecay = true;
-    static constexpr Keep kKeep = Keep::kWhole;
-    static constexpr bool kIsMany = false;
-    static constexpr bool kIsChosen = false;
-    static constexpr bool kHasMany = kMany;
-    static constexpr bool kIsWide = sizeof(b_t) > sizeof(input_t);  // z may be wider than x, too
-    static constexpr bool kIsStochastic = kStochastic;
-
-    __device__ __forceinline__ static int element(int i) { return (i * kLanes + lane_id() % kLanes) * kVec; }
-    __device__ __forceinline__ static int d_state(const SelectiveStateUpdateOperands& p) {
-        return kMasked ? p.d_state : kDState;
-    }
-    __device__ __forceinline__ static int row(const WarpRows& warp, int r) {
-        return warp.first_row + lane_id() / kLanes + r * kGroups;
-    }
-    __device__ __forceinline__ static float of_row(float own, int r) {
-        return from_lane(own, lane_id() / kLanes + r * kGroups);
-    }
+    using Rows = ReplayRows<RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false,
+                                      false, kStochastic, kIndex32>,
+                            kThreads / kWarpSize, kWindow, kMany>;
 };
 
 // The lane's part of the product of two vectors, added up over the lanes of its group.
@@ -101,7 +72,7 @@ struct LiveTokens {
 
     // The token of pass `pass` of the lane's group.
     __device__ __forceinline__ static int token(int pass) {
-        return (pass * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize) * Traits::kGroups +
+        return (pass * Traits::kWarps + threadIdx.x / kWarpSize) * Traits::kGroups +
                lane_id() / Traits::kLanes;
     }
     // The i-th token that the lane has x of.
@@ -116,7 +87,7 @@ struct LiveTokens {
             for (int i = 0; i < Traits::kChunks; ++i) B[pass][i] = TokenMatrices<Traits>::Vector::zero();
             if (token(pass) < live) ring.load_B(p, cursor.row(p, token(pass)), B[pass]);
         }
-        const int row = min(warp.first_row + lane_id() % Traits::kTile, p.step.headdim - 1);
+        const int row = min(warp.first_row + lane_id() % Traits::kTile, p.operands.headdim - 1);
 #pragma unroll
         for (int i = 0; i < Traits::kShare; ++i) {
             x[i] = Vec<input_t, 1>::zero();
@@ -159,7 +130,7 @@ struct NewSteps {
 
     __device__ __forceinline__ NewSteps(const ReplayOperands& p, const RowParameters<Traits>& parameters,
                                         const RawNumber<typename Traits::Input>& dt, float scale, int tokens) {
-        step = step_length<Traits>(p.step, parameters, dt);
+        step = step_length<Traits>(p.operands, parameters, dt);
         if (lane_id() >= tokens) step = 0.0f;
         power = scale * step;
         float powers = power;
@@ -181,12 +152,12 @@ __device__ __forceinline__ void multiply_new(const ReplayOperands& p, const Toke
     for (int from = 0; from < tokens; from += Traits::kBlockGroups) {
         const int i = from + LiveTokens<Traits>::token(0);
         TokenMatrices<Traits> own;
-        own.load(p.step, first.after(p.step, min(i, tokens - 1)));
+        own.load(p.operands, first.after(p.operands, min(i, tokens - 1)));
         const float step = from_lane(steps.step, i);
         float power = 0.0f;
         for (int t = 0; t < tokens; ++t) {
             TokenMatrices<Traits> other;
-            other.load(p.step, first.after(p.step, t));
+            other.load(p.operands, first.after(p.operands, t));
             const float further = from_lane(steps.power, t);
             if (t > i) power += further;
             const float product = multiply<Traits>(own.B, other.C) * exp2_approx(power) * step;
@@ -201,16 +172,16 @@ __device__ __forceinline__ void append(const ReplayOperands& p, const WarpRows& 
                                        const RingCursor& cursor, const TokenCursor<Traits>& first,
                                        TokenInputs<Traits> inputs, TokenMatrices<Traits> maps,
                                        const NewSteps<Traits>& steps, int tokens) {
-    const int group_heads = static_cast<int>(p.step.group_heads.divisor);
+    const int group_heads = static_cast<int>(p.operands.group_heads.divisor);
     const bool is_first = warp.first_row == 0;
     if (is_first && lane_id() < tokens) ring.dt[cursor.row(p, cursor.live + lane_id())] = steps.step;
     for (int t = 0; t < tokens; ++t) {
         const int row = cursor.row(p, cursor.live + t);
         if (t > 0) {
-            inputs.load(p.step, first.after(p.step, t));
-            maps.load(p.step, first.after(p.step, t));
+            inputs.load(p.operands, first.after(p.operands, t));
+            maps.load(p.operands, first.after(p.operands, t));
         }
-        if (first.is_row) ::store(ring.x_at(p, row, warp.own_row(p.step)), inputs.x);
+        if (first.is_row) ::store(ring.x_at(p, row, warp.own_row(p.operands)), inputs.x);
         if (is_first && warp.head % group_heads == 0 && lane_id() < Traits::kLanes) ring.store_B(p, row, maps.B);
     }
 }
@@ -220,8 +191,8 @@ template <typename Traits>
 __device__ __forceinline__ float add_new(const ReplayOperands& p, const TokenCursor<Traits>& first, int t,
                                          const float* products, float y) {
     for (int i = 0; i <= t; ++i) {
-        const TokenCursor<Traits> at = first.after(p.step, i);
-        const auto* x = static_cast<const typename Traits::Input*>(p.step.x) + at.x;
+        const TokenCursor<Traits> at = first.after(p.operands, i);
+        const auto* x = static_cast<const typename Traits::Input*>(p.operands.x) + at.x;
         // Another lane may have written its result over the x of a row that this one does not stand for.
         if (at.is_row) y = fmaf(products[i], ::load<1, Memory::kMutable>(x).to_float(0), y);
     }
@@ -230,7 +201,7 @@ __device__ __forceinline__ float add_new(const ReplayOperands& p, const TokenCur
 
 template <typename Traits>
 __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& warp, float* products) {
-    const SelectiveStateUpdateOperands& s = p.step;
+    const SelectiveStateUpdateOperands& s = p.operands;
     int entry = warp.batch, begin = 0, tokens = 1;
     if constexpr (Traits::kHasMany) {
         const SequenceTokens<Traits> sequence(s, warp);
@@ -257,6 +228,10 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     typename Traits::StateVec raw[Traits::kRowsOfGroup][Traits::kChunks];
 #pragma unroll
     for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(s, warp, rows, r, raw[r], goes_on);
+    float scale = 1.0f;
+    if constexpr (Traits::kIsQuantised) {
+        if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(p, warp, slot));
+    }
     const RingCursor cursor(p, slot);
     const int live = goes_on ? cursor.live : 0;
     const bool is_forced =
@@ -269,12 +244,12 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
 
     RawNumber<typename Traits::Input> dt = inputs.dt;
     if constexpr (Traits::kHasMany) dt.load(s.dt, first.after(s, min(lane_id(), tokens - 1)).dt, s.dt_is_float32);
-    const float scale = kLog2E * parameters.A[0][0].to_float(0);
-    const NewSteps<Traits> steps(p, parameters, dt, scale, tokens);
+    const float exponent = kLog2E * parameters.A[0][0].to_float(0);
+    const NewSteps<Traits> steps(p, parameters, dt, exponent, tokens);
     append<Traits>(p, warp, ring, cursor, first, inputs, maps, steps, tokens);
     if (warp.head == 0 && warp.first_row == 0 && lane_id() == 0) cursor.leave(tokens, folds ? cursor.live : 0);
 
-    const Weights weights(scale, old.step);
+    const Weights weights(exponent, old.step);
     if constexpr (Traits::kHasMany) {
         for (int t = 0; t < tokens; ++t) {
             TokenMatrices<Traits> at;
@@ -306,7 +281,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
             }
         }
         const float* own = products + t * Traits::kProducts;
-        float y = from_lane(steps.left, t) * fmaf(weights.state, gather_own_sum<Traits>(sums), old.sum(live, own));
+        float y = from_lane(steps.left, t) * fmaf(weights.state * scale, gather_own_sum<Traits>(sums), old.sum(live, own));
         if constexpr (Traits::kHasMany) {
             y = add_new<Traits>(p, first, t, own + Traits::kWindows, y);
         } else {
@@ -319,9 +294,11 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     float state[Traits::kRowsOfGroup][Traits::kElements];
 #pragma unroll
     for (int r = 0; r < Traits::kRowsOfGroup; ++r) to_floats<Traits>(raw[r], state[r]);
-    fold<Traits>(p, warp, ring, cursor, weights, live, state);
+    fold<Traits>(p, warp, ring, cursor, weights, live, scale, state);
+    RowFactors<Traits> factors;
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) store_row<Traits>(s, warp, rows, r, 0, state[r]);
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) store_row<Traits>(s, warp, rows, r, 0, state[r], factors);
+    factors.store_scale(s, warp, scale_of_slot<Traits>(p, warp, slot));
 }
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
@@ -330,10 +307,11 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
                                                              kMasked, kMany, kStochastic, kIndex32>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_replay_kernel(const SelectiveStateUpdateReplayParams params) {
-    __shared__ float products[Traits::kTokens * Traits::kProducts];
+    using Rows = typename Traits::Rows;
+    __shared__ float products[Rows::kTokens * Rows::kProducts];
     const ReplayOperands& p = params.operands;
     // The warps of a block are those of one head: all of them leave, or none.
-    const WarpRows warp(p.step, blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize, Traits::kTile);
-    if (warp.batch >= max(p.step.batch, 1)) return;
-    replay<Traits>(p, warp, products);
+    const WarpRows warp(p.operands, blockIdx.x * Rows::kWarps + threadIdx.x / kWarpSize, Rows::kTile);
+    if (warp.batch >= max(p.operands.batch, 1)) return;
+    replay<Rows>(p, warp, products);
 }

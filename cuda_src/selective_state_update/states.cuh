@@ -3,7 +3,7 @@
 
 #include "selective_state_update/update.cuh"
 
-// Traits: how a kernel divides rows among lanes (selective_state_update.cu).
+// Traits: how a kernel divides rows among lanes (RowTraits in steps.cuh).
 
 // Addresses of the lane's elements of its group's rows in an array of states.
 template <typename Traits>
@@ -66,17 +66,21 @@ __device__ __forceinline__ typename Traits::StateVec round_states(const Selectiv
         const index_t head = static_cast<index_t>(warp.head) * p.headdim;
         const unsigned long long number = (head + row) * Traits::d_state(p) + element;
         const unsigned long long seed = p.rand_seed == nullptr ? p.seed : load_index(p.rand_seed, 0, true);
-        const uint4 counter =
-            make_uint4(static_cast<unsigned>(number / 8), static_cast<unsigned>(number / 8 >> 32), warp.batch, token);
-        const uint2 key = make_uint2(static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
-        const uint4 drawn = philox(counter, key, p.philox_rounds);
         typename Traits::StateVec v = Traits::StateVec::zero();
 #pragma unroll
-        for (int i = 0; i < Traits::kVecs; ++i) {
-            const int half = static_cast<int>(number % 8) + i;
-            const unsigned low = half < 4 ? (half < 2 ? drawn.x : drawn.y) : (half < 6 ? drawn.z : drawn.w);
-            v.put(i,
-                  round_stochastically<typename Traits::State>(values[i], half % 2 == 0 ? low & 0xffffu : low >> 16));
+        for (int first = 0; first < Traits::kVecs; first += 8) {
+            const unsigned long long draw = number / 8 + first / 8;
+            const uint4 counter =
+                make_uint4(static_cast<unsigned>(draw), static_cast<unsigned>(draw >> 32), warp.batch, token);
+            const uint2 key = make_uint2(static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
+            const uint4 drawn = philox(counter, key, p.philox_rounds);
+#pragma unroll
+            for (int i = first; i < first + 8 && i < Traits::kVecs; ++i) {
+                const int half = static_cast<int>(number % 8) + i - first;
+                const unsigned low = half < 4 ? (half < 2 ? drawn.x : drawn.y) : (half < 6 ? drawn.z : drawn.w);
+                const unsigned random = half % 2 == 0 ? low & 0xffffu : low >> 16;
+                v.put(i, round_stochastically<typename Traits::State>(values[i], random));
+            }
         }
         return v;
     }
