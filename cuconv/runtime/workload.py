@@ -196,9 +196,9 @@ def choice(name: str, got: str, *known: str) -> str:
     return got
 
 
-def element_of(dtype: str, name: str = "dtype") -> DType:
-    """The floating-point dtype of this name."""
-    return next(each for each in FLOATS if each.name == choice(name, dtype, *map(str, FLOATS)))
+def element_of(dtype: str, name: str = "dtype", known: tuple[DType, ...] = FLOATS) -> DType:
+    """The dtype of this name, a floating-point one unless others are known."""
+    return next(each for each in known if each.name == choice(name, dtype, *map(str, known)))
 
 
 def scattered(count: int) -> tuple[int, ...]:

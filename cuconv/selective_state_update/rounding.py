@@ -62,31 +62,36 @@ def _to_float16(values: Array, bits: Array, bits_up: Array) -> Array:
 LARGEST = {np.dtype(np.int16): 32767.0, np.dtype(np.int8): 127.0, np.dtype(ml_dtypes.float8_e4m3fn): 448.0}
 """The largest code of each dtype of codes."""
 
-LEAST = np.float32(2.0**-111)
-"""A row of smaller magnitude is stored as zeros."""
+LEAST, MOST = np.float32(2.0**-111), np.float32(2.0**126)
+"""A row of smaller magnitude is stored as zeros, one of larger magnitude has no codes."""
 
 
 def factors_of(magnitudes: Array, dtype: np.dtype[Any]) -> Array:
-    """What turns rows of these largest magnitudes into codes, float32; NaN or 0 for rows that are not finite."""
+    """What turns rows of these largest magnitudes into codes, float32; NaN for rows without codes."""
     with np.errstate(all="ignore"):
         factors: Array = np.float32(LARGEST[dtype]) / magnitudes.astype(np.float32)
-    return np.where(magnitudes < LEAST, np.float32(1.0), factors)
+    return np.where(magnitudes < LEAST, np.float32(1.0), np.where(magnitudes <= MOST, factors, np.float32(np.nan)))
 
 
 def scales_of(factors: Array) -> Array:
-    """The scales that belong to factors, NaN where rows are not finite."""
-    with np.errstate(all="ignore"):
-        return np.where(factors > 0, np.float32(1.0) / factors, np.float32(np.nan))
+    """The scales that belong to factors."""
+    return np.float32(1.0) / factors
 
 
 def codes_of(values: Array, factors: Array, dtype: np.dtype[Any], random: Array | None) -> Array:
-    """Rows of float32 values times their factors as codes: the nearest ones, or by 16 random bits each."""
+    """Rows of float32 values times their factors as codes: the nearest ones, or by 16 random bits each.
+
+    Integers are the nearest ones to the products themselves; before all other roundings these are float32.
+    """
     most = np.float32(LARGEST[dtype])
     with np.errstate(all="ignore"):
         scaled = np.clip(values * factors[..., None], -most, most)
         if dtype == np.dtype(ml_dtypes.float8_e4m3fn):
             return scaled.astype(dtype) if random is None else _to_float8(scaled, random)
-        whole = np.rint(scaled) if random is None else np.floor(scaled.astype(np.float64) + random * 2.0**-16)
+        if random is None:
+            whole = np.rint(values.astype(np.float64) * factors.astype(np.float64)[..., None])
+        else:
+            whole = np.floor(scaled.astype(np.float64) + random * 2.0**-16)
         return np.nan_to_num(whole).astype(dtype)
 
 

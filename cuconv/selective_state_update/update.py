@@ -128,7 +128,7 @@ def selective_state_update(
             its largest magnitude divided by 32767 (int16), 127 (int8) or 448 (float8_e4m3fn): 1 / f with f = 32767 /
             magnitude and so on, and the codes are S * f rounded to nearest, even ones between two, or at random. out
             follows from S before it is rounded. A row of magnitudes below 2**-111 becomes zeros with the scale 1; one
-            that is not finite gets the scale NaN, and its codes say nothing then.
+            with any above 2**126, or that is not finite, gets the scale NaN, and its codes say nothing then.
         intermediate_state_scales: (rows, steps, ...) and as state_scale behind its slots, float32: receives the scales
             of intermediate_states_buffer.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other

@@ -71,51 +71,48 @@ inline constexpr float kMaxCode<short> = 32767.0f;
 template <>
 inline constexpr float kMaxCode<float8_e4m3fn> = 448.0f;
 
-// Integers come from floats and become floats by the lowest bits of a mantissa: conversion instructions have a quarter
-// of the throughput. Rounding is to nearest, to even ones between two.
-__device__ __forceinline__ unsigned integer_bits(float v) {
+// The lowest bits of a mantissa make floats of integers, and integers of floats: conversion instructions have a quarter
+// of the throughput. The integer is the nearest one to the product, which is not rounded before; the even one between two.
+__device__ __forceinline__ unsigned integer_bits(float v, float factor) {
     // 1.5 * 2**23: of a sum with it the lowest bits are those of the integer, negative ones included.
-    return __float_as_uint(v + 12582912.0f);
+    return __float_as_uint(fmaf(v, factor, 12582912.0f));
 }
 
 template <>
 struct Dtype<signed char> {
     static constexpr int kPerWord = 4;
-    __device__ static signed char from_float(float v) { return static_cast<signed char>(integer_bits(v) & 0xffu); }
     __device__ static unsigned bits(signed char v) { return static_cast<unsigned char>(v); }
     __device__ static float unpack(unsigned word, int i) {
         // 2**23 + 128 + v.
         return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440u | i)) - 8388736.0f;
     }
-    __device__ static unsigned pack(const float* v) {
-        const unsigned low = __byte_perm(integer_bits(v[0]), integer_bits(v[1]), 0x0040u);
-        return __byte_perm(low, __byte_perm(integer_bits(v[2]), integer_bits(v[3]), 0x0040u), 0x5410u);
+    __device__ static unsigned pack(const float (&v)[4], float factor) {
+        const unsigned low = __byte_perm(integer_bits(v[0], factor), integer_bits(v[1], factor), 0x0040u);
+        const unsigned high = __byte_perm(integer_bits(v[2], factor), integer_bits(v[3], factor), 0x0040u);
+        return __byte_perm(low, high, 0x5410u);
     }
 };
 
 template <>
 struct Dtype<short> {
     static constexpr int kPerWord = 2;
-    __device__ static short from_float(float v) { return static_cast<short>(integer_bits(v) & 0xffffu); }
     __device__ static unsigned bits(short v) { return static_cast<unsigned short>(v); }
     __device__ static float unpack(unsigned word, int i) {
         // 2**23 + 2**15 + v.
         return __uint_as_float(__byte_perm(word ^ 0x80008000u, 0x4b000000u, i == 0 ? 0x7410u : 0x7432u)) - 8421376.0f;
     }
-    __device__ static unsigned pack(const float* v) {
-        return __byte_perm(integer_bits(v[0]), integer_bits(v[1]), 0x5410u);
+    __device__ static unsigned pack(const float (&v)[2], float factor) {
+        return __byte_perm(integer_bits(v[0], factor), integer_bits(v[1], factor), 0x5410u);
     }
 };
 
 template <>
 struct Dtype<float8_e4m3fn> {
     static constexpr int kPerWord = 4;
-    __device__ static float8_e4m3fn from_float(float v) {
-        return {static_cast<unsigned char>(floats_to_e4m3(v, 0.0f) & 0xffu)};
-    }
     __device__ static unsigned bits(float8_e4m3fn v) { return v.bits; }
     __device__ static float unpack(unsigned word, int i) { return e4m3_to_float(word, i); }
-    __device__ static unsigned pack(const float* v) {
-        return floats_to_e4m3(v[0], v[1]) | floats_to_e4m3(v[2], v[3]) << 16;
+    __device__ static unsigned pack(const float (&v)[4], float factor) {
+        return floats_to_e4m3(__fmul_rn(v[0], factor), __fmul_rn(v[1], factor)) |
+               floats_to_e4m3(__fmul_rn(v[2], factor), __fmul_rn(v[3], factor)) << 16;
     }
 };

@@ -58,7 +58,6 @@ __device__ __forceinline__ short round_stochastically(float v, unsigned random) 
 
 template <>
 __device__ __forceinline__ float8_e4m3fn round_stochastically(float v, unsigned random) {
-    if (v != v) return Dtype<float8_e4m3fn>::from_float(v);
     const float size = fabsf(v);
     // A float has 20 bits more than a normal number of 8 bits, of which 16 are drawn, and an exponent 120 larger. Below
     // 2**-6 the bits are those of the multiple of 2**-9.

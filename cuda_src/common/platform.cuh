@@ -131,8 +131,18 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #else
-    return 1.0f / x;
+    return fabsf(x) > 8.507059173023462e37f ? copysignf(0.0f, x) : 1.0f / x;
 #endif
+}
+
+// a / b, correctly rounded as division is, without its branches: for quotients and divisors between 2**-126 and 2**126.
+// A divisor that is larger gives 0, and one that is not finite NaN.
+__device__ __forceinline__ float quotient(float a, float b) {
+    const float approximate = reciprocal_approx(b);
+    const float inverse = fmaf(approximate, fmaf(-b, approximate, 1.0f), approximate);
+    const float first = a * inverse;
+    const float second = fmaf(fmaf(-b, first, a), inverse, first);
+    return fmaf(fmaf(-b, second, a), inverse, second);
 }
 
 // The greater of two numbers; NaN if one of them is, where fmaxf gives the other.

@@ -24,11 +24,23 @@ struct Vec {
     __device__ __forceinline__ static Vec from_floats(const float (&values)[kVec]) {
         Vec v = zero();
         if constexpr (kVec < kPerWord) {
-#pragma unroll
-            for (int i = 0; i < kVec; ++i) v.put(i, Dtype<T>::from_float(values[i]));
+            v.put(0, Dtype<T>::from_float(values[0]));
         } else {
 #pragma unroll
             for (int i = 0; i < kWords; ++i) v.words[i] = Dtype<T>::pack(values + i * kPerWord);
+        }
+        return v;
+    }
+
+    // The codes of these values: their products with a factor, rounded to nearest.
+    __device__ __forceinline__ static Vec codes(const float (&values)[kVec], float factor) {
+        Vec v;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            float part[kPerWord];
+#pragma unroll
+            for (int j = 0; j < kPerWord; ++j) part[j] = i * kPerWord + j < kVec ? values[i * kPerWord + j] : 0.0f;
+            v.words[i] = Dtype<T>::pack(part, factor);
         }
         return v;
     }

@@ -11,15 +11,15 @@
 // A row of smaller magnitude is stored as zeros: its scale would be no normal number, and its inverse infinite.
 inline constexpr float kLeastMagnitude = 3.8518598887744717e-34f;  // 2**-111
 
-// What turns a row of this largest magnitude into codes; NaN for a row with NaN, 0 for one with an infinity.
+// What turns a row of this largest magnitude into codes; NaN for one that is not finite, 0 for one above 2**126.
 template <typename state_t>
 __device__ __forceinline__ float code_factor(float magnitude) {
-    return magnitude < kLeastMagnitude ? 1.0f : kMaxCode<state_t> / magnitude;
+    return magnitude < kLeastMagnitude ? 1.0f : quotient(kMaxCode<state_t>, magnitude);
 }
 
 // The scale that belongs to a factor: NaN where the row has no codes.
 __device__ __forceinline__ float scale_of_factor(float factor) {
-    return factor > 0.0f ? 1.0f / factor : __uint_as_float(0x7fffffffu);
+    return quotient(1.0f, factor);
 }
 
 // Where the scale of the lane's own row lies, `at` elements behind the first scale; stride: head, row.
@@ -31,14 +31,16 @@ __device__ __forceinline__ float* scale_place(const SelectiveStateUpdateOperands
 // Factors of the rows that a group stores one after the other; nothing for states without scales.
 template <typename Traits, bool kIsQuantised = Traits::kIsQuantised>
 struct RowFactors {
-    __device__ __forceinline__ void store_scale(const SelectiveStateUpdateOperands&, const WarpRows&, float*) const {}
+    __device__ __forceinline__ float find(int, const float (&)[Traits::kElements]) { return 1.0f; }
+    __device__ __forceinline__ void store_scale(const SelectiveStateUpdateOperands&, const WarpRows&, float*,
+                                                bool = true) const {}
 };
 
 template <typename Traits>
 struct RowFactors<Traits, true> {
     float kept = 1.0f;  // in lane i of a group that of row i
 
-    // The factor of row r of the group, from the lane's elements of it.
+    // The factor of row r of the group, from the lane's elements of it; all lanes of the warp take part.
     __device__ __forceinline__ float find(int r, const float (&state)[Traits::kElements]) {
         float magnitude = 0.0f;
 #pragma unroll
@@ -50,33 +52,9 @@ struct RowFactors<Traits, true> {
 
     // Stores the scale of the lane's own row, when all rows have their factors.
     __device__ __forceinline__ void store_scale(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
-                                                float* place) const {
+                                                float* place, bool exists = true) const {
         constexpr int kGroups = Traits::kGroups;
         const float factor = from_lane(kept, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
-        if (warp.is_row(p, Traits::kTile)) *place = scale_of_factor(factor);
+        if (exists && warp.is_row(p, Traits::kTile)) *place = scale_of_factor(factor);
     }
 };
-
-// Stores row r of the group, as codes where states have scales.
-template <typename Traits>
-__device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
-                                            const StateRows<Traits>& rows, int r, int token,
-                                            const float (&state)[Traits::kElements], RowFactors<Traits>& factors) {
-    if constexpr (!Traits::kIsQuantised) {
-        store_row<Traits>(p, warp, rows, r, token, state);
-    } else {
-        const float factor = factors.find(r, state);
-        float codes[Traits::kElements];
-#pragma unroll
-        for (int i = 0; i < Traits::kElements; ++i) {
-            // The product rounds by itself, not with the sum that makes an integer of it: so do references.
-            codes[i] = __fmul_rn(state[i], factor);
-            if constexpr (Traits::kIsStochastic) {
-                // The product may be a little more than the largest code, and is rounded up then.
-                constexpr float kMost = kMaxCode<typename Traits::State>;
-                codes[i] = fminf(fmaxf(codes[i], -kMost), kMost);
-            }
-        }
-        store_row<Traits>(p, warp, rows, r, token, codes);
-    }
-}

@@ -55,12 +55,14 @@ __device__ __forceinline__ void to_floats(const typename Traits::StateVec (&row)
     for (int i = 0; i < Traits::kElements; ++i) state[i] = row[i / Traits::kVecs].to_float(i % Traits::kVecs);
 }
 
-// Rounds a vector of a state that begins at element `element` of row `row`.
+// Rounds a vector of a state, times a factor where states are codes. It begins at element `element` of row `row`.
 template <typename Traits>
 __device__ __forceinline__ typename Traits::StateVec round_states(const SelectiveStateUpdateOperands& p,
                                                                   const WarpRows& warp, int row, int element, int token,
-                                                                  const float (&values)[Traits::kVecs]) {
-    if constexpr (!Traits::kIsStochastic) {
+                                                                  const float (&values)[Traits::kVecs], float factor) {
+    if constexpr (!Traits::kIsStochastic && Traits::kIsQuantised) {
+        return Traits::StateVec::codes(values, factor);
+    } else if constexpr (!Traits::kIsStochastic) {
         return Traits::StateVec::from_floats(values);
     } else {
         const index_t head = static_cast<index_t>(warp.head) * p.headdim;
@@ -79,7 +81,13 @@ __device__ __forceinline__ typename Traits::StateVec round_states(const Selectiv
                 const int half = static_cast<int>(number % 8) + i - first;
                 const unsigned low = half < 4 ? (half < 2 ? drawn.x : drawn.y) : (half < 6 ? drawn.z : drawn.w);
                 const unsigned random = half % 2 == 0 ? low & 0xffffu : low >> 16;
-                v.put(i, round_stochastically<typename Traits::State>(values[i], random));
+                float value = values[i];
+                if constexpr (Traits::kIsQuantised) {
+                    // The product may be a little more than the largest code, which must not be rounded up.
+                    constexpr float kMost = kMaxCode<typename Traits::State>;
+                    value = fminf(fmaxf(__fmul_rn(value, factor), -kMost), kMost);
+                }
+                v.put(i, round_stochastically<typename Traits::State>(value, random));
             }
         }
         return v;
@@ -89,7 +97,7 @@ __device__ __forceinline__ typename Traits::StateVec round_states(const Selectiv
 template <typename Traits>
 __device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
                                           const StateRows<Traits>& rows, int r, int token,
-                                          const float (&state)[Traits::kElements]) {
+                                          const float (&state)[Traits::kElements], float factor = 1.0f) {
     const int row = Traits::row(warp, r);
 #pragma unroll
     for (int i = 0; i < Traits::kChunks; ++i) {
@@ -97,7 +105,7 @@ __device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p,
         float values[Traits::kVecs];
 #pragma unroll
         for (int j = 0; j < Traits::kVecs; ++j) values[j] = state[i * Traits::kVecs + j];
-        const typename Traits::StateVec v = round_states<Traits>(p, warp, row, element, token, values);
+        const typename Traits::StateVec v = round_states<Traits>(p, warp, row, element, token, values, factor);
         if (row < p.headdim && element < Traits::d_state(p)) store<Traits::kKeep>(rows.at(r, i), v);
     }
 }

@@ -122,9 +122,10 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         float state[Traits::kElements];
         to_floats<Traits>(raw[r], state);
         sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state);
-        if (to >= 0) store_row<Traits>(p, warp, to_rows, r, 0, state, factors);
+        const float factor = factors.find(r, state);
+        if (to >= 0) store_row<Traits>(p, warp, to_rows, r, 0, state, factor);
     }
-    if (to >= 0) factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, to));
+    factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, max(to, 0)), to >= 0);
     cursor.store(p, gather_result<Traits>(p, parameters, inputs, sums));
 }
 
@@ -151,7 +152,9 @@ __device__ __forceinline__ void store_states(const SelectiveStateUpdateOperands&
     const StateRows<Traits> rows = StateRows<Traits>(states, stride, warp) + at;
     RowFactors<Traits> factors;
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) store_row<Traits>(p, warp, rows, r, token, state[r], factors);
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+        store_row<Traits>(p, warp, rows, r, token, state[r], factors.find(r, state[r]));
+    }
     factors.store_scale(p, warp, scale);
 }
 
