@@ -8,16 +8,28 @@ from itertools import product
 from typing import Any
 
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
+from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarge, ceil_div, fast_div, vectors
-from cuconv.selective_state_update.kernels import CAPACITIES, ROWS, lanes
+from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, lanes
+
+D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
+"""The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
 
 WINDOWS = (16, 32)
 """The live tokens at most that kernels are compiled for; any smaller window takes the next larger kernel."""
 
 MAX_WINDOW = WINDOWS[-1]
 """Live tokens of a ring at most."""
+
+
+ROUNDINGS = ((False, False), (False, True), (True, False))
+"""(stochastic, index32): random rounding takes so long that offsets of 64 bits make no difference."""
+
+
+def capacity(d_state: int) -> int:
+    """The d_state of the kernel that takes this one."""
+    return next(capacity for capacity in D_STATES if capacity >= d_state)
 
 
 def max_tokens() -> int:
@@ -32,13 +44,16 @@ def most_rows(capacity: int, vec: int) -> int:
 
 
 def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
-    """The dtypes, vectors and rows that kernels may have."""
-    for input_t, state_t in product(FLOATS, FLOATS):
+    """The dtypes, vectors and rows that kernels may have, how they round, and their offsets."""
+    for input_t, state_t in product(FLOATS, (*FLOATS, *CODES)):
         # B and C have more bits than x only where A has them, too.
         pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
         for (a_t, b_t), vec, rows in product(pairs, vectors(state_t), ROWS):
-            if vec <= d_state and rows <= most_rows(d_state, vec):
-                yield {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t, "vec": vec, "rows": rows}
+            if vec > d_state or rows > most_rows(d_state, vec):
+                continue
+            types = {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t}
+            for stochastic, index32 in ROUNDINGS if state_t is not FLOAT32 else ROUNDINGS[:2]:
+                yield {**types, "vec": vec, "rows": rows, "stochastic": stochastic, "index32": index32}
 
 
 @dataclass(frozen=True)
@@ -86,11 +101,9 @@ class SelectiveStateUpdateReplay(_OfRows):
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateReplay]:
         flags = (False, True)
-        for d_state in CAPACITIES:
-            for arrays, window, masked, many, index32 in product(_arrays(d_state), WINDOWS, flags, flags, flags):
-                for stochastic in flags[: 1 + (arrays["state_t"] is not FLOAT32)]:
-                    yield cls(d_state, **arrays, window=window, masked=masked, many=many, stochastic=stochastic,
-                              index32=index32)  # fmt: skip
+        for d_state in D_STATES:
+            for arrays, window, masked, many in product(_arrays(d_state), WINDOWS, flags, flags):
+                yield cls(d_state, **arrays, window=window, masked=masked, many=many)
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""
@@ -112,10 +125,9 @@ class SelectiveStateUpdateFold(_OfRows):
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateFold]:
         flags = (False, True)
-        for d_state in CAPACITIES:
-            for arrays, token, masked, index32 in product(_arrays(d_state), flags, flags, flags):
-                for stochastic in flags[: 1 + (arrays["state_t"] is not FLOAT32)]:
-                    yield cls(d_state, **arrays, token=token, masked=masked, stochastic=stochastic, index32=index32)
+        for d_state in D_STATES:
+            for arrays, token, masked in product(_arrays(d_state), flags, flags):
+                yield cls(d_state, **arrays, token=token, masked=masked)
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""

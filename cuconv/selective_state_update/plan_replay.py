@@ -8,12 +8,13 @@ from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import WARP_SIZE
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.selective_state_update import plan as plain
-from cuconv.selective_state_update.kernels import capacity, lanes
+from cuconv.selective_state_update.kernels import lanes
 from cuconv.selective_state_update.kernels_replay import (
     WINDOWS,
     SelectiveStateUpdateCommit,
     SelectiveStateUpdateFold,
     SelectiveStateUpdateReplay,
+    capacity,
     most_rows,
 )
 
@@ -47,8 +48,8 @@ class Operands(NamedTuple):
     rings: Rings
     force_flush: Layout | None
     """(sequences,)."""
-    fold: bool | None
-    """Whether tokens are put in the states at once; None: as it is faster."""
+    fold: bool
+    """Whether tokens are put in the states at once."""
 
 
 class FoldOperands(NamedTuple):
@@ -59,12 +60,14 @@ class FoldOperands(NamedTuple):
     A: Layout
     """(nheads, headdim, d_state)."""
     rings: Rings
-    src_indices: Layout
+    state_batch_indices: Layout
     """(sequences,)."""
-    dst_indices: Layout | None
+    dst_state_batch_indices: Layout | None
     """(sequences,)."""
     count: Layout | None
     """(sequences,)."""
+    state_scale: Layout | None
+    """(slots, nheads, headdim)."""
     pad_slot_id: int
 
 
@@ -90,16 +93,14 @@ def plan(o: Operands) -> Plan:
     kernel = choose(o)
     _, nheads, headdim, _ = o.step.state.shape
     config, division = kernel.launch_config(max(1, o.step.sequences), nheads, headdim)
-    numbers = plain._numbers(o.step) | _numbers(o.rings, o.force_flush, None)
+    numbers = _numbers(o.step, o.rings, o.force_flush, None)
     return Plan((Launch.packed(kernel, config, **numbers, **division),))
 
 
-def folds_at_once(o: Operands) -> bool:
-    """Whether the tokens of a call are put in the states at once."""
-    is_single = o.step.x.shape[1] == 1 and o.step.cu_seqlens is None
-    if o.fold is not None:
-        return o.fold
-    return is_single and plain._state_bytes(o.step) < SMALL
+def folds_at_once(step: plain.Operands) -> bool:
+    """Whether the tokens of a call are put in the states at once, if the caller does not say so."""
+    is_single = step.x.shape[1] == 1 and step.cu_seqlens is None
+    return is_single and plain._state_bytes(step) < SMALL
 
 
 def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold:
@@ -107,7 +108,9 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
     s = o.step
     d_state = s.state.shape[3]
     fits, vec = capacity(d_state), plain._vector(s)
-    index32 = plain._fits_index32(s)
+    while not plain._is_packed(o.rings.B, vec):
+        vec //= 2
+    index32 = not s.stochastic and plain._fits_index32(s)
     arrays = {
         "d_state": fits,
         "input_t": plain._dtype(s.x),
@@ -117,7 +120,7 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
         "vec": vec,
     }
     masked = d_state != fits
-    if folds_at_once(o):
+    if o.fold:
         rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec))
         return SelectiveStateUpdateFold(
             **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
@@ -148,7 +151,7 @@ def _rows(s: plain.Operands, vec: int) -> int:
 
 def plan_fold(o: FoldOperands) -> Plan:
     """The launch that puts live tokens in states."""
-    count, (_, nheads, headdim, d_state) = o.src_indices.shape[0], o.state.shape
+    count, (_, nheads, headdim, d_state) = o.state_batch_indices.shape[0], o.state.shape
     if not count * nheads * headdim:
         return Plan()
     x, B = o.rings.x, o.rings.B
@@ -164,14 +167,15 @@ def plan_fold(o: FoldOperands) -> Plan:
         D=None,
         z=None,
         dt_bias=None,
-        state_batch_indices=o.src_indices,
-        dst_state_batch_indices=o.dst_indices,
+        state_batch_indices=o.state_batch_indices,
+        dst_state_batch_indices=o.dst_state_batch_indices,
         **dict.fromkeys(
             (
                 *("intermediate_states_buffer", "intermediate_state_indices", "num_accepted_tokens", "cu_seqlens"),
-                *("state_column", "has_initial_state", "parents", "rand_seed"),
+                *("state_column", "has_initial_state", "parents", "rand_seed", "intermediate_state_scales"),
             )
         ),
+        state_scale=o.state_scale,
         out=like,
         dt_softplus=False,
         disable_state_update=False,
@@ -184,7 +188,7 @@ def plan_fold(o: FoldOperands) -> Plan:
     assert isinstance(step, SelectiveStateUpdateFold)
     kernel = SelectiveStateUpdateFold(**{**vars(step), "token": False})
     config, division = kernel.launch_config(count, nheads, headdim)
-    numbers = plain._numbers(token) | _numbers(o.rings, None, o.count)
+    numbers = _numbers(token, o.rings, None, o.count)
     return Plan((Launch.packed(kernel, config, **numbers, **division),))
 
 
@@ -205,9 +209,15 @@ def plan_commit(o: CommitOperands) -> Plan:
     return Plan((Launch.packed(kernel, kernel.launch_config(o.batch), **numbers),))
 
 
-def _numbers(rings: Rings, force_flush: Layout | None, count: Layout | None) -> dict[str, object]:
-    """The arguments of rings behind the pointers."""
+def _numbers(
+    step: plain.Operands, rings: Rings, force_flush: Layout | None, count: Layout | None
+) -> dict[str, object]:
+    """The arguments behind the pointers, but for what divides the work."""
+    numbers = plain._numbers(step)
+    numbers.pop("intermediate_state_scales_stride", None)
     return {
+        "state_scale_stride": (0, 0, 0),
+        **numbers,
         "x_ring_stride": rings.x.strides[0],
         "B_ring_stride": rings.B.strides[0],
         "dt_ring_stride": rings.dt.strides[0],

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from cuconv.runtime.state_space import Array, TokenInputs
+from cuconv.selective_state_update import reference_replay
 from cuconv.selective_state_update.rounding import (
     LARGEST,
     codes_of,
@@ -291,6 +292,15 @@ class SelectiveStateUpdate:
         )
         return low, high
 
+    def stored_errors(self, token: Token, error: Array) -> Stored:
+        """The errors of what is stored after a token where the state is off by `error`: of states without scales, that
+        before they are rounded."""
+        if self.state_scale is None:
+            return Stored(error, None)
+        each = (self.stored(token, token.after), *self.bounds(token, error))
+        wide = [[np.asarray(array).astype(np.float64) for array in stored] for stored in each]
+        return Stored(*(np.maximum(high - stored, stored - low) for stored, low, high in zip(*wide, strict=True)))
+
     def results(self) -> Results:
         """What the call writes; the arrays of the call stay as they are."""
         pool, *others = (None if (given := getattr(self, name)) is None else given.copy() for name in UPDATED)
@@ -348,11 +358,7 @@ def _errors(**arguments: Any) -> dict[str, Array]:
     found |= {name: np.zeros(array.shape) for name in UPDATED if (array := getattr(call, name)) is not None}
     for token, error in call.errors():
         found["out"][token.place] = token.out_error(token.after, error).reshape(call.x.shape[len(token.place) :])
-        errors = Stored(error, None)
-        if call.state_scale is not None:
-            stored, low, high = call.stored(token, token.after), *call.bounds(token, error)
-            wide = [[np.asarray(array).astype(np.float64) for array in each] for each in (stored, low, high)]
-            errors = Stored(*(np.maximum(high - stored, stored - low) for stored, low, high in zip(*wide, strict=True)))
+        errors = call.stored_errors(token, error)
         if token.slot is not None:
             _put(errors, (token.slot,), found["state"], found.get("state_scale"))
         if token.row is not None:
@@ -361,7 +367,53 @@ def _errors(**arguments: Any) -> dict[str, Array]:
     return found
 
 
-ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {"selective_state_update": _errors}
+def replay(
+    *,
+    x_ring: Array,
+    B_ring: Array,
+    dt_ring: Array,
+    cursors: Array,
+    window: int = 16,
+    fold: bool | None = None,
+    force_flush: Array | None = None,
+    **arguments: Any,
+) -> reference_replay.Replay:
+    """A call of selective_state_update_replay."""
+    rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
+    return reference_replay.Replay(SelectiveStateUpdate(**arguments), rings, force_flush, bool(fold))
+
+
+def materialise(
+    *,
+    state: Array,
+    x_ring: Array,
+    B_ring: Array,
+    dt_ring: Array,
+    cursors: Array,
+    A: Array,
+    state_batch_indices: Array,
+    count: Array | None = None,
+    window: int = 16,
+    **arguments: Any,
+) -> reference_replay.Materialise:
+    """A call of selective_state_update_materialise."""
+    sequences, (heads, headdim, d_state) = len(state_batch_indices), state.shape[1:]
+    x, B = np.zeros((sequences, heads, headdim)), np.zeros((sequences, 1, d_state))
+    call = SelectiveStateUpdate(state, x, x, A, B, B, state_batch_indices=state_batch_indices, **arguments)
+    rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
+    return reference_replay.Materialise(call, rings, count)
+
+
+def _no_errors(**_: Any) -> dict[str, Array]:
+    return {}
+
+
+ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
+    "selective_state_update": _errors,
+    "selective_state_update_commit": _no_errors,
+    "selective_state_update_materialise": lambda **arguments: materialise(**arguments).errors(),
+    "selective_state_update_replay": lambda **arguments: replay(**arguments).errors(),
+}
 """The error bounds of public functions: called with the arguments but outputs, they return by result name the absolute
 error per element that float32 arithmetic may make; rounding to the result's dtype is not included.
 """

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from cuconv.runtime.activation import HALF_ULP
 from cuconv.runtime.state_space import TINY, Array, TokenInputs, exponential_error
-from cuconv.selective_state_update.reference import SelectiveStateUpdate, Token
+
+MOST_TOKENS = 16
+"""New tokens of a sequence at most."""
 
 START, LIVE, APPENDED, FOLDED = range(4)
 """Columns of cursors: the row of the oldest live token, the number of live ones, and what a step has done that is not
@@ -80,6 +82,10 @@ class Terms:
         self.errors.append(np.abs(token.B * token.x[..., None]) * dt_error[..., None])
         self.powers.append(0.0 * token.added)
 
+    def copy(self) -> Terms:
+        """The same terms, which do not change when a token is added to these."""
+        return Terms(list(self.parts), list(self.errors), list(self.powers))
+
     @property
     def state(self) -> Array:
         """The sum."""
@@ -96,27 +102,39 @@ class Terms:
         return total
 
 
+def roundings(terms: Terms) -> int:
+    """How often a term is rounded: in sums over tokens, and in products of up to four factors."""
+    return len(terms.parts) + 12
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """What a step does for one sequence."""
 
-    sequence: int
     slot: int
-    cursor: tuple[int, int]
-    tokens: list[Token]
-    """The new tokens; their states before and after are not filled in."""
-    states: list[Terms]
+    start: int
+    """The row of the oldest live token."""
+    live: int
+    tokens: Sequence[Any]
+    """The new tokens, as SelectiveStateUpdate has them."""
+    states: Sequence[Terms]
     """The state after each new token."""
-    folded: Terms | None
+    stored: Terms | None
     """The state that is written."""
-    is_appended: bool
+
+    @property
+    def marker(self) -> Any:
+        """A token that leaves the written state as it is, by which SelectiveStateUpdate rounds it."""
+        assert self.stored is not None
+        first = self.tokens[0]
+        return replace(first, before=self.stored.state, x=0.0 * first.x, biased_dt=0.0 * first.dt, dt_softplus=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """One step."""
+    """One step. `call` is the same step as a SelectiveStateUpdate, of which states are read and rounded."""
 
-    call: SelectiveStateUpdate
+    call: Any
     rings: Rings
     force_flush: Array | None = None
     fold: bool = False
@@ -124,28 +142,25 @@ class Replay:
     def steps(self) -> Iterator[Step]:
         """What is done for every sequence that has tokens and a slot."""
         call, rings = self.call, self.rings
-        most = min(16, rings.rows - rings.window)
         for sequence, slot, places in call.live():
-            if not places or len(places) > most:
+            if not 0 < len(places) <= min(MOST_TOKENS, rings.rows - rings.window):
                 continue
             start, live = rings.cursor(slot)
             goes_on = call.has_initial_state is None or bool(call.has_initial_state[sequence])
             count = live if goes_on else 0
-            forced = not goes_on or (self.force_flush is not None and bool(self.force_flush[sequence]))
             first = call.first_state(sequence, slot)
             tokens = [call.token(sequence, number, place, slot, None, first) for number, place in enumerate(places)]
             terms = Terms.of(first)
             for old in rings.live_tokens(slot, count, tokens[0].A):
                 terms.advance(old, 0.0 * old.dt)
-            folds = self.fold or forced or count + len(tokens) > rings.window
-            folded = Terms(list(terms.parts), list(terms.errors), list(terms.powers)) if folds else None
-            states = []
+            is_forced = self.force_flush is not None and bool(self.force_flush[sequence])
+            folds = not goes_on or is_forced or count + len(tokens) > rings.window
+            states = [terms.copy()]
             for token in tokens:
                 terms.advance(token, token.dt_error)
-                states.append(Terms(list(terms.parts), list(terms.errors), list(terms.powers)))
-            if self.fold:
-                folded = states[-1]
-            yield Step(sequence, slot, (start, live), tokens, states, folded, not self.fold)
+                states.append(terms.copy())
+            stored = states[-1] if self.fold else states[0] if folds else None
+            yield Step(slot, start, live, tokens, states[1:], stored)
 
     @property
     def is_computed(self) -> Array:
@@ -156,32 +171,89 @@ class Replay:
                 found[token.place] = True
         return found
 
-    def write(self, out: Array, state: Array, rings: Rings) -> None:
+    def write(self, out: Array, state: Array, scales: Array | None, rings: Rings) -> None:
         """Write the result in float64, and what the step changes of the other arrays, which may be the call's own."""
         for step in list(self.steps()):
             for token, terms in zip(step.tokens, step.states, strict=True):
                 out[token.place] = token.out(terms.state)
-            start, live = step.cursor
-            if step.is_appended:
+            if not self.fold:
                 for number, token in enumerate(step.tokens):
-                    row = (start + live + number) % rings.rows
+                    row = (step.start + step.live + number) % rings.rows
                     rings.x_ring[step.slot, :, row] = self.call.x[token.place]
                     rings.B_ring[step.slot, :, row] = self.call.B[token.place]
-                    rings.dt_ring[step.slot, :, row] = token.dt[:, 0] if token.dt.shape[1] else 0.0
-            if step.folded is not None:
-                state[step.slot] = self.call.rounded(step.tokens[0], step.folded.state)
-            rings.cursors[step.slot, APPENDED:] = len(step.tokens) * step.is_appended, live * (step.folded is not None)
+                    if token.dt.size:
+                        rings.dt_ring[step.slot, :, row] = token.dt[:, 0]
+            if step.stored is not None:
+                stored = self.call.stored(step.marker, step.stored.state)
+                state[step.slot] = stored.states
+                if scales is not None:
+                    scales[step.slot] = stored.scales.reshape(scales.shape[1:])
+            folded = step.live if step.stored is not None else 0
+            rings.cursors[step.slot, APPENDED:] = 0 if self.fold else len(step.tokens), folded
+
+    def errors(self) -> dict[str, Array]:
+        """The errors of out, dt_ring and what is stored, before rounding to the dtypes of arrays without scales."""
+        call = self.call
+        found = {"out": np.zeros(call.x.shape), "dt_ring": np.zeros(self.rings.dt_ring.shape)}
+        found |= {"state": np.zeros(call.state.shape)}
+        if call.state_scale is not None:
+            found["state_scale"] = np.zeros(call.state_scale.shape)
+        for step in self.steps():
+            for number, (token, terms) in enumerate(zip(step.tokens, step.states, strict=True)):
+                error = terms.error(roundings(terms))
+                found["out"][token.place] = token.out_error(terms.state, error)
+                if token.dt.size and not self.fold:
+                    row = (step.start + step.live + number) % self.rings.rows
+                    found["dt_ring"][step.slot, :, row] = token.dt_error[:, 0]
+            if step.stored is None:
+                continue
+            found["state"][step.slot], scales = call.stored_errors(step.marker, step.stored.error(roundings(step.stored)))
+            if scales is not None:
+                found["state_scale"][step.slot] = scales.reshape(found["state_scale"].shape[1:])
+        return found
 
 
-def folded(
-    state: Array, A: Array, rings: Rings, source: int, count: int | None
-) -> Array:
-    """The state of a slot in float64 after its oldest `count` live tokens, all of them when None."""
-    _, live = rings.cursor(source)
-    terms = Terms.of(state[source].astype(np.float64))
-    for token in rings.live_tokens(source, live if count is None else min(count, live), A.astype(np.float64)):
-        terms.advance(token, 0.0 * token.dt)
-    return terms.state
+@dataclass(frozen=True, eq=False)
+class Materialise:
+    """States after some live tokens. `call` is a SelectiveStateUpdate of tokens that leave states as they are."""
+
+    call: Any
+    rings: Rings
+    count: Array | None
+
+    def states(self) -> Iterator[tuple[Any, Terms]]:
+        """The states that are written, each with the token after which it is."""
+        for sequence, source, (place,) in self.call.live():
+            target = self.call.target(sequence, 0, source, True)
+            _, count = self.rings.cursor(source)
+            if self.count is not None:
+                count = min(count, int(self.count[sequence]))
+            if target is None or count < 0:
+                continue
+            terms = Terms.of(self.call.first_state(sequence, source))
+            token = self.call.token(sequence, 0, place, target, None, terms.state)
+            for old in self.rings.live_tokens(source, count, token.A):
+                terms.advance(old, 0.0 * old.dt)
+            yield replace(token, before=terms.state), terms
+
+    def write(self, state: Array, scales: Array | None) -> None:
+        """Write the states, which may be those of the call."""
+        for token, terms in list(self.states()):
+            stored = self.call.stored(token, terms.state)
+            state[token.slot] = stored.states
+            if scales is not None:
+                scales[token.slot] = stored.scales.reshape(scales.shape[1:])
+
+    def errors(self) -> dict[str, Array]:
+        """The errors of what is stored, before rounding to the dtype of states without scales."""
+        found = {"state": np.zeros(self.call.state.shape)}
+        if self.call.state_scale is not None:
+            found["state_scale"] = np.zeros(self.call.state_scale.shape)
+        for token, terms in self.states():
+            found["state"][token.slot], scales = self.call.stored_errors(token, terms.error(roundings(terms)))
+            if scales is not None:
+                found["state_scale"][token.slot] = scales.reshape(found["state_scale"].shape[1:])
+        return found
 
 
 def commit(

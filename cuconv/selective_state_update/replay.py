@@ -12,9 +12,9 @@ from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense_strides
-from cuconv.selective_state_update import reference, reference_replay, update
+from cuconv.selective_state_update import reference, update
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
-from cuconv.selective_state_update.plan_replay import Operands, Rings, plan
+from cuconv.selective_state_update.plan_replay import Operands, Rings, folds_at_once, plan
 
 RINGS = ("x_ring", "B_ring", "dt_ring", "cursors")
 """The arguments that are rings and their cursors."""
@@ -47,6 +47,7 @@ def selective_state_update_replay(
     pad_output: str = "zero",
     rand_seed: Any = None,
     philox_rounds: int = 10,
+    state_scale: Any = None,
     out: Any = None,
 ) -> Any:
     """Steps of Mamba-2 that read the states of sequences, and write them only when rings of recent tokens are full.
@@ -70,7 +71,8 @@ def selective_state_update_replay(
     Nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
-        state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16, d_state 1 to 512; updated in place.
+        state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16, or int16, int8 or float8_e4m3fn with
+            state_scale, d_state 1 to 512; updated in place.
         x_ring: (slots, nheads, ring_rows, headdim), x's dtype; updated in place. ring_rows is at least window and the
             most tokens that a sequence has in a call. Rows that are not live may hold anything.
         B_ring: (slots, ngroups, ring_rows, d_state), B's dtype; updated in place.
@@ -107,6 +109,8 @@ def selective_state_update_replay(
         rand_seed: round states of bfloat16 or float16 up or down at random when they are written: as in
             `selective_state_update`, an int of 64 bits or an array, (1,), int64. Each step needs another one.
         philox_rounds: 1 to 20; 0 stands for 10.
+        state_scale: (slots, nheads, headdim), perhaps with an axis of 1 behind, float32; with states of codes only, and
+            updated with them, as in `selective_state_update`.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
 
@@ -122,7 +126,7 @@ def selective_state_update_replay(
     seed, rand_seed = update.seed_of(rand_seed)
     given = (
         *(state, x_ring, B_ring, dt_ring, cursors, x, dt, A, B, C, D, z, dt_bias, state_batch_indices),
-        *(cu_seqlens, has_initial_state, force_flush, rand_seed, out),
+        *(cu_seqlens, has_initial_state, force_flush, rand_seed, state_scale, out),
     )
     options = (
         checks.integer("window", window),
@@ -208,32 +212,31 @@ def _check(
             raise ValueError(message("tokens of x", step.x.shape[1], wanted))
     if fold and (step.cu_seqlens is not None or step.x.shape[1] != 1):
         raise ValueError(message("fold", True, "False or None for several tokens, which may be rejected"))
-    operands = Operands(step, rings, given["force_flush"], fold)
-    return Checked(operands, checked.outputs, updated=("state", *RINGS), in_place=checked.in_place)
-
-
-def _of(o: Operands, arrays: Arrays, seed: int | None) -> reference_replay.Replay:
-    named = {name: arrays[name] for name in arrays if name not in (*RINGS, "force_flush", "out")}
-    if seed is not None:
-        named["rand_seed"] = seed
-    call = reference.SelectiveStateUpdate(
-        **named, dt_softplus=o.step.dt_softplus, pad_slot_id=o.step.pad_slot_id, philox_rounds=o.step.philox_rounds
-    )
-    rings = reference_replay.Rings(*(arrays[name] for name in RINGS), o.rings.window)
-    return reference_replay.Replay(call, rings, arrays["force_flush"], bool(o.fold))
+    operands = Operands(step, rings, given["force_flush"], folds_at_once(step) if fold is None else fold)
+    return Checked(operands, checked.outputs, updated=("state", *RINGS, "state_scale"), in_place=checked.in_place)
 
 
 def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
-    step = _of(o, arrays, seed)
+    named = {name: array for name, array in arrays.items() if name != "out"}
+    if seed is not None:
+        named["rand_seed"] = seed
+    step = reference.replay(
+        **named,
+        window=o.rings.window,
+        fold=o.fold,
+        dt_softplus=o.step.dt_softplus,
+        pad_slot_id=o.step.pad_slot_id,
+        philox_rounds=o.step.philox_rounds,
+    )
     out, written = np.zeros(arrays["x"].shape), step.is_computed if o.step.keeps_padding else ...
-    step.write(out, arrays["state"], step.rings)
+    step.write(out, arrays["state"], arrays["state_scale"], step.rings)
     arrays["out"][written] = out[written].astype(arrays["out"].dtype)
 
 
 _replay = Operation(
     (
         *("state", *RINGS, "x", "dt", "A", "B", "C", "D", "z", "dt_bias"),
-        *("state_batch_indices", "cu_seqlens", "has_initial_state", "force_flush", "rand_seed"),
+        *("state_batch_indices", "cu_seqlens", "has_initial_state", "force_flush", "rand_seed", "state_scale"),
     ),
     ("out",),
     check=_check,

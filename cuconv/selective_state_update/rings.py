@@ -8,14 +8,15 @@ import numpy as np
 
 from cuconv.runtime import arrays, checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import FLOAT32, FLOATS, INDICES, INT32, DType
+from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, INDICES, INT32, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import dense
-from cuconv.selective_state_update import reference_replay
+from cuconv.selective_state_update import reference, reference_replay
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
 from cuconv.selective_state_update.plan_replay import CommitOperands, FoldOperands, plan_commit, plan_fold
 from cuconv.selective_state_update.replay import RINGS, check_decay, check_rings, selective_state_update_replay
+from cuconv.selective_state_update.update import check_scales
 
 
 def selective_state_update_commit(
@@ -73,6 +74,7 @@ def selective_state_update_materialise(
     window: int = 16,
     pad_slot_id: int = -1,
     null_slot: int | None = None,
+    state_scale: Any = None,
 ) -> None:
     """Write the states of sequences after some of the live tokens of `selective_state_update_replay`, for other readers.
 
@@ -95,6 +97,8 @@ def selective_state_update_materialise(
         window: 1 to 32: live tokens at most, as in the step.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        state_scale: (slots, nheads, headdim), perhaps with an axis of 1 behind, float32; with states of codes only, and
+            updated with them. Codes are rounded to nearest.
 
     Returns:
         None.
@@ -103,7 +107,7 @@ def selective_state_update_materialise(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    given = (state, x_ring, B_ring, dt_ring, cursors, A, state_batch_indices, dst_state_batch_indices, count)
+    given = (state, x_ring, B_ring, dt_ring, cursors, A, state_batch_indices, dst_state_batch_indices, count, state_scale)
     _fold(given, (checks.integer("window", window), slots.padding(pad_slot_id, null_slot)))
 
 
@@ -154,7 +158,7 @@ def _check_fold(given: Layouts, window: int, pad_slot_id: int) -> Checked[FoldOp
     state, A, B_ring, sources = (given[name] for name in ("state", "A", "B_ring", "state_batch_indices"))
     assert state and A and B_ring and sources
     checks.rank("state", state.shape, "slots, nheads, headdim, d_state")
-    checks.dtype("state", state.dtype, FLOATS)
+    checks.dtype("state", state.dtype, (*FLOATS, *CODES))
     _, nheads, headdim, d_state = state.shape
     rings = check_rings(given, window, nheads, B_ring.shape[1], headdim, d_state)
     checks.shape("A", A.shape, (nheads, headdim, d_state), "nheads, headdim, d_state of state")
@@ -165,26 +169,19 @@ def _check_fold(given: Layouts, window: int, pad_slot_id: int) -> Checked[FoldOp
     checks.rank("state_batch_indices", sources.shape, "batch")
     for name in ("dst_state_batch_indices", "count"):
         slots.by_sequence(name, given[name], sources.shape[0], "sequences")
-    operands = FoldOperands(state, A, rings, sources, given["dst_state_batch_indices"], given["count"], pad_slot_id)
-    return Checked(operands, {}, updated=("state",))
+    check_scales({**given, "intermediate_states_buffer": None, "intermediate_state_scales": None})
+    targets, count, scales = (given[name] for name in ("dst_state_batch_indices", "count", "state_scale"))
+    operands = FoldOperands(state, A, rings, sources, targets, count, scales, pad_slot_id)
+    return Checked(operands, {}, updated=("state", "state_scale"))
 
 
 def _reference_fold(o: FoldOperands, given: Arrays) -> None:
-    rings = reference_replay.Rings(*(given[name] for name in RINGS), o.rings.window)
-    sources, targets, counts = (given[name] for name in ("state_batch_indices", "dst_state_batch_indices", "count"))
-    state, found = given["state"], []
-    for number, source in enumerate(sources):
-        target = source if targets is None else targets[number]
-        count = None if counts is None else int(counts[number])
-        live = all(0 <= slot < len(state) and slot != o.pad_slot_id for slot in (source, target))
-        if live and (count is None or count >= 0):
-            found.append((target, reference_replay.folded(state, given["A"], rings, source, count)))
-    for target, value in found:
-        state[target] = value.astype(state.dtype)
+    call = reference.materialise(**given, window=o.rings.window, pad_slot_id=o.pad_slot_id)
+    call.write(given["state"], given["state_scale"])
 
 
 _fold = Operation(
-    ("state", *RINGS, "A", "state_batch_indices", "dst_state_batch_indices", "count"),
+    ("state", *RINGS, "A", "state_batch_indices", "dst_state_batch_indices", "count", "state_scale"),
     check=_check_fold,
     plan=plan_fold,
     reference=_reference_fold,

@@ -198,7 +198,7 @@ def _check(
     sequences = tokens[0] if given["cu_seqlens"] is None else given["cu_seqlens"].shape[0] - 1
     _check_index_arrays(given, sequences, pool_slots)
     _check_buffer(given, tokens[1] if len(tokens) > 1 else 1, pool_slots, sequences)
-    _check_scales(given)
+    check_scales(given)
     _check_parents(given, tokens)
     stochastic = has_seed or given["rand_seed"] is not None
     if stochastic and state.dtype is FLOAT32:
@@ -358,7 +358,7 @@ def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) 
         raise ValueError(message("rows of intermediate_states_buffer", rows, because))
 
 
-def _check_scales(given: Layouts) -> None:
+def check_scales(given: Layouts) -> None:
     """Checks the scales of states that are codes."""
     for states_name, name in (
         ("state", "state_scale"),

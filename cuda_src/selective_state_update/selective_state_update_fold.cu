@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     RowFactors<Rows> factors;
 #pragma unroll
     for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
-        store_row<Rows>(s, warp, rows + to * s.state_stride[0], r, 0, state[r], factors);
+        store_row<Rows>(s, warp, rows + to * s.state_stride[0], r, 0, state[r], factors.find(r, state[r]));
     }
     factors.store_scale(s, warp, scale_of_slot<Rows>(p, warp, to));
 }

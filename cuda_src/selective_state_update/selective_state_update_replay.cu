@@ -297,7 +297,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     fold<Traits>(p, warp, ring, cursor, weights, live, scale, state);
     RowFactors<Traits> factors;
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) store_row<Traits>(s, warp, rows, r, 0, state[r], factors);
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) store_row<Traits>(s, warp, rows, r, 0, state[r], factors.find(r, state[r]));
     factors.store_scale(s, warp, scale_of_slot<Traits>(p, warp, slot));
 }
 
