@@ -143,7 +143,7 @@ class Replay:
         """What is done for every sequence that has tokens and a slot."""
         call, rings = self.call, self.rings
         for sequence, slot, places in call.live():
-            if not 0 < len(places) <= min(MOST_TOKENS, rings.rows - rings.window):
+            if not 0 < len(places) <= min(MOST_TOKENS, rings.window, rings.rows - rings.window):
                 continue
             start, live = rings.cursor(slot)
             goes_on = call.has_initial_state is None or bool(call.has_initial_state[sequence])

@@ -80,8 +80,8 @@ def selective_state_update_replay(
         cursors: (slots, 4), int32: the row of a slot's oldest live token, the number of live ones, and what a step
             leaves to be committed, the tokens that it has put behind them and those that it has put in the state. All
             are 0 for an empty ring.
-        x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. At most
-            16 tokens a sequence; packed sequences with more, or more than ring_rows - window, give 0.
+        x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. A sequence
+            has at most 16 tokens, window and ring_rows - window; packed ones with more give 0.
         dt: shape of x; x's dtype or float32.
         A: (nheads, headdim, d_state); x's dtype or float32. Not positive.
         B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
@@ -206,9 +206,9 @@ def _check(
         raise ValueError(message("state_batch_indices", f"shape {indices.shape}", "1 axis (batch)"))
     slots.by_sequence("force_flush", given["force_flush"], step.sequences, "sequences", (BOOL,))
     if step.cu_seqlens is None:
-        most = min(max_tokens(), rings.x.shape[2] - window)
+        most = min(max_tokens(), window, rings.x.shape[2] - window)
         if step.x.shape[1] > most:
-            wanted = f"at most {most}: {max_tokens()}, and what ring_rows has beyond the window"
+            wanted = f"at most {most}: {max_tokens()}, the window, and what ring_rows has beyond it"
             raise ValueError(message("tokens of x", step.x.shape[1], wanted))
     if fold and (step.cu_seqlens is not None or step.x.shape[1] != 1):
         raise ValueError(message("fold", True, "False or None for several tokens, which may be rejected"))

@@ -207,7 +207,7 @@ class ReplayRings:
             state: (slots, nheads, headdim, d_state): the states of the layer.
             x, B: x and B of any step of the layer: their dtypes and B's ngroups count.
             window: 1 to 32.
-            tokens: 1 to 16: new tokens of a sequence in a step at most.
+            tokens: 1 to 16, at most window: new tokens of a sequence in a step at most.
             cursors: those of another layer, to share them.
         """
         family = arrays.family(state)
@@ -215,7 +215,7 @@ class ReplayRings:
             raise TypeError(message("state", f"a {type(state).__name__}", "a NumPy, CuPy or torch array"))
         window, tokens = checks.integer("window", window), checks.integer("tokens", tokens)
         checks.between("window", window, 1, MAX_WINDOW)
-        checks.between("tokens", tokens, 1, max_tokens())
+        checks.between("tokens", tokens, 1, min(window, max_tokens()))
         names = ("state", "x", "B")
         _, facts = family.inspect(names, (state, x, B))
         of_state, of_x, of_B = (family.layout(*each) for each in zip(names, facts, strict=True) if each[1] is not None)

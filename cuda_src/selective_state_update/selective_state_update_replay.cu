@@ -218,7 +218,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     maps.load(s, first);
     RowParameters<Traits> parameters;
     parameters.load(s, warp);
-    if (slot < 0 || tokens > min(kMaxReplayTokens, p.ring_rows - p.window)) {
+    if (slot < 0 || tokens > min(kMaxReplayTokens, min(p.window, p.ring_rows - p.window))) {
         store_padding<Traits>(s, warp, entry, begin, begin + tokens);
         return;
     }
