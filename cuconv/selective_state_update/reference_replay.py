@@ -191,6 +191,11 @@ class Replay:
             folded = step.live if step.stored is not None else 0
             rings.cursors[step.slot, APPENDED:] = 0 if self.fold else len(step.tokens), folded
 
+    def stored_bounds(self, step: Step) -> Any:
+        """The least and the greatest that a step may store of a state."""
+        assert step.stored is not None
+        return self.call.bounds(step.marker, step.stored.error(roundings(step.stored)))
+
     def errors(self) -> dict[str, Array]:
         """The errors of out, dt_ring and what is stored, before rounding to the dtypes of arrays without scales."""
         call = self.call
