@@ -143,7 +143,8 @@ class Replay:
         """What is done for every sequence that has tokens and a slot."""
         call, rings = self.call, self.rings
         for sequence, slot, places in call.live():
-            if not 0 < len(places) <= min(MOST_TOKENS, rings.window, rings.rows - rings.window):
+            is_step = 0 < len(places) <= min(MOST_TOKENS, rings.window, rings.rows - rings.window)
+            if not is_step or not call.x.size:
                 continue
             start, live = rings.cursor(slot)
             goes_on = call.has_initial_state is None or bool(call.has_initial_state[sequence])
@@ -241,6 +242,11 @@ class Materialise:
                 terms.advance(old, 0.0 * old.dt)
             yield replace(token, before=terms.state), terms
 
+    def state_errors(self) -> Iterator[tuple[Any, Array]]:
+        """The tokens after which states are written, and the errors of the states before they are rounded."""
+        for token, terms in self.states():
+            yield token, terms.error(roundings(terms))
+
     def write(self, state: Array, scales: Array | None) -> None:
         """Write the states, which may be those of the call."""
         for token, terms in list(self.states()):
@@ -254,8 +260,8 @@ class Materialise:
         found = {"state": np.zeros(self.call.state.shape)}
         if self.call.state_scale is not None:
             found["state_scale"] = np.zeros(self.call.state_scale.shape)
-        for token, terms in self.states():
-            found["state"][token.slot], scales = self.call.stored_errors(token, terms.error(roundings(terms)))
+        for token, error in self.state_errors():
+            found["state"][token.slot], scales = self.call.stored_errors(token, error)
             if scales is not None:
                 found["state_scale"][token.slot] = scales.reshape(found["state_scale"].shape[1:])
         return found
