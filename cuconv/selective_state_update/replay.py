@@ -50,11 +50,11 @@ def selective_state_update_replay(
     state_scale: Any = None,
     out: Any = None,
 ) -> Any:
-    """Steps of Mamba-2 that read the states of sequences, and write them only when rings of recent tokens are full.
+    """Steps of Mamba-2 that read states of sequences, and write them only when rings of recent tokens are full.
 
-    The results are those of `selective_state_update`. A state in memory is that of some tokens ago: x, B and dt' of the
-    tokens since then, the live ones, are in rings. With a = dt' * A of each token and live tokens j from 1 to n, for the
-    state S of a head:
+    The results are those of `selective_state_update`. A state in memory is that of some tokens ago: x, B and dt' of
+    the tokens since then, the live ones, are in rings. With a = dt' * A of each token and live tokens j from 1 to n,
+    for the state S of a head:
 
         y_n = exp(a_1 + … + a_n) * S C_n + sum over j of exp(a_j+1 + … + a_n) * dt'_j * (B_j . C_n) * x_j + D * x_n
 
@@ -62,13 +62,13 @@ def selective_state_update_replay(
     live ones; before there would be more than `window` of them, those that are there are put in the state, which is
     written. So a state of float16 or bfloat16 is rounded once in a window, and nearly all steps read states only.
 
-    A step moves no cursor: `selective_state_update_commit` does that, once a step for all layers that share cursors, and
-    says how many of the tokens of each sequence are accepted. Before that, no further step may follow. A state that
+    A step moves no cursor: `selective_state_update_commit` does that, once a step for all layers that share cursors,
+    and says how many of the tokens of each sequence are accepted. Before that, no further step may follow. A state that
     something else reads is up to date after `selective_state_update_materialise`. `ReplayRings` makes the arrays.
 
-    A, dt and dt_bias are the same for all rows of a head, by strides of 0. Arrays are NumPy, CuPy, torch or DLPack ones,
-    all of one kind and on one device, of any strides but for rings and cursors, which are contiguous behind their slots.
-    Nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
+    A, dt and dt_bias are the same for all rows of a head, by strides of 0. Arrays are NumPy, CuPy, torch or DLPack
+    ones, all of one kind and on one device, of any strides but for rings and cursors, which are contiguous behind their
+    slots. Nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
         state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16, or int16, int8 or float8_e4m3fn with
@@ -80,8 +80,8 @@ def selective_state_update_replay(
         cursors: (slots, 4), int32: the row of a slot's oldest live token, the number of live ones, and what a step
             leaves to be committed, the tokens that it has put behind them and those that it has put in the state. All
             are 0 for an empty ring.
-        x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. A sequence
-            has at most 16 tokens, window and ring_rows - window; packed ones with more give 0.
+        x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. The most
+            tokens of a sequence are the least of 16, window and ring_rows - window; packed ones with more give 0.
         dt: shape of x; x's dtype or float32.
         A: (nheads, headdim, d_state); x's dtype or float32. Not positive.
         B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.

@@ -33,8 +33,8 @@ def selective_state_update_commit(
     """Move the cursors of `selective_state_update_replay` over what a step has done, or make rings empty.
 
     Live tokens that the step has put in states leave the rings. Of the tokens that it has put behind the live ones the
-    accepted ones stay; the others are overwritten by the next step. Slots of which no step has been made since they were
-    committed stay as they are. The layers of a model may share cursors: then this is called once after all of them.
+    accepted ones stay; the others are overwritten by the next step. Slots of which no step has been made since they
+    were committed stay as they are. The layers of a model may share cursors: then this is called once after all of them.
 
     Args:
         cursors: (slots, 4), int32, contiguous behind its slots; updated in place.
@@ -78,8 +78,8 @@ def selective_state_update_materialise(
 ) -> None:
     """Write the states of sequences after some of the live tokens of `selective_state_update_replay`, for other readers.
 
-    For copies of sequences, prefix caches, and states that leave the GPU. Rings and cursors stay as they are: a slot that
-    gets its own state in this way, and every slot that gets another one's, is to be reset by
+    For copies of sequences, prefix caches, and states that leave the GPU. Rings and cursors stay as they are: a slot
+    that gets its own state in this way, and every slot that gets another one's, is to be reset by
     `selective_state_update_commit` before its next step. All tokens are to be committed before.
 
     Args:
