@@ -168,12 +168,6 @@ class Workload:
         axis, kept = self.cuts[name]
         return array.take(kept, axis)
 
-    def as_given(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """A copy of an argument, or of a part of it, with strides of 0 where the argument has them."""
-        axes = self.arrays[name].broadcast
-        one = array[tuple(slice(1) if axis in axes else slice(None) for axis in range(array.ndim))]
-        return np.broadcast_to(one, array.shape) if axes else array
-
 
 def spread(count: int, most: int = 32) -> tuple[int, ...]:
     """Up to `most` indices from first to last."""

@@ -380,6 +380,9 @@ def replay(
 ) -> reference_replay.Replay:
     """A call of selective_state_update_replay."""
     rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
+    inner, tokens = arguments["state"].shape[1:], arguments["x"].shape
+    for name, shape in (("A", inner), ("dt", tokens), ("D", inner[:-1]), ("dt_bias", inner[:-1])):
+        arguments[name] = _by_row(arguments.get(name), shape)
     return reference_replay.Replay(SelectiveStateUpdate(**arguments), rings, force_flush, bool(fold))
 
 
@@ -399,9 +402,16 @@ def materialise(
     """A call of selective_state_update_materialise."""
     sequences, (heads, headdim, d_state) = len(state_batch_indices), state.shape[1:]
     x, B = np.zeros((sequences, heads, headdim)), np.zeros((sequences, 1, d_state))
-    call = SelectiveStateUpdate(state, x, x, A, B, B, state_batch_indices=state_batch_indices, **arguments)
+    call = SelectiveStateUpdate(state, x, x, _by_row(A, state.shape[1:]), B, B, state_batch_indices=state_batch_indices, **arguments)
     rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
     return reference_replay.Materialise(call, rings, count)
+
+
+def _by_row(array: Array | None, shape: tuple[int, ...]) -> Any:
+    """An array with the last axes of a shape that it lacks."""
+    if array is None:
+        return None
+    return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape)
 
 
 def _no_errors(**_: Any) -> dict[str, Array]:

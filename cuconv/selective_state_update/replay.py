@@ -66,9 +66,10 @@ def selective_state_update_replay(
     and says how many of the tokens of each sequence are accepted. Before that, no further step may follow. A state that
     something else reads is up to date after `selective_state_update_materialise`. `ReplayRings` makes the arrays.
 
-    A, dt and dt_bias are the same for all rows of a head, by strides of 0. Arrays are NumPy, CuPy, torch or DLPack
-    ones, all of one kind and on one device, of any strides but for rings and cursors, which are contiguous behind their
-    slots. Nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
+    A, dt and dt_bias have one value a head: no axes behind that of the heads, or strides of 0 along them. Arrays are
+    NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides but for rings and cursors,
+    which are contiguous behind their slots. Nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back
+    and checks them.
 
     Args:
         state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16, or int16, int8 or float8_e4m3fn with
@@ -82,11 +83,11 @@ def selective_state_update_replay(
             are 0 for an empty ring.
         x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. The most
             tokens of a sequence are the least of 16, window and ring_rows - window; packed ones with more give 0.
-        dt: shape of x; x's dtype or float32.
-        A: (nheads, headdim, d_state); x's dtype or float32. Not positive.
+        dt: shape of x, or that before headdim; x's dtype or float32.
+        A: (nheads,) or (nheads, headdim, d_state); x's dtype or float32. Not positive.
         B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
             nheads is a multiple of ngroups.
-        D, dt_bias: (nheads, headdim); x's dtype or float32. Zeros when None.
+        D, dt_bias: (nheads,) or (nheads, headdim); x's dtype or float32. Zeros when None.
         z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
         dt_softplus: apply softplus, linear above 20.
         state_batch_indices: (batch,), int32 or int64: the slots of sequences, their numbers when None. A sequence with
@@ -171,10 +172,18 @@ def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: i
     return Rings(x_ring, B_ring, dt_ring, cursors, window)
 
 
+def by_row(layout: Layout | None, shape: tuple[int, ...]) -> Layout | None:
+    """The layout of an array of this shape, where the array may lack the last axes: along them it has strides of 0."""
+    if layout is None or len(layout.shape) >= len(shape):
+        return layout
+    missing = shape[len(layout.shape) :]
+    return layout._replace(shape=(*layout.shape, *missing), strides=(*layout.strides, *[0] * len(missing)))
+
+
 def check_decay(name: str, layout: Layout | None, axes: tuple[int, ...]) -> None:
     """An argument is the same for all rows and elements of a head."""
     if layout is not None and any(layout.active(*axes)):
-        wanted = "one value a head: strides of 0 behind the axis of heads"
+        wanted = "one value a head: no axes behind that of the heads, or strides of 0 along them"
         raise ValueError(message(name, f"strides {layout.strides} for shape {layout.shape}", wanted))
 
 
@@ -192,6 +201,10 @@ def _check(
     state = given["state"]
     if state is not None and len(state.shape) != 4:
         raise ValueError(message("state", f"shape {state.shape}", "4 axes (slots, nheads, headdim, d_state)"))
+    if state is not None and given["x"] is not None:
+        rows = state.shape[1:3]
+        shapes = {"A": state.shape[1:], "dt": given["x"].shape, "D": rows, "dt_bias": rows}
+        known |= {name: by_row(given[name], shape) for name, shape in shapes.items()}
     checked = update._check(known, dt_softplus, False, pad_slot_id, has_seed, philox_rounds, keeps_padding)
     step = checked.operands
     _, nheads, headdim, d_state = step.state.shape
@@ -239,6 +252,7 @@ _replay = Operation(
         *("state_batch_indices", "cu_seqlens", "has_initial_state", "force_flush", "rand_seed", "state_scale"),
     ),
     ("out",),
+    name="selective_state_update_replay",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -15,7 +15,7 @@ from cuconv.runtime.layout import dense
 from cuconv.selective_state_update import reference, reference_replay
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
 from cuconv.selective_state_update.plan_replay import CommitOperands, FoldOperands, plan_commit, plan_fold
-from cuconv.selective_state_update.replay import RINGS, check_decay, check_rings, selective_state_update_replay
+from cuconv.selective_state_update.replay import RINGS, by_row, check_decay, check_rings, selective_state_update_replay
 from cuconv.selective_state_update.update import check_scales
 
 
@@ -34,7 +34,7 @@ def selective_state_update_commit(
 
     Live tokens that the step has put in states leave the rings. Of the tokens that it has put behind the live ones the
     accepted ones stay; the others are overwritten by the next step. Slots of which no step has been made since they
-    were committed stay as they are. The layers of a model may share cursors: then this is called once after all of them.
+    were committed stay as they are. The layers of a model may share cursors: then this is called once, after them all.
 
     Args:
         cursors: (slots, 4), int32, contiguous behind its slots; updated in place.
@@ -88,7 +88,7 @@ def selective_state_update_materialise(
         B_ring: (slots, ngroups, ring_rows, d_state), x_ring's dtype or, where A is float32, that.
         dt_ring: (slots, nheads, ring_rows), float32.
         cursors: (slots, 4), int32.
-        A: (nheads, headdim, d_state); x_ring's dtype or float32: the same for all rows of a head, by strides of 0.
+        A: (nheads,) or (nheads, headdim, d_state); x_ring's dtype or float32: one value a head, as in the step.
         state_batch_indices: (batch,), int32 or int64: the slots whose states and rings are read. Sequences with a slot
             that is negative, pad_slot_id, null_slot or outside the pool are left out.
         dst_state_batch_indices: (batch,), int32 or int64: the slots of the states that are written, the same when None.
@@ -145,6 +145,7 @@ def _reference_commit(o: CommitOperands, given: Arrays) -> None:
 
 _commit = Operation(
     ("cursors", "accepted", "state_batch_indices"),
+    name="selective_state_update_commit",
     check=_check_commit,
     plan=plan_commit,
     reference=_reference_commit,
@@ -155,7 +156,9 @@ def _check_fold(given: Layouts, window: int, pad_slot_id: int) -> Checked[FoldOp
     for name in ("state", "A", "B_ring", "state_batch_indices"):
         if given[name] is None:
             raise TypeError(message(name, "None", "an array"))
-    state, A, B_ring, sources = (given[name] for name in ("state", "A", "B_ring", "state_batch_indices"))
+    state, B_ring, sources = (given[name] for name in ("state", "B_ring", "state_batch_indices"))
+    assert state is not None
+    A = by_row(given["A"], state.shape[1:])
     assert state and A and B_ring and sources
     checks.rank("state", state.shape, "slots, nheads, headdim, d_state")
     checks.dtype("state", state.dtype, (*FLOATS, *CODES))
@@ -182,6 +185,7 @@ def _reference_fold(o: FoldOperands, given: Arrays) -> None:
 
 _fold = Operation(
     ("state", *RINGS, "A", "state_batch_indices", "dst_state_batch_indices", "count", "state_scale"),
+    name="selective_state_update_materialise",
     check=_check_fold,
     plan=plan_fold,
     reference=_reference_fold,

@@ -100,14 +100,17 @@ def selective_state_update_replay(
     count = sum(numbers) + (0 if fold else batch * tokens)
     element, state = plain.arrays["x"].dtype, plain.arrays["state"]
     cursors = [value for slot, number in enumerate(numbers) for value in (5 * slot % rows, number, 0, 0)]
-    states = {name: array for name, array in plain.arrays.items() if name.startswith("state") and name[6:] != "batch_indices"}
+    states = {name: plain.arrays[name] for name in ("state", "state_scale") if name in plain.arrays}
+    of_steps = {name: each for name, each in plain.arrays.items() if name not in states and "intermediate" not in name}
+    for name, axes in (("A", 1), ("D", 1), ("dt_bias", 1), ("dt", 2 + (tokens > 1))):
+        of_steps[name] = replace(of_steps[name], shape=of_steps[name].shape[:axes], broadcast=())
     arrays = {
         **{name: replace(each, touched=prod(each.shape) // batch * (batch + writers)) for name, each in states.items()},
         "x_ring": Array((batch, nheads, rows, headdim), element, touched=count * nheads * headdim),
         "B_ring": Array((batch, ngroups, rows, d_state), element, touched=count * ngroups * d_state),
         "dt_ring": Array((batch, nheads, rows), FLOAT32, low=0.0, touched=count * nheads),
         "cursors": Array((batch, 4), INT32, values=tuple(cursors)),
-        **{name: each for name, each in plain.arrays.items() if name not in (*states, "intermediate_states_buffer", "intermediate_state_scales")},
+        **of_steps,
     }
     cuts = {name: plain.cuts[name] for name in (*arrays, "out") if name in plain.cuts}
     cuts |= {"x_ring": plain.cuts["state"], "dt_ring": plain.cuts["state"], "B_ring": (1, plain.cuts["B"][1])}
