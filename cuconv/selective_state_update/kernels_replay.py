@@ -90,7 +90,7 @@ class _OfRows(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateReplay(_OfRows):
-    """A block has rows of one head, and the live tokens of the head's ring."""
+    """A warp has tiles of rows of some heads of one group, and multiplies B and C of its live tokens once."""
 
     window: int
     masked: bool
@@ -105,9 +105,12 @@ class SelectiveStateUpdateReplay(_OfRows):
             for arrays, window, masked, many in product(_arrays(d_state), WINDOWS, flags, flags):
                 yield cls(d_state, **arrays, window=window, masked=masked, many=many)
 
-    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences; ValueError when they are too many."""
-        return self.divided(batch, nheads, ceil_div(headdim, self.tile * self.warps) * self.warps)
+    def launch_config(
+        self, batch: int, nheads: int, headdim: int, warp_heads: int, warp_tiles: int
+    ) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences, each warp with this much work; ValueError when they are too many."""
+        config, division = self.divided(batch, nheads // warp_heads, ceil_div(headdim, self.tile * warp_tiles))
+        return config, {**division, "warp_heads": warp_heads, "warp_tiles": warp_tiles}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.launch import WARP_SIZE
+from cuconv.runtime.launch import WARP_SIZE, ceil_div
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.selective_state_update import plan as plain
 from cuconv.selective_state_update.kernels import lanes
@@ -22,8 +22,8 @@ SMALL = 0
 """Bytes of states below which single tokens are put in them at once: reading the rings takes longer than writing so
 few states."""
 
-MANY_BLOCKS = 256
-"""Blocks below which a group of lanes takes fewer rows, so that more blocks share the work."""
+MANY_WARPS = 2048
+"""Warps below which each has fewer heads and rows, so that more warps share the work."""
 
 
 class Rings(NamedTuple):
@@ -92,9 +92,14 @@ def plan(o: Operands) -> Plan:
         return Plan()
     kernel = choose(o)
     _, nheads, headdim, _ = o.step.state.shape
-    config, division = kernel.launch_config(max(1, o.step.sequences), nheads, headdim)
+    sequences = max(1, o.step.sequences)
+    if isinstance(kernel, SelectiveStateUpdateFold):
+        config, division = kernel.launch_config(sequences, nheads, headdim)
+    else:
+        work = _work(sequences, nheads, nheads // o.step.B.shape[2], ceil_div(headdim, kernel.tile))
+        config, division = kernel.launch_config(sequences, nheads, headdim, *work)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
-    return Plan((Launch.packed(kernel, config, **numbers, **division),))
+    return Plan((Launch.packed(kernel, config, **{**numbers, **division}),))
 
 
 def folds_at_once(step: plain.Operands) -> bool:
@@ -137,16 +142,24 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
 
 
 def _rows(s: plain.Operands, vec: int) -> int:
-    """Rows per group of lanes: as many as a head has for a block, fewer where that leaves too few blocks."""
-    _, nheads, headdim, d_state = s.state.shape
-    sharing = lanes(capacity(d_state), vec)
+    """Rows per group of lanes: as many as its registers hold, fewer where a head has less."""
+    headdim, d_state = s.state.shape[2:]
+    groups = WARP_SIZE // lanes(capacity(d_state), vec)
     rows = most_rows(capacity(d_state), vec)
-    per_block = SelectiveStateUpdateReplay.warps * (WARP_SIZE // sharing)
-    while rows > 1 and (rows // 2 * per_block >= headdim):
-        rows //= 2
-    while rows > 1 and sharing > plain.FEW_LANES and s.sequences * nheads * headdim // (rows * per_block) < MANY_BLOCKS:
+    while rows > 1 and rows // 2 * groups >= headdim:
         rows //= 2
     return rows
+
+
+def _work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int, int]:
+    """The heads of a warp, and the tiles of each of them: as much as leaves enough warps."""
+    heads, own = 1, tiles
+    while own > 1 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
+        own = ceil_div(own, 2)
+    if own == tiles:
+        while group_heads % (2 * heads) == 0 and sequences * nheads // (2 * heads) >= MANY_WARPS:
+            heads *= 2
+    return heads, own
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -189,7 +202,7 @@ def plan_fold(o: FoldOperands) -> Plan:
     kernel = SelectiveStateUpdateFold(**{**vars(step), "token": False})
     config, division = kernel.launch_config(count, nheads, headdim)
     numbers = _numbers(token, o.rings, None, o.count)
-    return Plan((Launch.packed(kernel, config, **numbers, **division),))
+    return Plan((Launch.packed(kernel, config, **{**numbers, **division}),))
 
 
 def plan_commit(o: CommitOperands) -> Plan:
@@ -217,6 +230,8 @@ def _numbers(
     numbers.pop("intermediate_state_scales_stride", None)
     return {
         "state_scale_stride": (0, 0, 0),
+        "warp_heads": 1,
+        "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],
         "B_ring_stride": rings.B.strides[0],

@@ -30,7 +30,9 @@ struct ReplayOperands {
     index_t count_stride;
     index_t state_scale_stride[3];  // slot, head, row
     int ring_rows;
-    int window;  // live tokens at most
+    int window;      // live tokens at most
+    int warp_heads;  // heads of a warp, one after the other; all of one group
+    int warp_tiles;  // tiles of rows of each of them
     int count_is_int64;
 };
 
@@ -134,15 +136,16 @@ __device__ __forceinline__ float load_steps(const ReplayOperands& p, const Ring<
     return ring.dt[cursor.row(p, lane_id())];
 }
 
-// Puts the first `count` live tokens in the rows' states, which are codes times `scale` before.
-template <typename Traits>
+// Puts the first `count` live tokens in some rows' states, from row `first` of the group on, which are codes times
+// `scale` before.
+template <typename Traits, int kCount>
 __device__ __forceinline__ void fold(const ReplayOperands& p, const WarpRows& warp, const Ring<Traits>& ring,
                                      const RingCursor& cursor, const Weights& weights, int count, float scale,
-                                     float (&state)[Traits::kRowsOfGroup][Traits::kElements]) {
+                                     int first, float (&state)[kCount][Traits::kElements]) {
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+    for (int r = 0; r < kCount; ++r) {
         float left = weights.state;
-        if constexpr (Traits::kIsQuantised) left *= Traits::of_row(scale, r);
+        if constexpr (Traits::kIsQuantised) left *= Traits::of_row(scale, first + r);
 #pragma unroll
         for (int i = 0; i < Traits::kElements; ++i) state[r][i] *= left;
     }
@@ -154,8 +157,8 @@ __device__ __forceinline__ void fold(const ReplayOperands& p, const WarpRows& wa
         const float x = ::load<1, Memory::kMutable>(ring.x_at(p, row, own)).to_float(0);
         const float input = from_lane(weights.own, j) * x;
 #pragma unroll
-        for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-            const float row_input = Traits::of_row(input, r);
+        for (int r = 0; r < kCount; ++r) {
+            const float row_input = Traits::of_row(input, first + r);
 #pragma unroll
             for (int i = 0; i < Traits::kElements; ++i) {
                 state[r][i] = fmaf(row_input, B[i / Traits::kVecs].to_float(i % Traits::kVecs), state[r][i]);

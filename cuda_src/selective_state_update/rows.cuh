@@ -53,6 +53,16 @@ struct TokenCursor {
         return moved;
     }
 
+    // The same in the next head of the group.
+    __device__ __forceinline__ TokenCursor next_head(const SelectiveStateUpdateOperands& p) const {
+        TokenCursor moved = *this;
+        moved.x += to_offset(p.x_stride[2]);
+        moved.z += to_offset(p.z_stride[2]);
+        moved.dt += to_offset(p.dt_stride[2]);
+        moved.out += to_offset(p.out_stride[2]);
+        return moved;
+    }
+
     __device__ __forceinline__ void store(const SelectiveStateUpdateOperands& p, float y) const {
         if (is_row) static_cast<input_t*>(p.out)[out] = Dtype<input_t>::from_float(y);
     }

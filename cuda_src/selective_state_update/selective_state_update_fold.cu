@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const Ring<Rows> ring(p, slot, warp.head);
         const float step = load_steps<Rows>(p, ring, cursor, count);
         const Weights weights(kLog2E * parameters.A[0][0].to_float(0), step);
-        fold<Rows>(p, warp, ring, cursor, weights, count, scale, state);
+        fold<Rows>(p, warp, ring, cursor, weights, count, scale, 0, state);
         scale = 1.0f;
     }
     if constexpr (kToken) {

@@ -6,8 +6,8 @@
 // The new tokens are put behind the live ones in the rings, in rows that no other block reads. Where the rings would
 // then hold more than `window` tokens, the live ones are put in the state, and it is written.
 //
-// Layout: that of states is selective_state_update.cu's. A block has rows of one head: its groups of lanes share the
-// products B . C of the head's live tokens, and hand them on in shared memory.
+// Layout: that of states is selective_state_update.cu's. A warp has some tiles of rows of some heads of one group, one
+// after the other, and needs no other warp: the products B . C of the live tokens are the same for all its heads.
 //
 // kDState  d_state, at most when kMasked  input_t  x and out               state_t  the pool of states
 // a_t      A                              b_t      B and C                 kVec     elements per access
@@ -23,18 +23,20 @@ struct SelectiveStateUpdateReplayParams {
     ReplayOperands operands;
 };
 
-// How a block divides live tokens among its groups of lanes, and among the lanes that stand for one row.
+// How a warp divides live tokens among its groups of lanes, and among the lanes that stand for one row.
 template <typename Base, int kBlockWarps, int kWindow, bool kMany>
 struct ReplayRows : Base {
     static constexpr int kWarps = kBlockWarps;
-    static constexpr int kBlockGroups = Base::kGroups * kWarps;
-    static constexpr int kPasses = (kWindow + kBlockGroups - 1) / kBlockGroups;
+    static constexpr int kPasses = (kWindow + Base::kGroups - 1) / Base::kGroups;
     static constexpr int kShares = kWarpSize / Base::kTile;
     static constexpr int kShare = (kWindow + kShares - 1) / kShares;
+    static constexpr int kNewShare = kMany ? (kMaxReplayTokens + kShares - 1) / kShares : 1;
     static constexpr bool kHasMany = kMany;
     static constexpr int kTokens = kMany ? kMaxReplayTokens : 1;
     static constexpr int kWindows = kWindow;
-    static constexpr int kProducts = kWindow + (kMany ? kMaxReplayTokens : 0);  // per new token
+    static constexpr int kProducts = kWindow + kTokens;  // per new token
+    // Rows of the group that are put in memory at once.
+    static constexpr int kPart = Base::kRowsOfGroup < 4 ? Base::kRowsOfGroup : 4;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
@@ -47,7 +49,7 @@ struct SelectiveStateUpdateReplayTraits {
                             kThreads / kWarpSize, kWindow, kMany>;
 };
 
-// The lane's part of the product of two vectors, added up over the lanes of its group.
+// The product of two vectors, of which the lanes of a group have parts.
 template <typename Traits>
 __device__ __forceinline__ float multiply(const typename TokenMatrices<Traits>::Vector (&a)[Traits::kChunks],
                                           const typename TokenMatrices<Traits>::Vector (&b)[Traits::kChunks]) {
@@ -60,245 +62,344 @@ __device__ __forceinline__ float multiply(const typename TokenMatrices<Traits>::
     return sum_over_lanes(sum, Traits::kLanes);
 }
 
-// The live tokens as they are in memory: a lane has its group's parts of some rows of B, and x of the row that it stands
-// for in some tokens.
+// What a warp does for a sequence.
+struct SequenceStep {
+    int slot;
+    int entry;
+    int begin;
+    int tokens;
+    int live;      // live tokens that count
+    bool goes_on;  // from the state in memory
+    bool folds;    // the live tokens go to the state
+};
+
+// Leaves B . C of all new tokens' C with all live tokens' B, and with the B of the new tokens up to them, in `products`.
 template <typename Traits>
-struct LiveTokens {
-    using input_t = typename Traits::Input;
-
-    typename TokenMatrices<Traits>::Vector B[Traits::kPasses][Traits::kChunks];
-    Vec<input_t, 1> x[Traits::kShare];
-    float step;  // dt', one token a lane
-
-    // The token of pass `pass` of the lane's group.
-    __device__ __forceinline__ static int token(int pass) {
-        return (pass * Traits::kWarps + threadIdx.x / kWarpSize) * Traits::kGroups +
-               lane_id() / Traits::kLanes;
-    }
-    // The i-th token that the lane has x of.
-    __device__ __forceinline__ static int token_of_x(int i) { return lane_id() / Traits::kTile * Traits::kShare + i; }
-
-    __device__ __forceinline__ void load(const ReplayOperands& p, const WarpRows& warp, const Ring<Traits>& ring,
-                                         const RingCursor& cursor, int live) {
-        step = load_steps<Traits>(p, ring, cursor, live);
+__device__ __forceinline__ void multiply_all(const ReplayOperands& p, const Ring<Traits>& ring,
+                                             const RingCursor& cursor, const SequenceStep& step,
+                                             const TokenCursor<Traits>& first, const TokenMatrices<Traits>& maps,
+                                             float* products) {
+    const int group = lane_id() / Traits::kLanes;
+    const bool writes = lane_id() % Traits::kLanes == 0;
+    constexpr int kAtOnce = Traits::kPasses < 4 ? Traits::kPasses : 4;
+    for (int from = 0; from < step.live; from += kAtOnce * Traits::kGroups) {
+        typename TokenMatrices<Traits>::Vector B[kAtOnce][Traits::kChunks];
 #pragma unroll
-        for (int pass = 0; pass < Traits::kPasses; ++pass) {
+        for (int pass = 0; pass < kAtOnce; ++pass) {
 #pragma unroll
             for (int i = 0; i < Traits::kChunks; ++i) B[pass][i] = TokenMatrices<Traits>::Vector::zero();
-            if (token(pass) < live) ring.load_B(p, cursor.row(p, token(pass)), B[pass]);
+            const int j = from + pass * Traits::kGroups + group;
+            if (j < step.live) ring.load_B(p, cursor.row(p, j), B[pass]);
         }
-        const int row = min(warp.first_row + lane_id() % Traits::kTile, p.operands.headdim - 1);
+        for (int t = 0; t < step.tokens; ++t) {
+            TokenMatrices<Traits> at = maps;
+            if (Traits::kHasMany && t > 0) at.load(p.operands, first.after(p.operands, t));
 #pragma unroll
-        for (int i = 0; i < Traits::kShare; ++i) {
-            x[i] = Vec<input_t, 1>::zero();
-            if (token_of_x(i) < live) {
-                x[i] = ::load<1, Memory::kMutable>(ring.x_at(p, cursor.row(p, token_of_x(i)), row));
+            for (int pass = 0; pass < kAtOnce; ++pass) {
+                const int j = from + pass * Traits::kGroups + group;
+                const float product = multiply<Traits>(B[pass], at.C);
+                if (writes && j < step.live) products[t * Traits::kProducts + j] = product;
             }
         }
     }
-
-    // Leaves exp(s_j) * dt'_j * (B_j . C) of the tokens of the lane's group in `products`.
-    __device__ __forceinline__ void multiply(const typename TokenMatrices<Traits>::Vector (&C)[Traits::kChunks],
-                                             const Weights& weights, int live, float* products) const {
-#pragma unroll
-        for (int pass = 0; pass < Traits::kPasses; ++pass) {
-            if (pass * Traits::kBlockGroups >= live) break;
-            const float product = ::multiply<Traits>(B[pass], C) * from_lane(weights.own, token(pass));
-            if (lane_id() % Traits::kLanes == 0 && token(pass) < live) products[token(pass)] = product;
+    for (int t = 0; t < step.tokens; ++t) {
+        TokenMatrices<Traits> at = maps;
+        if (Traits::kHasMany && t > 0) at.load(p.operands, first.after(p.operands, t));
+        for (int from = 0; from <= t; from += Traits::kGroups) {
+            TokenMatrices<Traits> own = maps;
+            const int i = from + group;
+            if (Traits::kHasMany && i <= t) own.load(p.operands, first.after(p.operands, i));
+            const float product = multiply<Traits>(own.B, at.C);
+            if (writes && i <= t) products[t * Traits::kProducts + Traits::kWindows + i] = product;
         }
     }
-
-    // The sum of products * x over the live tokens, for the row that the lane stands for.
-    __device__ __forceinline__ float sum(int live, const float* products) const {
-        float sums[1] = {0.0f};
-#pragma unroll
-        for (int i = 0; i < Traits::kShare; ++i) {
-            // A product beyond the live tokens is whatever the memory held.
-            if (token_of_x(i) < live) sums[0] = fmaf(products[token_of_x(i)], x[i].to_float(0), sums[0]);
-        }
-        sum_parts_over_lanes<Traits::kShares, Traits::kTile>(sums);
-        return sums[0];
-    }
-};
-
-// dt' of the new tokens, one a lane, and how they decay.
-template <typename Traits>
-struct NewSteps {
-    float step;   // dt'; 0 beyond the tokens
-    float power;  // of 2, by which the token decays what was before it
-    float left;   // exp(p_t)
-
-    __device__ __forceinline__ NewSteps(const ReplayOperands& p, const RowParameters<Traits>& parameters,
-                                        const RawNumber<typename Traits::Input>& dt, float scale, int tokens) {
-        step = step_length<Traits>(p.operands, parameters, dt);
-        if (lane_id() >= tokens) step = 0.0f;
-        power = scale * step;
-        float powers = power;
-        if constexpr (Traits::kHasMany) {
-#pragma unroll
-            for (int distance = 1; distance < kMaxReplayTokens; distance *= 2) {
-                const float lower = from_lane(powers, lane_id() - distance);
-                if (lane_id() >= distance) powers += lower;
-            }
-        }
-        left = exp2_approx(powers);
-    }
-};
-
-// Leaves exp(p_t - p_i) * dt'_i * (B_i . C_t) of all new tokens i <= t in `products`.
-template <typename Traits>
-__device__ __forceinline__ void multiply_new(const ReplayOperands& p, const TokenCursor<Traits>& first,
-                                             const NewSteps<Traits>& steps, int tokens, float* products) {
-    for (int from = 0; from < tokens; from += Traits::kBlockGroups) {
-        const int i = from + LiveTokens<Traits>::token(0);
-        TokenMatrices<Traits> own;
-        own.load(p.operands, first.after(p.operands, min(i, tokens - 1)));
-        const float step = from_lane(steps.step, i);
-        float power = 0.0f;
-        for (int t = 0; t < tokens; ++t) {
-            TokenMatrices<Traits> other;
-            other.load(p.operands, first.after(p.operands, t));
-            const float further = from_lane(steps.power, t);
-            if (t > i) power += further;
-            const float product = multiply<Traits>(own.B, other.C) * exp2_approx(power) * step;
-            if (lane_id() % Traits::kLanes == 0 && i <= t) products[t * Traits::kProducts + i] = product;
-        }
-    }
+    sync_warp();
 }
 
-// Puts the new tokens behind the live ones.
+// Of one tile, as it is in memory.
 template <typename Traits>
-__device__ __forceinline__ void append(const ReplayOperands& p, const WarpRows& warp, const Ring<Traits>& ring,
-                                       const RingCursor& cursor, const TokenCursor<Traits>& first,
-                                       TokenInputs<Traits> inputs, TokenMatrices<Traits> maps,
-                                       const NewSteps<Traits>& steps, int tokens) {
-    const int group_heads = static_cast<int>(p.operands.group_heads.divisor);
-    const bool is_first = warp.first_row == 0;
-    if (is_first && lane_id() < tokens) ring.dt[cursor.row(p, cursor.live + lane_id())] = steps.step;
-    for (int t = 0; t < tokens; ++t) {
-        const int row = cursor.row(p, cursor.live + t);
-        if (t > 0) {
-            inputs.load(p.operands, first.after(p.operands, t));
-            maps.load(p.operands, first.after(p.operands, t));
-        }
-        if (first.is_row) ::store(ring.x_at(p, row, warp.own_row(p.operands)), inputs.x);
-        if (is_first && warp.head % group_heads == 0 && lane_id() < Traits::kLanes) ring.store_B(p, row, maps.B);
-    }
-}
-
-// Adds the products of the new tokens up to t, in the row that the lane stands for.
-template <typename Traits>
-__device__ __forceinline__ float add_new(const ReplayOperands& p, const TokenCursor<Traits>& first, int t,
-                                         const float* products, float y) {
-    for (int i = 0; i <= t; ++i) {
-        const TokenCursor<Traits> at = first.after(p.operands, i);
-        const auto* x = static_cast<const typename Traits::Input*>(p.operands.x) + at.x;
-        // Another lane may have written its result over the x of a row that this one does not stand for.
-        if (at.is_row) y = fmaf(products[i], ::load<1, Memory::kMutable>(x).to_float(0), y);
-    }
-    return y;
-}
-
-template <typename Traits>
-__device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& warp, float* products) {
-    const SelectiveStateUpdateOperands& s = p.operands;
-    int entry = warp.batch, begin = 0, tokens = 1;
-    if constexpr (Traits::kHasMany) {
-        const SequenceTokens<Traits> sequence(s, warp);
-        entry = sequence.entry;
-        begin = sequence.begin;
-        tokens = sequence.end - begin;
-        if (tokens <= 0) return;
-    }
-    const int slot = load_slot<Traits>(s, warp.batch);
-    const TokenCursor<Traits> first(s, warp, entry, begin);
-    TokenInputs<Traits> inputs;
-    inputs.load(s, first);
-    TokenMatrices<Traits> maps;
-    maps.load(s, first);
-    RowParameters<Traits> parameters;
-    parameters.load(s, warp);
-    if (slot < 0 || tokens > min(kMaxReplayTokens, min(p.window, p.ring_rows - p.window))) {
-        store_padding<Traits>(s, warp, entry, begin, begin + tokens);
-        return;
-    }
-    const bool goes_on = has_past(s, warp.batch);
-    const StateRows<Traits> rows =
-        StateRows<Traits>(s.state, s.state_stride + 1, warp) + slot * s.state_stride[0];
+struct TileInputs {
     typename Traits::StateVec raw[Traits::kRowsOfGroup][Traits::kChunks];
+    Vec<typename Traits::Input, 1> x[Traits::kShare];  // of some live tokens, in the row that the lane stands for
+    float scale;
+    RawNumber<typename Traits::Input> D;
+    TokenInputs<Traits> inputs;  // of the first new token
+};
+
+// Of one head, as it is in memory.
+template <typename Traits>
+struct HeadInputs {
+    float step;                            // dt' of the lane's live token
+    RawNumber<typename Traits::Input> dt;  // of the lane's new token
+    RowParameters<Traits> parameters;
+};
+
+// Where the inputs of a tile are.
+template <typename Traits>
+struct TileCursor {
+    using input_t = typename Traits::Input;
+
+    WarpRows warp;
+    StateRows<Traits> rows;
+    Ring<Traits> ring;
+    TokenCursor<Traits> token;  // the first new one
+    int row;                    // that the lane stands for
+
+    __device__ __forceinline__ TileCursor(const ReplayOperands& p, const WarpRows& warp, const SequenceStep& step)
+        : warp(warp),
+          rows(StateRows<Traits>(p.operands.state, p.operands.state_stride + 1, warp) +
+               step.slot * p.operands.state_stride[0]),
+          ring(p, step.slot, warp.head),
+          token(p.operands, warp, step.entry, step.begin) {
+        row = min(warp.first_row + lane_id() % Traits::kTile, p.operands.headdim - 1);
+    }
+
+    // The i-th live token that the lane has x of.
+    __device__ __forceinline__ static int token_of_x(int i) { return lane_id() / Traits::kTile * Traits::kShare + i; }
+
+    __device__ __forceinline__ void load(const ReplayOperands& p, const RingCursor& cursor, const SequenceStep& step,
+                                         TileInputs<Traits>& to) const {
+        if (step.goes_on && warp.first_row + Traits::kTile <= p.operands.headdim) {
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(s, warp, rows, r, raw[r], goes_on);
-    float scale = 1.0f;
-    if constexpr (Traits::kIsQuantised) {
-        if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(p, warp, slot));
-    }
-    const RingCursor cursor(p, slot);
-    const int live = goes_on ? cursor.live : 0;
-    const bool is_forced =
-        !goes_on || (p.force_flush != nullptr &&
-                     static_cast<const unsigned char*>(p.force_flush)[warp.batch * p.force_flush_stride] != 0);
-    const bool folds = is_forced || live + tokens > p.window;
-    const Ring<Traits> ring(p, slot, warp.head);
-    LiveTokens<Traits> old;
-    old.load(p, warp, ring, cursor, live);
-
-    RawNumber<typename Traits::Input> dt = inputs.dt;
-    if constexpr (Traits::kHasMany) dt.load(s.dt, first.after(s, min(lane_id(), tokens - 1)).dt, s.dt_is_float32);
-    const float exponent = kLog2E * parameters.A[0][0].to_float(0);
-    const NewSteps<Traits> steps(p, parameters, dt, exponent, tokens);
-    append<Traits>(p, warp, ring, cursor, first, inputs, maps, steps, tokens);
-    if (warp.head == 0 && warp.first_row == 0 && lane_id() == 0) cursor.leave(tokens, folds ? cursor.live : 0);
-
-    const Weights weights(exponent, old.step);
-    if constexpr (Traits::kHasMany) {
-        for (int t = 0; t < tokens; ++t) {
-            TokenMatrices<Traits> at;
-            at.load(s, first.after(s, t));
-            old.multiply(at.C, weights, live, products + t * Traits::kProducts);
+            for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+#pragma unroll
+                for (int i = 0; i < Traits::kChunks; ++i) {
+                    to.raw[r][i] = Traits::StateVec::zero();
+                    if (Traits::element(i) < Traits::d_state(p.operands)) {
+                        to.raw[r][i] = ::load<Traits::kVecs, Memory::kMutable>(rows.at(r, i));
+                    }
+                }
+            }
+        } else {
+#pragma unroll
+            for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+                load_row<Traits>(p.operands, warp, rows, r, to.raw[r], step.goes_on);
+            }
         }
-        multiply_new<Traits>(p, first, steps, tokens, products + Traits::kWindows);
-    } else {
-        old.multiply(maps.C, weights, live, products);
+        to.scale = 1.0f;
+        if (Traits::kIsQuantised && step.goes_on) {
+            to.scale = load_scale<Traits>(scale_of_slot<Traits>(p, warp, step.slot));
+        }
+        const input_t* x = ring.x + row;
+#pragma unroll
+        for (int i = 0; i < Traits::kShare; ++i) {
+            to.x[i] = Vec<input_t, 1>::zero();
+            if (token_of_x(i) < step.live) {
+                to.x[i] = ::load<1, Memory::kMutable>(x + cursor.row(p, token_of_x(i)) * p.operands.headdim);
+            }
+        }
+        to.inputs.load(p.operands, token);
+        if (p.operands.D != nullptr) {
+            const index_t* stride = p.operands.D_stride;
+            to.D.load(p.operands.D, warp.head * stride[0] + warp.own_row(p.operands) * stride[1], p.operands.D_is_float32);
+        }
     }
-    __syncthreads();
-    // The last token is the first: a result may lie where x of its token was.
-    for (int t = tokens - 1; t >= 0; --t) {
-        TokenCursor<Traits> at = first;
-        if constexpr (Traits::kHasMany) {
-            at = first.after(s, t);
-            inputs.load(s, at);
-            maps.load(s, at);
+
+    __device__ __forceinline__ void load(const ReplayOperands& p, const RingCursor& cursor, const SequenceStep& step,
+                                         HeadInputs<Traits>& to) const {
+        to.step = load_steps<Traits>(p, ring, cursor, step.live);
+        to.parameters.load(p.operands, warp);
+        const int own = Traits::kHasMany ? min(lane_id(), step.tokens - 1) : 0;
+        to.dt.load(p.operands.dt, token.after(p.operands, own).dt, p.operands.dt_is_float32);
+    }
+};
+
+// What the tiles of a head share: decays, and the weights of tokens.
+template <typename Traits>
+struct Head {
+    Weights weights;
+    float step;   // dt' of the lane's new token; 0 beyond them
+    float power;  // of 2, by which that token decays what was before it
+
+    __device__ __forceinline__ Head(const ReplayOperands& p, const HeadInputs<Traits>& inputs, int tokens)
+        : weights(kLog2E * inputs.parameters.A[0][0].to_float(0), inputs.step) {
+        step = step_length<Traits>(p.operands, inputs.parameters, inputs.dt);
+        if (lane_id() >= tokens) step = 0.0f;
+        power = kLog2E * inputs.parameters.A[0][0].to_float(0) * step;
+    }
+};
+
+// One tile's results, and what is put in the ring and in the states.
+template <typename Traits>
+__device__ __forceinline__ void replay_tile(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                            const RingCursor& cursor, const SequenceStep& step,
+                                            const Head<Traits>& head, const TileInputs<Traits>& tile,
+                                            TokenMatrices<Traits> maps, const float* products) {
+    using input_t = typename Traits::Input;
+    const SelectiveStateUpdateOperands& s = p.operands;
+    // x of some new tokens in the row that the lane stands for.
+    Vec<input_t, 1> x[Traits::kNewShare];
+    const auto new_token = [&](int i) { return lane_id() / Traits::kTile * Traits::kNewShare + i; };
+    if constexpr (Traits::kHasMany) {
+        const index_t first = step.entry * s.x_stride[0] + step.begin * s.x_stride[1] + at.warp.head * s.x_stride[2];
+#pragma unroll
+        for (int i = 0; i < Traits::kNewShare; ++i) {
+            x[i] = Vec<input_t, 1>::zero();
+            if (new_token(i) < step.tokens) {
+                const index_t place = first + new_token(i) * s.x_stride[1] + at.row * s.x_stride[3];
+                x[i] = ::load<1, Memory::kMutable>(static_cast<const input_t*>(s.x) + place);
+            }
+        }
+    }
+    RowParameters<Traits> parameters;
+    parameters.D = tile.D;
+    TokenInputs<Traits> inputs = tile.inputs;
+    float decayed = 0.0f, powers = 0.0f;
+    for (int t = 0; t < step.tokens; ++t) {
+        const TokenCursor<Traits> token = at.token.after(s, t);
+        if (Traits::kHasMany && t > 0) {
+            inputs.load(s, token);
+            maps.load(s, token);
         }
         float sums[Traits::kRowsOfGroup];
 #pragma unroll
         for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
             float state[Traits::kElements];
-            to_floats<Traits>(raw[r], state);
+            to_floats<Traits>(tile.raw[r], state);
             sums[r] = 0.0f;
 #pragma unroll
             for (int i = 0; i < Traits::kElements; ++i) {
                 sums[r] = fmaf(state[i], maps.C[i / Traits::kVecs].to_float(i % Traits::kVecs), sums[r]);
             }
         }
-        const float* own = products + t * Traits::kProducts;
-        float y = from_lane(steps.left, t) * fmaf(weights.state * scale, gather_own_sum<Traits>(sums), old.sum(live, own));
-        if constexpr (Traits::kHasMany) {
-            y = add_new<Traits>(p, first, t, own + Traits::kWindows, y);
-        } else {
-            const float step = from_lane(steps.step, 0);
-            y = fmaf(multiply<Traits>(maps.B, maps.C) * step, inputs.x.to_float(0), y);
-        }
-        at.store(s, finish_result<Traits>(s, parameters, inputs, y));
-    }
-    if (!folds) return;
-    float state[Traits::kRowsOfGroup][Traits::kElements];
+        // What a token beyond the live ones has is whatever the memory held.
+        const float* of_token = products + t * Traits::kProducts;
+        float factor = 0.0f;
+        if (lane_id() < step.live) factor = head.weights.own * of_token[lane_id()];
+        float old[1] = {0.0f};
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) to_floats<Traits>(raw[r], state[r]);
-    fold<Traits>(p, warp, ring, cursor, weights, live, scale, state);
+        for (int i = 0; i < Traits::kShare; ++i) {
+            old[0] = fmaf(from_lane(factor, TileCursor<Traits>::token_of_x(i)), tile.x[i].to_float(0), old[0]);
+        }
+        const float further = from_lane(head.power, t);
+        powers += further;
+        sum_parts_over_lanes<Traits::kShares, Traits::kTile>(old);
+        float y = fmaf(gather_own_sum<Traits>(sums), head.weights.state * tile.scale, old[0]);
+        if constexpr (Traits::kHasMany) {
+            if (lane_id() < t) decayed += further;
+            float own = 0.0f;
+            if (lane_id() <= t) own = exp2_approx(decayed) * head.step * of_token[Traits::kWindows + lane_id()];
+            float fresh[1] = {0.0f};
+#pragma unroll
+            for (int i = 0; i < Traits::kNewShare; ++i) {
+                fresh[0] = fmaf(from_lane(own, new_token(i)), x[i].to_float(0), fresh[0]);
+            }
+            sum_parts_over_lanes<Traits::kShares, Traits::kTile>(fresh);
+            y = fmaf(exp2_approx(powers), y, fresh[0]);
+        } else {
+            const float fresh = from_lane(head.step, 0) * of_token[Traits::kWindows];
+            y = fmaf(exp2_approx(powers), y, fresh * inputs.x.to_float(0));
+        }
+        if (token.is_row) {
+            ::store(at.ring.x_at(p, cursor.row(p, cursor.live + t), at.warp.own_row(s)), inputs.x);
+        }
+        token.store(s, finish_result<Traits>(s, parameters, inputs, y));
+    }
+    if (!step.folds) return;
     RowFactors<Traits> factors;
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) store_row<Traits>(s, warp, rows, r, 0, state[r], factors.find(r, state[r]));
-    factors.store_scale(s, warp, scale_of_slot<Traits>(p, warp, slot));
+    for (int first = 0; first < Traits::kRowsOfGroup; first += Traits::kPart) {
+        float state[Traits::kPart][Traits::kElements];
+#pragma unroll
+        for (int r = 0; r < Traits::kPart; ++r) to_floats<Traits>(tile.raw[first + r], state[r]);
+        fold<Traits>(p, at.warp, at.ring, cursor, head.weights, step.live, tile.scale, first, state);
+#pragma unroll
+        for (int r = 0; r < Traits::kPart; ++r) {
+            store_row<Traits>(s, at.warp, at.rows, first + r, 0, state[r], factors.find(first + r, state[r]));
+        }
+    }
+    factors.store_scale(s, at.warp, scale_of_slot<Traits>(p, at.warp, step.slot));
+}
+
+// Puts dt' and B of the new tokens behind the live ones, once for each head and each group.
+template <typename Traits>
+__device__ __forceinline__ void append(const ReplayOperands& p, const TileCursor<Traits>& at, const RingCursor& cursor,
+                                       const SequenceStep& step, const Head<Traits>& head,
+                                       const TokenMatrices<Traits>& maps) {
+    if (lane_id() < step.tokens) at.ring.dt[cursor.row(p, cursor.live + lane_id())] = head.step;
+    const int group_heads = static_cast<int>(p.operands.group_heads.divisor);
+    if (at.warp.head % group_heads == 0 && lane_id() < Traits::kLanes) {
+        at.ring.store_B(p, cursor.row(p, cursor.live), maps.B);
+        for (int t = 1; t < step.tokens; ++t) {
+            TokenMatrices<Traits> more;
+            more.load(p.operands, at.token.after(p.operands, t));
+            at.ring.store_B(p, cursor.row(p, cursor.live + t), more.B);
+        }
+    }
+    if (at.warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
+}
+
+// The rows of a warp's i-th tile.
+template <typename Traits>
+__device__ __forceinline__ WarpRows tile_of(const ReplayOperands& p, WarpRows begin, int i) {
+    begin.head += i / p.warp_tiles;
+    begin.first_row += i % p.warp_tiles * Traits::kTile;
+    return begin;
+}
+
+template <typename Traits>
+__device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& begin, float* products) {
+    const SelectiveStateUpdateOperands& s = p.operands;
+    SequenceStep step = {};
+    step.entry = begin.batch;
+    step.tokens = 1;
+    if constexpr (Traits::kHasMany) {
+        for (int i = 0; i < p.warp_heads * p.warp_tiles; ++i) {
+            const SequenceTokens<Traits> sequence(s, tile_of<Traits>(p, begin, i));
+            step.entry = sequence.entry;
+            step.begin = sequence.begin;
+            step.tokens = sequence.end - sequence.begin;
+        }
+        if (step.tokens <= 0) return;
+    }
+    step.slot = load_slot<Traits>(s, begin.batch);
+    const TokenCursor<Traits> first(s, begin, step.entry, step.begin);
+    TokenMatrices<Traits> maps;
+    maps.load(s, first);
+    if (step.slot < 0 || step.tokens > min(kMaxReplayTokens, min(p.window, p.ring_rows - p.window))) {
+        for (int i = 0; i < p.warp_heads * p.warp_tiles; ++i) {
+            store_padding<Traits>(s, tile_of<Traits>(p, begin, i), step.entry, step.begin, step.begin + step.tokens);
+        }
+        return;
+    }
+    step.goes_on = has_past(s, begin.batch);
+    TileCursor<Traits> at(p, begin, step);
+    const RingCursor cursor(p, step.slot);
+    step.live = step.goes_on ? cursor.live : 0;
+    TileInputs<Traits> tile;
+    HeadInputs<Traits> inputs;
+    at.load(p, cursor, step, tile);
+    at.load(p, cursor, step, inputs);
+    bool is_forced = !step.goes_on;
+    if (p.force_flush != nullptr) {
+        is_forced |= static_cast<const unsigned char*>(p.force_flush)[begin.batch * p.force_flush_stride] != 0;
+    }
+    step.folds = is_forced || step.live + step.tokens > p.window;
+    multiply_all<Traits>(p, at.ring, cursor, step, first, maps, products);
+    for (int heads = p.warp_heads; heads > 0; --heads) {
+        const Head<Traits> head(p, inputs, step.tokens);
+        if (at.warp.first_row == 0) append<Traits>(p, at, cursor, step, head, maps);
+        for (int tiles = p.warp_tiles; tiles > 0; --tiles) {
+            // The next tile is on its way while this one is used.
+            WarpRows warp = at.warp;
+            warp.first_row += Traits::kTile;
+            const bool is_last = tiles == 1;
+            if (is_last) {
+                ++warp.head;
+                warp.first_row = begin.first_row;
+            }
+            TileCursor<Traits> next = at;
+            TileInputs<Traits> next_tile;
+            if (heads > 1 || !is_last) {
+                next = TileCursor<Traits>(p, warp, step);
+                next.load(p, cursor, step, next_tile);
+                if (is_last) next.load(p, cursor, step, inputs);
+            }
+            replay_tile<Traits>(p, at, cursor, step, head, tile, maps, products);
+            at = next;
+            tile = next_tile;
+        }
+    }
 }
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
@@ -308,10 +409,12 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_replay_kernel(const SelectiveStateUpdateReplayParams params) {
     using Rows = typename Traits::Rows;
-    __shared__ float products[Rows::kTokens * Rows::kProducts];
+    __shared__ float products[Rows::kWarps][Rows::kTokens * Rows::kProducts];
     const ReplayOperands& p = params.operands;
-    // The warps of a block are those of one head: all of them leave, or none.
-    const WarpRows warp(p.operands, blockIdx.x * Rows::kWarps + threadIdx.x / kWarpSize, Rows::kTile);
+    const int number = threadIdx.x / kWarpSize;
+    WarpRows warp(p.operands, blockIdx.x * Rows::kWarps + number, Rows::kTile * p.warp_tiles);
+    warp.head *= p.warp_heads;
+    // Whole warps leave: the shuffles stay complete.
     if (warp.batch >= max(p.operands.batch, 1)) return;
-    replay<Rows>(p, warp, products);
+    replay<Rows>(p, warp, products[number]);
 }
