@@ -53,14 +53,11 @@ struct TokenCursor {
         return moved;
     }
 
-    // The same in the next head of the group.
-    __device__ __forceinline__ TokenCursor next_head(const SelectiveStateUpdateOperands& p) const {
-        TokenCursor moved = *this;
-        moved.x += to_offset(p.x_stride[2]);
-        moved.z += to_offset(p.z_stride[2]);
-        moved.dt += to_offset(p.dt_stride[2]);
-        moved.out += to_offset(p.out_stride[2]);
-        return moved;
+    // Goes on by some rows of the head.
+    __device__ __forceinline__ void move_rows(const SelectiveStateUpdateOperands& p, int rows) {
+        x += rows * to_offset(p.x_stride[3]);
+        z += rows * to_offset(p.z_stride[3]);
+        out += rows * to_offset(p.out_stride[3]);
     }
 
     __device__ __forceinline__ void store(const SelectiveStateUpdateOperands& p, float y) const {

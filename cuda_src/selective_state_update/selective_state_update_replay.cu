@@ -27,6 +27,7 @@ struct SelectiveStateUpdateReplayParams {
 template <typename Base, int kBlockWarps, int kWindow, bool kMany>
 struct ReplayRows : Base {
     static constexpr int kWarps = kBlockWarps;
+    static constexpr bool kAhead = true;
     static constexpr int kPasses = (kWindow + Base::kGroups - 1) / Base::kGroups;
     static constexpr int kShares = kWarpSize / Base::kTile;
     static constexpr int kShare = (kWindow + kShares - 1) / kShares;
@@ -134,6 +135,22 @@ struct HeadInputs {
     RowParameters<Traits> parameters;
 };
 
+// Where the live tokens lie of which the lane has x, in elements behind the ring of a head.
+template <typename Traits>
+struct RingPlaces {
+    int x[Traits::kShare];
+
+    __device__ __forceinline__ RingPlaces(const ReplayOperands& p, const RingCursor& cursor) {
+#pragma unroll
+        for (int i = 0; i < Traits::kShare; ++i) {
+            x[i] = cursor.row(p, min(token(i), p.window - 1)) * p.operands.headdim;
+        }
+    }
+
+    // The i-th of them.
+    __device__ __forceinline__ static int token(int i) { return lane_id() / Traits::kTile * Traits::kShare + i; }
+};
+
 // Where the inputs of a tile are.
 template <typename Traits>
 struct TileCursor {
@@ -145,6 +162,16 @@ struct TileCursor {
     TokenCursor<Traits> token;  // the first new one
     int row;                    // that the lane stands for
 
+    // Goes on to the next tile of the head.
+    __device__ __forceinline__ void advance(const SelectiveStateUpdateOperands& p) {
+        warp.first_row += Traits::kTile;
+        rows = rows + Traits::kRowsOfGroup * rows.row_step;
+        const int before = row;
+        row = min(warp.first_row + lane_id() % Traits::kTile, p.headdim - 1);
+        token.move_rows(p, row - before);
+        token.is_row = warp.is_row(p, Traits::kTile);
+    }
+
     __device__ __forceinline__ TileCursor(const ReplayOperands& p, const WarpRows& warp, const SequenceStep& step)
         : warp(warp),
           rows(StateRows<Traits>(p.operands.state, p.operands.state_stride + 1, warp) +
@@ -154,11 +181,8 @@ struct TileCursor {
         row = min(warp.first_row + lane_id() % Traits::kTile, p.operands.headdim - 1);
     }
 
-    // The i-th live token that the lane has x of.
-    __device__ __forceinline__ static int token_of_x(int i) { return lane_id() / Traits::kTile * Traits::kShare + i; }
-
-    __device__ __forceinline__ void load(const ReplayOperands& p, const RingCursor& cursor, const SequenceStep& step,
-                                         TileInputs<Traits>& to) const {
+    __device__ __forceinline__ void load(const ReplayOperands& p, const RingPlaces<Traits>& places,
+                                         const SequenceStep& step, TileInputs<Traits>& to) const {
         if (step.goes_on && warp.first_row + Traits::kTile <= p.operands.headdim) {
 #pragma unroll
             for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
@@ -184,10 +208,10 @@ struct TileCursor {
 #pragma unroll
         for (int i = 0; i < Traits::kShare; ++i) {
             to.x[i] = Vec<input_t, 1>::zero();
-            if (token_of_x(i) < step.live) {
-                to.x[i] = ::load<1, Memory::kMutable>(x + cursor.row(p, token_of_x(i)) * p.operands.headdim);
-            }
+            if (RingPlaces<Traits>::token(i) < step.live) to.x[i] = ::load<1, Memory::kMutable>(x + places.x[i]);
         }
+        // Other lanes' rows are not there, or not theirs.
+        if (!token.is_row) return;
         to.inputs.load(p.operands, token);
         if (p.operands.D != nullptr) {
             const index_t* stride = p.operands.D_stride;
@@ -248,7 +272,7 @@ __device__ __forceinline__ void replay_tile(const ReplayOperands& p, const TileC
     for (int t = 0; t < step.tokens; ++t) {
         const TokenCursor<Traits> token = at.token.after(s, t);
         if (Traits::kHasMany && t > 0) {
-            inputs.load(s, token);
+            if (token.is_row) inputs.load(s, token);
             maps.load(s, token);
         }
         float sums[Traits::kRowsOfGroup];
@@ -269,7 +293,7 @@ __device__ __forceinline__ void replay_tile(const ReplayOperands& p, const TileC
         float old[1] = {0.0f};
 #pragma unroll
         for (int i = 0; i < Traits::kShare; ++i) {
-            old[0] = fmaf(from_lane(factor, TileCursor<Traits>::token_of_x(i)), tile.x[i].to_float(0), old[0]);
+            old[0] = fmaf(from_lane(factor, RingPlaces<Traits>::token(i)), tile.x[i].to_float(0), old[0]);
         }
         const float further = from_lane(head.power, t);
         powers += further;
@@ -368,7 +392,8 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     step.live = step.goes_on ? cursor.live : 0;
     TileInputs<Traits> tile;
     HeadInputs<Traits> inputs;
-    at.load(p, cursor, step, tile);
+    const RingPlaces<Traits> places(p, cursor);
+    at.load(p, places, step, tile);
     at.load(p, cursor, step, inputs);
     bool is_forced = !step.goes_on;
     if (p.force_flush != nullptr) {
@@ -381,21 +406,19 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
         if (at.warp.first_row == 0) append<Traits>(p, at, cursor, step, head, maps);
         for (int tiles = p.warp_tiles; tiles > 0; --tiles) {
             // The next tile is on its way while this one is used.
-            WarpRows warp = at.warp;
-            warp.first_row += Traits::kTile;
-            const bool is_last = tiles == 1;
-            if (is_last) {
-                ++warp.head;
-                warp.first_row = begin.first_row;
-            }
             TileCursor<Traits> next = at;
             TileInputs<Traits> next_tile;
-            if (heads > 1 || !is_last) {
+            if constexpr (!Traits::kAhead) replay_tile<Traits>(p, at, cursor, step, head, tile, maps, products);
+            if (tiles > 1) {
+                next.advance(s);
+            } else if (heads > 1) {
+                WarpRows warp = begin;
+                warp.head = at.warp.head + 1;
                 next = TileCursor<Traits>(p, warp, step);
-                next.load(p, cursor, step, next_tile);
-                if (is_last) next.load(p, cursor, step, inputs);
+                next.load(p, cursor, step, inputs);
             }
-            replay_tile<Traits>(p, at, cursor, step, head, tile, maps, products);
+            if (tiles > 1 || heads > 1) next.load(p, places, step, next_tile);
+            if constexpr (Traits::kAhead) replay_tile<Traits>(p, at, cursor, step, head, tile, maps, products);
             at = next;
             tile = next_tile;
         }
