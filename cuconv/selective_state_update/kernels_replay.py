@@ -43,6 +43,11 @@ def most_rows(capacity: int, vec: int) -> int:
     return max((rows for rows in ROWS if rows <= lanes(capacity, vec) and rows * elements <= 64), default=1)
 
 
+def has_tensor_cores(capacity: int, state_t: DType, b_t: DType, vec: int) -> bool:
+    """Whether tensor cores multiply states by C: both of one 16-bit type, in whole accesses of 16 bytes."""
+    return state_t is b_t and state_t.itemsize == 2 and vec == 8 and capacity >= 4 * vec
+
+
 def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
     """The dtypes, vectors and rows that kernels may have, how they round, and their offsets."""
     for input_t, state_t in product(FLOATS, (*FLOATS, *CODES)):
@@ -76,9 +81,14 @@ class _OfRows(Kernel):
     rows: int
 
     @property
+    def sharing(self) -> int:
+        """Lanes per row."""
+        return lanes(self.d_state, self.vec)
+
+    @property
     def tile(self) -> int:
         """Rows per warp."""
-        return WARP_SIZE // lanes(self.d_state, self.vec) * self.rows
+        return WARP_SIZE // self.sharing * self.rows
 
     def divided(self, batch: int, nheads: int, row_tiles: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences with `row_tiles` warps per head; ValueError when they are too many."""
@@ -93,6 +103,7 @@ class SelectiveStateUpdateReplay(_OfRows):
     """A warp has tiles of rows of some heads of one group, and multiplies B and C of its live tokens once."""
 
     window: int
+    tensor: bool
     masked: bool
     many: bool
     stochastic: bool
@@ -103,7 +114,15 @@ class SelectiveStateUpdateReplay(_OfRows):
         flags = (False, True)
         for d_state in D_STATES:
             for arrays, window, masked, many in product(_arrays(d_state), WINDOWS, flags, flags):
-                yield cls(d_state, **arrays, window=window, masked=masked, many=many)
+                if arrays["rows"] != 1 or not has_tensor_cores(d_state, arrays["state_t"], arrays["b_t"], arrays["vec"]):
+                    yield cls(d_state, **arrays, window=window, tensor=False, masked=masked, many=many)
+                else:
+                    # Tensor cores take two rows a group.
+                    yield cls(d_state, **{**arrays, "rows": 2}, window=window, tensor=True, masked=masked, many=many)
+
+    @property
+    def sharing(self) -> int:
+        return 4 if self.tensor else super().sharing
 
     def launch_config(
         self, batch: int, nheads: int, headdim: int, warp_heads: int, warp_tiles: int

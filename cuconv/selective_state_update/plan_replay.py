@@ -15,6 +15,7 @@ from cuconv.selective_state_update.kernels_replay import (
     SelectiveStateUpdateFold,
     SelectiveStateUpdateReplay,
     capacity,
+    has_tensor_cores,
     most_rows,
 )
 
@@ -130,9 +131,11 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
         return SelectiveStateUpdateFold(
             **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
         )
+    tensor = has_tensor_cores(fits, arrays["state_t"], arrays["b_t"], vec)
     return SelectiveStateUpdateReplay(
         **arrays,
-        rows=_rows(s, vec),
+        rows=2 if tensor else _rows(s, vec),
+        tensor=tensor,
         window=next(window for window in WINDOWS if window >= o.rings.window),
         masked=masked,
         many=s.x.shape[1] != 1 or s.cu_seqlens is not None,

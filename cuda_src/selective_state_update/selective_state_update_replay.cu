@@ -13,10 +13,12 @@
 // a_t      A                              b_t      B and C                 kVec     elements per access
 // kRows    rows that a group loads at once
 // kWindow  live tokens at most
+// kTensor      states, B and C are of one 16-bit type, and tensor cores multiply them: 4 lanes share 2 rows
 // kMasked      d_state is less than kDState
 // kMany        several tokens
 // kStochastic  states are rounded up or down at random
 // kIndex32     all offsets fit in int32, those of states and rings from the beginning of their slot
+#include "common/mma.cuh"
 #include "selective_state_update/replay.cuh"
 
 struct SelectiveStateUpdateReplayParams {
@@ -24,7 +26,7 @@ struct SelectiveStateUpdateReplayParams {
 };
 
 // How a warp divides live tokens among its groups of lanes, and among the lanes that stand for one row.
-template <typename Base, int kBlockWarps, int kWindow, bool kMany>
+template <typename Base, int kBlockWarps, int kWindow, bool kTensor, bool kMany>
 struct ReplayRows : Base {
     static constexpr int kWarps = kBlockWarps;
     static constexpr bool kAhead = true;
@@ -37,17 +39,18 @@ struct ReplayRows : Base {
     static constexpr int kWindows = kWindow;
     static constexpr int kProducts = kWindow + kTokens;  // per new token
     // Rows of the group that are put in memory at once.
-    static constexpr int kPart = Base::kRowsOfGroup < 4 ? Base::kRowsOfGroup : 4;
+    static constexpr int kPart = kTensor ? 1 : Base::kRowsOfGroup < 4 ? Base::kRowsOfGroup : 4;
+    static constexpr bool kUsesTensorCores = kTensor;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
-          bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
+          bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateReplayTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
     using Rows = ReplayRows<RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false,
-                                      false, kStochastic, kIndex32>,
-                            kThreads / kWarpSize, kWindow, kMany>;
+                                      false, kStochastic, kIndex32, kTensor ? 4 : kWarpSize>,
+                            kThreads / kWarpSize, kWindow, kTensor, kMany>;
 };
 
 // The product of two vectors, of which the lanes of a group have parts.
@@ -73,6 +76,90 @@ struct SequenceStep {
     bool goes_on;  // from the state in memory
     bool folds;    // the live tokens go to the state
 };
+
+template <typename T, int kVec>
+__device__ __forceinline__ unsigned word_of(const Vec<T, kVec>& v, int i) {
+    return v.words[i];
+}
+
+template <typename T, int kCount>
+__device__ __forceinline__ unsigned word_of(const PackedVec<T, kCount>& v, int i) {
+    return v.word(i);
+}
+
+// The products of two rows a group of lanes with C of 8 new tokens: a lane of a group that has the rows g and g + 8 gets
+// those of row g with the tokens 2 q and 2 q + 1, if it is its lane q, and then those of row g + 8.
+template <typename Traits, typename Row>
+__device__ __forceinline__ void multiply_rows(const Row (&first)[Traits::kChunks], const Row (&second)[Traits::kChunks],
+                                              const typename TokenMatrices<Traits>::Vector (&C)[Traits::kChunks],
+                                              float (&sums)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Traits::kChunks; ++i) {
+#pragma unroll
+        for (int half = 0; half < 4; half += 2) {
+            const unsigned a[4] = {word_of(first[i], half), word_of(second[i], half), word_of(first[i], half + 1),
+                                   word_of(second[i], half + 1)};
+            const unsigned b[2] = {word_of(C[i], half), word_of(C[i], half + 1)};
+            multiply_add<typename Traits::Matrix>(sums, a, b);
+        }
+    }
+}
+
+// The lane's part of C of the new tokens from `begin` on, as tensor cores take it: that of one token a group.
+template <typename Traits>
+__device__ __forceinline__ void load_C(const ReplayOperands& p, const TokenCursor<Traits>& first, int begin, int tokens,
+                                       TokenMatrices<Traits>& maps) {
+    const int token = min(begin + lane_id() / Traits::kLanes, tokens - 1);
+    if (Traits::kHasMany) maps.load(p.operands, first.after(p.operands, token));
+}
+
+// The same as multiply_all by tensor cores.
+template <typename Traits>
+__device__ __forceinline__ void multiply_all_tensor(const ReplayOperands& p, const Ring<Traits>& ring,
+                                                    const RingCursor& cursor, const SequenceStep& step,
+                                                    const TokenCursor<Traits>& first,
+                                                    const TokenMatrices<Traits>& maps, float* products) {
+    const int group = lane_id() / Traits::kLanes;
+    for (int begin = 0; begin < step.tokens; begin += 8) {
+        TokenMatrices<Traits> C = maps;
+        load_C<Traits>(p, first, begin, step.tokens, C);
+        const int token = begin + 2 * (lane_id() % Traits::kLanes);
+        for (int j = 0; j < step.live; j += 16) {
+            typename TokenMatrices<Traits>::Vector B[2][Traits::kChunks];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+#pragma unroll
+                for (int i = 0; i < Traits::kChunks; ++i) B[half][i] = TokenMatrices<Traits>::Vector::zero();
+                const int row = j + 8 * half + group;
+                if (row < step.live) ring.load_B(p, cursor.row(p, row), B[half]);
+            }
+            float sums[4];
+            multiply_rows<Traits>(B[0], B[1], C.C, sums);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row = j + i / 2 * 8 + group, t = token + i % 2;
+                if (row < step.live && t < step.tokens) products[t * Traits::kProducts + row] = sums[i];
+            }
+        }
+        TokenMatrices<Traits> B[2] = {maps, maps};
+        if constexpr (Traits::kHasMany) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                B[half].load(p.operands, first.after(p.operands, min(8 * half + group, step.tokens - 1)));
+            }
+        }
+        float sums[4];
+        multiply_rows<Traits>(B[0].B, B[1].B, C.C, sums);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int row = i / 2 * 8 + group, t = token + i % 2;
+            if (row <= t && t < step.tokens) products[t * Traits::kProducts + Traits::kWindows + row] = sums[i];
+        }
+    }
+    sync_warp();
+}
 
 // Leaves B . C of all new tokens' C with all live tokens' B, and with the B of the new tokens up to them, in `products`.
 template <typename Traits>
@@ -269,22 +356,34 @@ __device__ __forceinline__ void replay_tile(const ReplayOperands& p, const TileC
     parameters.D = tile.D;
     TokenInputs<Traits> inputs = tile.inputs;
     float decayed = 0.0f, powers = 0.0f;
+    float of_tokens[4];
     for (int t = 0; t < step.tokens; ++t) {
         const TokenCursor<Traits> token = at.token.after(s, t);
-        if (Traits::kHasMany && t > 0) {
-            if (token.is_row) inputs.load(s, token);
-            maps.load(s, token);
-        }
-        float sums[Traits::kRowsOfGroup];
-#pragma unroll
-        for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-            float state[Traits::kElements];
-            to_floats<Traits>(tile.raw[r], state);
-            sums[r] = 0.0f;
-#pragma unroll
-            for (int i = 0; i < Traits::kElements; ++i) {
-                sums[r] = fmaf(state[i], maps.C[i / Traits::kVecs].to_float(i % Traits::kVecs), sums[r]);
+        if (Traits::kHasMany && t > 0 && token.is_row) inputs.load(s, token);
+        float from_state;
+        if constexpr (Traits::kUsesTensorCores) {
+            if (t % 8 == 0) {
+                load_C<Traits>(p, at.token, t, step.tokens, maps);
+                multiply_rows<Traits>(tile.raw[0], tile.raw[1], maps.C, of_tokens);
             }
+            const int lane = lane_id() % 8 * 4 + t % 8 / 2;
+            const float low = from_lane(t % 2 == 0 ? of_tokens[0] : of_tokens[1], lane);
+            const float high = from_lane(t % 2 == 0 ? of_tokens[2] : of_tokens[3], lane);
+            from_state = lane_id() % 16 < 8 ? low : high;
+        } else {
+            if (Traits::kHasMany && t > 0) maps.load(s, token);
+            float sums[Traits::kRowsOfGroup];
+#pragma unroll
+            for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+                float state[Traits::kElements];
+                to_floats<Traits>(tile.raw[r], state);
+                sums[r] = 0.0f;
+#pragma unroll
+                for (int i = 0; i < Traits::kElements; ++i) {
+                    sums[r] = fmaf(state[i], maps.C[i / Traits::kVecs].to_float(i % Traits::kVecs), sums[r]);
+                }
+            }
+            from_state = gather_own_sum<Traits>(sums);
         }
         // What a token beyond the live ones has is whatever the memory held.
         const float* of_token = products + t * Traits::kProducts;
@@ -298,7 +397,7 @@ __device__ __forceinline__ void replay_tile(const ReplayOperands& p, const TileC
         const float further = from_lane(head.power, t);
         powers += further;
         sum_parts_over_lanes<Traits::kShares, Traits::kTile>(old);
-        float y = fmaf(gather_own_sum<Traits>(sums), head.weights.state * tile.scale, old[0]);
+        float y = fmaf(from_state, head.weights.state * tile.scale, old[0]);
         if constexpr (Traits::kHasMany) {
             if (lane_id() < t) decayed += further;
             float own = 0.0f;
@@ -335,22 +434,19 @@ __device__ __forceinline__ void replay_tile(const ReplayOperands& p, const TileC
     factors.store_scale(s, at.warp, scale_of_slot<Traits>(p, at.warp, step.slot));
 }
 
-// Puts dt' and B of the new tokens behind the live ones, once for each head and each group.
+// Puts B of the new tokens behind the live ones, once for each group.
 template <typename Traits>
-__device__ __forceinline__ void append(const ReplayOperands& p, const TileCursor<Traits>& at, const RingCursor& cursor,
-                                       const SequenceStep& step, const Head<Traits>& head,
-                                       const TokenMatrices<Traits>& maps) {
-    if (lane_id() < step.tokens) at.ring.dt[cursor.row(p, cursor.live + lane_id())] = head.step;
+__device__ __forceinline__ void append_B(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                         const RingCursor& cursor, const SequenceStep& step,
+                                         const TokenMatrices<Traits>& maps) {
     const int group_heads = static_cast<int>(p.operands.group_heads.divisor);
-    if (at.warp.head % group_heads == 0 && lane_id() < Traits::kLanes) {
-        at.ring.store_B(p, cursor.row(p, cursor.live), maps.B);
-        for (int t = 1; t < step.tokens; ++t) {
-            TokenMatrices<Traits> more;
-            more.load(p.operands, at.token.after(p.operands, t));
-            at.ring.store_B(p, cursor.row(p, cursor.live + t), more.B);
-        }
+    if (at.warp.head % group_heads != 0 || lane_id() >= Traits::kLanes) return;
+    at.ring.store_B(p, cursor.row(p, cursor.live), maps.B);
+    for (int t = 1; t < step.tokens; ++t) {
+        TokenMatrices<Traits> more;
+        more.load(p.operands, at.token.after(p.operands, t));
+        at.ring.store_B(p, cursor.row(p, cursor.live + t), more.B);
     }
-    if (at.warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
 }
 
 // The rows of a warp's i-th tile.
@@ -400,10 +496,20 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
         is_forced |= static_cast<const unsigned char*>(p.force_flush)[begin.batch * p.force_flush_stride] != 0;
     }
     step.folds = is_forced || step.live + step.tokens > p.window;
-    multiply_all<Traits>(p, at.ring, cursor, step, first, maps, products);
+    if constexpr (Traits::kUsesTensorCores) {
+        multiply_all_tensor<Traits>(p, at.ring, cursor, step, first, maps, products);
+    } else {
+        multiply_all<Traits>(p, at.ring, cursor, step, first, maps, products);
+    }
+    if (begin.first_row == 0) {
+        append_B<Traits>(p, at, cursor, step, maps);
+        if (begin.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
+    }
     for (int heads = p.warp_heads; heads > 0; --heads) {
         const Head<Traits> head(p, inputs, step.tokens);
-        if (at.warp.first_row == 0) append<Traits>(p, at, cursor, step, head, maps);
+        if (begin.first_row == 0 && lane_id() < step.tokens) {
+            at.ring.dt[cursor.row(p, cursor.live + lane_id())] = head.step;
+        }
         for (int tiles = p.warp_tiles; tiles > 0; --tiles) {
             // The next tile is on its way while this one is used.
             TileCursor<Traits> next = at;
@@ -426,9 +532,9 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
 }
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
-          bool kMasked, bool kMany, bool kStochastic, bool kIndex32,
+          bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32,
           typename Traits = SelectiveStateUpdateReplayTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kWindow,
-                                                             kMasked, kMany, kStochastic, kIndex32>>
+                                                             kTensor, kMasked, kMany, kStochastic, kIndex32>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_replay_kernel(const SelectiveStateUpdateReplayParams params) {
     using Rows = typename Traits::Rows;

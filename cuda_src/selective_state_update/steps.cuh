@@ -6,14 +6,16 @@
 
 // How a kernel divides rows among lanes; the parameters are those of selective_state_update.cu.
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
+          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32,
+          int kMostLanes = kWarpSize>
 struct RowTraits {
     static constexpr int kVectors = (kDState + kVec - 1) / kVec;
-    static constexpr int kLanes = kVectors > 16  ? 32
-                                  : kVectors > 8 ? 16
-                                  : kVectors > 4 ? 8
-                                  : kVectors > 2 ? 4
-                                                 : kVectors;
+    static constexpr int kFitting = kVectors > 16  ? 32
+                                    : kVectors > 8 ? 16
+                                    : kVectors > 4 ? 8
+                                    : kVectors > 2 ? 4
+                                                   : kVectors;
+    static constexpr int kLanes = kFitting < kMostLanes ? kFitting : kMostLanes;
     static constexpr int kChunks = (kVectors + kLanes - 1) / kLanes;
     static constexpr int kElements = kChunks * kVec;  // per row and lane
     static constexpr int kGroups = kWarpSize / kLanes;
