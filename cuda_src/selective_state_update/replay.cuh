@@ -47,8 +47,8 @@ struct RingCursor {
         const uint2 words = load_word<Memory::kMutable, uint2>(place);
         const int row = static_cast<int>(words.x);
         // Whatever a cursor holds, no other memory than that of the ring is touched.
-        start = row >= 0 && row < p.ring_rows ? row : 0;
-        live = min(max(static_cast<int>(words.y), 0), p.window);
+        start = uniform(row >= 0 && row < p.ring_rows ? row : 0);
+        live = uniform(min(max(static_cast<int>(words.y), 0), p.window));
     }
 
     // The ring's row of the token `number` places behind the oldest; it is at most ring_rows - 1.

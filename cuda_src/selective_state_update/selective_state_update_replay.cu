@@ -468,11 +468,11 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
             const SequenceTokens<Traits> sequence(s, tile_of<Traits>(p, begin, i));
             step.entry = sequence.entry;
             step.begin = sequence.begin;
-            step.tokens = sequence.end - sequence.begin;
+            step.tokens = uniform(sequence.end - sequence.begin);
         }
         if (step.tokens <= 0) return;
     }
-    step.slot = load_slot<Traits>(s, begin.batch);
+    step.slot = uniform(load_slot<Traits>(s, begin.batch));
     const TokenCursor<Traits> first(s, begin, step.entry, step.begin);
     TokenMatrices<Traits> maps;
     maps.load(s, first);
@@ -482,7 +482,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
         }
         return;
     }
-    step.goes_on = has_past(s, begin.batch);
+    step.goes_on = uniform(static_cast<int>(has_past(s, begin.batch))) != 0;
     TileCursor<Traits> at(p, begin, step);
     const RingCursor cursor(p, step.slot);
     step.live = step.goes_on ? cursor.live : 0;
@@ -495,7 +495,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     if (p.force_flush != nullptr) {
         is_forced |= static_cast<const unsigned char*>(p.force_flush)[begin.batch * p.force_flush_stride] != 0;
     }
-    step.folds = is_forced || step.live + step.tokens > p.window;
+    step.folds = uniform(static_cast<int>(is_forced)) != 0 || step.live + step.tokens > p.window;
     if constexpr (Traits::kUsesTensorCores) {
         multiply_all_tensor<Traits>(p, at.ring, cursor, step, first, maps, products);
     } else {
@@ -540,7 +540,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Rows = typename Traits::Rows;
     __shared__ float products[Rows::kWarps][Rows::kTokens * Rows::kProducts];
     const ReplayOperands& p = params.operands;
-    const int number = threadIdx.x / kWarpSize;
+    const int number = uniform(static_cast<int>(threadIdx.x / kWarpSize));
     WarpRows warp(p.operands, blockIdx.x * Rows::kWarps + number, Rows::kTile * p.warp_tiles);
     warp.head *= p.warp_heads;
     // Whole warps leave: the shuffles stay complete.
