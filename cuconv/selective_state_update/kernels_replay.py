@@ -10,7 +10,16 @@ from typing import Any
 from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarge, ceil_div, fast_div, vectors
+from cuconv.runtime.launch import (
+    MAX_DIVIDEND,
+    MAX_VECTOR_BYTES,
+    WARP_SIZE,
+    LaunchConfig,
+    TooLarge,
+    ceil_div,
+    fast_div,
+    vectors,
+)
 from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, lanes
 
 D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
@@ -46,6 +55,11 @@ def most_rows(capacity: int, vec: int) -> int:
 def has_tensor_cores(capacity: int, state_t: DType, b_t: DType, vec: int) -> bool:
     """Whether tensor cores multiply states by C: both of one 16-bit type, in whole accesses of 16 bytes."""
     return state_t is b_t and state_t.itemsize == 2 and vec == 8 and capacity >= 4 * vec
+
+
+def x_vectors(input_t: DType) -> tuple[int, int]:
+    """Rows per access to x in a ring: whole accesses, or one by one."""
+    return MAX_VECTOR_BYTES // input_t.itemsize, 1
 
 
 def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
@@ -103,6 +117,7 @@ class SelectiveStateUpdateReplay(_OfRows):
     """A warp has tiles of rows of some heads of one group, and multiplies B and C of its live tokens once."""
 
     window: int
+    x_vec: int
     tensor: bool
     masked: bool
     many: bool
@@ -114,11 +129,18 @@ class SelectiveStateUpdateReplay(_OfRows):
         flags = (False, True)
         for d_state in D_STATES:
             for arrays, window, masked, many in product(_arrays(d_state), WINDOWS, flags, flags):
-                if arrays["rows"] != 1 or not has_tensor_cores(d_state, arrays["state_t"], arrays["b_t"], arrays["vec"]):
-                    yield cls(d_state, **arrays, window=window, tensor=False, masked=masked, many=many)
-                else:
+                if has_tensor_cores(d_state, arrays["state_t"], arrays["b_t"], arrays["vec"]):
                     # Tensor cores take two rows a group.
-                    yield cls(d_state, **{**arrays, "rows": 2}, window=window, tensor=True, masked=masked, many=many)
+                    if arrays["rows"] != 2:
+                        continue
+                    tensor = True
+                else:
+                    tensor = False
+                for x_vec in x_vectors(arrays["input_t"]):
+                    # Rows that are not aligned are rare: they have the kernels that serve all.
+                    if x_vec > 1 or (window == MAX_WINDOW and not arrays["index32"]):
+                        yield cls(d_state, **arrays, window=window, x_vec=x_vec, tensor=tensor, masked=masked,
+                                  many=many)  # fmt: skip
 
     @property
     def sharing(self) -> int:

@@ -10,6 +10,7 @@ from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.selective_state_update import plan as plain
 from cuconv.selective_state_update.kernels import lanes
 from cuconv.selective_state_update.kernels_replay import (
+    MAX_WINDOW,
     WINDOWS,
     SelectiveStateUpdateCommit,
     SelectiveStateUpdateFold,
@@ -17,6 +18,7 @@ from cuconv.selective_state_update.kernels_replay import (
     capacity,
     has_tensor_cores,
     most_rows,
+    x_vectors,
 )
 
 SMALL = 0
@@ -132,11 +134,16 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
             **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
         )
     tensor = has_tensor_cores(fits, arrays["state_t"], arrays["b_t"], vec)
+    x_vec, one = x_vectors(arrays["input_t"])
+    if not plain._is_packed(o.rings.x, x_vec):
+        x_vec, index32 = one, False
+    wanted = o.rings.window if x_vec > 1 else MAX_WINDOW
     return SelectiveStateUpdateReplay(
         **arrays,
         rows=2 if tensor else _rows(s, vec),
         tensor=tensor,
-        window=next(window for window in WINDOWS if window >= o.rings.window),
+        window=next(window for window in WINDOWS if window >= wanted),
+        x_vec=x_vec,
         masked=masked,
         many=s.x.shape[1] != 1 or s.cu_seqlens is not None,
         stochastic=s.stochastic,

@@ -12,7 +12,7 @@
 // kDState  d_state, at most when kMasked  input_t  x and out               state_t  the pool of states
 // a_t      A                              b_t      B and C                 kVec     elements per access
 // kRows    rows that a group loads at once
-// kWindow  live tokens at most
+// kWindow  live tokens at most            kXVec    rows per access to x of live tokens
 // kTensor      states, B and C are of one 16-bit type, and tensor cores multiply them: 4 lanes share 2 rows
 // kMasked      d_state is less than kDState
 // kMany        several tokens
@@ -25,14 +25,14 @@ struct SelectiveStateUpdateReplayParams {
     ReplayOperands operands;
 };
 
-// How a warp divides live tokens among its groups of lanes, and among the lanes that stand for one row.
-template <typename Base, int kBlockWarps, int kWindow, bool kTensor, bool kMany>
+// How a warp divides live tokens among its groups of lanes, and new ones among the lanes that stand for one row.
+template <typename Base, int kBlockWarps, int kWindow, int kXVec, bool kTensor, bool kMany>
 struct ReplayRows : Base {
     static constexpr int kWarps = kBlockWarps;
     static constexpr bool kAhead = true;
     static constexpr int kPasses = (kWindow + Base::kGroups - 1) / Base::kGroups;
     static constexpr int kShares = kWarpSize / Base::kTile;
-    static constexpr int kShare = (kWindow + kShares - 1) / kShares;
+    static constexpr int kXVecs = kXVec < Base::kTile ? kXVec : Base::kTile;
     static constexpr int kNewShare = kMany ? (kMaxReplayTokens + kShares - 1) / kShares : 1;
     static constexpr bool kHasMany = kMany;
     static constexpr int kTokens = kMany ? kMaxReplayTokens : 1;
@@ -44,13 +44,13 @@ struct ReplayRows : Base {
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
-          bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
+          int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateReplayTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
     using Rows = ReplayRows<RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false,
                                       false, kStochastic, kIndex32, kTensor ? 4 : kWarpSize>,
-                            kThreads / kWarpSize, kWindow, kTensor, kMany>;
+                            kThreads / kWarpSize, kWindow, kXVec, kTensor, kMany>;
 };
 
 // The product of two vectors, of which the lanes of a group have parts.
@@ -204,11 +204,65 @@ __device__ __forceinline__ void multiply_all(const ReplayOperands& p, const Ring
     sync_warp();
 }
 
+// x of the live tokens in the rows of a tile, by accesses of kXVecs rows of one token a lane.
+template <typename Traits>
+struct LiveInputs {
+    using input_t = typename Traits::Input;
+    static constexpr int kVec = Traits::kXVecs;
+    static constexpr int kRowLanes = Traits::kTile / kVec;  // lanes that share a token's rows
+    static constexpr int kTokens = kWarpSize / kRowLanes;   // tokens at once
+    static constexpr int kPasses = (Traits::kWindows + kTokens - 1) / kTokens;
+
+    Vec<input_t, kVec> x[kPasses];
+
+    // The lane's token of a pass.
+    __device__ __forceinline__ static int token(int pass) { return pass * kTokens + lane_id() / kRowLanes; }
+
+    __device__ __forceinline__ void load(const ReplayOperands& p, const RingCursor& cursor, const WarpRows& warp,
+                                         const input_t* ring, int live) {
+        const int row = warp.first_row + lane_id() % kRowLanes * kVec;
+#pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+            x[pass] = Vec<input_t, kVec>::zero();
+            if (token(pass) < live && row < p.operands.headdim) {
+                x[pass] = ::load<kVec, Memory::kMutable>(ring + cursor.row(p, token(pass)) * p.operands.headdim + row);
+            }
+        }
+    }
+
+    // The sum of weight * x over the tokens, of the row that the lane stands for; each lane has one token's weight.
+    __device__ __forceinline__ float sum(float weight) const {
+        float sums[kVec];
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) sums[i] = 0.0f;
+#pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+            const float own = from_lane(weight, token(pass));
+#pragma unroll
+            for (int i = 0; i < kVec; ++i) sums[i] = fmaf(own, x[pass].to_float(i), sums[i]);
+        }
+        sum_parts_over_lanes<kTokens, kRowLanes>(sums);
+        const int row = lane_id() % Traits::kTile;
+        if constexpr (kVec <= kTokens) {
+            return from_lane(sums[0], row % kVec * kRowLanes + row / kVec);
+        } else {
+            constexpr int kLeft = kVec / kTokens;
+            float found = 0.0f;
+#pragma unroll
+            for (int i = 0; i < kLeft; ++i) {
+                const float each = from_lane(sums[i], row % kVec / kLeft * kRowLanes + row / kVec);
+                if (row % kLeft == i) found = each;
+            }
+            return found;
+        }
+    }
+};
+
 // Of one tile, as it is in memory.
 template <typename Traits>
 struct TileInputs {
     typename Traits::StateVec raw[Traits::kRowsOfGroup][Traits::kChunks];
-    Vec<typename Traits::Input, 1> x[Traits::kShare];  // of some live tokens, in the row that the lane stands for
+    LiveInputs<Traits> old;
     float scale;
     RawNumber<typename Traits::Input> D;
     TokenInputs<Traits> inputs;  // of the first new token
@@ -220,22 +274,6 @@ struct HeadInputs {
     float step;                            // dt' of the lane's live token
     RawNumber<typename Traits::Input> dt;  // of the lane's new token
     RowParameters<Traits> parameters;
-};
-
-// Where the live tokens lie of which the lane has x, in elements behind the ring of a head.
-template <typename Traits>
-struct RingPlaces {
-    int x[Traits::kShare];
-
-    __device__ __forceinline__ RingPlaces(const ReplayOperands& p, const RingCursor& cursor) {
-#pragma unroll
-        for (int i = 0; i < Traits::kShare; ++i) {
-            x[i] = cursor.row(p, min(token(i), p.window - 1)) * p.operands.headdim;
-        }
-    }
-
-    // The i-th of them.
-    __device__ __forceinline__ static int token(int i) { return lane_id() / Traits::kTile * Traits::kShare + i; }
 };
 
 // Where the inputs of a tile are.
@@ -268,7 +306,7 @@ struct TileCursor {
         row = min(warp.first_row + lane_id() % Traits::kTile, p.operands.headdim - 1);
     }
 
-    __device__ __forceinline__ void load(const ReplayOperands& p, const RingPlaces<Traits>& places,
+    __device__ __forceinline__ void load(const ReplayOperands& p, const RingCursor& cursor,
                                          const SequenceStep& step, TileInputs<Traits>& to) const {
         if (step.goes_on && warp.first_row + Traits::kTile <= p.operands.headdim) {
 #pragma unroll
@@ -291,12 +329,7 @@ struct TileCursor {
         if (Traits::kIsQuantised && step.goes_on) {
             to.scale = load_scale<Traits>(scale_of_slot<Traits>(p, warp, step.slot));
         }
-        const input_t* x = ring.x + row;
-#pragma unroll
-        for (int i = 0; i < Traits::kShare; ++i) {
-            to.x[i] = Vec<input_t, 1>::zero();
-            if (RingPlaces<Traits>::token(i) < step.live) to.x[i] = ::load<1, Memory::kMutable>(x + places.x[i]);
-        }
+        to.old.load(p, cursor, warp, ring.x, step.live);
         // Other lanes' rows are not there, or not theirs.
         if (!token.is_row) return;
         to.inputs.load(p.operands, token);
@@ -389,15 +422,9 @@ __device__ __forceinline__ void replay_tile(const ReplayOperands& p, const TileC
         const float* of_token = products + t * Traits::kProducts;
         float factor = 0.0f;
         if (lane_id() < step.live) factor = head.weights.own * of_token[lane_id()];
-        float old[1] = {0.0f};
-#pragma unroll
-        for (int i = 0; i < Traits::kShare; ++i) {
-            old[0] = fmaf(from_lane(factor, RingPlaces<Traits>::token(i)), tile.x[i].to_float(0), old[0]);
-        }
         const float further = from_lane(head.power, t);
         powers += further;
-        sum_parts_over_lanes<Traits::kShares, Traits::kTile>(old);
-        float y = fmaf(from_state, head.weights.state * tile.scale, old[0]);
+        float y = fmaf(from_state, head.weights.state * tile.scale, tile.old.sum(factor));
         if constexpr (Traits::kHasMany) {
             if (lane_id() < t) decayed += further;
             float own = 0.0f;
@@ -488,8 +515,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     step.live = step.goes_on ? cursor.live : 0;
     TileInputs<Traits> tile;
     HeadInputs<Traits> inputs;
-    const RingPlaces<Traits> places(p, cursor);
-    at.load(p, places, step, tile);
+    at.load(p, cursor, step, tile);
     at.load(p, cursor, step, inputs);
     bool is_forced = !step.goes_on;
     if (p.force_flush != nullptr) {
@@ -523,7 +549,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
                 next = TileCursor<Traits>(p, warp, step);
                 next.load(p, cursor, step, inputs);
             }
-            if (tiles > 1 || heads > 1) next.load(p, places, step, next_tile);
+            if (tiles > 1 || heads > 1) next.load(p, cursor, step, next_tile);
             if constexpr (Traits::kAhead) replay_tile<Traits>(p, at, cursor, step, head, tile, maps, products);
             at = next;
             tile = next_tile;
@@ -532,9 +558,9 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
 }
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
-          bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32,
+          int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32,
           typename Traits = SelectiveStateUpdateReplayTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kWindow,
-                                                             kTensor, kMasked, kMany, kStochastic, kIndex32>>
+                                                             kXVec, kTensor, kMasked, kMany, kStochastic, kIndex32>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_replay_kernel(const SelectiveStateUpdateReplayParams params) {
     using Rows = typename Traits::Rows;
