@@ -57,9 +57,9 @@ def has_tensor_cores(capacity: int, state_t: DType, b_t: DType, vec: int) -> boo
     return state_t is b_t and state_t.itemsize == 2 and vec == 8 and capacity >= 4 * vec
 
 
-def x_vectors(input_t: DType) -> tuple[int, int]:
-    """Rows per access to x in a ring: whole accesses, or one by one."""
-    return MAX_VECTOR_BYTES // input_t.itemsize, 1
+def is_whole(dtype: DType, vec: int) -> bool:
+    """Whether accesses to this many elements are as wide as a thread's can be."""
+    return vec * dtype.itemsize == MAX_VECTOR_BYTES
 
 
 def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
@@ -136,11 +136,12 @@ class SelectiveStateUpdateReplay(_OfRows):
                     tensor = True
                 else:
                     tensor = False
-                for x_vec in x_vectors(arrays["input_t"]):
-                    # Rows that are not aligned are rare: they have the kernels that serve all.
-                    if x_vec > 1 or (window == MAX_WINDOW and not arrays["index32"]):
-                        yield cls(d_state, **arrays, window=window, x_vec=x_vec, tensor=tensor, masked=masked,
-                                  many=many)  # fmt: skip
+                common = {**arrays, "tensor": tensor, "window": window, "masked": masked, "many": many}
+                if is_whole(arrays["state_t"], arrays["vec"]):
+                    yield cls(d_state, **common, x_vec=MAX_VECTOR_BYTES // arrays["input_t"].itemsize)
+                # Arrays that are not aligned are rare: they have the kernels that serve all.
+                if window == MAX_WINDOW and not arrays["index32"]:
+                    yield cls(d_state, **common, x_vec=1)
 
     @property
     def sharing(self) -> int:

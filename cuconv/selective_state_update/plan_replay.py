@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.launch import WARP_SIZE, ceil_div
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.selective_state_update import plan as plain
 from cuconv.selective_state_update.kernels import lanes
@@ -17,8 +17,8 @@ from cuconv.selective_state_update.kernels_replay import (
     SelectiveStateUpdateReplay,
     capacity,
     has_tensor_cores,
+    is_whole,
     most_rows,
-    x_vectors,
 )
 
 SMALL = 0
@@ -134,9 +134,9 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
             **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
         )
     tensor = has_tensor_cores(fits, arrays["state_t"], arrays["b_t"], vec)
-    x_vec, one = x_vectors(arrays["input_t"])
-    if not plain._is_packed(o.rings.x, x_vec):
-        x_vec, index32 = one, False
+    x_vec = MAX_VECTOR_BYTES // s.x.itemsize
+    if not is_whole(plain._dtype(s.state), vec) or not plain._is_packed(o.rings.x, x_vec):
+        x_vec, index32 = 1, False
     wanted = o.rings.window if x_vec > 1 else MAX_WINDOW
     return SelectiveStateUpdateReplay(
         **arrays,

@@ -175,8 +175,8 @@ UNIT = (
     Case(3, 2, 6, 128, lies="backward+dense", pool="offset_by_2", others="strided", dtypes="z B C dt"),
     Case(3, 2, 6, 128, dtype="float16", dtypes="B C", A_dtype="float32", pool="sliced_by_2"),
     Case(3, 2, 37, 128, force="rows=2 index32=0", live=3),
-    Case(5, 2, 37, 128, force="rows=4", window=16, lies="fused", **SERVED),
-    Case(5, 2, 70, 128, force="rows=8", window=16),
+    Case(5, 2, 37, 128, force="rows=4", window=16, state_dtype="float32", lies="fused", **SERVED),
+    Case(5, 2, 72, 128, force="rows=8 index32=0", window=16, state_dtype="float32"),
     Case(3, 2, 37, 16, dtype="float32", force="rows=4 index32=0"),
     Case(3, 2, 300, 16, 1, tokens=2, force="rows=1"),
     # Several tokens.
