@@ -209,8 +209,8 @@ UNIT = (
     Case(3, 2, 5, 3, dtype="float32"),
     Case(3, 2, 3, 100, tokens=2),
     Case(3, 2, 3, 256, state_dtype="float32"),
-    Case(3, 1, 3, 512, dtype="float16", fold=True),
-    Case(3, 1, 3, 300, dtype="float16"),
+    Case(3, 1, 3, 512, dtype="float16", A_dtype="", fold=True),
+    Case(3, 1, 3, 300, dtype="float16", A_dtype=""),
     Case(3, 1, 3, 300, fold=True),
     # Nothing to compute.
     Case(0, 2, 3, 16),
