@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, DType
+from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
@@ -52,9 +52,9 @@ def most_rows(capacity: int, vec: int) -> int:
     return max((rows for rows in ROWS if rows <= lanes(capacity, vec) and rows * elements <= 64), default=1)
 
 
-def has_tensor_cores(capacity: int, state_t: DType, b_t: DType, vec: int) -> bool:
-    """Whether tensor cores multiply states by C: both of one 16-bit type, in whole accesses of 16 bytes."""
-    return state_t is b_t and state_t.itemsize == 2 and vec == 8 and capacity >= 4 * vec
+def has_tensor_cores(capacity: int, input_t: DType, state_t: DType, b_t: DType, vec: int) -> bool:
+    """Whether tensor cores put live tokens in states. float16 has not the range of weights times x."""
+    return input_t is b_t is BFLOAT16 and is_whole(state_t, vec) and capacity >= 4 * vec
 
 
 def is_whole(dtype: DType, vec: int) -> bool:
@@ -129,7 +129,8 @@ class SelectiveStateUpdateReplay(_OfRows):
         flags = (False, True)
         for d_state in D_STATES:
             for arrays, window, masked, many in product(_arrays(d_state), WINDOWS, flags, flags):
-                if has_tensor_cores(d_state, arrays["state_t"], arrays["b_t"], arrays["vec"]):
+                types = [arrays[name] for name in ("input_t", "state_t", "b_t")]
+                if has_tensor_cores(d_state, *types, arrays["vec"]):
                     # Tensor cores take two rows a group.
                     if arrays["rows"] != 2:
                         continue

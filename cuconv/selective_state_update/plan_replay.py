@@ -133,7 +133,7 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
         return SelectiveStateUpdateFold(
             **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
         )
-    tensor = has_tensor_cores(fits, arrays["state_t"], arrays["b_t"], vec)
+    tensor = has_tensor_cores(fits, arrays["input_t"], arrays["state_t"], arrays["b_t"], vec)
     x_vec = MAX_VECTOR_BYTES // s.x.itemsize
     if not is_whole(plain._dtype(s.state), vec) or not plain._is_packed(o.rings.x, x_vec):
         x_vec, index32 = 1, False

@@ -13,7 +13,7 @@
 // a_t      A                              b_t      B and C                 kVec     elements per access
 // kRows    rows that a group loads at once
 // kWindow  live tokens at most            kXVec    rows per access to x of live tokens
-// kTensor      states, B and C are of one 16-bit type, and tensor cores multiply them: 4 lanes share 2 rows
+// kTensor      x, B and C are of bfloat16, and tensor cores put them in states: 4 lanes share 2 rows
 // kMasked      d_state is less than kDState
 // kMany        several tokens
 // kStochastic  states are rounded up or down at random
@@ -29,7 +29,6 @@ struct SelectiveStateUpdateReplayParams {
 template <typename Base, int kBlockWarps, int kWindow, int kXVec, bool kTensor, bool kMany>
 struct ReplayRows : Base {
     static constexpr int kWarps = kBlockWarps;
-    static constexpr bool kAhead = true;
     static constexpr int kPasses = (kWindow + Base::kGroups - 1) / Base::kGroups;
     static constexpr int kShares = kWarpSize / Base::kTile;
     static constexpr int kXVecs = kXVec < Base::kTile ? kXVec : Base::kTile;
@@ -39,8 +38,9 @@ struct ReplayRows : Base {
     static constexpr int kWindows = kWindow;
     static constexpr int kProducts = kWindow + kTokens;  // per new token
     // Rows of the group that are put in memory at once.
-    static constexpr int kPart = kTensor ? 1 : Base::kRowsOfGroup < 4 ? Base::kRowsOfGroup : 4;
+    static constexpr int kPart = Base::kRowsOfGroup < 4 ? Base::kRowsOfGroup : 4;
     static constexpr bool kUsesTensorCores = kTensor;
+    static constexpr bool kMultipliesStates = kTensor && kIsSame<typename Base::State, typename Base::Matrix>;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
@@ -98,7 +98,7 @@ __device__ __forceinline__ void multiply_rows(const Row (&first)[Traits::kChunks
 #pragma unroll
     for (int i = 0; i < Traits::kChunks; ++i) {
 #pragma unroll
-        for (int half = 0; half < 4; half += 2) {
+        for (int half = 0; half < Traits::kVecs / 2; half += 2) {
             const unsigned a[4] = {word_of(first[i], half), word_of(second[i], half), word_of(first[i], half + 1),
                                    word_of(second[i], half + 1)};
             const unsigned b[2] = {word_of(C[i], half), word_of(C[i], half + 1)};
@@ -363,102 +363,225 @@ struct Head {
     }
 };
 
-// One tile's results, and what is put in the ring and in the states.
+// C * S of the row that the lane stands for, of the t-th new token. `sums` are those of 8 tokens, by tensor cores.
 template <typename Traits>
-__device__ __forceinline__ void replay_tile(const ReplayOperands& p, const TileCursor<Traits>& at,
-                                            const RingCursor& cursor, const SequenceStep& step,
-                                            const Head<Traits>& head, const TileInputs<Traits>& tile,
-                                            TokenMatrices<Traits> maps, const float* products) {
+__device__ __forceinline__ float read_states(const TileInputs<Traits>& tile, const TokenMatrices<Traits>& maps, int t,
+                                             float (&sums)[4]) {
+    if constexpr (Traits::kMultipliesStates) {
+        if (t % 8 == 0) multiply_rows<Traits>(tile.raw[0], tile.raw[1], maps.C, sums);
+        const int lane = lane_id() % 8 * 4 + t % 8 / 2;
+        const float low = from_lane(t % 2 == 0 ? sums[0] : sums[1], lane);
+        const float high = from_lane(t % 2 == 0 ? sums[2] : sums[3], lane);
+        return lane_id() % 16 < 8 ? low : high;
+    } else {
+        float sums[Traits::kRowsOfGroup];
+#pragma unroll
+        for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+            float state[Traits::kElements];
+            to_floats<Traits>(tile.raw[r], state);
+            sums[r] = 0.0f;
+#pragma unroll
+            for (int i = 0; i < Traits::kElements; ++i) {
+                sums[r] = fmaf(state[i], maps.C[i / Traits::kVecs].to_float(i % Traits::kVecs), sums[r]);
+            }
+        }
+        return gather_own_sum<Traits>(sums);
+    }
+}
+
+// The weight of the lane's live token in the result of a new one, before that one's own decay.
+template <typename Traits>
+__device__ __forceinline__ float weigh(const SequenceStep& step, const Weights& weights, const float* of_token) {
+    // What a token beyond the live ones has is whatever the memory held.
+    return lane_id() < step.live ? weights.own * of_token[lane_id()] : 0.0f;
+}
+
+// Puts x of a new token in the ring, and finishes and stores its result.
+template <typename Traits>
+__device__ __forceinline__ void finish_token(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                             const RingCursor& cursor, int t, const TokenInputs<Traits>& inputs,
+                                             const RowParameters<Traits>& parameters, float y) {
+    if (at.token.is_row) {
+        ::store(at.ring.x_at(p, cursor.row(p, cursor.live + t), at.warp.own_row(p.operands)), inputs.x);
+    }
+    at.token.after(p.operands, t).store(p.operands, finish_result<Traits>(p.operands, parameters, inputs, y));
+}
+
+// y of one tile's only new token, but for D.
+template <typename Traits>
+__device__ __forceinline__ float replay_token(const ReplayOperands& p, const SequenceStep& step,
+                                              const Head<Traits>& head, const TileInputs<Traits>& tile,
+                                              const TokenMatrices<Traits>& maps, const float* products) {
+    float sums[4];
+    const float from_state = read_states<Traits>(tile, maps, 0, sums) * (head.weights.state * tile.scale);
+    const float y = from_state + tile.old.sum(weigh<Traits>(step, head.weights, products));
+    const float fresh = from_lane(head.step, 0) * products[Traits::kWindows];
+    return fmaf(exp2_approx(from_lane(head.power, 0)), y, fresh * tile.inputs.x.to_float(0));
+}
+
+// The results of one tile's new tokens.
+template <typename Traits>
+__device__ __forceinline__ void replay_tokens(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                              const RingCursor& cursor, const SequenceStep& step,
+                                              const Head<Traits>& head, const TileInputs<Traits>& tile,
+                                              TokenMatrices<Traits> maps, const float* products) {
     using input_t = typename Traits::Input;
     const SelectiveStateUpdateOperands& s = p.operands;
-    // x of some new tokens in the row that the lane stands for.
+    // x of some new tokens in the row that the lane stands for: results may lie where x does.
     Vec<input_t, 1> x[Traits::kNewShare];
-    const auto new_token = [&](int i) { return lane_id() / Traits::kTile * Traits::kNewShare + i; };
-    if constexpr (Traits::kHasMany) {
-        const index_t first = step.entry * s.x_stride[0] + step.begin * s.x_stride[1] + at.warp.head * s.x_stride[2];
+    const int first_new = lane_id() / Traits::kTile * Traits::kNewShare;
+    const index_t first = step.entry * s.x_stride[0] + step.begin * s.x_stride[1] + at.warp.head * s.x_stride[2];
 #pragma unroll
-        for (int i = 0; i < Traits::kNewShare; ++i) {
-            x[i] = Vec<input_t, 1>::zero();
-            if (new_token(i) < step.tokens) {
-                const index_t place = first + new_token(i) * s.x_stride[1] + at.row * s.x_stride[3];
-                x[i] = ::load<1, Memory::kMutable>(static_cast<const input_t*>(s.x) + place);
-            }
+    for (int i = 0; i < Traits::kNewShare; ++i) {
+        x[i] = Vec<input_t, 1>::zero();
+        if (first_new + i < step.tokens) {
+            const index_t place = first + (first_new + i) * s.x_stride[1] + at.row * s.x_stride[3];
+            x[i] = ::load<1, Memory::kMutable>(static_cast<const input_t*>(s.x) + place);
         }
     }
     RowParameters<Traits> parameters;
     parameters.D = tile.D;
     TokenInputs<Traits> inputs = tile.inputs;
     float decayed = 0.0f, powers = 0.0f;
-    float of_tokens[4];
+    float sums[4];
     for (int t = 0; t < step.tokens; ++t) {
         const TokenCursor<Traits> token = at.token.after(s, t);
-        if (Traits::kHasMany && t > 0 && token.is_row) inputs.load(s, token);
-        float from_state;
-        if constexpr (Traits::kUsesTensorCores) {
-            if (t % 8 == 0) {
-                load_C<Traits>(p, at.token, t, step.tokens, maps);
-                multiply_rows<Traits>(tile.raw[0], tile.raw[1], maps.C, of_tokens);
-            }
-            const int lane = lane_id() % 8 * 4 + t % 8 / 2;
-            const float low = from_lane(t % 2 == 0 ? of_tokens[0] : of_tokens[1], lane);
-            const float high = from_lane(t % 2 == 0 ? of_tokens[2] : of_tokens[3], lane);
-            from_state = lane_id() % 16 < 8 ? low : high;
+        if (t > 0 && token.is_row) inputs.load(s, token);
+        if constexpr (Traits::kMultipliesStates) {
+            if (t % 8 == 0) load_C<Traits>(p, at.token, t, step.tokens, maps);
         } else {
-            if (Traits::kHasMany && t > 0) maps.load(s, token);
-            float sums[Traits::kRowsOfGroup];
-#pragma unroll
-            for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-                float state[Traits::kElements];
-                to_floats<Traits>(tile.raw[r], state);
-                sums[r] = 0.0f;
-#pragma unroll
-                for (int i = 0; i < Traits::kElements; ++i) {
-                    sums[r] = fmaf(state[i], maps.C[i / Traits::kVecs].to_float(i % Traits::kVecs), sums[r]);
-                }
-            }
-            from_state = gather_own_sum<Traits>(sums);
+            if (t > 0) maps.load(s, token);
         }
-        // What a token beyond the live ones has is whatever the memory held.
         const float* of_token = products + t * Traits::kProducts;
-        float factor = 0.0f;
-        if (lane_id() < step.live) factor = head.weights.own * of_token[lane_id()];
+        const float from_state = read_states<Traits>(tile, maps, t, sums) * (head.weights.state * tile.scale);
+        const float old = from_state + tile.old.sum(weigh<Traits>(step, head.weights, of_token));
         const float further = from_lane(head.power, t);
         powers += further;
-        float y = fmaf(from_state, head.weights.state * tile.scale, tile.old.sum(factor));
-        if constexpr (Traits::kHasMany) {
-            if (lane_id() < t) decayed += further;
-            float own = 0.0f;
-            if (lane_id() <= t) own = exp2_approx(decayed) * head.step * of_token[Traits::kWindows + lane_id()];
-            float fresh[1] = {0.0f};
+        if (lane_id() < t) decayed += further;
+        float own = 0.0f;
+        if (lane_id() <= t) own = exp2_approx(decayed) * head.step * of_token[Traits::kWindows + lane_id()];
+        float fresh[1] = {0.0f};
 #pragma unroll
-            for (int i = 0; i < Traits::kNewShare; ++i) {
-                fresh[0] = fmaf(from_lane(own, new_token(i)), x[i].to_float(0), fresh[0]);
+        for (int i = 0; i < Traits::kNewShare; ++i) {
+            fresh[0] = fmaf(from_lane(own, first_new + i), x[i].to_float(0), fresh[0]);
+        }
+        sum_parts_over_lanes<Traits::kShares, Traits::kTile>(fresh);
+        finish_token<Traits>(p, at, cursor, t, inputs, parameters, fmaf(exp2_approx(powers), old, fresh[0]));
+    }
+}
+
+// Two elements of 16 bits as a pair.
+template <typename T, int kCount>
+__device__ __forceinline__ unsigned pair_of(const PackedVec<T, kCount>& low, const PackedVec<T, kCount>& high, int i) {
+    const unsigned half = i % 2 == 0 ? 0x5410u : 0x7632u;
+    return __byte_perm(low.word(i / 2), high.word(i / 2), half);
+}
+
+// Puts up to 16 live tokens, from `begin` on, in the states of a tile by tensor cores. A lane has the tokens 4 q to
+// 4 q + 3 if it is lane q of its group. The weights times x are rounded to the type of B kTerms times, each time what the
+// last rounding has left.
+template <typename Traits, int kTerms>
+__device__ __forceinline__ void fold_tensor(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                            const RingCursor& cursor, const Weights& weights, int begin, int live,
+                                            float (&state)[2][Traits::kElements]) {
+    using input_t = typename Traits::Input;
+    constexpr int kHalf = Traits::kVecs / 2;
+    const int group = lane_id() / Traits::kLanes, first = begin + lane_id() % Traits::kLanes * 4;
+    float inputs[2][4];
+    int places[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int row = cursor.row(p, min(first + i, live - 1));
+        places[i] = row * Traits::d_state(p.operands);
+        const float weight = from_lane(weights.own, first + i);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int own = min(Traits::row(at.warp, r), p.operands.headdim - 1);
+            const float x = ::load<1, Memory::kMutable>(at.ring.x_at(p, row, own)).to_float(0);
+            inputs[r][i] = first + i < live ? weight * x : 0.0f;
+        }
+    }
+    unsigned a[kTerms][4];
+#pragma unroll
+    for (int term = 0; term < kTerms; ++term) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float(&pair)[4] = inputs[i % 2];
+            const int at = i / 2 * 2;
+            a[term][i] = Dtype<input_t>::pack(pair + at);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float rounded = Dtype<input_t>::unpack(a[term][i], half);
+                // Nothing is left of an infinity, and NaN is enough once.
+                pair[at + half] = fabsf(rounded) <= 3.402823466e38f ? pair[at + half] - rounded : 0.0f;
             }
-            sum_parts_over_lanes<Traits::kShares, Traits::kTile>(fresh);
-            y = fmaf(exp2_approx(powers), y, fresh[0]);
-        } else {
-            const float fresh = from_lane(head.step, 0) * of_token[Traits::kWindows];
-            y = fmaf(exp2_approx(powers), y, fresh * inputs.x.to_float(0));
         }
-        if (token.is_row) {
-            ::store(at.ring.x_at(p, cursor.row(p, cursor.live + t), at.warp.own_row(s)), inputs.x);
-        }
-        token.store(s, finish_result<Traits>(s, parameters, inputs, y));
     }
-    if (!step.folds) return;
+#pragma unroll
+    for (int chunk = 0; chunk < Traits::kChunks; ++chunk) {
+        const int element = (chunk * Traits::kLanes * 2 + group) * kHalf;
+        PackedVec<input_t, kHalf> B[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            B[i] = PackedVec<input_t, kHalf>::zero();
+            if (first + i < live && element < Traits::d_state(p.operands)) {
+                B[i].template load<Memory::kMutable>(at.ring.B + places[i] + element);
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < kHalf; ++e) {
+            const unsigned b[2] = {pair_of(B[0], B[1], e), pair_of(B[2], B[3], e)};
+            const int low = chunk * Traits::kVecs + e, high = low + kHalf;
+            float sums[4] = {state[0][low], state[0][high], state[1][low], state[1][high]};
+#pragma unroll
+            for (int term = kTerms - 1; term >= 0; --term) multiply_add<input_t>(sums, a[term], b);
+            state[0][low] = sums[0];
+            state[0][high] = sums[1];
+            state[1][low] = sums[2];
+            state[1][high] = sums[3];
+        }
+    }
+}
+
+// Puts the live tokens in the states of a tile, and these in memory.
+template <typename Traits>
+__device__ __forceinline__ void fold_tile(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                          const RingCursor& cursor, const SequenceStep& step,
+                                          const Weights& weights, const TileInputs<Traits>& tile) {
     RowFactors<Traits> factors;
+    if constexpr (Traits::kUsesTensorCores) {
+        // float32 has the bits of three numbers of bfloat16.
+        constexpr int kTerms = sizeof(typename Traits::State) == 4 ? 3 : 2;
+        float state[2][Traits::kElements];
 #pragma unroll
-    for (int first = 0; first < Traits::kRowsOfGroup; first += Traits::kPart) {
-        float state[Traits::kPart][Traits::kElements];
+        for (int r = 0; r < 2; ++r) {
+            to_floats<Traits>(tile.raw[r], state[r]);
+            float left = weights.state;
+            if constexpr (Traits::kIsQuantised) left *= Traits::of_row(tile.scale, r);
 #pragma unroll
-        for (int r = 0; r < Traits::kPart; ++r) to_floats<Traits>(tile.raw[first + r], state[r]);
-        fold<Traits>(p, at.warp, at.ring, cursor, head.weights, step.live, tile.scale, first, state);
+            for (int i = 0; i < Traits::kElements; ++i) state[r][i] *= left;
+        }
+        for (int begin = 0; begin < step.live; begin += 16) {
+            fold_tensor<Traits, kTerms>(p, at, cursor, weights, begin, step.live, state);
+        }
 #pragma unroll
-        for (int r = 0; r < Traits::kPart; ++r) {
-            store_row<Traits>(s, at.warp, at.rows, first + r, 0, state[r], factors.find(first + r, state[r]));
+        for (int r = 0; r < 2; ++r) {
+            store_row<Traits>(p.operands, at.warp, at.rows, r, 0, state[r], factors.find(r, state[r]));
+        }
+    } else {
+#pragma unroll
+        for (int first = 0; first < Traits::kRowsOfGroup; first += Traits::kPart) {
+            float state[Traits::kPart][Traits::kElements];
+#pragma unroll
+            for (int r = 0; r < Traits::kPart; ++r) to_floats<Traits>(tile.raw[first + r], state[r]);
+            fold<Traits>(p, at.warp, at.ring, cursor, weights, step.live, tile.scale, first, state);
+#pragma unroll
+            for (int r = 0; r < Traits::kPart; ++r) {
+                store_row<Traits>(p.operands, at.warp, at.rows, first + r, 0, state[r], factors.find(first + r, state[r]));
+            }
         }
     }
-    factors.store_scale(s, at.warp, scale_of_slot<Traits>(p, at.warp, step.slot));
+    factors.store_scale(p.operands, at.warp, scale_of_slot<Traits>(p, at.warp, step.slot));
 }
 
 // Puts B of the new tokens behind the live ones, once for each group.
@@ -537,22 +660,30 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
             at.ring.dt[cursor.row(p, cursor.live + lane_id())] = head.step;
         }
         for (int tiles = p.warp_tiles; tiles > 0; --tiles) {
-            // The next tile is on its way while this one is used.
-            TileCursor<Traits> next = at;
-            TileInputs<Traits> next_tile;
-            if constexpr (!Traits::kAhead) replay_tile<Traits>(p, at, cursor, step, head, tile, maps, products);
+            const TileCursor<Traits> here = at;
+            const TokenInputs<Traits> first_inputs = tile.inputs;
+            RowParameters<Traits> parameters;
+            parameters.D = tile.D;
+            float y = 0.0f;
+            if constexpr (Traits::kHasMany) {
+                replay_tokens<Traits>(p, here, cursor, step, head, tile, maps, products);
+            } else {
+                y = replay_token<Traits>(p, step, head, tile, maps, products);
+            }
+            if (step.folds) fold_tile<Traits>(p, here, cursor, step, head.weights, tile);
+            // The next tile is on its way while this one's results are finished.
             if (tiles > 1) {
-                next.advance(s);
+                at.advance(s);
             } else if (heads > 1) {
                 WarpRows warp = begin;
                 warp.head = at.warp.head + 1;
-                next = TileCursor<Traits>(p, warp, step);
-                next.load(p, cursor, step, inputs);
+                at = TileCursor<Traits>(p, warp, step);
+                at.load(p, cursor, step, inputs);
             }
-            if (tiles > 1 || heads > 1) next.load(p, cursor, step, next_tile);
-            if constexpr (Traits::kAhead) replay_tile<Traits>(p, at, cursor, step, head, tile, maps, products);
-            at = next;
-            tile = next_tile;
+            if (tiles > 1 || heads > 1) at.load(p, cursor, step, tile);
+            if constexpr (!Traits::kHasMany) {
+                finish_token<Traits>(p, here, cursor, 0, first_inputs, parameters, y);
+            }
         }
     }
 }
