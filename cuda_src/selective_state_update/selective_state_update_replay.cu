@@ -477,108 +477,150 @@ __device__ __forceinline__ unsigned pair_of(const PackedVec<T, kCount>& low, con
     return __byte_perm(low.word(i / 2), high.word(i / 2), half);
 }
 
-// Puts up to 16 live tokens, from `begin` on, in the states of a tile by tensor cores. A lane has the tokens 4 q to
-// 4 q + 3 if it is lane q of its group. The weights times x are rounded to the type of B kTerms times, each time what the
-// last rounding has left.
-template <typename Traits, int kTerms>
-__device__ __forceinline__ void fold_tensor(const ReplayOperands& p, const TileCursor<Traits>& at,
-                                            const RingCursor& cursor, const Weights& weights, int begin, int live,
-                                            float (&state)[2][Traits::kElements]) {
+// Live tokens as tensor cores take them, 16 in a block: the lane's weights times x, and where B of its tokens is, in the
+// ring. Lane q of a group has the tokens 4 q to 4 q + 3 of a block. The products are rounded to bfloat16 kTerms times, each
+// time what the last rounding has left: float32 has the bits of three.
+template <typename Traits>
+struct FoldInputs {
     using input_t = typename Traits::Input;
-    constexpr int kHalf = Traits::kVecs / 2;
-    const int group = lane_id() / Traits::kLanes, first = begin + lane_id() % Traits::kLanes * 4;
-    float inputs[2][4];
-    int places[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int row = cursor.row(p, min(first + i, live - 1));
-        places[i] = row * Traits::d_state(p.operands);
-        const float weight = from_lane(weights.own, first + i);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const int own = min(Traits::row(at.warp, r), p.operands.headdim - 1);
-            const float x = ::load<1, Memory::kMutable>(at.ring.x_at(p, row, own)).to_float(0);
-            inputs[r][i] = first + i < live ? weight * x : 0.0f;
-        }
+    static constexpr int kTerms = sizeof(typename Traits::State) == 4 ? 3 : 2;
+    static constexpr int kBlocks = Traits::kWindows / 16;
+    static constexpr int kHalf = Traits::kVecs / 2;
+
+    unsigned inputs[kBlocks][kTerms][4];
+    int places[kBlocks][4];
+
+    __device__ __forceinline__ static int token(int block, int i) {
+        return block * 16 + lane_id() % Traits::kLanes * 4 + i;
     }
-    unsigned a[kTerms][4];
+
+    __device__ __forceinline__ FoldInputs(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                          const RingCursor& cursor, const Weights& weights, int live) {
 #pragma unroll
-    for (int term = 0; term < kTerms; ++term) {
+        for (int block = 0; block < kBlocks; ++block) {
+            float products[2][4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            float(&pair)[4] = inputs[i % 2];
-            const int at = i / 2 * 2;
-            a[term][i] = Dtype<input_t>::pack(pair + at);
+            for (int i = 0; i < 4; ++i) {
+                const int row = cursor.row(p, max(min(token(block, i), live - 1), 0));
+                places[block][i] = row * Traits::d_state(p.operands);
+                const float weight = from_lane(weights.own, token(block, i));
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float rounded = Dtype<input_t>::unpack(a[term][i], half);
-                // Nothing is left of an infinity, and NaN is enough once.
-                pair[at + half] = fabsf(rounded) <= 3.402823466e38f ? pair[at + half] - rounded : 0.0f;
+                for (int r = 0; r < 2; ++r) {
+                    const int own = min(Traits::row(at.warp, r), p.operands.headdim - 1);
+                    products[r][i] = 0.0f;
+                    if (token(block, i) < live) {
+                        products[r][i] = weight * ::load<1, Memory::kMutable>(at.ring.x_at(p, row, own)).to_float(0);
+                    }
+                }
+            }
+#pragma unroll
+            for (int term = 0; term < kTerms; ++term) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float* pair = products[i % 2] + i / 2 * 2;
+                    const unsigned word = Dtype<input_t>::pack(pair);
+                    inputs[block][term][i] = word;
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        const float rounded = Dtype<input_t>::unpack(word, half);
+                        // Nothing is left of an infinity, and NaN is enough once.
+                        pair[half] = fabsf(rounded) <= 3.402823466e38f ? pair[half] - rounded : 0.0f;
+                    }
+                }
             }
         }
+    }
+
+    // Adds the tokens to one vector of each of the lane's two rows.
+    __device__ __forceinline__ void add(const ReplayOperands& p, const Ring<Traits>& ring, int live, int chunk,
+                                        float (&state)[2][Traits::kVecs]) const {
+        const int element = (chunk * Traits::kLanes * 2 + lane_id() / Traits::kLanes) * kHalf;
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+            if (block * 16 >= live) break;
+            PackedVec<input_t, kHalf> B[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                B[i] = PackedVec<input_t, kHalf>::zero();
+                if (token(block, i) < live && element < Traits::d_state(p.operands)) {
+                    B[i].template load<Memory::kMutable>(ring.B + places[block][i] + element);
+                }
+            }
+#pragma unroll
+            for (int e = 0; e < kHalf; ++e) {
+                const unsigned b[2] = {pair_of(B[0], B[1], e), pair_of(B[2], B[3], e)};
+                float sums[4] = {state[0][e], state[0][e + kHalf], state[1][e], state[1][e + kHalf]};
+#pragma unroll
+                for (int term = kTerms - 1; term >= 0; --term) multiply_add<input_t>(sums, inputs[block][term], b);
+                state[0][e] = sums[0];
+                state[0][e + kHalf] = sums[1];
+                state[1][e] = sums[2];
+                state[1][e + kHalf] = sums[3];
+            }
+        }
+    }
+};
+
+// Puts the live tokens in the states of a tile, and these in memory, by tensor cores.
+template <typename Traits>
+__device__ __forceinline__ void fold_tile_tensor(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                                 const RingCursor& cursor, const SequenceStep& step,
+                                                 const Weights& weights, const TileInputs<Traits>& tile) {
+    const FoldInputs<Traits> inputs(p, at, cursor, weights, step.live);
+    float left[2], all[Traits::kIsQuantised ? 2 : 1][Traits::kElements];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        left[r] = weights.state;
+        if constexpr (Traits::kIsQuantised) left[r] *= Traits::of_row(tile.scale, r);
     }
 #pragma unroll
     for (int chunk = 0; chunk < Traits::kChunks; ++chunk) {
-        const int element = (chunk * Traits::kLanes * 2 + group) * kHalf;
-        PackedVec<input_t, kHalf> B[4];
+        float state[2][Traits::kVecs];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            B[i] = PackedVec<input_t, kHalf>::zero();
-            if (first + i < live && element < Traits::d_state(p.operands)) {
-                B[i].template load<Memory::kMutable>(at.ring.B + places[i] + element);
+        for (int i = 0; i < 2 * Traits::kVecs; ++i) {
+            const int r = i / Traits::kVecs, e = i % Traits::kVecs;
+            state[r][e] = tile.raw[r][chunk].to_float(e) * left[r];
+        }
+        inputs.add(p, at.ring, step.live, chunk, state);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            if constexpr (Traits::kIsQuantised) {
+#pragma unroll
+                for (int e = 0; e < Traits::kVecs; ++e) all[r][chunk * Traits::kVecs + e] = state[r][e];
+            } else {
+                const int row = Traits::row(at.warp, r), element = Traits::element(chunk);
+                const auto v = round_states<Traits>(p.operands, at.warp, row, element, 0, state[r], 1.0f);
+                if (row < p.operands.headdim && element < Traits::d_state(p.operands)) {
+                    ::store<Traits::kKeep>(at.rows.at(r, chunk), v);
+                }
             }
         }
+    }
+    if constexpr (Traits::kIsQuantised) {
+        RowFactors<Traits> factors;
 #pragma unroll
-        for (int e = 0; e < kHalf; ++e) {
-            const unsigned b[2] = {pair_of(B[0], B[1], e), pair_of(B[2], B[3], e)};
-            const int low = chunk * Traits::kVecs + e, high = low + kHalf;
-            float sums[4] = {state[0][low], state[0][high], state[1][low], state[1][high]};
-#pragma unroll
-            for (int term = kTerms - 1; term >= 0; --term) multiply_add<input_t>(sums, a[term], b);
-            state[0][low] = sums[0];
-            state[0][high] = sums[1];
-            state[1][low] = sums[2];
-            state[1][high] = sums[3];
+        for (int r = 0; r < 2; ++r) {
+            store_row<Traits>(p.operands, at.warp, at.rows, r, 0, all[r], factors.find(r, all[r]));
         }
+        factors.store_scale(p.operands, at.warp, scale_of_slot<Traits>(p, at.warp, step.slot));
     }
 }
 
-// Puts the live tokens in the states of a tile, and these in memory.
+// The same without them.
 template <typename Traits>
 __device__ __forceinline__ void fold_tile(const ReplayOperands& p, const TileCursor<Traits>& at,
                                           const RingCursor& cursor, const SequenceStep& step,
                                           const Weights& weights, const TileInputs<Traits>& tile) {
     RowFactors<Traits> factors;
-    if constexpr (Traits::kUsesTensorCores) {
-        // float32 has the bits of three numbers of bfloat16.
-        constexpr int kTerms = sizeof(typename Traits::State) == 4 ? 3 : 2;
-        float state[2][Traits::kElements];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            to_floats<Traits>(tile.raw[r], state[r]);
-            float left = weights.state;
-            if constexpr (Traits::kIsQuantised) left *= Traits::of_row(tile.scale, r);
+    for (int first = 0; first < Traits::kRowsOfGroup; first += Traits::kPart) {
+        float state[Traits::kPart][Traits::kElements];
 #pragma unroll
-            for (int i = 0; i < Traits::kElements; ++i) state[r][i] *= left;
-        }
-        for (int begin = 0; begin < step.live; begin += 16) {
-            fold_tensor<Traits, kTerms>(p, at, cursor, weights, begin, step.live, state);
-        }
+        for (int r = 0; r < Traits::kPart; ++r) to_floats<Traits>(tile.raw[first + r], state[r]);
+        fold<Traits>(p, at.warp, at.ring, cursor, weights, step.live, tile.scale, first, state);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            store_row<Traits>(p.operands, at.warp, at.rows, r, 0, state[r], factors.find(r, state[r]));
-        }
-    } else {
-#pragma unroll
-        for (int first = 0; first < Traits::kRowsOfGroup; first += Traits::kPart) {
-            float state[Traits::kPart][Traits::kElements];
-#pragma unroll
-            for (int r = 0; r < Traits::kPart; ++r) to_floats<Traits>(tile.raw[first + r], state[r]);
-            fold<Traits>(p, at.warp, at.ring, cursor, weights, step.live, tile.scale, first, state);
-#pragma unroll
-            for (int r = 0; r < Traits::kPart; ++r) {
-                store_row<Traits>(p.operands, at.warp, at.rows, first + r, 0, state[r], factors.find(first + r, state[r]));
-            }
+        for (int r = 0; r < Traits::kPart; ++r) {
+            store_row<Traits>(p.operands, at.warp, at.rows, first + r, 0, state[r], factors.find(first + r, state[r]));
         }
     }
     factors.store_scale(p.operands, at.warp, scale_of_slot<Traits>(p, at.warp, step.slot));
@@ -670,7 +712,13 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
             } else {
                 y = replay_token<Traits>(p, step, head, tile, maps, products);
             }
-            if (step.folds) fold_tile<Traits>(p, here, cursor, step, head.weights, tile);
+            if (step.folds) {
+                if constexpr (Traits::kUsesTensorCores) {
+                    fold_tile_tensor<Traits>(p, here, cursor, step, head.weights, tile);
+                } else {
+                    fold_tile<Traits>(p, here, cursor, step, head.weights, tile);
+                }
+            }
             // The next tile is on its way while this one's results are finished.
             if (tiles > 1) {
                 at.advance(s);
