@@ -21,10 +21,52 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           bool kMasked, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateFoldTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 1;
+    static constexpr int kMinBlocks = 6;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false, true,
                            kStochastic, kIndex32>;
 };
+
+// Where the states of a warp's rows come from.
+template <typename Traits>
+struct Source {
+    const WarpRows& warp;
+    Ring<Traits> ring;
+    const RingCursor& cursor;
+    int count;    // live tokens that are put in the states
+    float scale;  // of the codes of the lane's own row
+
+    __device__ __forceinline__ Source(const ReplayOperands& p, const WarpRows& warp, int slot, const RingCursor& cursor,
+                                      int count, float scale)
+        : warp(warp), ring(p, slot, warp.head), cursor(cursor), count(count), scale(scale) {}
+};
+
+// Puts the live tokens in the states, then the next token, whose result it stores, and stores the states.
+template <typename Traits, bool kToken, bool kFolds>
+__device__ __forceinline__ void store_rows(const ReplayOperands& p, const Source<Traits>& from,
+                                           const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks],
+                                           const StateRows<Traits>& to, float* scale, const TokenCursor<Traits>& at,
+                                           const RowParameters<Traits>& parameters, const TokenInputs<Traits>& inputs,
+                                           const TokenMatrices<Traits>& maps) {
+    const SelectiveStateUpdateOperands& s = p.operands;
+    const float exponent = kLog2E * parameters.A[0][0].to_float(0);
+    const Weights weights(exponent, kFolds ? load_steps<Traits>(p, from.ring, from.cursor, from.count) : 0.0f);
+    const TokenStep<Traits> pace(s, parameters, inputs, kFolds ? 1.0f : from.scale);
+    const float input = pace.step * inputs.x.to_float(0);
+    RowFactors<Traits> factors;
+    float sums[Traits::kRowsOfGroup];
+#pragma unroll
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+        float state[1][Traits::kElements];
+        to_floats<Traits>(raw[r], state[0]);
+        if constexpr (kFolds) {
+            fold<Traits>(p, from.warp, from.ring, from.cursor, weights, from.count, from.scale, r, state);
+        }
+        if constexpr (kToken) sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state[0]);
+        store_row<Traits>(s, from.warp, to, r, 0, state[0], factors.find(r, state[0]));
+    }
+    factors.store_scale(s, from.warp, scale);
+    if constexpr (kToken) at.store(s, gather_result<Traits>(s, parameters, inputs, sums));
+}
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, bool kToken,
           bool kMasked, bool kStochastic, bool kIndex32,
@@ -38,7 +80,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const WarpRows warp(s, blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize, Rows::kTile);
     // Whole warps leave: the shuffles stay complete.
     if (warp.batch >= s.batch) return;
-    const int slot = load_slot<Rows>(s, warp.batch);
+    const int slot = uniform(load_slot<Rows>(s, warp.batch));
     const int to = kToken ? slot : load_destination(s, warp.batch, 0, slot);
     const TokenCursor<Rows> at(s, warp, warp.batch, 0);
     TokenInputs<Rows> inputs;
@@ -71,31 +113,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (wanted < 0) return;
         count = static_cast<int>(min(wanted, static_cast<index_t>(count)));
     }
-    float state[Rows::kRowsOfGroup][Rows::kElements];
-#pragma unroll
-    for (int r = 0; r < Rows::kRowsOfGroup; ++r) to_floats<Rows>(raw[r], state[r]);
-    if (!kToken || count > 0) {
-        const Ring<Rows> ring(p, slot, warp.head);
-        const float step = load_steps<Rows>(p, ring, cursor, count);
-        const Weights weights(kLog2E * parameters.A[0][0].to_float(0), step);
-        fold<Rows>(p, warp, ring, cursor, weights, count, scale, 0, state);
-        scale = 1.0f;
-    }
+    const Source<Rows> source(p, warp, slot, cursor, count, scale);
+    if (kToken && warp.head == 0 && warp.first_row == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
+    const StateRows<Rows> targets = rows + to * s.state_stride[0];
+    float* place = scale_of_slot<Rows>(p, warp, to);
     if constexpr (kToken) {
-        if (warp.head == 0 && warp.first_row == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
-        const TokenStep<Rows> pace(s, parameters, inputs, scale);
-        const float input = pace.step * inputs.x.to_float(0);
-        float sums[Rows::kRowsOfGroup];
-#pragma unroll
-        for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
-            sums[r] = advance_row<Rows>(parameters, maps, pace, input, r, state[r]);
+        if (count == 0) {
+            store_rows<Rows, true, false>(p, source, raw, targets, place, at, parameters, inputs, maps);
+            return;
         }
-        at.store(s, gather_result<Rows>(s, parameters, inputs, sums));
     }
-    RowFactors<Rows> factors;
-#pragma unroll
-    for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
-        store_row<Rows>(s, warp, rows + to * s.state_stride[0], r, 0, state[r], factors.find(r, state[r]));
-    }
-    factors.store_scale(s, warp, scale_of_slot<Rows>(p, warp, to));
+    store_rows<Rows, kToken, true>(p, source, raw, targets, place, at, parameters, inputs, maps);
 }

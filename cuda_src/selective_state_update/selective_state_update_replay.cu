@@ -47,7 +47,7 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateReplayTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 1;
+    static constexpr int kMinBlocks = 3;
     using Rows = ReplayRows<RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false,
                                       false, kStochastic, kIndex32, kTensor ? 4 : kWarpSize>,
                             kThreads / kWarpSize, kWindow, kXVec, kTensor, kMany>;
