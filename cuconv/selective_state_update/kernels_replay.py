@@ -46,10 +46,11 @@ def max_tokens() -> int:
     return structs.constant(source.load(), "selective_state_update/replay.cuh", "kMaxReplayTokens")
 
 
-def most_rows(capacity: int, vec: int) -> int:
+def most_rows(capacity: int, vec: int, state_t: DType) -> int:
     """Rows per group of lanes at most: what their states leave registers for."""
-    elements = ceil_div(capacity, vec * lanes(capacity, vec)) * vec
-    return max((rows for rows in ROWS if rows <= lanes(capacity, vec) and rows * elements <= 64), default=1)
+    sharing = lanes(capacity, vec, state_t)
+    elements = ceil_div(capacity, vec * sharing) * vec
+    return max((rows for rows in ROWS if rows <= sharing and rows * elements <= 64), default=1)
 
 
 def has_tensor_cores(capacity: int, input_t: DType, state_t: DType, b_t: DType, vec: int) -> bool:
@@ -68,7 +69,7 @@ def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
         # B and C have more bits than x only where A has them, too.
         pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
         for (a_t, b_t), vec, rows in product(pairs, vectors(state_t), ROWS):
-            if vec > d_state or rows > most_rows(d_state, vec):
+            if vec > d_state or rows > most_rows(d_state, vec, state_t):
                 continue
             types = {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t}
             for stochastic, index32 in ROUNDINGS if state_t is not FLOAT32 else ROUNDINGS[:2]:
@@ -97,7 +98,7 @@ class _OfRows(Kernel):
     @property
     def sharing(self) -> int:
         """Lanes per row."""
-        return lanes(self.d_state, self.vec)
+        return lanes(self.d_state, self.vec, self.state_t)
 
     @property
     def tile(self) -> int:

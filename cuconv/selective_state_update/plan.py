@@ -126,12 +126,13 @@ def plan(o: Operands) -> Plan:
     return Plan((Launch(kernel, config, kernel.params.pack_numbers(**_numbers(o), **division)),))
 
 
-def choose(o: Operands) -> SelectiveStateUpdate:
+def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised:
     """The kernel that computes a call."""
     d_state = o.state.shape[3]
     vec, shared_decay = _vector(o), _has_shared_decay(o)
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
-    many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None or o.stochastic
+    many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None
+    many |= o.stochastic and not o.quantised
     chosen = _is_chosen(o)
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(
@@ -161,9 +162,9 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
     """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
-    most = FEW_ROWS if _is_chosen(o) or _state_bytes(o) < LARGE else 16
-    rows = min(most_rows(fits, vec, shared_decay, many), most)
-    sharing = lanes(fits, vec)
+    most = FEW_ROWS if not o.quantised and (_is_chosen(o) or _state_bytes(o) < LARGE) else 16
+    rows = min(most_rows(fits, vec, _dtype(o.state), shared_decay, many), most)
+    sharing = lanes(fits, vec, _dtype(o.state))
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
     while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:
         rows //= 2

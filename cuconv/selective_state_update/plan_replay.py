@@ -129,7 +129,7 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
     }
     masked = d_state != fits
     if o.fold:
-        rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec))
+        rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec, plain._dtype(s.state)))
         return SelectiveStateUpdateFold(
             **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
         )
@@ -154,8 +154,9 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
 def _rows(s: plain.Operands, vec: int) -> int:
     """Rows per group of lanes: as many as its registers hold, fewer where a head has less."""
     headdim, d_state = s.state.shape[2:]
-    groups = WARP_SIZE // lanes(capacity(d_state), vec)
-    rows = most_rows(capacity(d_state), vec)
+    fits, state_t = capacity(d_state), plain._dtype(s.state)
+    groups = WARP_SIZE // lanes(fits, vec, state_t)
+    rows = most_rows(fits, vec, state_t)
     while rows > 1 and rows // 2 * groups >= headdim:
         rows //= 2
     return rows

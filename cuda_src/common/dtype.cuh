@@ -1,5 +1,5 @@
-// Storage types. Memory holds float, __half or __nv_bfloat16, or codes of 8 or 16 bits; arithmetic is float32; registers
-// hold 32-bit words of one float, two 16-bit elements or four bytes, the earlier in memory in the lower bits.
+// Storage types. Memory holds float, __half or __nv_bfloat16, or codes of 8 or 16 bits; arithmetic is float32;
+// registers hold 32-bit words of one float, two 16-bit elements or four bytes, the earlier in memory in the lower bits.
 #pragma once
 
 #include "common/platform.cuh"
@@ -55,8 +55,8 @@ struct Dtype<__nv_bfloat16> {
     }
 };
 
-// An 8-bit float with 4 bits of exponent and 3 of mantissa (Micikevicius et al., "FP8 Formats for Deep Learning", 2022):
-// no infinities, a NaN of either sign, and no more than 448.
+// An 8-bit float with 4 bits of exponent and 3 of mantissa (Micikevicius et al., "FP8 Formats for Deep Learning",
+// 2022): no infinities, a NaN of either sign, and no more than 448.
 struct float8_e4m3fn {
     unsigned char bits;
 };
@@ -72,7 +72,8 @@ template <>
 inline constexpr float kMaxCode<float8_e4m3fn> = 448.0f;
 
 // The lowest bits of a mantissa make floats of integers, and integers of floats: conversion instructions have a quarter
-// of the throughput. The integer is the nearest one to the product, which is not rounded before; the even one between two.
+// of the throughput. The integer is the nearest one to the product, which is not rounded before; the even one between
+// two.
 __device__ __forceinline__ unsigned integer_bits(float v, float factor) {
     // 1.5 * 2**23: of a sum with it the lowest bits are those of the integer, negative ones included.
     return __float_as_uint(fmaf(v, factor, 12582912.0f));

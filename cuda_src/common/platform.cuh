@@ -123,6 +123,58 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// The barrier of bulk copies, of which a phase ends when the bytes that were expected of it have come. Bulk copies are
+// instructions of compute capability 9.0 and above; elsewhere these functions do nothing, and nothing calls them.
+__device__ __forceinline__ void init_barrier(unsigned long long* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void expect_bytes(unsigned long long* barrier, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+#endif
+}
+
+// Starts to copy contiguous bytes, a multiple of 16 at addresses that are multiples of 16.
+__device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes, unsigned long long* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(global), "r"(bytes), "r"(at)
+                 : "memory");
+#endif
+}
+
+// Waits for the end of a phase: phases have the parities 0, 1, 0 and so on.
+__device__ __forceinline__ void wait_for_bytes(unsigned long long* barrier, unsigned parity) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+    unsigned is_over;
+    do {
+        asm volatile(
+            "{\n.reg .pred over;\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, over;\n}"
+            : "=r"(is_over)
+            : "r"(at), "r"(parity)
+            : "memory");
+    } while (is_over == 0);
+#endif
+}
+
+// Orders this thread's stores to shared memory before bulk copies to the same place that follow a synchronisation.
+__device__ __forceinline__ void order_before_copy_bulk() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // 1 / x by one special-function operation, results below 2**-126 flushed to zero; within one unit in the last place
 // (PTX ISA, rcp.approx.ftz.f32).
 __device__ __forceinline__ float reciprocal_approx(float x) {
@@ -207,7 +259,8 @@ __device__ __forceinline__ unsigned floats_to_e4m3(float low, float high) {
         const float least = __uint_as_float(size < 0x43e00000u ? size : 0x43e00000u);
         // A float has 20 bits of mantissa more, and an exponent 120 larger. Below 2**-6 the bits are those of the
         // multiple of 2**-9, which a sum with 2**14 rounds to.
-        const unsigned normal = ((__float_as_uint(least) + 0x7ffffu + (__float_as_uint(least) >> 20 & 1u)) >> 20) - 960u;
+        const unsigned normal =
+            ((__float_as_uint(least) + 0x7ffffu + (__float_as_uint(least) >> 20 & 1u)) >> 20) - 960u;
         const unsigned small = __float_as_uint(least + 16384.0f) - 0x46800000u;
         const unsigned bits = size > 0x7f800000u ? 0x7fu : least < 0.015625f ? small : normal;
         pair |= (bits | (all >> 24 & 0x80u)) << (8 * i);

@@ -1,7 +1,8 @@
 // Rows of quantised states: a code per element and a scale per row, S = code * scale.
 //
-// The scale of a row is that of its largest magnitude, which the lanes that share the row find by shuffles whenever they
-// store it. A lane reads and writes the scale of its own row alone, so that what a warp has stored it can load again.
+// The scale of a row is that of its largest magnitude, which the lanes that share the row find by shuffles whenever
+// they store it. A lane reads and writes the scale of its own row alone, so that what a warp has stored it can load
+// again.
 #pragma once
 
 #include "selective_state_update/states.cuh"

@@ -1,4 +1,5 @@
-// The same as selective_state_update.cu with quantised states: a code per element and a scale per row, S = code * scale.
+// The same as selective_state_update.cu with quantised states: a code per element and a scale per row, S = code *
+// scale.
 //
 // Layout: state (slots, nheads, headdim, d_state) and state_scale (slots, nheads, headdim), rows and lanes as in
 // selective_state_update.cu. A lane reads and writes the scale of its own row.
@@ -27,7 +28,8 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateQuantisedTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 1;
+    // Without a bound the compiler keeps the states of all rows for the sums, and few blocks have room.
+    static constexpr int kMinBlocks = kMany || !kSharedDecay || kDState > 128 ? 1 : 4;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, kMany, kChosen,
                            kStream, kStochastic, kIndex32>;
 };

@@ -30,9 +30,9 @@ template <typename Base, int kBlockWarps, int kWindow, int kXVec, bool kTensor, 
 struct ReplayRows : Base {
     static constexpr int kWarps = kBlockWarps;
     static constexpr int kPasses = (kWindow + Base::kGroups - 1) / Base::kGroups;
-    static constexpr int kShares = kWarpSize / Base::kTile;
+    static constexpr int kRepeats = kWarpSize / Base::kTile;
     static constexpr int kXVecs = kXVec < Base::kTile ? kXVec : Base::kTile;
-    static constexpr int kNewShare = kMany ? (kMaxReplayTokens + kShares - 1) / kShares : 1;
+    static constexpr int kNewShare = kMany ? (kMaxReplayTokens + kRepeats - 1) / kRepeats : 1;
     static constexpr bool kHasMany = kMany;
     static constexpr int kTokens = kMany ? kMaxReplayTokens : 1;
     static constexpr int kWindows = kWindow;
@@ -465,7 +465,7 @@ __device__ __forceinline__ void replay_tokens(const ReplayOperands& p, const Til
         for (int i = 0; i < Traits::kNewShare; ++i) {
             fresh[0] = fmaf(from_lane(own, first_new + i), x[i].to_float(0), fresh[0]);
         }
-        sum_parts_over_lanes<Traits::kShares, Traits::kTile>(fresh);
+        sum_parts_over_lanes<Traits::kRepeats, Traits::kTile>(fresh);
         finish_token<Traits>(p, at, cursor, t, inputs, parameters, fmaf(exp2_approx(powers), old, fresh[0]));
     }
 }

@@ -97,7 +97,8 @@ __device__ __forceinline__ typename Traits::StateVec round_states(const Selectiv
 template <typename Traits>
 __device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
                                           const StateRows<Traits>& rows, int r, int token,
-                                          const float (&state)[Traits::kElements], float factor = 1.0f) {
+                                          const float (&state)[Traits::kElements], float factor = 1.0f,
+                                          bool exists = true) {
     const int row = Traits::row(warp, r);
 #pragma unroll
     for (int i = 0; i < Traits::kChunks; ++i) {
@@ -106,6 +107,6 @@ __device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p,
 #pragma unroll
         for (int j = 0; j < Traits::kVecs; ++j) values[j] = state[i * Traits::kVecs + j];
         const typename Traits::StateVec v = round_states<Traits>(p, warp, row, element, token, values, factor);
-        if (row < p.headdim && element < Traits::d_state(p)) store<Traits::kKeep>(rows.at(r, i), v);
+        if (exists && row < p.headdim && element < Traits::d_state(p)) store<Traits::kKeep>(rows.at(r, i), v);
     }
 }

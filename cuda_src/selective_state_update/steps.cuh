@@ -9,14 +9,17 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32,
           int kMostLanes = kWarpSize>
 struct RowTraits {
-    static constexpr int kVectors = (kDState + kVec - 1) / kVec;
-    static constexpr int kFitting = kVectors > 16  ? 32
-                                    : kVectors > 8 ? 16
-                                    : kVectors > 4 ? 8
-                                    : kVectors > 2 ? 4
-                                                   : kVectors;
+    static constexpr bool kIsQuantised = kMaxCode<state_t> > 0.0f;
+    // Elements that a lane has at least: what a row of codes costs by itself, its scale, is for 16 of each lane.
+    static constexpr int kShare = kIsQuantised && kVec == 8 ? 16 : kVec;
+    static constexpr int kShares = (kDState + kShare - 1) / kShare;
+    static constexpr int kFitting = kShares > 16  ? 32
+                                    : kShares > 8 ? 16
+                                    : kShares > 4 ? 8
+                                    : kShares > 2 ? 4
+                                                  : kShares;
     static constexpr int kLanes = kFitting < kMostLanes ? kFitting : kMostLanes;
-    static constexpr int kChunks = (kVectors + kLanes - 1) / kLanes;
+    static constexpr int kChunks = (kDState + kLanes * kVec - 1) / (kLanes * kVec);
     static constexpr int kElements = kChunks * kVec;  // per row and lane
     static constexpr int kGroups = kWarpSize / kLanes;
     static constexpr int kTile = kGroups * kRows;  // rows per warp
@@ -37,7 +40,6 @@ struct RowTraits {
     static constexpr bool kIsChosen = kChosen;
     static constexpr bool kIsWide = sizeof(b_t) > sizeof(input_t);  // z may be wider than x, too
     static constexpr bool kIsStochastic = kStochastic;
-    static constexpr bool kIsQuantised = kMaxCode<state_t> > 0.0f;
 
     // The first element of a lane's i-th vector, and whether there is one.
     __device__ __forceinline__ static int element(int i) { return (i * kLanes + lane_id() % kLanes) * kVec; }
@@ -53,6 +55,17 @@ struct RowTraits {
         return from_lane(own, lane_id() / kLanes + r * kGroups);
     }
 };
+
+// A number that is the same in all lanes. Rows of codes are stored by shuffles: without branches that might divide the
+// warp the compiler computes several at a time.
+template <typename Traits, typename Int>
+__device__ __forceinline__ Int of_warp(Int number) {
+    if constexpr (Traits::kIsQuantised) {
+        return uniform(number);
+    } else {
+        return number;
+    }
+}
 
 // Where the scale of the lane's own row in a slot lies; nullptr for states without scales.
 template <typename Traits, typename Params>
@@ -91,7 +104,7 @@ __device__ __forceinline__ float load_scale(const float* place) {
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
     const SelectiveStateUpdateOperands& p = params.operands;
-    const int slot = load_slot<Traits>(p, warp.batch);
+    const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
     TokenInputs<Traits> inputs;
     inputs.load(p, cursor);
@@ -103,7 +116,7 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
-    const int to = p.is_read_only ? -1 : load_destination(p, warp.batch, 0, slot);
+    const int to = of_warp<Traits>(p.is_read_only ? -1 : load_destination(p, warp.batch, 0, slot));
     const StateRows<Traits> rows(p.state, p.state_stride + 1, warp);
     const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];
     const StateRows<Traits> to_rows = rows + max(to, 0) * p.state_stride[0];
@@ -114,6 +127,8 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     float scale = 1.0f;
     if constexpr (Traits::kIsQuantised) {
         if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
+        // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
+        sync_warp();
     }
     const TokenStep<Traits> pace(p, parameters, inputs, scale);
     RowFactors<Traits> factors;
@@ -125,7 +140,7 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         to_floats<Traits>(raw[r], state);
         sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state);
         const float factor = factors.find(r, state);
-        if (to >= 0) store_row<Traits>(p, warp, to_rows, r, 0, state, factor);
+        if (Traits::kIsQuantised || to >= 0) store_row<Traits>(p, warp, to_rows, r, 0, state, factor, to >= 0);
     }
     factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, max(to, 0)), to >= 0);
     cursor.store(p, gather_result<Traits>(p, parameters, inputs, sums));
@@ -197,7 +212,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
     const SequenceTokens<Traits> tokens(p, warp);
     const int entry = tokens.entry, begin = tokens.begin, end = tokens.end;
     if (begin >= end) return;
-    const int slot = load_slot<Traits>(p, warp.batch);
+    const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     if (slot < 0) {
         store_padding<Traits>(p, warp, entry, begin, end);
         return;
@@ -223,16 +238,14 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);
-    // Codes times this until the first token after they are read, states themselves from then on.
     float state[Traits::kRowsOfGroup][Traits::kElements];
-    float scale = 1.0f;
+    float scale = 1.0f;  // of the states while they are codes: from where they are read to the next token
     const auto begin_states = [&] {
         if (goes_on) {
             load_states<Traits>(p, warp, p.state, slot * p.state_stride[0], p.state_stride + 1, state);
             scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
             return;
         }
-        scale = 1.0f;
 #pragma unroll
         for (int i = 0; i < Traits::kRowsOfGroup * Traits::kElements; ++i) {
             state[i / Traits::kElements][i % Traits::kElements] = 0.0f;
@@ -271,7 +284,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
         }
         cursor.store(p, gather_result<Traits>(p, parameters, inputs, sums));
         if (!p.is_read_only && (number < p.dst_columns || p.dst_columns == 0 && t + 1 == end)) {
-            const int to = load_destination(p, warp.batch, number, slot);
+            const int to = of_warp<Traits>(load_destination(p, warp.batch, number, slot));
             if (to >= 0) {
                 const index_t at = to * p.state_stride[0];
                 float* place = scale_of_slot<Traits>(params, warp, to);
@@ -294,7 +307,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
     const SelectiveStateUpdateOperands& p = params.operands;
-    const WarpRows warp(p, number, Traits::kTile);
+    const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) return;
     if constexpr (Traits::kIsMany) {

@@ -394,7 +394,7 @@ UNIT = (
     Case(3, 4, 8, 128, 2, state_dtype="int8", without="z", **PER_HEAD),
     Case(7, 2, 20, 128, state_dtype="int8", pool="slot_strided", scale_axis=True, **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, state_dtype="int8", force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),
-    Case(3, 2, 37, 128, state_dtype="int16", force="rows=16 stream=0 index32=0", targets="one", **PER_HEAD),
+    Case(3, 2, 37, 128, state_dtype="int16", force="rows=8 stream=0 index32=0", targets="one", **PER_HEAD),
     Case(3, 2, 9, 128, state_dtype="float8_e4m3fn", dtype="float32", **PER_HEAD),
     Case(3, 0, 40, 16, state_dtype="int16", dtype="float32", null_slot=0),
     Case(2, 0, 9, 16, state_dtype="float8_e4m3fn", pool="transposed"),
@@ -481,6 +481,19 @@ EDGE = tuple(
             ),
             *(Case(5, 2, 20, n, without=a, per_head=b) for n in (16, 128) for a in _WITHOUT for b in ("", "all")),
             *(Case(70000, 1, 2, 4, index="int64"), Case(2, 70000, 1, 4), Case(2, 0, 100000, 16)),
+            *(
+                Case(3, 2, 20, n, 2, state_dtype=str(b), per_head=a, seed=seed)
+                for n in (1, 2, 5, 16, 20, 48, 64, 96, 128, 200, 256, 512)
+                for b in CODES
+                for a in ("", "all")
+                for seed in (None, 9)
+            ),
+            *(
+                Case(n, **{**_HYBRID, "dtype": a, "state_dtype": str(b)}, **more)
+                for n, more in zip((1, 2, 2, 3), _STEPS, strict=True)
+                for a, b in zip(("bfloat16", "float32", "float16"), CODES, strict=True)
+            ),
+            *(Case(3, 2, 20, 128, state_dtype="int8", pool=a, per_head="all") for a in SLOTS),
             *(Case("400x1+1000+off5", 2, 8, 16, 2, steps="row", columns=2, per_head=a, odd=True) for a in ("", "all")),
             *(Case("3+7+0+200", 4, 16, 64, 2, dtype="float32", targets=a, columns=4) for a in (None, "one", "each")),
         ]

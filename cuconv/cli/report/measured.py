@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from cuconv.bench.makers import MAKERS
-from cuconv.bench.results import OURS, Header, Host, Kernel, Row, Step
+from cuconv.bench.results import OURS, Drift, Header, Host, Kernel, Row, Step
 from cuconv.bench.workloads import REPORT
 
 Sizes = Mapping[str, Any]
@@ -40,6 +40,8 @@ class Measured:
         self._hosts: dict[Hashable, dict[Hashable, Host]] = {}
         self.steps: dict[tuple[str, str], dict[str, Step]] = {}
         """The newest row of each library, by model and step."""
+        self.drifts: dict[tuple[str, bool, str, float], Drift] = {}
+        """The newest errors after many steps, by dtype of states, whether rounding is random, inputs and decay."""
         self.headers: list[Header] = []
         """Headers of the runs, oldest first."""
         for header, row in sorted(rows, key=lambda pair: pair[0].time):
@@ -47,6 +49,8 @@ class Measured:
                 self.headers.append(header)
             if isinstance(row, Step):
                 self.steps.setdefault((row.model, row.step), {})[row.library] = row
+            elif isinstance(row, Drift):
+                self.drifts[row.state_dtype, row.is_random, row.inputs, row.decay] = row
             elif isinstance(row, Kernel):
                 self._kernels.setdefault(_key(row.function, row.sizes), {})[row.library] = header, row
             else:
