@@ -310,7 +310,7 @@ class Case(cases.Case):
 
         operation = copy(update._update)
         # Without what is remembered of calls with the kernel that is planned otherwise.
-        operation._plan, operation._remembered, operation._last = plan, operation._prepare, None  # type: ignore[assignment]
+        operation._plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
         return mock.patch.object(update, "_update", operation)
 
 
