@@ -483,7 +483,7 @@ __device__ __forceinline__ unsigned pair_of(const PackedVec<T, kCount>& low, con
 template <typename Traits>
 struct FoldInputs {
     using input_t = typename Traits::Input;
-    static constexpr int kTerms = sizeof(typename Traits::State) == 4 ? 3 : 2;
+    static constexpr int kTerms = 3;
     static constexpr int kBlocks = Traits::kWindows / 16;
     static constexpr int kHalf = Traits::kVecs / 2;
 

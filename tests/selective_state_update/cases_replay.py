@@ -175,8 +175,8 @@ UNIT = (
     Case(3, 2, 6, 128, lies="backward+dense", pool="offset_by_2", others="strided", dtypes="z B C dt"),
     Case(3, 2, 6, 128, dtype="float16", dtypes="B C", A_dtype="float32", pool="sliced_by_2"),
     Case(3, 2, 37, 128, force="rows=2 index32=0", live=3),
-    Case(5, 2, 37, 128, force="rows=4", window=16, state_dtype="float32", lies="fused", **SERVED),
-    Case(5, 2, 72, 128, force="rows=8 index32=0", window=16, state_dtype="float32"),
+    Case(5, 2, 37, 128, force="rows=4", window=16, dtype="float32", lies="fused", **SERVED),
+    Case(5, 2, 72, 128, force="rows=16 index32=0", window=16, dtype="float32"),
     Case(3, 2, 37, 16, dtype="float32", force="rows=4 index32=0"),
     Case(3, 2, 300, 16, 1, tokens=2, force="rows=1"),
     # Several tokens.
@@ -194,7 +194,8 @@ UNIT = (
     Case(7, 2, 20, 128, fold=True, fresh=True, keep=True, null_slot=0, pool="slot_strided", **SERVED),
     Case(5, 2, 9, 64, dtype="float32", fold=True, window=32, live=32, tokens=1),
     Case(3, 2, 37, 16, state_dtype="float32", fold=True, force="rows=2 index32=0", lies="fused"),
-    Case(3, 2, 37, 128, fold=True, force="rows=4", dtype="float16", dtypes="z B C"),
+    Case(3, 2, 37, 128, fold=True, force="rows=8", dtype="float16", dtypes="z B C"),
+    Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32"),
     # Rounding, and quantised states.
     Case(5, 2, 6, 128, seed=2**64 - 1),
     Case(5, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=2, seed="array", rounds=7),
@@ -204,6 +205,7 @@ UNIT = (
     Case(5, 2, 8, 128, state_dtype="float8_e4m3fn", dtype="float32", fresh=True, window=16),
     Case(5, 2, 8, 128, state_dtype="int8", fold=True, seed=7, fresh=True),
     Case(3, 2, 9, 16, state_dtype="int16", fold=True, pool="transposed"),
+    Case(3, 2, 9, 16, state_dtype="float16", fold=True, pool="sliced_by_2"),
     Case(3, 2, 9, 128, state_dtype="int8", pool="offset_by_2", seed="array"),
     # Every number of states.
     Case(3, 2, 5, 3, dtype="float32"),
