@@ -17,7 +17,9 @@ try:
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
     from cuconv.selective_state_update.replay import selective_state_update_replay
     from cuconv.selective_state_update.rings import (
-        ReplayRings,
+        ReplayRings as ReplayRings,
+    )
+    from cuconv.selective_state_update.rings import (
         selective_state_update_commit,
         selective_state_update_materialise,
     )

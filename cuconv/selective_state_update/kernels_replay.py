@@ -130,8 +130,8 @@ class SelectiveStateUpdateReplay(_OfRows):
         flags = (False, True)
         for d_state in D_STATES:
             for arrays, window, masked, many in product(_arrays(d_state), WINDOWS, flags, flags):
-                types = [arrays[name] for name in ("input_t", "state_t", "b_t")]
-                if has_tensor_cores(d_state, *types, arrays["vec"]):
+                input_t, state_t, b_t = (arrays[name] for name in ("input_t", "state_t", "b_t"))
+                if has_tensor_cores(d_state, input_t, state_t, b_t, arrays["vec"]):
                     # Tensor cores take two rows a group.
                     if arrays["rows"] != 2:
                         continue
@@ -161,8 +161,13 @@ class SelectiveStateUpdateReplay(_OfRows):
 class SelectiveStateUpdateFold(_OfRows):
     """A warp has rows of one head, and needs no other warp."""
 
-    null_pointers = frozenset((*_OfRows.null_pointers, *("x", "dt", "B", "C", "D", "z", "dt_bias", "cu_seqlens"),
-                               *("has_initial_state", "rand_seed", "out", "force_flush")))
+    null_pointers = frozenset(
+        (
+            *_OfRows.null_pointers,
+            *("x", "dt", "B", "C", "D", "z", "dt_bias", "cu_seqlens"),
+            *("has_initial_state", "rand_seed", "out", "force_flush"),
+        )
+    )
 
     token: bool
     masked: bool

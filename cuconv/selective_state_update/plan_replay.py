@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div
@@ -67,8 +67,8 @@ class FoldOperands(NamedTuple):
     """(sequences,)."""
     dst_state_batch_indices: Layout | None
     """(sequences,)."""
-    count: Layout | None
-    """(sequences,)."""
+    live: Layout | None
+    """(sequences,): how many live tokens are put in states."""
     state_scale: Layout | None
     """(slots, nheads, headdim)."""
     pad_slot_id: int
@@ -119,7 +119,7 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
     while not plain._is_packed(o.rings.B, vec):
         vec //= 2
     index32 = not s.stochastic and plain._fits_index32(s)
-    arrays = {
+    arrays: dict[str, Any] = {
         "d_state": fits,
         "input_t": plain._dtype(s.x),
         "state_t": plain._dtype(s.state),
@@ -212,7 +212,7 @@ def plan_fold(o: FoldOperands) -> Plan:
     assert isinstance(step, SelectiveStateUpdateFold)
     kernel = SelectiveStateUpdateFold(**{**vars(step), "token": False})
     config, division = kernel.launch_config(count, nheads, headdim)
-    numbers = _numbers(token, o.rings, None, o.count)
+    numbers = _numbers(token, o.rings, None, o.live)
     return Plan((Launch.packed(kernel, config, **{**numbers, **division}),))
 
 
@@ -233,9 +233,7 @@ def plan_commit(o: CommitOperands) -> Plan:
     return Plan((Launch.packed(kernel, kernel.launch_config(o.batch), **numbers),))
 
 
-def _numbers(
-    step: plain.Operands, rings: Rings, force_flush: Layout | None, count: Layout | None
-) -> dict[str, object]:
+def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, count: Layout | None) -> dict[str, object]:
     """The arguments behind the pointers, but for what divides the work."""
     numbers = plain._numbers(step)
     numbers.pop("intermediate_state_scales_stride", None)

@@ -402,7 +402,8 @@ def materialise(
     """A call of selective_state_update_materialise."""
     sequences, (heads, headdim, d_state) = len(state_batch_indices), state.shape[1:]
     x, B = np.zeros((sequences, heads, headdim)), np.zeros((sequences, 1, d_state))
-    call = SelectiveStateUpdate(state, x, x, _by_row(A, state.shape[1:]), B, B, state_batch_indices=state_batch_indices, **arguments)
+    arguments["state_batch_indices"] = state_batch_indices
+    call = SelectiveStateUpdate(state, x, x, _by_row(A, state.shape[1:]), B, B, **arguments)
     rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
     return reference_replay.Materialise(call, rings, count)
 

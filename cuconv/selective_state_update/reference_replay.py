@@ -32,7 +32,7 @@ class Rings:
     @property
     def rows(self) -> int:
         """Rows of a ring."""
-        return self.x_ring.shape[2]
+        return int(self.x_ring.shape[2])
 
     def cursor(self, slot: int) -> tuple[int, int]:
         """The row of a slot's oldest live token, and the number of live ones."""
@@ -213,7 +213,8 @@ class Replay:
                     found["dt_ring"][step.slot, :, row] = token.dt_error[:, 0]
             if step.stored is None:
                 continue
-            found["state"][step.slot], scales = call.stored_errors(step.marker, step.stored.error(roundings(step.stored)))
+            error = step.stored.error(roundings(step.stored))
+            found["state"][step.slot], scales = call.stored_errors(step.marker, error)
             if scales is not None:
                 found["state_scale"][step.slot] = scales.reshape(found["state_scale"].shape[1:])
         return found
@@ -267,9 +268,7 @@ class Materialise:
         return found
 
 
-def commit(
-    cursors: Array, slots: Array, accepted: Array | None, ring_rows: int, window: int, is_reset: bool
-) -> None:
+def commit(cursors: Array, slots: Array, accepted: Array | None, ring_rows: int, window: int, is_reset: bool) -> None:
     """Move the cursors of these slots, or make their rings empty."""
     for number, slot in enumerate(slots):
         start, live, appended, done = map(int, cursors[slot])

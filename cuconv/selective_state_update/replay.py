@@ -212,8 +212,11 @@ def _check(
     for name, ring, layout in (("x_ring", rings.x, step.x), ("B_ring", rings.B, step.B)):
         assert isinstance(layout.dtype, DType)
         checks.dtype(name, ring.dtype, (layout.dtype,))
-    for name, layout, axes in (("A", step.A, (1, 2)), ("dt", step.dt, (3,)), ("dt_bias", step.dt_bias, (1,))):
-        check_decay(name, layout, axes)
+    by_head: tuple[tuple[str, Layout | None, tuple[int, ...]], ...] = (
+        ("A", step.A, (1, 2)), ("dt", step.dt, (3,)), ("dt_bias", step.dt_bias, (1,)),
+    )  # fmt: skip
+    for name, given_layout, axes in by_head:
+        check_decay(name, given_layout, axes)
     indices = step.state_batch_indices
     if indices is not None and len(indices.shape) != 1:
         raise ValueError(message("state_batch_indices", f"shape {indices.shape}", "1 axis (batch)"))

@@ -76,7 +76,7 @@ def selective_state_update_materialise(
     null_slot: int | None = None,
     state_scale: Any = None,
 ) -> None:
-    """Write the states of sequences after some of the live tokens of `selective_state_update_replay`, for other readers.
+    """Write states after live tokens of `selective_state_update_replay`, for those who read states alone.
 
     For copies of sequences, prefix caches, and states that leave the GPU. Rings and cursors stay as they are: a slot
     that gets its own state in this way, and every slot that gets another one's, is to be reset by
@@ -107,7 +107,8 @@ def selective_state_update_materialise(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    given = (state, x_ring, B_ring, dt_ring, cursors, A, state_batch_indices, dst_state_batch_indices, count, state_scale)
+    rings = (x_ring, B_ring, dt_ring, cursors)
+    given = (state, *rings, A, state_batch_indices, dst_state_batch_indices, count, state_scale)
     _fold(given, (checks.integer("window", window), slots.padding(pad_slot_id, null_slot)))
 
 
@@ -222,7 +223,10 @@ class ReplayRings:
         checks.between("tokens", tokens, 1, min(window, max_tokens()))
         names = ("state", "x", "B")
         _, facts = family.inspect(names, (state, x, B))
-        of_state, of_x, of_B = (family.layout(*each) for each in zip(names, facts, strict=True) if each[1] is not None)
+        for name, fact in zip(names, facts, strict=True):
+            if fact is None:
+                raise TypeError(message(name, "None", "an array"))
+        of_state, of_x, of_B = (family.layout(name, fact or ()) for name, fact in zip(names, facts, strict=True))
         checks.rank("state", of_state.shape, "slots, nheads, headdim, d_state")
         count, nheads, headdim, d_state = of_state.shape
         for name, layout in (("x", of_x), ("B", of_B)):
@@ -230,10 +234,9 @@ class ReplayRings:
         if len(of_B.shape) < 3 or of_B.shape[-1] != d_state:
             raise ValueError(message("B", f"shape {of_B.shape}", f"(batch, [tokens,] ngroups, {d_state})"))
 
-        def new(shape: tuple[int, ...], dtype: DType | str) -> Any:
-            assert isinstance(dtype, DType)
+        def new(shape: tuple[int, ...], dtype: DType | str) -> tuple[Any, int]:
             layout = dense(shape, tuple(range(len(shape))), of_state)._replace(dtype=dtype)
-            return family.new(state, layout, dtype)[0], layout.size * dtype.itemsize
+            return family.maker(layout)()[0], layout.size * layout.itemsize
 
         rows = window + tokens
         self.window = window

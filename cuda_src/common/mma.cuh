@@ -12,10 +12,10 @@ __device__ __forceinline__ unsigned word_of_lane(unsigned word, int lane) {
     return static_cast<unsigned>(from_lane(static_cast<int>(word), lane));
 }
 
-// sum += a * b, of a warp: a has 16 rows and 16 columns, b 8 columns. Lane 4 g + q has elements of the rows g and g + 8 of
-// a and of the column g of b, in pairs of neighbours along the axis that both share: a[0] and b[0] the pair q, a[2] and
-// b[1] the pair q + 4, in row g; a[1] and a[3] are those of row g + 8. The lane's sums are those of row g in the columns
-// 2 q and 2 q + 1, then those of row g + 8 (PTX, mma.m16n8k16).
+// sum += a * b, of a warp: a has 16 rows and 16 columns, b 8 columns. Lane 4 g + q has elements of the rows g and g + 8
+// of a and of the column g of b, in pairs of neighbours along the axis that both share: a[0] and b[0] the pair q, a[2]
+// and b[1] the pair q + 4, in row g; a[1] and a[3] are those of row g + 8. The lane's sums are those of row g in the
+// columns 2 q and 2 q + 1, then those of row g + 8 (PTX, mma.m16n8k16).
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     if constexpr (kHasTensorCores) {

@@ -11,8 +11,8 @@
 inline constexpr int kMaxReplayTokens = 16;
 
 // Rings of (slots, heads or groups, ring_rows, headdim, d_state or nothing), contiguous behind their slots. A slot's
-// cursor is four integers: the row of the oldest token, how many tokens are live, and what the step has done that is not
-// yet committed: the tokens it has put behind the live ones, and the live ones that it has put in the state.
+// cursor is four integers: the row of the oldest token, how many tokens are live, and what the step has done that is
+// not yet committed: the tokens it has put behind the live ones, and the live ones that it has put in the state.
 struct ReplayOperands {
     void* x_ring;
     void* B_ring;
@@ -95,8 +95,8 @@ struct Ring {
         }
     }
 
-    __device__ __forceinline__ void store_B(const ReplayOperands& p, int row,
-                                            const typename TokenMatrices<Traits>::Vector (&from)[Traits::kChunks]) const {
+    __device__ __forceinline__ void store_B(
+        const ReplayOperands& p, int row, const typename TokenMatrices<Traits>::Vector (&from)[Traits::kChunks]) const {
         Matrix* to = B + static_cast<index_t>(row) * Traits::d_state(p.operands);
 #pragma unroll
         for (int i = 0; i < Traits::kChunks; ++i) {
@@ -130,8 +130,8 @@ struct Weights {
 
 // The first `count` live tokens' dt', one a lane; 0 beyond them.
 template <typename Traits>
-__device__ __forceinline__ float load_steps(const ReplayOperands& p, const Ring<Traits>& ring,
-                                            const RingCursor& cursor, int count) {
+__device__ __forceinline__ float load_steps(const ReplayOperands& p, const Ring<Traits>& ring, const RingCursor& cursor,
+                                            int count) {
     if (lane_id() >= count) return 0.0f;
     return ring.dt[cursor.row(p, lane_id())];
 }

@@ -1,5 +1,5 @@
-// Moves the cursors of sequences' slots (replay.cuh) over what the step has done: the live tokens that it has put in the
-// state leave the ring, and of those that it has put behind them the accepted ones stay. Or makes rings empty.
+// Moves the cursors of sequences' slots (replay.cuh) over what the step has done: the live tokens that it has put in
+// the state leave the ring, and of those that it has put behind them the accepted ones stay. Or makes rings empty.
 //
 // Layout: a thread has a sequence.
 //

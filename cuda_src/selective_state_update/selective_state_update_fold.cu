@@ -42,11 +42,11 @@ struct Source {
 
 // Puts the live tokens in the states, then the next token, whose result it stores, and stores the states.
 template <typename Traits, bool kToken, bool kFolds>
-__device__ __forceinline__ void store_rows(const ReplayOperands& p, const Source<Traits>& from,
-                                           const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks],
-                                           const StateRows<Traits>& to, float* scale, const TokenCursor<Traits>& at,
-                                           const RowParameters<Traits>& parameters, const TokenInputs<Traits>& inputs,
-                                           const TokenMatrices<Traits>& maps) {
+__device__ __forceinline__ void store_rows(
+    const ReplayOperands& p, const Source<Traits>& from,
+    const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks], const StateRows<Traits>& to,
+    float* scale, const TokenCursor<Traits>& at, const RowParameters<Traits>& parameters,
+    const TokenInputs<Traits>& inputs, const TokenMatrices<Traits>& maps) {
     const SelectiveStateUpdateOperands& s = p.operands;
     const float exponent = kLog2E * parameters.A[0][0].to_float(0);
     const Weights weights(exponent, kFolds ? load_steps<Traits>(p, from.ring, from.cursor, from.count) : 0.0f);

@@ -87,8 +87,8 @@ __device__ __forceinline__ unsigned word_of(const PackedVec<T, kCount>& v, int i
     return v.word(i);
 }
 
-// The products of two rows a group of lanes with C of 8 new tokens: a lane of a group that has the rows g and g + 8 gets
-// those of row g with the tokens 2 q and 2 q + 1, if it is its lane q, and then those of row g + 8.
+// The products of two rows a group of lanes with C of 8 new tokens: a lane of a group that has the rows g and g + 8
+// gets those of row g with the tokens 2 q and 2 q + 1, if it is its lane q, and then those of row g + 8.
 template <typename Traits, typename Row>
 __device__ __forceinline__ void multiply_rows(const Row (&first)[Traits::kChunks], const Row (&second)[Traits::kChunks],
                                               const typename TokenMatrices<Traits>::Vector (&C)[Traits::kChunks],
@@ -119,8 +119,8 @@ __device__ __forceinline__ void load_C(const ReplayOperands& p, const TokenCurso
 template <typename Traits>
 __device__ __forceinline__ void multiply_all_tensor(const ReplayOperands& p, const Ring<Traits>& ring,
                                                     const RingCursor& cursor, const SequenceStep& step,
-                                                    const TokenCursor<Traits>& first,
-                                                    const TokenMatrices<Traits>& maps, float* products) {
+                                                    const TokenCursor<Traits>& first, const TokenMatrices<Traits>& maps,
+                                                    float* products) {
     const int group = lane_id() / Traits::kLanes;
     for (int begin = 0; begin < step.tokens; begin += 8) {
         TokenMatrices<Traits> C = maps;
@@ -161,7 +161,8 @@ __device__ __forceinline__ void multiply_all_tensor(const ReplayOperands& p, con
     sync_warp();
 }
 
-// Leaves B . C of all new tokens' C with all live tokens' B, and with the B of the new tokens up to them, in `products`.
+// Leaves B . C of all new tokens' C with all live tokens' B, and with the B of the new tokens up to them, in
+// `products`.
 template <typename Traits>
 __device__ __forceinline__ void multiply_all(const ReplayOperands& p, const Ring<Traits>& ring,
                                              const RingCursor& cursor, const SequenceStep& step,
@@ -306,8 +307,8 @@ struct TileCursor {
         row = min(warp.first_row + lane_id() % Traits::kTile, p.operands.headdim - 1);
     }
 
-    __device__ __forceinline__ void load(const ReplayOperands& p, const RingCursor& cursor,
-                                         const SequenceStep& step, TileInputs<Traits>& to) const {
+    __device__ __forceinline__ void load(const ReplayOperands& p, const RingCursor& cursor, const SequenceStep& step,
+                                         TileInputs<Traits>& to) const {
         if (step.goes_on && warp.first_row + Traits::kTile <= p.operands.headdim) {
 #pragma unroll
             for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
@@ -335,7 +336,8 @@ struct TileCursor {
         to.inputs.load(p.operands, token);
         if (p.operands.D != nullptr) {
             const index_t* stride = p.operands.D_stride;
-            to.D.load(p.operands.D, warp.head * stride[0] + warp.own_row(p.operands) * stride[1], p.operands.D_is_float32);
+            to.D.load(p.operands.D, warp.head * stride[0] + warp.own_row(p.operands) * stride[1],
+                      p.operands.D_is_float32);
         }
     }
 
@@ -463,7 +465,9 @@ __device__ __forceinline__ void replay_tokens(const ReplayOperands& p, const Til
         float fresh[1] = {0.0f};
 #pragma unroll
         for (int i = 0; i < Traits::kNewShare; ++i) {
-            fresh[0] = fmaf(from_lane(own, first_new + i), x[i].to_float(0), fresh[0]);
+            const float weight = from_lane(own, first_new + i);
+            // A later token may be NaN, and is rejected then.
+            if (first_new + i <= t) fresh[0] = fmaf(weight, x[i].to_float(0), fresh[0]);
         }
         sum_parts_over_lanes<Traits::kRepeats, Traits::kTile>(fresh);
         finish_token<Traits>(p, at, cursor, t, inputs, parameters, fmaf(exp2_approx(powers), old, fresh[0]));
@@ -477,9 +481,9 @@ __device__ __forceinline__ unsigned pair_of(const PackedVec<T, kCount>& low, con
     return __byte_perm(low.word(i / 2), high.word(i / 2), half);
 }
 
-// Live tokens as tensor cores take them, 16 in a block: the lane's weights times x, and where B of its tokens is, in the
-// ring. Lane q of a group has the tokens 4 q to 4 q + 3 of a block. The products are rounded to bfloat16 kTerms times, each
-// time what the last rounding has left: float32 has the bits of three.
+// Live tokens as tensor cores take them, 16 in a block: the lane's weights times x, and where B of its tokens is, in
+// the ring. Lane q of a group has the tokens 4 q to 4 q + 3 of a block. The products are rounded to bfloat16 kTerms
+// times, each time what the last rounding has left: float32 has the bits of three.
 template <typename Traits>
 struct FoldInputs {
     using input_t = typename Traits::Input;
@@ -609,8 +613,8 @@ __device__ __forceinline__ void fold_tile_tensor(const ReplayOperands& p, const 
 // The same without them.
 template <typename Traits>
 __device__ __forceinline__ void fold_tile(const ReplayOperands& p, const TileCursor<Traits>& at,
-                                          const RingCursor& cursor, const SequenceStep& step,
-                                          const Weights& weights, const TileInputs<Traits>& tile) {
+                                          const RingCursor& cursor, const SequenceStep& step, const Weights& weights,
+                                          const TileInputs<Traits>& tile) {
     RowFactors<Traits> factors;
 #pragma unroll
     for (int first = 0; first < Traits::kRowsOfGroup; first += Traits::kPart) {
@@ -729,9 +733,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
                 at.load(p, cursor, step, inputs);
             }
             if (tiles > 1 || heads > 1) at.load(p, cursor, step, tile);
-            if constexpr (!Traits::kHasMany) {
-                finish_token<Traits>(p, here, cursor, 0, first_inputs, parameters, y);
-            }
+            if constexpr (!Traits::kHasMany) { finish_token<Traits>(p, here, cursor, 0, first_inputs, parameters, y); }
         }
     }
 }

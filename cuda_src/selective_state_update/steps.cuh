@@ -13,11 +13,7 @@ struct RowTraits {
     // Elements that a lane has at least: what a row of codes costs by itself, its scale, is for 16 of each lane.
     static constexpr int kShare = kIsQuantised && kVec == 8 ? 16 : kVec;
     static constexpr int kShares = (kDState + kShare - 1) / kShare;
-    static constexpr int kFitting = kShares > 16  ? 32
-                                    : kShares > 8 ? 16
-                                    : kShares > 4 ? 8
-                                    : kShares > 2 ? 4
-                                                  : kShares;
+    static constexpr int kFitting = kShares > 16 ? 32 : kShares > 8 ? 16 : kShares > 4 ? 8 : kShares > 2 ? 4 : kShares;
     static constexpr int kLanes = kFitting < kMostLanes ? kFitting : kMostLanes;
     static constexpr int kChunks = (kDState + kLanes * kVec - 1) / (kLanes * kVec);
     static constexpr int kElements = kChunks * kVec;  // per row and lane

@@ -57,7 +57,8 @@ class Case(cases.Case):
         if self.accepted:
             found["accepted"] = random.integers(0, self.room + 1, count + 1)
         if self.odd:
-            for values, strange in zip(list(found.values())[1:], ([-1, self.slots, self.slots - 1], [-3, 99]), strict=False):
+            outside = [-1, self.slots, self.slots - 1]
+            for values, strange in zip(list(found.values())[1:], (outside, [-3, 99]), strict=False):
                 values[::2] = np.resize(strange, len(values[::2]))
         return found
 

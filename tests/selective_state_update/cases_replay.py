@@ -58,7 +58,8 @@ class Case(plain.Case):
     def own_dtypes(self) -> dict[str, DType]:
         found = super().own_dtypes()
         same = {"x_ring": BY_NAME[self.dtype], "B_ring": found.get("B", BY_NAME[self.dtype])}
-        return found | same | {"dt_ring": BY_NAME["float32"], "cursors": BY_NAME["int32"], "force_flush": BY_NAME["bool"]}
+        fixed = {"dt_ring": "float32", "cursors": "int32", "force_flush": "bool"}
+        return found | same | {name: BY_NAME[dtype] for name, dtype in fixed.items()}
 
     def way_to_lie(self, name: str, rank: int) -> dict[str, Any]:
         if name in RINGS:
