@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from cuconv.runtime.layout import Layout, dense_strides
 from cuconv.selective_state_update import reference, update
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
 from cuconv.selective_state_update.plan_replay import Operands, Rings, folds_at_once, plan
+from cuconv.selective_state_update.reference_replay import LIVE, START
 
 RINGS = ("x_ring", "B_ring", "dt_ring", "cursors")
 """The arguments that are rings and their cursors."""
@@ -180,6 +182,11 @@ def by_row(layout: Layout | None, shape: tuple[int, ...]) -> Layout | None:
     return layout._replace(shape=(*layout.shape, *missing), strides=(*layout.strides, *[0] * len(missing)))
 
 
+def most_tokens(rings: Rings) -> int:
+    """New tokens of a sequence at most."""
+    return min(max_tokens(), rings.window, rings.x.shape[2] - rings.window)
+
+
 def check_decay(name: str, layout: Layout | None, axes: tuple[int, ...]) -> None:
     """An argument is the same for all rows and elements of a head."""
     if layout is not None and any(layout.active(*axes)):
@@ -222,7 +229,7 @@ def _check(
         raise ValueError(message("state_batch_indices", f"shape {indices.shape}", "1 axis (batch)"))
     slots.by_sequence("force_flush", given["force_flush"], step.sequences, "sequences", (BOOL,))
     if step.cu_seqlens is None:
-        most = min(max_tokens(), window, rings.x.shape[2] - window)
+        most = most_tokens(rings)
         if step.x.shape[1] > most:
             wanted = f"at most {most}: {max_tokens()}, the window, and what ring_rows has beyond it"
             raise ValueError(message("tokens of x", step.x.shape[1], wanted))
@@ -249,6 +256,35 @@ def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
     arrays["out"][written] = out[written].astype(arrays["out"].dtype)
 
 
+def check_cursors(cursors: Any, slots_used: Any, rows: int, window: int) -> None:
+    """ValueError when cursors of these slots cannot be right."""
+    for column, most, what in ((START, rows - 1, "row"), (LIVE, window, "live tokens")):
+        found = cursors[slots_used, column]
+        if (wrong := np.flatnonzero((found < 0) | (found > most))).size:
+            slot = slots_used[wrong[0]]
+            raise ValueError(message(f"cursors[{slot}, {column}]", found[wrong[0]], f"0 to {most} ({what})"))
+
+
+def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
+    """ValueError when what index arrays or cursors contain cannot be right."""
+    others = ("dst_state_batch_indices", "intermediate_state_indices", "num_accepted_tokens", "state_column", "parents")
+    update.check_contents(o.step, lambda name: None if name in others else read(name))
+    step, rows = o.step, o.rings.x.shape[2]
+    lengths = np.full(step.sequences, step.x.shape[1])
+    if (starts := read("cu_seqlens")) is not None:
+        lengths = np.diff(starts)
+        most = most_tokens(o.rings)
+        if (longer := np.flatnonzero(lengths > most)).size:
+            i = int(longer[0])
+            raise ValueError(message(f"cu_seqlens[{i + 1}]", starts[i + 1], f"at most {starts[i] + most}, {most} tokens on"))
+    sources = read("state_batch_indices")
+    used = np.arange(step.sequences) if sources is None else sources[: step.sequences].astype(np.int64)
+    live = (used >= 0) & (used < step.state.shape[0]) & (lengths > 0)
+    if sources is not None:
+        live &= used != step.pad_slot_id
+    check_cursors(read("cursors"), used[live], rows, o.rings.window)
+
+
 _replay = Operation(
     (
         *("state", *RINGS, "x", "dt", "A", "B", "C", "D", "z", "dt_bias"),
@@ -259,4 +295,5 @@ _replay = Operation(
     check=_check,
     plan=plan,
     reference=_reference,
+    contents=_check_contents,
 )

@@ -116,8 +116,7 @@ def _check_commit(
     given: Layouts, ring_rows: int, window: int, is_reset: bool, pad_slot_id: int
 ) -> Checked[CommitOperands]:
     cursors, accepted, indices = given["cursors"], given["accepted"], given["state_batch_indices"]
-    if cursors is None:
-        raise TypeError(message("cursors", "None", "an array (slots, 4)"))
+    assert cursors is not None
     checks.dtype("cursors", cursors.dtype, (INT32,))
     checks.shape("cursors", cursors.shape, (*cursors.shape[:1], 4), "slots, 4")
     if cursors.strides[1] != 1:
@@ -164,7 +163,11 @@ def _check_fold(given: Layouts, window: int, pad_slot_id: int) -> Checked[FoldOp
     checks.rank("state", state.shape, "slots, nheads, headdim, d_state")
     checks.dtype("state", state.dtype, (*FLOATS, *CODES))
     _, nheads, headdim, d_state = state.shape
-    rings = check_rings(given, window, nheads, B_ring.shape[1], headdim, d_state)
+    checks.rank("B_ring", B_ring.shape, "slots, ngroups, ring_rows, d_state")
+    ngroups = B_ring.shape[1]
+    if ngroups == 0 or nheads % ngroups:
+        raise ValueError(message("ngroups of B_ring", ngroups, f"a divisor of nheads, {nheads}"))
+    rings = check_rings(given, window, nheads, ngroups, headdim, d_state)
     checks.shape("A", A.shape, (nheads, headdim, d_state), "nheads, headdim, d_state of state")
     checks.dtype("A", A.dtype, tuple(dict.fromkeys((rings.x.dtype, FLOAT32))))
     checks.dtype("B_ring", rings.B.dtype, tuple(dict.fromkeys((rings.x.dtype, A.dtype))))

@@ -397,7 +397,7 @@ def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | Non
     return layout
 
 
-def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
+def check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
     lengths = np.full(o.sequences, o.x.shape[1])
     if (starts := read("cu_seqlens")) is not None:
@@ -471,5 +471,5 @@ _update = Operation(
     check=_check,
     plan=plan,
     reference=_reference,
-    contents=_check_contents,
+    contents=check_contents,
 )
