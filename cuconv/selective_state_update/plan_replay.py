@@ -99,8 +99,8 @@ def plan(o: Operands) -> Plan:
     if isinstance(kernel, SelectiveStateUpdateFold):
         config, division = kernel.launch_config(sequences, nheads, headdim)
     else:
-        work = _work(sequences, nheads, nheads // o.step.B.shape[2], ceil_div(headdim, kernel.tile))
-        config, division = kernel.launch_config(sequences, nheads, headdim, *work)
+        shares = work(sequences, nheads, nheads // o.step.B.shape[2], ceil_div(headdim, kernel.tile))
+        config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
     return Plan((Launch.packed(kernel, config, **{**numbers, **division}),))
 
@@ -162,7 +162,7 @@ def _rows(s: plain.Operands, vec: int) -> int:
     return rows
 
 
-def _work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int, int]:
+def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int, int]:
     """The heads of a warp, and the tiles of each of them: as much as leaves enough warps."""
     heads, own = 1, tiles
     while own > 1 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:

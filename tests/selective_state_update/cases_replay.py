@@ -41,6 +41,7 @@ class Case(plain.Case):
     live: int | None = None  # live tokens of every slot; None: some and some
     forced: bool = False  # some sequences flush
     fold: bool = False
+    work: tuple[int, int] | None = None  # heads of a warp, and tiles of each, as larger calls have them
 
     def options(self) -> dict[str, Any]:
         named = super().options()
@@ -141,14 +142,17 @@ class Case(plain.Case):
         return {"out": Kept(out), **wanted}
 
     def running(self) -> AbstractContextManager[Any]:
-        if not self.force:
+        if not self.force and self.work is None:
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
-        choose = planner.choose
+        choose, work = planner.choose, planner.work
 
         def plan(o: planner.Operands) -> Plan:
-            with mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)):
+            with (
+                mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)),
+                mock.patch.object(planner, "work", lambda *sizes: self.work or work(*sizes)),
+            ):
                 return planner.plan(o)
 
         operation = copy(operator._replay)
@@ -180,6 +184,12 @@ UNIT = (
     Case(5, 2, 72, 128, force="rows=16 index32=0", window=16, dtype="float32"),
     Case(3, 2, 37, 16, dtype="float32", force="rows=4 index32=0"),
     Case(3, 2, 300, 16, 1, tokens=2, force="rows=1"),
+    # Several heads and tiles of a warp.
+    Case(5, 4, 40, 128, 2, work=(2, 3), without="D"),
+    Case(5, 4, 40, 128, 1, work=(4, 2), state_dtype="float32", lies="fused+transposed+dense", **SERVED),
+    Case(3, 6, 37, 128, 2, work=(3, 3), dtype="float32", forced=True, window=6),
+    Case(5, 4, 37, 64, 2, work=(2, 2), tokens=2, others="strided", fresh=True, keep=True, **SERVED),
+    Case("off1+3+1+0+2+off2", 4, 24, 128, 2, room=3, work=(2, 2), state_dtype="int8"),
     # Several tokens.
     Case(6, 2, 6, 128, tokens=2),
     Case(6, 4, 20, 128, 2, tokens=5, window=8, room=5, dtype="float32", forced=True, **SERVED),
