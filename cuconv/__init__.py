@@ -15,6 +15,14 @@ try:
     from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
     from cuconv.selective_scan.dense import selective_scan_fn
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
+    from cuconv.selective_state_update.replay import selective_state_update_replay
+    from cuconv.selective_state_update.rings import (
+        ReplayRings as ReplayRings,
+    )
+    from cuconv.selective_state_update.rings import (
+        selective_state_update_commit,
+        selective_state_update_materialise,
+    )
     from cuconv.selective_state_update.update import selective_state_update
 
     def _through_torch(operation, given, options, outputs, late):  # type: ignore[no-untyped-def]
@@ -53,6 +61,9 @@ __all__ = [
     "selective_scan_varlen_bwd",
     "selective_scan_varlen_fn",
     "selective_state_update",
+    "selective_state_update_commit",
+    "selective_state_update_materialise",
+    "selective_state_update_replay",
 ]
 
 OPERATORS = tuple(__all__)

@@ -299,7 +299,7 @@ def _order(arguments: Sequence[str], held: Sequence[str], kernel: Kernel) -> Ord
         places["out[0]"] = places["out"]
     order = []
     for name in kernel.params.pointer_names:
-        if name not in names.values() and not name.startswith("out["):
+        if name not in names.values() and not name.startswith("out[") and name not in kernel.null_pointers:
             raise TypeError(f"{kernel.unit} has a pointer {name}, which is none of {', '.join(arguments)}")
         order.append(places.get(name, -1))
     while order and order[-1] < 0:

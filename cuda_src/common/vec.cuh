@@ -208,6 +208,11 @@ struct PackedVec {
         for (int i = 0; i < kCount / kVec; ++i) parts[i] = ::load<kVec, kMemory>(p + i * kVec);
     }
 
+    __device__ __forceinline__ void store(T* p) const {
+#pragma unroll
+        for (int i = 0; i < kCount / kVec; ++i) ::store(p + i * kVec, parts[i]);
+    }
+
     __device__ __forceinline__ float to_float(int i) const { return parts[i / kVec].to_float(i % kVec); }
     __device__ __forceinline__ unsigned word(int i) const { return parts[i / kPartWords].words[i % kPartWords]; }
 
