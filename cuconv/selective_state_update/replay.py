@@ -105,7 +105,7 @@ def selective_state_update_replay(
             however few they are. The new tokens are live after it.
         fold: True for one token a sequence puts it in the state, too, and leaves the ring empty: the step of
             `selective_state_update`, which is quicker for small batches. False never does that. None does it for states
-            of less than 32 MiB in all.
+            of less than 32 MiB in all of float32, 128 MiB of 16 bits, and any of 8 bits.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
         pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
