@@ -24,8 +24,8 @@ from cuconv.selective_state_update.kernels_replay import (
 SMALL = {1: 2**63, 2: 128 * 2**20, 4: 32 * 2**20}
 """Bytes of states, by the bytes of an element, below which single tokens are put in them at once: writing so few takes
 less time than reading the rings, and some sequences flush in every step. On an H200 with Mamba-2 of 128 heads and a
-window of 16, sequences that flush in turn take 39 us for 64 MiB of bfloat16, and 36 without rings; for 32 MiB of float32
-15.4 and 19.5. Codes of 8 bits take 72 us for 64 MiB, and 48 without rings."""
+window of 16, sequences that flush in turn take 39 us for 64 MiB of bfloat16, and 36 without rings; for 32 MiB of
+float32 15.4 and 19.5. Codes of 8 bits take 72 us for 64 MiB, and 48 without rings."""
 
 MANY_WARPS = 2048
 """Warps below which each has fewer tiles of rows, so that more warps share the work."""
