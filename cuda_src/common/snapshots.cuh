@@ -60,7 +60,38 @@ __device__ __forceinline__ SnapshotRows find_snapshots(const Operands& p, int fi
     return found;
 }
 
-// The same found by all threads of a block, which all call this.
+// A snapshot of a sequence that is walked in the order of its tokens.
+struct NextSnapshot {
+    static constexpr int kNone = 0x7fffffff;
+    int position;  // kNone behind the last one
+    int row;
+    int slot;
+};
+
+inline constexpr NextSnapshot kBeforeSnapshots{-1, -1, -1};
+
+// The snapshot of sequence `number`, of `length` tokens, that follows `before`; `rows` have all of them. All lanes of a
+// warp take part and get the same.
+template <typename Operands>
+__device__ __forceinline__ NextSnapshot next_snapshot(const Operands& p, const SnapshotRows& rows, int number,
+                                                      int length, const NextSnapshot& before) {
+    NextSnapshot next{NextSnapshot::kNone, -1, -1};
+    for (int row = rows.begin + lane_id(); row < rows.end; row += kWarpSize) {
+        const Snapshot found = load_snapshot(p, row);
+        if (found.sequence != number || found.position > length || found.position >= next.position) continue;
+        const bool follows = found.position > before.position || (found.position == before.position && row > before.row);
+        if (follows) next = {found.position, row, found.slot};
+    }
+#pragma unroll
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+        const int lane = lane_id() ^ distance;
+        const NextSnapshot other{from_lane(next.position, lane), from_lane(next.row, lane), from_lane(next.slot, lane)};
+        if (other.position < next.position || (other.position == next.position && other.row < next.row)) next = other;
+    }
+    return {uniform(next.position), uniform(next.row), uniform(next.slot)};
+}
+
+// What find_snapshots() finds, with the rows shared out among all threads of a block, which all call this.
 template <int kThreads, typename Operands>
 __device__ __forceinline__ SnapshotRows find_snapshots_of_block(const Operands& p, int first, int count) {
     if (p.snapshot_rows == 0) return {0, 0};
