@@ -66,7 +66,7 @@ class CausalConv1dVarlenFwd(PoolKernel):
     routed: bool
     """Whether vectors may cross the borders of ranges, or not be aligned in a result."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
+    """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
@@ -74,13 +74,17 @@ class CausalConv1dVarlenFwd(PoolKernel):
             for routed in (False, True)[: axes["vec"]]:
                 yield cls(routed=routed, **axes)
 
-    def launch_config(self, dim: int, total: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total)."""
+    def launch_config(
+        self, dim: int, total: int, sequences: int, snapshots: int = 0
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total) and this many rows of snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
         prefix_groups = ceil_div(sequences, tiles) if self.width > 1 else 0
         mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
-        return self.config(dim_blocks * mix[0]), {
+        snapshot_groups = ceil_div(snapshots, tiles)
+        return self.config(dim_blocks * (mix[0] + snapshot_groups)), {
+            "snapshot_groups": snapshot_groups,
             "block_vecs": fast_div(block_vecs),
             "dim_blocks": fast_div(dim_blocks),
             "mix": mix,
@@ -101,7 +105,7 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
     wide: bool
     """Whether heads may have more channels than a warp takes at once."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
+    """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
@@ -111,9 +115,11 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
                     yield cls(wide=wide, **axes)
 
     def launch_config(
-        self, heads: Sequence[tuple[int, int]], normalized: int, total: int, sequences: int
+        self, heads: Sequence[tuple[int, int]], normalized: int, total: int, sequences: int, snapshots: int = 0
     ) -> tuple[LaunchConfig, Division]:
-        """The launch for ranges of (heads, head_dim), of which the first `normalized` are normalised head by head."""
+        """The launch for ranges of (heads, head_dim), of which the first `normalized` are normalised head by head, and
+        this many rows of snapshots.
+        """
         units, widths, lanes = [], [], []
         for number, (count, head_dim) in enumerate(heads):
             width = head_dim if number < normalized else min(count * head_dim, WARP_SIZE * self.vec)
@@ -124,7 +130,9 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
         prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
         mix = _mix_groups(ceil_div(total, self.tokens * self.warps), prefix_groups)
         absent = MAX_RANGES - len(units)
-        return self.config(ends[-1] * mix[0]), {
+        snapshot_groups = ceil_div(snapshots, self.warps)
+        return self.config(ends[-1] * (mix[0] + snapshot_groups)), {
+            "snapshot_groups": snapshot_groups,
             "units": fast_div(ends[-1]),
             "mix": mix,
             "unit_end": ends + [0] * absent,
@@ -145,7 +153,7 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
     silu: bool
     """Whether SiLU follows the sum."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
+    """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
@@ -153,16 +161,24 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
             for lane_vecs in range(1, MAX_LANE_VECS + 1):
                 yield cls(lane_vecs=lane_vecs, **axes)
 
-    def launch_config(self, dim: int, row_vecs: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for `dim` rows of `row_vecs` vectors."""
+    def launch_config(
+        self, dim: int, row_vecs: int, sequences: int, snapshots: int = 0
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for `dim` rows of `row_vecs` vectors and this many rows of snapshots."""
         row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         most = self.constants["kGroup"]
         group = min(dim, most)
         if group * row_tiles + self.warps > MAX_DIVIDEND:
             raise TooLarge(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         row_blocks = ceil_div(group * row_tiles, self.warps)
-        blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0)
-        division = {"group_blocks": fast_div(blocks), "row_tiles": fast_div(row_tiles), "row_blocks": row_blocks}
+        snapshot_blocks = ceil_div(snapshots, self.warps)
+        blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0) + snapshot_blocks
+        division = {
+            "group_blocks": fast_div(blocks),
+            "row_tiles": fast_div(row_tiles),
+            "row_blocks": row_blocks,
+            "snapshot_groups": snapshot_blocks,
+        }
         return self.config(ceil_div(dim, most) * blocks), division
 
 
@@ -182,7 +198,7 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     silu: bool
     """Whether SiLU follows the sum."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
+    """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
@@ -198,7 +214,7 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
         """The launch for x of (dim, total)."""
         tiles = ceil_div(total, self.tile)
-        return self.config(ceil_div(dim, WARP_SIZE) * tiles), {"tiles": fast_div(tiles)}
+        return self.config(ceil_div(dim, WARP_SIZE) * tiles), {"tiles": fast_div(tiles), "snapshot_groups": 0}
 
 
 @dataclass(frozen=True)

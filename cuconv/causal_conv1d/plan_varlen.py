@@ -63,11 +63,22 @@ class Operands(NamedTuple):
     """The slot number of sequences that only fill a batch."""
     keeps_padding: bool = False
     """Whether results of padding stay as they are, instead of becoming zeros."""
+    snapshots: Layout | None = None
+    """(rows, 3)."""
+    snapshot_count: Layout | None = None
+    """(1,)."""
+    snapshot_out: Layout | None = None
+    """(slots, dim, columns); absent where snapshots go to conv_states."""
 
     @property
     def states(self) -> Layout | None:
         """The pool that sequences start from."""
         return self.conv_states or self.initial_states
+
+    @property
+    def snapshot_rows(self) -> int:
+        """Rows of snapshots at most."""
+        return 0 if self.snapshots is None else self.snapshots.shape[0]
 
     @property
     def sequences(self) -> int:
@@ -87,8 +98,8 @@ def _launch(o: Operands) -> Launch:
         return _channels(o)
     if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
         return _channels(o)
-    # Tiles of short sequences are stored whole, with their padding.
-    return _short_rows(o) if _is_short(o) and not o.keeps_padding else _rows(o)
+    # Tiles of short sequences are stored whole, with their padding, and have no threads for snapshots.
+    return _short_rows(o) if _is_short(o) and not o.keeps_padding and o.snapshots is None else _rows(o)
 
 
 def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
@@ -101,7 +112,7 @@ def _channels(o: Operands) -> Launch:
     dim, total = o.x.shape
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
     kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **_axes(o, vec))
-    config, division = kernel.launch_config(dim, total, o.sequences)
+    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
@@ -113,7 +124,7 @@ def _normalized(o: Operands) -> Launch:
     heads = ranges.heads(o.outs)
     wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])
     kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec))
-    config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences)
+    config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division, eps=o.split.eps)
 
 
@@ -131,7 +142,7 @@ def _rows(o: Operands) -> Launch:
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
     row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
     kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs_for(row_vecs), **_axes(o, vec))
-    config, division = kernel.launch_config(dim, row_vecs, o.sequences)
+    config, division = kernel.launch_config(dim, row_vecs, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
@@ -171,10 +182,10 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "width": o.weight.shape[1],
         "input_t": o.x.dtype,
         "weight_t": o.weight.dtype,
-        "state_t": o.x.dtype if o.states is None else o.states.dtype,
+        "state_t": (o.states or o.snapshot_out or o.x).dtype,
         "vec": vec,
         "silu": o.silu,
-        "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.initial_states)),
+        "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.initial_states, o.snapshots)),
     }
 
 
@@ -200,4 +211,17 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         **ranges.numbers(o.outs, vec),
         **index_numbers(query_start_loc=o.query_start_loc, cache_indices=o.cache_indices),
         **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
+        **_snapshot_numbers(o, first_column, vec),
+    }
+
+
+def _snapshot_numbers(o: Operands, first_column: int, vec: int) -> dict[str, object]:
+    """The fields of the same struct for snapshots, which have the columns of final states in a pool, else all."""
+    first = first_column if o.snapshot_out is None else 0
+    pool = o.snapshot_out or o.conv_states
+    return {
+        "snapshot_first_column": first,
+        "snapshot_columns": o.weight.shape[1] - 1 if o.snapshot_out is None else o.snapshot_out.shape[2],
+        "snapshots_are_packed": pool is not None and states_are_packed(pool, first, vec),
+        **slots.snapshot_numbers(o.snapshots, o.snapshot_count, o.conv_states, o.snapshot_out, o.pad_slot_id),
     }

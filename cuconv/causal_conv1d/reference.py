@@ -68,22 +68,27 @@ def causal_conv1d_varlen_fn(
     initial_states: Array | None = None,
     null_slot: int | None = None,
     pad_output: str = "zero",
-) -> tuple[Array, Array | None]:
-    """The convolution of packed sequences: (out (dim, total) in float64, a copy of conv_states after the call).
+    snapshots: Array | None = None,
+    snapshot_count: Array | None = None,
+    snapshot_out: Array | None = None,
+) -> tuple[Array, dict[str, Array]]:
+    """The convolution of packed sequences: (out (dim, total) in float64, copies of the states after the call by name).
 
     Where `pad_output` is "keep", out is NaN at padding.
     """
-    pool = None if conv_states is None else conv_states.copy()
+    given = {"conv_states": conv_states, "snapshot_out": snapshot_out}
+    updated = {name: states.copy() for name, states in given.items() if states is not None}
 
     def live(states: Array | None) -> Array | None:
         return states if states is None or first_column != 0 else states[:, :, : weight.shape[1] - 1]
 
     out, is_padding = convolve_packed(
-        *(x, weight, bias, live(pool), query_start_loc, cache_indices, has_initial_state, state_column),
-        *(dst_state_indices, live(initial_states), activation, slots.padding(pad_slot_id, null_slot)),
+        *(x, weight, bias, live(updated.get("conv_states")), query_start_loc, cache_indices, has_initial_state),
+        *(state_column, dst_state_indices, live(initial_states), activation, slots.padding(pad_slot_id, null_slot)),
+        *(snapshots, snapshot_count, updated.get("snapshot_out")),
     )
     out[:, is_padding & (pad_output == "keep")] = np.nan
-    return out, pool
+    return out, updated
 
 
 def convolve_packed(
@@ -99,6 +104,9 @@ def convolve_packed(
     initial_states: Array | None,
     activation: str | None,
     pad_slot_id: int,
+    snapshots: Array | None = None,
+    snapshot_count: Array | None = None,
+    snapshot_out: Array | None = None,
 ) -> tuple[Array, Array]:
     """The convolution of packed sequences: ((dim, total) in float64, which tokens are padding).
 
@@ -106,8 +114,9 @@ def convolve_packed(
     slot cache_indices[i] of conv_states where has_initial_state[i] is true, else zeros. It leaves the last width - 1 of
     all these inputs, in place, in slot dst_state_indices[i], unless that is padding; the same slot when None. Without
     conv_states it follows initial_states, unless has_initial_state[i] is false, and leaves nothing. A sequence with
-    slot pad_slot_id or a slot outside the pool gives 0, and so does padding. Nothing else of the pool is read or
-    written.
+    slot pad_slot_id or a slot outside the pool gives 0, and so does padding. A row (sequence, position, slot) of
+    snapshots leaves in its slot of snapshot_out, or of conv_states, the last of the inputs before that position. Nothing
+    else of the pool is read or written.
     """
     dim, total = x.shape
     width = weight.shape[1]
@@ -127,18 +136,27 @@ def convolve_packed(
     # All states are read before the first one is written.
     pasts: dict[int, Array] = {}
     if pool is not None:
-        pasts = {i: pool[starts[i], :, first:].astype(np.float64) for i in np.flatnonzero(is_live & goes_on).tolist()}
+        pasts = {i: pool[starts[i]].astype(np.float64) for i in np.flatnonzero(is_live & goes_on).tolist()}
+    kept_in, kept_pad, kept_from = snapshot_out, -1, 0
+    if kept_in is None and conv_states is not None:
+        kept_in, kept_pad, kept_from = conv_states, pad_slot_id, first
+    rows = slots.live_snapshots(snapshots, snapshot_count, 0 if kept_in is None else len(kept_in), kept_pad)
     for i in np.flatnonzero(is_live).tolist():
         begin, end = begins[i], begins[i + 1]
         if end <= begin:
             continue
-        past = pasts.get(i, np.zeros((dim, width - 1)))
+        past = pasts.get(i, np.zeros((dim, first + width - 1)))
         inputs = x[:, begin:end].astype(np.float64)
-        result, states = causal_conv1d_fn(inputs[None], weight, bias, None, past[None], activation)
+        result, states = causal_conv1d_fn(inputs[None], weight, bias, None, past[None, :, first:], activation)
         out[:, begin:end] = result[0]
         is_padding[begin:end] = False
         if conv_states is not None and stores[i]:
             conv_states[finals[i], :, first:] = states[0].astype(conv_states.dtype)
+        for _, position, slot in rows[rows[:, 0] == i]:
+            if kept_in is not None and 0 <= position <= end - begin:
+                columns = kept_in.shape[2] - kept_from
+                joined = np.concatenate([np.zeros((dim, columns)), past, inputs[:, :position]], axis=1)
+                kept_in[slot, :, kept_from:] = joined[:, joined.shape[1] - columns :].astype(kept_in.dtype)
     return out, is_padding
 
 

@@ -35,6 +35,9 @@ def causal_conv1d_varlen_fn(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    snapshots: Any = None,
+    snapshot_count: Any = None,
+    snapshot_out: Any = None,
     out: Any = None,
 ) -> Any:
     """Depthwise causal convolution of packed sequences, as serving engines prefill: vLLM's causal_conv1d_fn.
@@ -84,6 +87,16 @@ def causal_conv1d_varlen_fn(
         pad_output: "zero", or "keep": padding leaves out, which must be given, as it is.
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them and `causal_conv1d_update` looks for them with num_accepted_tokens. None: the last ones.
+        snapshots: (rows, 3), int32 or int64: a row (sequence, position, slot) puts the state after the sequence's first
+            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order, and those
+            of one sequence next to each other are found soonest. One counts for nothing if its slot is negative,
+            pad_slot_id or outside the pool, if its sequence is empty, padding or does not exist, or if it lies behind the
+            sequence's last token. No two rows or final states must share a slot, and none may have a slot that a
+            sequence starts from, but for the row's own sequence.
+        snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
+        snapshot_out: (slots, dim, columns), columns at least width - 1, the dtype of the other states: where snapshots
+            go, with their last `columns` inputs; those before the sequence's first are the columns of its state as far
+            as this has any, then zeros. None: to conv_states, into the columns that final states have.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
 
     Returns:
@@ -97,9 +110,11 @@ def causal_conv1d_varlen_fn(
         x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
         state_column, dst_state_indices, initial_states,
     )  # fmt: skip
-    return _run(
-        WHOLE, inputs, None if out is None else (out,), activation, pad_slot_id, null_slot, pad_output, first_column
-    )[0]
+    extras = None
+    if snapshots is not None or snapshot_count is not None or snapshot_out is not None:
+        extras = snapshots, snapshot_count, snapshot_out
+    outs = None if out is None else (out,)
+    return _run(WHOLE, inputs, extras, outs, activation, pad_slot_id, null_slot, pad_output, first_column)[0]
 
 
 def causal_conv1d_split(
@@ -120,6 +135,9 @@ def causal_conv1d_split(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    snapshots: Any = None,
+    snapshot_count: Any = None,
+    snapshot_out: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
     """`causal_conv1d_varlen_fn` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
@@ -139,7 +157,10 @@ def causal_conv1d_split(
         x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
         state_column, dst_state_indices, initial_states,
     )  # fmt: skip
-    return _run(by_sizes(sizes), inputs, out, activation, pad_slot_id, null_slot, pad_output, first_column)
+    extras = None
+    if snapshots is not None or snapshot_count is not None or snapshot_out is not None:
+        extras = snapshots, snapshot_count, snapshot_out
+    return _run(by_sizes(sizes), inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
 
 
 def causal_conv1d_qkv_split(
@@ -167,6 +188,9 @@ def causal_conv1d_qkv_split(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    snapshots: Any = None,
+    snapshot_count: Any = None,
+    snapshot_out: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_varlen_fn` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
@@ -192,13 +216,17 @@ def causal_conv1d_qkv_split(
     )  # fmt: skip
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
-    q, k, v = _run(split, inputs, out, activation, pad_slot_id, null_slot, pad_output, first_column)
+    extras = None
+    if snapshots is not None or snapshot_count is not None or snapshot_out is not None:
+        extras = snapshots, snapshot_count, snapshot_out
+    q, k, v = _run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
     return q, k, v
 
 
 def _run(
     split: Split,
     inputs: tuple[Any, ...],
+    extras: tuple[Any, ...] | None,
     out: Sequence[Any] | None,
     activation: str | None,
     pad_slot_id: int,
@@ -213,7 +241,9 @@ def _run(
     )
     keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
     options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
-    return tuple(_packed(inputs + split.given_outs(out), options, split.names))
+    if extras is None:
+        return tuple(_packed(inputs + split.given_outs(out), options, split.names))
+    return tuple(_packed_with_extras(inputs + extras + split.given_outs(out), options, split.names))
 
 
 def _check(
@@ -249,6 +279,9 @@ def _check(
     if keeps_padding:
         slots.check_kept(given, split.names)
     outs = tuple(split.by_head(out, (), (total,)) for out in results.values())
+    snapshots_to = slots.check_snapshots(given, "conv_states", "slots, dim, columns")
+    if snapshots_to is not None and given["snapshot_out"] is not None:
+        checks.pool("snapshot_out", snapshots_to, dim, (width - 1, "width - 1"), (0, ""))
     inputs = {name: layout for name, layout in given.items() if name not in results}
     inputs |= pools | {"cache_indices": starts}
     operands = Operands(
@@ -259,7 +292,7 @@ def _check(
         pad_slot_id=pad_slot_id,
         keeps_padding=keeps_padding,
     )
-    return Checked(operands, results, updated=("conv_states",))
+    return Checked(operands, results, updated=("conv_states", "snapshot_out") if "snapshot_out" in given else UPDATED)
 
 
 def _check_modes(given: Layouts, first_column: int | None) -> None:
@@ -280,7 +313,15 @@ def _check_modes(given: Layouts, first_column: int | None) -> None:
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
     pool = o.states.shape[0] if o.states else None
-    slots.check_packed(read, o.x.shape[1], pool, o.pad_slot_id, is_read_only=o.conv_states is None)
+    snapshot_slots = None
+    if o.snapshots is not None:
+        snapshots_to = o.snapshot_out or o.conv_states
+        assert snapshots_to is not None
+        snapshot_slots = snapshots_to.shape[0]
+    is_read_only = o.conv_states is None
+    slots.check_packed(
+        read, o.x.shape[1], pool, o.pad_slot_id, is_read_only=is_read_only, snapshot_slots=snapshot_slots
+    )
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
@@ -293,12 +334,27 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     o.split.write(result, arrays, ~is_padding if o.keeps_padding else None)
 
 
+UPDATED = ("conv_states",)
+INPUTS = (
+    *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
+    *("state_column", "dst_state_indices", "initial_states"),
+)
+EXTRAS = slots.SNAPSHOTS
+"""Further arrays, which few calls have."""
+
 _packed = Operation(
-    (
-        *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
-        *("state_column", "dst_state_indices", "initial_states"),
-    ),
+    INPUTS,
     name="causal_conv1d_varlen_fn",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=EXTRAS,
+)
+# An array that is absent costs a call some time, too.
+_packed_with_extras = Operation(
+    INPUTS + EXTRAS,
+    name="causal_conv1d_varlen_with_extras",
     check=_check,
     plan=plan,
     reference=_reference,

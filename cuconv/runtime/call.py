@@ -122,6 +122,7 @@ class Call(Generic[Operands]):
     def __init__(
         self,
         arguments: Sequence[str],
+        absent: tuple[str, ...],
         leader: int,
         layouts: list[Layout | None],
         checked: Checked[Operands],
@@ -158,7 +159,7 @@ class Call(Generic[Operands]):
                 self._in_place = output, source
         self.scratch = Layout((plan.scratch,), (1,), BYTE, self.device, 0) if plan.scratch else None
         self._launches = plan.launches
-        self._orders = [_order(arguments, launch.kernel, plan.scratch > 0) for launch in plan.launches]
+        self._orders = [_order(arguments, absent, launch.kernel, plan.scratch > 0) for launch in plan.launches]
         self._enqueues: list[tuple[Enqueue, Order | None]] = []
         self.recogniser: Recogniser | None = None
         """Tells other arrays with the facts of this call."""
@@ -227,13 +228,16 @@ Order = Callable[[list[int]], Sequence[int]]
 """Takes the pointers of a kernel out of those of a call."""
 
 
-def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> Order | None:
+def _order(
+    arguments: Sequence[str], absent: tuple[str, ...], kernel: Kernel, has_scratch: bool
+) -> Order | None:
     """The pointers of a kernel by their places in a call, null where it has none; None when they are the call's own.
 
-    An argument is known to kernels by its name, without a final "_out"; the one result `out` is also `out[0]`, and
-    further ones of a kernel that has room for several are null.
+    An argument is known to kernels by its name, or without a final "_out"; the one result `out` is also `out[0]`, and
+    further ones of a kernel that has room for several are null, as are those that are absent.
     """
-    places = {name.removesuffix("_out"): number for number, name in enumerate(arguments)}
+    places = dict.fromkeys(absent, -1) | {name: number for number, name in enumerate(arguments)}
+    places |= {name.removesuffix("_out"): number for number, name in enumerate(arguments)}
     places[SCRATCH] = len(arguments) if has_scratch else -1
     if "out" in places:
         places["out[0]"] = places["out"]
@@ -268,6 +272,7 @@ class Operation(Generic[Operands]):
         reference: Callable[..., None],
         contents: Callable[[Operands, Callable[[str], Any]], None] | None = None,
         leader: str = "",
+        absent: tuple[str, ...] = (),
     ) -> None:
         """Take the functions of an operator family.
 
@@ -282,6 +287,7 @@ class Operation(Generic[Operands]):
             contents: takes the operands and a function that reads an array back by name (None for an absent one);
                 raises for contents that cannot be right. It is called under CUCONV_CHECK=1.
             leader: the array that determines the kind and the device of all; the first when empty.
+            absent: pointers of its kernels that are null in every call, because another operation has them.
         """
         self.name = name
         if name:
@@ -290,6 +296,7 @@ class Operation(Generic[Operands]):
         """The arguments that are arrays, but results, in the order in which they are given."""
         self.outputs = outputs
         """The arguments for results, empty when every call names its own."""
+        self._absent = absent
         self._arguments = inputs + outputs
         self._count = len(inputs)
         self._leader = inputs.index(leader) if leader else 0
@@ -418,7 +425,8 @@ class Operation(Generic[Operands]):
         except TooLarge as error:
             got = f"shape {leader.shape}, in a call that no launch can take ({error})"
             raise ValueError(message(name, got, "fewer elements")) from None
-        return Call(arguments, self._leader, layouts, checked, plan, family.follows_writes is not None)
+        follows_writes = family.follows_writes is not None
+        return Call(arguments, self._absent, self._leader, layouts, checked, plan, follows_writes)
 
     def _checked(self, layouts: Layouts, options: tuple[Any, ...], may_be_float64: bool) -> Checked[Operands]:
         """What the family says; where float64 may stand in for float32, it stands in for all that a call has of it."""

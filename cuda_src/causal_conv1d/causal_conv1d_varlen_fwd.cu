@@ -10,7 +10,8 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
 // kSilu     silu after the sum       kRouted   vectors may cross the borders of ranges
-// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
+// kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
+//             padding may stay as it is
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenFwdParams {
@@ -75,20 +76,33 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 
     const QuotientRemainder row_vec = divide(threadIdx.x, params.block_vecs);
     const QuotientRemainder group_dim = divide(blockIdx.x, params.dim_blocks);
-    const GroupRole group(group_dim.quotient, params.mix);
     const index_t channel =
         (static_cast<index_t>(group_dim.remainder) * params.block_vecs.divisor + row_vec.remainder) * kVec;
     const int tiles = static_cast<int>(params.tiles);
-    const int first = static_cast<int>(group.number) * tiles;
     const int row = static_cast<int>(row_vec.quotient);
     const bool is_idle = row >= tiles || channel >= p.dim;
+    unsigned group_number = group_dim.quotient;
+    if constexpr (kAddressed) {
+        // Snapshots come first: their blocks wait for one load after another, while those of tiles move memory.
+        if (group_number < p.snapshot_groups) {
+            if (is_idle) return;
+            store_inner_snapshot<kWidth, input_t, state_t, kVec>(p, static_cast<int>(group_number) * tiles + row,
+                                                                 channel);
+            return;
+        }
+        group_number -= p.snapshot_groups;
+    }
+    const GroupRole group(group_number, params.mix);
+    const int first = static_cast<int>(group.number) * tiles;
     if (!group.is_prefix) {
         // Idle threads read another thread's memory: all of them take part in the search.
         convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
     } else if constexpr (kWidth > 1) {
+        SnapshotRows rows{0, 0};
+        if constexpr (kAddressed) rows = find_snapshots_of_block<Traits::kThreads>(p, first, tiles);
         if (is_idle || first + row >= p.sequences) return;
-        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, kAddressed>(p, first + row,
-                                                                                                      channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, kAddressed>(
+            p, rows, first + row, channel);
     }
 }

@@ -9,7 +9,8 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
 // kSilu     silu after the sum       kWide     heads may have more channels than a warp
-// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
+// kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
+//             padding may stay as it is
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenL2normFwdParams {
@@ -139,9 +140,20 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const CausalConv1dVarlenOperands& p = params.operands;
 
     const QuotientRemainder group_unit = divide(blockIdx.x, params.units);
-    const GroupRole group(group_unit.quotient, params.mix);
-    const int number = static_cast<int>(group.number * Traits::kWarps + threadIdx.x / kWarpSize);
     const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
+    unsigned group_number = group_unit.quotient;
+    if constexpr (kAddressed) {
+        if (group_number < p.snapshot_groups) {
+            const int row = static_cast<int>(group_number * Traits::kWarps + threadIdx.x / kWarpSize);
+            for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
+                store_inner_snapshot<kWidth, input_t, state_t, kVec>(p, row, lanes.begin + at);
+            }
+            return;
+        }
+        group_number -= p.snapshot_groups;
+    }
+    const GroupRole group(group_number, params.mix);
+    const int number = static_cast<int>(group.number * Traits::kWarps + threadIdx.x / kWarpSize);
     if (!group.is_prefix) {
         const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
         const int token = number * kTokens;
@@ -155,9 +167,20 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             });
     } else if constexpr (kWidth > 1) {
         using Prefix = SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed>;
+        SnapshotRows rows{0, 0};
+        if constexpr (kAddressed) {
+            const int first = static_cast<int>(group.number) * Traits::kWarps;
+            rows = find_snapshots_of_block<Traits::kThreads>(p, first, Traits::kWarps);
+        }
         if (number >= p.sequences) return;  // whole warps leave: the shuffles stay complete
         const Prefix sequence(p, number);
         if (sequence.length == 0) return;
+        const auto store_snapshots = [&](bool is_over_start) {
+            for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
+                sequence.store_snapshots(p, rows, lanes.begin + at, is_over_start);
+            }
+        };
+        if constexpr (kAddressed) store_snapshots(false);
         const auto make = [&](index_t channel) {
             Prefix prefix = sequence;
             prefix.load(p, channel);
@@ -166,5 +189,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kWidth - 1>(
             p, lanes, params.eps, sequence.begin, (1u << sequence.count()) - 1, make,
             [&](const Prefix& prefix, index_t) { prefix.update_state(p); });
+        if constexpr (kAddressed) store_snapshots(true);
     }
 }

@@ -10,7 +10,8 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kLaneVecs vectors a lane
 // kSilu     silu after the sum
-// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
+// kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
+//             padding may stay as it is
 #include "causal_conv1d/conv_row.cuh"
 #include "causal_conv1d/conv_tile.cuh"
 
@@ -127,10 +128,27 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (row_tile.quotient >= Traits::kGroup || channel >= p.dim) return;
         convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed>(p, channel,
                                                                                                   row_tile.remainder);
-    } else if constexpr (kWidth > 1) {
-        const int number = static_cast<int>((group_block.remainder - params.row_blocks) * Traits::kWarps + warp);
+        return;
+    }
+    if constexpr (kAddressed) {
+        const unsigned snapshot_block = params.group_blocks.divisor - p.snapshot_groups;
+        if (group_block.remainder >= snapshot_block) {
+            const index_t channel = first_channel + lane_id();
+            const unsigned row = (group_block.remainder - snapshot_block) * Traits::kWarps + warp;
+            if (channel < p.dim) {
+                store_inner_snapshot<kWidth, input_t, state_t, 1>(p, static_cast<int>(row), channel);
+            }
+            return;
+        }
+    }
+    if constexpr (kWidth > 1) {
+        const int first = static_cast<int>((group_block.remainder - params.row_blocks) * Traits::kWarps);
+        const int number = first + static_cast<int>(warp);
         const index_t channel = first_channel + lane_id();
+        SnapshotRows rows{0, 0};
+        if constexpr (kAddressed) rows = find_snapshots_of_block<Traits::kThreads>(p, first, Traits::kWarps);
         if (number >= p.sequences || channel >= p.dim) return;
-        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany, kAddressed>(p, number, channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany, kAddressed>(p, rows, number,
+                                                                                                     channel);
     }
 }

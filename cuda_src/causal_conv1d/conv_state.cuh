@@ -2,6 +2,7 @@
 #pragma once
 
 #include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_snapshots.cuh"
 #include "causal_conv1d/conv_varlen.cuh"
 
 // The prefix of a sequence, in kVec channels: its first kWidth - 1 tokens, with outputs that need the state. The thread
@@ -70,6 +71,16 @@ struct SequencePrefix {
         return activate<input_t, kSilu, false>(convolve<false>(taps, bias, window, nullptr), 0);
     }
 
+    // Stores the sequence's snapshots that are this thread's: before the final state those that do not overwrite the
+    // slot which the sequence starts from, and the one that does behind all else.
+    __device__ __forceinline__ void store_snapshots(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
+                                                    index_t channel, bool is_over_start) const {
+        if constexpr (kAddressed) {
+            const SnapshotSource source{begin, length, slot, goes_on<kAddressed>(p, number)};
+            store_prefix_snapshots<kWidth, input_t, state_t, kVec>(p, rows, number, source, channel, is_over_start);
+        }
+    }
+
     // Leaves the last kWidth - 1 inputs in the state.
     __device__ __forceinline__ void update_state(const CausalConv1dVarlenOperands& p) const {
         if (!p.has_states || (kAddressed && target < 0)) return;
@@ -111,9 +122,11 @@ struct SequencePrefix {
 // Convolves a sequence's prefix, stores its results, and updates the state.
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
           bool kAddressed>
-__device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands& p, int number, index_t channel) {
+__device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
+                                                int number, index_t channel) {
     SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed> prefix(p, number);
     if (prefix.length == 0) return;
+    prefix.store_snapshots(p, rows, channel, false);
     prefix.load(p, channel);
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     // The state comes first, because the sums need the registers of the last inputs.
@@ -130,4 +143,5 @@ __device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands
         for (int c = 0; c < kVec; ++c) out[c] = prefix.template output<kSilu>(i, c, taps[c], bias[c]);
         destination.store_vector(Vec<input_t, kVec>::from_floats(out));
     }
+    prefix.store_snapshots(p, rows, channel, true);
 }

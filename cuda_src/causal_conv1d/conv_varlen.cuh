@@ -21,6 +21,9 @@ struct CausalConv1dVarlenOperands {
     const void* dst_state_indices;
     void* initial_states;  // in the place of conv_states: only read
     void* out[kMaxRanges];
+    const void* snapshots;
+    const void* snapshot_count;
+    void* snapshot_out;
     index_t x_stride[2];            // dim, token
     index_t conv_states_stride[3];  // slot, dim, column; of initial_states where these are given
     index_t query_start_loc_stride;
@@ -52,10 +55,22 @@ struct CausalConv1dVarlenOperands {
     index_t dst_state_indices_stride;
     int state_column_is_int64;
     int dst_state_indices_is_int64;
+    index_t snapshots_stride[2];    // row, field
+    index_t snapshot_stride[3];     // slot, dim, column of the array that snapshots go to
+    index_t snapshot_slots;
+    index_t snapshot_pad_slot;
+    int snapshot_first_column;  // of that array
+    int snapshot_columns;       // inputs of a snapshot
+    int snapshot_rows;
+    unsigned snapshot_groups;  // groups of blocks that have snapshots
+    int snapshots_in_pool;     // they go to conv_states
+    int snapshots_are_packed;  // channel vectors of x are aligned vectors of a snapshot, too
+    int snapshots_is_int64;
+    int snapshot_count_is_int64;
 };
 
 // What only kAddressed kernels do costs the others nothing: they choose columns of cache_indices, move states to other
-// slots or only read them, and leave padding as it is.
+// slots or only read them, store snapshots of them, and leave padding as it is.
 
 // The pool that sequences start from.
 template <bool kAddressed, typename state_t>

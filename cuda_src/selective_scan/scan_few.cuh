@@ -98,8 +98,9 @@ struct FewScan {
         bias = raw_bias.to_float(p.delta_bias_is_float32);
     }
 
-    // Scans the sequences of the run that have a bit in `todo`.
-    __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo) {
+    // Scans the sequences of the run that have a bit in `todo`; `rows` have their snapshots.
+    template <bool kSnapshots>
+    __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo, const SnapshotRows& rows) {
         int now = lowest(todo);
         StateVec raw[kRows];
         load_states(run, now, raw);
@@ -121,9 +122,20 @@ struct FewScan {
                 for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i);
             }
             if (todo != 0) load_states(run, next, raw);
+            NextSnapshot snapshot = kBeforeSnapshots;
+            // Stores the snapshots before token t, when all earlier ones have been stored.
+            const auto keep = [&](int t) {
+                while (slot >= 0 && snapshot.position <= t - begin) {
+                    if (snapshot.position == t - begin) {
+                        store_states(snapshots_of<State>(p), p.snapshot_stride, p.snapshots_is_vectors, snapshot.slot, h);
+                    }
+                    snapshot = next_snapshot(p, rows, run.first + now, end - begin, snapshot);
+                }
+            };
 #pragma unroll 1
             for (int t = begin; t < end; ++t) {
                 const int following = (t + 1 < end ? t + 1 : next_begin) / kVec * kVec;
+                if (kSnapshots) keep(t);
                 Inputs ahead = inputs;
                 // Several tokens take too many registers to hold the next ones, too.
                 if (kVec == 1) load(ahead, following);
@@ -134,7 +146,10 @@ struct FewScan {
                 if (kVec > 1 && following != first) load(inputs, following);
                 first = following;
             }
-            if (target >= 0) store_states(target, h);
+            if (kSnapshots) keep(end);
+            if (target >= 0) {
+                store_states(static_cast<State*>(p.ssm_states), p.ssm_states_stride, p.states_is_vectors, target, h);
+            }
             now = next;
         }
     }
@@ -176,10 +191,10 @@ struct FewScan {
         for (int r = 0; r < kRows; ++r) raw[r] = StateVec::zero();
     }
 
-    __device__ __forceinline__ void store_states(int slot, const float (&h)[kRows][kStates]) const {
-        const index_t* stride = p.ssm_states_stride;
-        State* at = static_cast<State*>(p.ssm_states) + slot * stride[0] + row_channel * stride[1] + n * stride[2];
-        if (p.states_is_vectors) {
+    __device__ __forceinline__ void store_states(State* slots, const index_t* stride, int is_vectors, int slot,
+                                                 const float (&h)[kRows][kStates]) const {
+        State* at = slots + slot * stride[0] + row_channel * stride[1] + n * stride[2];
+        if (is_vectors) {
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
                 if (r * kGroups < behind) store_packed<kStates, Keep::kWhole>(at, h[r]);
@@ -251,10 +266,13 @@ struct FewScan {
 };
 
 // Scans the sequences of a run that have few tokens, in the channels of a block from `first_channel` on.
-template <typename Shape>
+template <typename Shape, bool kSnapshots>
 __device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p, const SequenceRun& run,
                                          int first_channel) {
     const unsigned todo = run.between(0, p.few_tokens);
     const int channel = first_channel + static_cast<int>(threadIdx.x) / kWarpSize * kWarpSize;
-    if (todo != 0 && channel < p.dim) FewScan<Shape>(p, channel).walk(run, todo);
+    if (todo == 0 || channel >= p.dim) return;
+    SnapshotRows rows{0, 0};
+    if (kSnapshots) rows = find_snapshots(p, run.first, p.run_sequences, 0, kWarpSize);
+    FewScan<Shape>(p, channel).template walk<kSnapshots>(run, todo, rows);
 }

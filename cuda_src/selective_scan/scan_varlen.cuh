@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/fastdiv.cuh"
-#include "common/sequences.cuh"
+#include "common/snapshots.cuh"
 
 // Strides are in elements. D, z, delta_bias, ssm_states and what follows it of the index arrays may be null; without
 // query_start_loc all tokens are one sequence. What every launch needs comes first.
@@ -22,6 +22,9 @@ struct SelectiveScanVarlenOperands {
     const void* state_column;
     const void* dst_state_indices;
     void* out;
+    const void* snapshots;
+    const void* snapshot_count;
+    void* snapshot_out;
     index_t u_stride[3];  // 0, dim, token
     index_t delta_stride[3];
     index_t z_stride[3];
@@ -64,7 +67,39 @@ struct SelectiveScanVarlenOperands {
     int state_column_is_int64;
     int dst_state_indices_is_int64;
     int keeps_padding;  // the results of padding are not written, instead of zeros
+    int snapshot_rows;
+    index_t snapshots_stride[2];  // row, field
+    index_t snapshot_stride[3];   // slot, dim, n of the array that snapshots go to
+    index_t snapshot_slots;
+    index_t snapshot_pad_slot;
+    int snapshots_in_pool;     // they go to ssm_states
+    int snapshots_is_vectors;  // the states of a lane can be accessed there as vectors
+    int snapshots_is_int64;
+    int snapshot_count_is_int64;
 };
+
+// The array that snapshots go to.
+template <typename state_t>
+__device__ __forceinline__ state_t* snapshots_of(const SelectiveScanVarlenOperands& p) {
+    return static_cast<state_t*>(p.snapshots_in_pool ? p.ssm_states : p.snapshot_out);
+}
+
+// Walks a sequence with all lanes of the warp: calls walk(from, to) for consecutive tokens from `begin` to `end` - 1,
+// and store(slot) for each snapshot when the tokens in front of it have been walked.
+template <typename Walk, typename Store>
+__device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, int number, int begin, int end,
+                                                  Walk walk, Store store) {
+    const SnapshotRows rows = find_snapshots(p, number, 1, 0, kWarpSize);
+    NextSnapshot next = kBeforeSnapshots;
+    for (int at = begin;;) {
+        next = next_snapshot(p, rows, number, end - begin, next);
+        const int to = next.position == NextSnapshot::kNone ? end : begin + next.position;
+        if (to > at) walk(at, to);
+        if (next.position == NextSnapshot::kNone) return;
+        store(next.slot);
+        at = to;
+    }
+}
 
 // The slot that a sequence's final state goes to, when it starts from slot `start`; -1 for none.
 __device__ __forceinline__ int load_target(const SelectiveScanVarlenOperands& p, int number, int start) {

@@ -92,6 +92,28 @@ UNIT = (
     ),
     Case(12, "2+8+1+5x9", 8, "float32", initial="all", moved=True, first_column=0, pool="channels_longer", **ODD),
     Case(12, "2+8+1+5x9", 8, "float32", initial="all", first_column=0, pool="columns_longer", null=True, **ODD),
+    # Snapshots: each in every kernel.
+    *(
+        Case(channels, spec, width, dtype, pool=pool, **way, **layout)
+        for layout, channels, width, dtype, pool in (
+            ({}, 136, 4, "bfloat16", "channels_longer"),
+            ({"layout": "channels_sliced_by_2"}, 12, 3, "float32", "columns_longer"),
+            (ROWS, 33, 4, "float16", "columns"),
+            ({**ROWS, "state_dtype": "float32"}, 3, 7, "bfloat16", "slots"),
+        )
+        for spec, way in (
+            ("off2+20+0+3x1+30+2", {"snapshots": "pool", "slots": "odd", "longer": 2}),
+            ("5x9+2x2+17", {"snapshots": "pool", "moved": True, "initial": "all", "index": "mixed"}),
+            ("1+2+3+4+5+90", {"snapshots": "pool", "moved": True, "first_column": 0, "table": "column", "slots": "odd"}),
+            ("off2+20+3x1+30+off4", {"snapshots": "whole", "initial": "all", "others": "strided"}),
+            ("20+0+2x1+30", {"snapshots": "window", "read_only": True, "initial": None, "slots": None}),
+            ("20+0+2x1+30", {"snapshots": "whole", "initial": "all", "first_column": 0, "null": True, "pad_slot_id": 1}),
+        )
+    ),
+    without(Case(24, "9+70+3", snapshots="whole")),
+    without(Case(24, "9+70+3", 1, "float32", snapshots="whole", **ROWS)),
+    Case(24, "9+70+3", 1, snapshots="pool"),
+    Case(16, "9+70+3", 16, snapshots="pool", initial="all", moved=True),
     # Nothing to convolve, and values that saturate silu.
     Case(5, "3x0"),
     Case(5, "0", 3, "float32", **ROWS),

@@ -13,7 +13,7 @@ from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
 from tests.support.layouts import HEADS, PACKED, POOLS
 from tests.support.placement import Array, Placement, place
-from tests.support.sequences import OfSequences
+from tests.support.sequences import SNAPSHOTS, OfSequences
 
 ROWS: Any = {"layout": "tokens"}
 ODD: Any = {"slots": "odd"}
@@ -24,7 +24,7 @@ ODD: Any = {"slots": "odd"}
 class Packed(OfChannels, OfSequences):
     """One call on packed sequences."""
 
-    UPDATED = ("conv_states",)
+    UPDATED = ("conv_states", "snapshot_out")
 
     channels: int | tuple[int, ...]  # dim, or the sizes of ranges
     batch: str
@@ -51,6 +51,7 @@ class Packed(OfChannels, OfSequences):
     null: bool = False  # whether pad_slot_id is given as null_slot
     keep: bool = False  # whether padding keeps its old contents
     first_column: int | None = None
+    snapshots: str | None = None  # "pool", "window" or "whole": states with two columns more
 
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
         if self.has_heads:
@@ -77,29 +78,35 @@ class Packed(OfChannels, OfSequences):
             placed["initial_states" if self.read_only else "conv_states"] = place(
                 BY_NAME[self.state_dtype or self.dtype], shape, **lies
             )
-        return placed | {name: self.other(name, *each) for name, each in self.indices().items()} | self.outputs()
+        placed |= {name: self.other(name, *each) for name, each in self.indices().items()}
+        if self.snapshots in ("window", "whole"):
+            _, lies = POOLS[self.pool or "channels"]
+            shape = SNAPSHOTS, self.dim, self.width - 1 + 2 * (self.snapshots == "whole")
+            placed["snapshot_out"] = place(BY_NAME[self.state_dtype or self.dtype], shape, **lies)
+        return placed | self.outputs()
 
     def range(self, name: str) -> tuple[float, float]:
         scale = self.scale if name in ("x", "conv_states", "initial_states") else 1.0
         return -scale, scale
 
     def spoil(self, arrays: dict[str, Array]) -> None:
-        """Leave in the pool only what a sequence starts from."""
+        """Leave in the pool only what a sequence starts from, or what precedes that in a snapshot."""
         pool = arrays.get("initial_states", arrays.get("conv_states"))
         if pool is not None:
             first = 0 if self.first_column == 0 else pool.shape[2] - (self.width - 1)
             is_dead = np.ones(pool.shape, bool)
             for each in self.live(arrays):
                 if each.starts_from_slot:
-                    is_dead[each.slot, :, first : first + self.width - 1] = False
+                    earliest = max(first - 2, 0) if self.snapshots == "whole" else first
+                    is_dead[each.slot, :, earliest : first + self.width - 1] = False
             pool[is_dead] = np.nan
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        out, pool = reference.causal_conv1d_varlen_fn(**arrays, **self.meaning())
+        out, updated = reference.causal_conv1d_varlen_fn(**arrays, **self.meaning())
         results: dict[str, Any] = self.divide(out)
         if self.keep:
             results = {name: Kept(each) for name, each in results.items()}
-        return results | ({} if pool is None else {"conv_states": pool})
+        return results | updated
 
 
 def without(case: Any, **changes: Any) -> Any:

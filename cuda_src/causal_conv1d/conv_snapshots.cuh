@@ -1,0 +1,96 @@
+// Snapshots of convolution states: the last inputs before given tokens of packed sequences.
+#pragma once
+
+#include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_varlen.cuh"
+#include "common/snapshots.cuh"
+
+// A sequence with results, as snapshots need to know it.
+struct SnapshotSource {
+    int begin;
+    int length;
+    int start;  // the slot that it starts from
+    bool goes_on;
+};
+
+// Whether a snapshot is left to the thread that has the sequence's prefix: one that needs inputs of the state which this
+// thread overwrites, and one that overwrites the slot which this thread reads.
+template <int kWidth>
+__device__ __forceinline__ bool is_of_prefix(const CausalConv1dVarlenOperands& p, const Snapshot& snapshot,
+                                             const SnapshotSource& source) {
+    const bool is_over_start = p.snapshots_in_pool && snapshot.slot == source.start;
+    return kWidth > 1 && source.goes_on && (is_over_start || snapshot.position < p.snapshot_columns);
+}
+
+// Stores a snapshot in kVec channels: the inputs in front of its position, which before the sequence's first token are
+// the columns of its state, and zeros before these.
+template <int kWidth, typename input_t, typename state_t, int kVec>
+__device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands& p, const Snapshot& snapshot,
+                                               const SnapshotSource& source, index_t channel) {
+    using State = Vec<state_t, kVec>;
+    constexpr int kAtOnce = 4;  // columns that are loaded before the first one is stored
+    const int columns = p.snapshot_columns, first_input = snapshot.position - columns;
+    const index_t step = p.x_stride[1], to_step = p.snapshot_stride[2], past_step = p.conv_states_stride[2];
+    const input_t* x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) +
+                       (source.begin + static_cast<index_t>(first_input)) * step;
+    // The column behind the last one of the state.
+    const StateColumn<state_t, kVec> past{
+        states_of<true, state_t>(p) + (p.first_column + kWidth - 1) * past_step +
+            source.start * p.conv_states_stride[0] + channel * p.conv_states_stride[1],
+        p.conv_states_stride[1], p.states_are_packed != 0};
+    const int past_begin = source.goes_on ? -static_cast<int>(p.first_column) - (kWidth - 1) : 0;
+    state_t* const pool = static_cast<state_t*>(p.snapshots_in_pool ? p.conv_states : p.snapshot_out);
+    StateColumn<state_t, kVec> to{
+        pool + p.snapshot_first_column * to_step + snapshot.slot * p.snapshot_stride[0] + channel * p.snapshot_stride[1],
+        p.snapshot_stride[1], p.snapshots_are_packed != 0};
+    // Columns are written in rising order: over the sequence's own start, each is read before it is overwritten.
+#pragma unroll 1
+    for (int from = 0; from < columns; from += kAtOnce) {
+        State kept[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i, x += step) {
+            const int input = first_input + from + i;
+            kept[i] = State::zero();
+            if (from + i >= columns) continue;
+            if (input >= 0) {
+                kept[i] = convert<state_t>(load<kVec>(x));
+            } else if (input >= past_begin) {
+                kept[i] = (past + input * past_step).load_all();
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i, to = to + to_step) {
+            if (from + i < columns) to.store_all(kept[i]);
+        }
+    }
+}
+
+// Stores the snapshot of a row, unless it is the prefix's.
+template <int kWidth, typename input_t, typename state_t, int kVec>
+__device__ __forceinline__ void store_inner_snapshot(const CausalConv1dVarlenOperands& p, int row, index_t channel) {
+    if (row >= count_snapshots(p)) return;
+    const Snapshot snapshot = load_snapshot(p, row);
+    if (snapshot.sequence < 0) return;
+    const int begin = first_token(p, snapshot.sequence), end = first_token(p, snapshot.sequence + 1);
+    const SnapshotSource source{begin, end - begin, load_start_slot(p, snapshot.sequence),
+                                goes_on<true>(p, snapshot.sequence)};
+    if (source.start < 0 || source.length <= 0 || snapshot.position > source.length) return;
+    if (is_of_prefix<kWidth>(p, snapshot, source)) return;
+    store_snapshot<kWidth, input_t, state_t, kVec>(p, snapshot, source, channel);
+}
+
+// Stores the snapshots of a sequence that are its prefix's, out of rows that have them all: the one that overwrites the
+// sequence's own start, or the others.
+template <int kWidth, typename input_t, typename state_t, int kVec>
+__device__ __forceinline__ void store_prefix_snapshots(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
+                                                       int number, const SnapshotSource& source, index_t channel,
+                                                       bool is_over_start) {
+#pragma unroll 1
+    for (int row = rows.begin; row < rows.end; ++row) {
+        const Snapshot snapshot = load_snapshot(p, row);
+        if (snapshot.sequence != number || snapshot.position > source.length) continue;
+        if (!is_of_prefix<kWidth>(p, snapshot, source)) continue;
+        if ((p.snapshots_in_pool && snapshot.slot == source.start) != is_over_start) continue;
+        store_snapshot<kWidth, input_t, state_t, kVec>(p, snapshot, source, channel);
+    }
+}
