@@ -12,6 +12,9 @@ from cuconv.runtime.errors import message
 from cuconv.runtime.trees import tree_parents
 from cuconv.selective_state_update import update as state_update
 
+Modules = Mapping[str, Mapping[str, Callable[..., Any]]]
+"""By an engine's module, by name, the function to put there."""
+
 KEPT = 4096
 """Elements that an array which is kept for later calls has at least."""
 
@@ -275,12 +278,11 @@ def update_with_buffer(
     )
 
 
-def install(modules: Mapping[str, Mapping[str, Callable[..., Any]]]) -> tuple[str, ...]:
+def install(modules: Modules) -> tuple[str, ...]:
     """Put functions in the place of an engine's, which is imported for it, wherever loaded modules have them.
 
     Args:
-        modules: by the engine's module, by name, the function to put there. A module or name that the installed version
-            does not have is left out.
+        modules: the functions. A module or name that the installed version does not have is left out.
 
     Returns:
         The full names of the functions that have been replaced.

@@ -77,7 +77,7 @@ def selective_state_update(
     )
 
 
-MODULES = {"flashinfer.mamba": {"selective_state_update": selective_state_update}}
+MODULES: conventions.Modules = {"flashinfer.mamba": {"selective_state_update": selective_state_update}}
 """The functions that `install` puts in the place of FlashInfer's, by module and name."""
 
 

@@ -113,7 +113,7 @@ def selective_state_update(
     )
 
 
-MODULES = {
+MODULES: conventions.Modules = {
     "megatron.core.ssm.ops.common.causal_conv1d_triton": {"causal_conv1d_update": causal_conv1d_update},
     "megatron.core.ssm.ops.common.causal_conv1d_varlen": {
         "causal_conv1d_varlen_fn": causal_conv1d_varlen_fn,

@@ -72,7 +72,7 @@ def causal_conv1d_fwd(
     conventions.conv_in_place(*given, pad_slot_id)
 
 
-MODULES = {
+MODULES: conventions.Modules = {
     "sglang.srt.layers.attention.mamba.causal_conv1d": {
         "causal_conv1d_fn": causal_conv1d_fn,
         "causal_conv1d_update": causal_conv1d_update,

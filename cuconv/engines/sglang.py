@@ -279,7 +279,7 @@ _LFM = {
     "fused_lfm_short_conv_decode": fused_lfm_short_conv_decode,
 }
 
-MODULES = {
+MODULES: conventions.Modules = {
     "sglang.kernels.ops.mamba.causal_conv1d_triton": _TRITON,
     "sglang.kernels.ops.mamba.lfm_short_conv": _LFM,
     "sglang.kernels.ops.mamba.triton_ops.mamba_ssm": {"selective_state_update": selective_state_update},

@@ -203,7 +203,7 @@ def selective_state_update(
     )
 
 
-MODULES = {
+MODULES: conventions.Modules = {
     "tensorrt_llm._torch.modules.mamba.causal_conv1d": {
         "causal_conv1d_fn": causal_conv1d_fn,
         "causal_conv1d_update": causal_conv1d_update,

@@ -179,7 +179,7 @@ def fused_qkv_split_gdn_prefill(
     )
 
 
-MODULES = {
+MODULES: conventions.Modules = {
     "tokenspeed.runtime.layers.attention.linear.causal_conv1d": {
         "causal_conv1d_fn": causal_conv1d_fn,
         "causal_conv1d_update": causal_conv1d_update,

@@ -320,7 +320,7 @@ def _chunks(
     }
 
 
-MODULES = {
+MODULES: conventions.Modules = {
     "vllm.model_executor.layers.mamba.ops.causal_conv1d": {
         "causal_conv1d_fn": causal_conv1d_fn,
         "causal_conv1d_update": causal_conv1d_update,
