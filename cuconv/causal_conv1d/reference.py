@@ -160,13 +160,17 @@ def convolve_packed(
     return out, is_padding
 
 
-def causal_conv1d_varlen_states(x: Array, cu_seqlens: Array, state_len: int) -> Array:
-    """The last state_len tokens of every packed sequence, zeros before its first: (n, dim, state_len) of x's dtype."""
+def causal_conv1d_varlen_states(
+    x: Array, cu_seqlens: Array, state_len: int, previous_states: Array | None = None
+) -> Array:
+    """The last state_len tokens of every packed sequence, behind those of previous_states: (n, dim, state_len)."""
     total, dim = x.shape
     starts = sequence_starts(cu_seqlens, total)
     states = np.zeros((len(starts) - 1, dim, state_len), x.dtype)
     for i, (begin, end) in enumerate(pairwise(starts)):
         taken = min(max(end - begin, 0), state_len)
+        if previous_states is not None:
+            states[i, :, : state_len - taken] = previous_states[i, :, taken:]
         states[i, :, state_len - taken :] = x[end - taken : end].T
     return states
 

@@ -94,8 +94,8 @@ def causal_conv1d_varlen_fn(
             sequence's last token. No two rows or final states must share a slot, and none may have a slot that a
             sequence starts from, but for the row's own sequence.
         snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
-        snapshot_out: (slots, dim, columns), columns at least width - 1, the dtype of the other states: where snapshots
-            go, with their last `columns` inputs; those before the sequence's first are the columns of its state as far
+        snapshot_out: (slots, dim, state_len), state_len at least width - 1, the other states' dtype: where snapshots
+            go, with their last state_len inputs; those before the sequence's first are the columns of its state as far
             as this has any, then zeros. None: to conv_states, into the columns that final states have.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
 
@@ -279,7 +279,7 @@ def _check(
     if keeps_padding:
         slots.check_kept(given, split.names)
     outs = tuple(split.by_head(out, (), (total,)) for out in results.values())
-    snapshots_to = slots.check_snapshots(given, "conv_states", "slots, dim, columns")
+    snapshots_to = slots.check_snapshots(given, "conv_states", "slots, dim, state_len")
     if snapshots_to is not None and given["snapshot_out"] is not None:
         checks.pool("snapshot_out", snapshots_to, dim, (width - 1, "width - 1"), (0, ""))
     inputs = {name: layout for name, layout in given.items() if name not in results}

@@ -22,10 +22,13 @@ from cuconv.torch import derivatives
 
 SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
 
+PACKED = SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padding"
+
 OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
-    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padding",
+    "causal_conv1d_varlen_fn": PACKED,
+    "causal_conv1d_varlen_with_extras": PACKED,
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": SPLIT
@@ -33,6 +36,7 @@ OPTIONS = {
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
+    "selective_scan_varlen_with_snapshots": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
     "int philox_rounds, bool keeps_padding, int? seed",
 }
@@ -41,7 +45,10 @@ OPTIONS = {
 KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding" in options)
 """The operations that can leave old contents in their results."""
 
-UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
+UPDATED = (
+    *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer"),
+    "snapshot_out",
+)
 """The arguments that operators write to."""
 
 UPDATING = tuple(name for name in OPTIONS if set(UPDATED) & set(Operation.named[name].inputs))

@@ -140,10 +140,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const CausalConv1dVarlenOperands& p = params.operands;
 
     const QuotientRemainder group_unit = divide(blockIdx.x, params.units);
-    const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
     unsigned group_number = group_unit.quotient;
     if constexpr (kAddressed) {
         if (group_number < p.snapshot_groups) {
+            const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
             const int row = static_cast<int>(group_number * Traits::kWarps + threadIdx.x / kWarpSize);
             for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
                 store_inner_snapshot<kWidth, input_t, state_t, kVec>(p, row, lanes.begin + at);
@@ -154,6 +154,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     const GroupRole group(group_number, params.mix);
     const int number = static_cast<int>(group.number * Traits::kWarps + threadIdx.x / kWarpSize);
+    const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
     if (!group.is_prefix) {
         const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
         const int token = number * kTokens;
@@ -177,7 +178,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (sequence.length == 0) return;
         const auto store_snapshots = [&](bool is_over_start) {
             for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
-                sequence.store_snapshots(p, rows, lanes.begin + at, is_over_start);
+                store_prefix_snapshots<kWidth, input_t, state_t, kVec>(p, rows, number, lanes.begin + at,
+                                                                       is_over_start);
             }
         };
         if constexpr (kAddressed) store_snapshots(false);

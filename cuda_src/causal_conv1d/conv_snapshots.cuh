@@ -11,6 +11,16 @@ struct SnapshotSource {
     int length;
     int start;  // the slot that it starts from
     bool goes_on;
+
+    __device__ __forceinline__ SnapshotSource(const CausalConv1dVarlenOperands& p, int number)
+        : begin(first_token(p, number)),
+          length(first_token(p, number + 1) - begin),
+          start(load_start_slot(p, number)),
+          goes_on(::goes_on<true>(p, number)) {}
+
+    __device__ __forceinline__ bool has(const Snapshot& snapshot) const {
+        return start >= 0 && length > 0 && snapshot.position <= length;
+    }
 };
 
 // Whether a snapshot is left to the thread that has the sequence's prefix: one that needs inputs of the state which this
@@ -28,7 +38,7 @@ template <int kWidth, typename input_t, typename state_t, int kVec>
 __device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands& p, const Snapshot& snapshot,
                                                const SnapshotSource& source, index_t channel) {
     using State = Vec<state_t, kVec>;
-    constexpr int kAtOnce = 4;  // columns that are loaded before the first one is stored
+    constexpr int kAtOnce = 3;  // columns that are loaded before the first one is stored
     const int columns = p.snapshot_columns, first_input = snapshot.position - columns;
     const index_t step = p.x_stride[1], to_step = p.snapshot_stride[2], past_step = p.conv_states_stride[2];
     const input_t* x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) +
@@ -71,24 +81,24 @@ __device__ __forceinline__ void store_inner_snapshot(const CausalConv1dVarlenOpe
     if (row >= count_snapshots(p)) return;
     const Snapshot snapshot = load_snapshot(p, row);
     if (snapshot.sequence < 0) return;
-    const int begin = first_token(p, snapshot.sequence), end = first_token(p, snapshot.sequence + 1);
-    const SnapshotSource source{begin, end - begin, load_start_slot(p, snapshot.sequence),
-                                goes_on<true>(p, snapshot.sequence)};
-    if (source.start < 0 || source.length <= 0 || snapshot.position > source.length) return;
-    if (is_of_prefix<kWidth>(p, snapshot, source)) return;
+    const SnapshotSource source(p, snapshot.sequence);
+    if (!source.has(snapshot) || is_of_prefix<kWidth>(p, snapshot, source)) return;
     store_snapshot<kWidth, input_t, state_t, kVec>(p, snapshot, source, channel);
 }
 
 // Stores the snapshots of a sequence that are its prefix's, out of rows that have them all: the one that overwrites the
-// sequence's own start, or the others.
+// sequence's own start, behind all else that the thread does, or the others, before all else.
 template <int kWidth, typename input_t, typename state_t, int kVec>
 __device__ __forceinline__ void store_prefix_snapshots(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
-                                                       int number, const SnapshotSource& source, index_t channel,
-                                                       bool is_over_start) {
+                                                       int number, index_t channel, bool is_over_start) {
+    if (rows.begin >= rows.end) return;
+    // What is known of the sequence is loaded anew, instead of kept in registers.
+    number = opaque(number);
+    const SnapshotSource source(p, number);
 #pragma unroll 1
     for (int row = rows.begin; row < rows.end; ++row) {
         const Snapshot snapshot = load_snapshot(p, row);
-        if (snapshot.sequence != number || snapshot.position > source.length) continue;
+        if (snapshot.sequence != number || !source.has(snapshot)) continue;
         if (!is_of_prefix<kWidth>(p, snapshot, source)) continue;
         if ((p.snapshots_in_pool && snapshot.slot == source.start) != is_over_start) continue;
         store_snapshot<kWidth, input_t, state_t, kVec>(p, snapshot, source, channel);

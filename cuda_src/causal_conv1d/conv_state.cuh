@@ -71,16 +71,6 @@ struct SequencePrefix {
         return activate<input_t, kSilu, false>(convolve<false>(taps, bias, window, nullptr), 0);
     }
 
-    // Stores the sequence's snapshots that are this thread's: before the final state those that do not overwrite the
-    // slot which the sequence starts from, and the one that does behind all else.
-    __device__ __forceinline__ void store_snapshots(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
-                                                    index_t channel, bool is_over_start) const {
-        if constexpr (kAddressed) {
-            const SnapshotSource source{begin, length, slot, goes_on<kAddressed>(p, number)};
-            store_prefix_snapshots<kWidth, input_t, state_t, kVec>(p, rows, number, source, channel, is_over_start);
-        }
-    }
-
     // Leaves the last kWidth - 1 inputs in the state.
     __device__ __forceinline__ void update_state(const CausalConv1dVarlenOperands& p) const {
         if (!p.has_states || (kAddressed && target < 0)) return;
@@ -126,7 +116,9 @@ __device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands
                                                 int number, index_t channel) {
     SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed> prefix(p, number);
     if (prefix.length == 0) return;
-    prefix.store_snapshots(p, rows, channel, false);
+    if constexpr (kAddressed) {
+        store_prefix_snapshots<kWidth, input_t, state_t, kVec>(p, rows, number, channel, false);
+    }
     prefix.load(p, channel);
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     // The state comes first, because the sums need the registers of the last inputs.
@@ -143,5 +135,7 @@ __device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands
         for (int c = 0; c < kVec; ++c) out[c] = prefix.template output<kSilu>(i, c, taps[c], bias[c]);
         destination.store_vector(Vec<input_t, kVec>::from_floats(out));
     }
-    prefix.store_snapshots(p, rows, channel, true);
+    if constexpr (kAddressed) {
+        store_prefix_snapshots<kWidth, input_t, state_t, kVec>(p, rows, number, channel, true);
+    }
 }

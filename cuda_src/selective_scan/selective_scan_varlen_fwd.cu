@@ -51,7 +51,6 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
         for (int s = 0; s < Shape::kStates; ++s) scan.h[s] = raw[s].to_float(0);
     }
     const auto store = [&](state_t* states, index_t step) {
-        if (scan.is_idle) return;
 #pragma unroll
         for (int s = 0; s < Shape::kStates; ++s) {
             if (scan.is_state(s)) states[scan.number(s) * step] = Dtype<state_t>::from_float(scan.h[s]);
@@ -61,12 +60,15 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
         state_t* const kept = snapshots_of<state_t>(p) + scan.channel * p.snapshot_stride[1];
         walk_by_snapshots(
             p, number, begin, end, [&](int from, int to) { scan.template walk<true>(from, to, [](int) {}); },
-            [&](int at) { store(kept + at * p.snapshot_stride[0], p.snapshot_stride[2]); });
+            [&](int at) {
+                if (!scan.is_idle) store(kept + at * p.snapshot_stride[0], p.snapshot_stride[2]);
+            });
     } else {
         scan.template walk<true>(begin, end, [](int) {});
     }
     const int target = load_target(p, number, slot);
-    if (target >= 0) store(pool + target * stride[0], stride[2]);
+    if (target < 0 || scan.is_idle) return;
+    store(pool + target * stride[0], stride[2]);
 }
 
 template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t, bool kSnapshots,

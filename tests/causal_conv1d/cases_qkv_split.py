@@ -72,6 +72,9 @@ UNIT = (
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", table="column", moved=True, longer=3, **ODD, **NORM),
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", keep=True, read_only=True, null=True, **ODD, **NORM),
     Case((1, 1, 1, 256, 256, 8), "12+3+1", 4, "float32", initial="all", moved=True, state_dtype="bfloat16", **NORM),
+    Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", snapshots="pool", moved=True, initial="all", **ODD, **NORM),
+    Case((1, 1, 1, 256, 256, 8), "12+3+1", 4, "float32", initial="all", snapshots="whole", **NORM),
+    Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1", snapshots="window", read_only=True, longer=2),
     Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1", keep=True, table="first", longer=1, moved=True, **ODD),
 )
 

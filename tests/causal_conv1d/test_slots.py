@@ -149,3 +149,12 @@ def test_padding_keeps_what_a_result_over_x_holds(call: Caller) -> None:
     result = call(cuconv.causal_conv1d_update, arguments)
     np.testing.assert_array_equal(result, np.stack([wanted[0], x[1], x[2]]))
     assert not wanted[1:].any()
+
+
+@EACH_CALLER
+def test_states_are_carried_on_from_chunk_to_chunk(call: Caller) -> None:
+    """Megatron's carry states: [a b c d] and [e f] give [c d e f], and no tokens leave them as they are."""
+    previous = np.array([[[1, 2, 3, 4]], [[7, 8, 9, 10]]], np.float32)
+    chunk = {"x": np.array([[5], [6]], np.float32), "cu_seqlens": np.array([0, 2, 2], np.int32), "state_len": 4}
+    out = call(cuconv.causal_conv1d_varlen_states, {**chunk, "previous_states": previous})
+    assert out.tolist() == [[[3, 4, 5, 6]], [[7, 8, 9, 10]]]

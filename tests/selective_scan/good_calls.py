@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.causal_conv1d.bad_input_slots import snapshots
 from tests.support.bad_input import Good, poisoned
 
 BATCH, DIM, SEQLEN, N = 2, 6, 9, 5
@@ -45,6 +46,11 @@ def good_packed(xp: Any) -> dict[str, Any]:
     }
 
 
-GOOD: Good = {"selective_scan_fn": good_rows, "selective_scan_varlen_fn": good_packed}
+KEEPING = "selective_scan_varlen_fn:snapshots"
+GOOD: Good = {
+    "selective_scan_fn": good_rows,
+    "selective_scan_varlen_fn": good_packed,
+    KEEPING: lambda xp: {**good_packed(xp), **snapshots(xp)},
+}
 WRITTEN: dict[str, dict[str, Any]] = {"selective_scan_fn": {"chunk_states_out": ...}}
 """Where good calls change what they do not return."""
