@@ -25,6 +25,10 @@ MANY_TOKENS_CHANNELS = 4
 """Most channels per thread where a sequence has several tokens: the inputs kept between them take the registers."""
 
 
+FORMS = ((False, False, False), (True, False, False), (False, True, False), (True, True, False), (True, True, True))
+"""The values of `addressed`, `packed` and `token_states`: states after single tokens are rare, and have all the rest."""
+
+
 def widest_channels(itemsize: int, width: int) -> int:
     """Most channels per thread of a decode step: one access has them, and their taps fit in registers."""
     channels = MAX_VECTOR_BYTES // itemsize
@@ -72,13 +76,18 @@ class CausalConv1dUpdate(UpdateKernel):
     """Sequences per thread where each has one token; 0 where it may have several, a ring or intermediate windows."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
+    packed: bool
+    """Whether sequences may have any numbers of tokens."""
+    token_states: bool
+    """Whether the states after single tokens may go to slots, and whole or overlaid to intermediate windows."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdate]:
-        for axes, addressed in product(_update_axes(), (False, True)):
+        for axes, form in product(_update_axes(), FORMS):
             for sequences in (0, *SEQUENCES):
-                if sequences or axes["vec"] <= MANY_TOKENS_CHANNELS:
-                    yield cls(sequences=sequences, addressed=addressed, **axes)
+                if not sequences and axes["vec"] > MANY_TOKENS_CHANNELS or sequences and form[2]:
+                    continue
+                yield cls(**axes, sequences=sequences, addressed=form[0], packed=form[1], token_states=form[2])
 
 
 def row_state_lens(width: int) -> list[int]:
@@ -96,9 +105,26 @@ class CausalConv1dUpdateRows(UpdateKernel):
     """Sequences per thread."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
+    packed: bool
+    """Whether sequences may have any numbers of tokens."""
+    token_states: bool
+    """Whether the states after single tokens may go to slots and to intermediate windows."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateRows]:
-        for axes, addressed in product(_update_axes(), (False, True)):
+        for axes, form in product(_update_axes(), FORMS):
             for state_len, sequences in product(row_state_lens(axes["width"]), SEQUENCES):
-                yield cls(state_len=state_len, sequences=sequences, addressed=addressed, **axes)
+                addressed, packed, token_states = form
+                yield cls(
+                    **axes, state_len=state_len, sequences=sequences,
+                    addressed=addressed, packed=packed, token_states=token_states,
+                )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateTree(UpdateKernel):
+    """Trees of tokens after states of any strides: a thread owns `vec` channels of a sequence."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateTree]:
+        return (cls(**axes) for axes in _update_axes() if axes["vec"] <= MANY_TOKENS_CHANNELS)

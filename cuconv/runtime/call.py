@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import add, itemgetter, le
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -102,6 +102,8 @@ class Checked(Generic[Operands]):
     """Arguments that are read and written; absent ones may be named, too."""
     in_place: tuple[str, str] | None = None
     """An output and an input that may be the same memory, laid out alike."""
+    overlaid: Layouts = field(default_factory=dict)
+    """The distinct elements of written arguments that have one element at several indices, where equal values go."""
 
 
 class New(NamedTuple):
@@ -418,7 +420,7 @@ class Operation(Generic[Operands]):
             if layout is not None:
                 checks.device(argument, layout.device, leader.device, name)
         for number in _written(arguments, checked):
-            if (layout := layouts[number]) is not None:
+            if (layout := checked.overlaid.get(arguments[number]) or layouts[number]) is not None:
                 checks.not_self_overlapping(arguments[number], layout.shape, layout.strides)
         try:
             plan = Plan() if leader.device == HOST else self._plan(checked.operands)

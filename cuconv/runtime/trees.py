@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from cuconv.runtime import checks
+from cuconv.runtime.dtypes import INDICES
+from cuconv.runtime.errors import message
+from cuconv.runtime.layout import Layout
 
 
 def tree_parents(next_token: Any, next_sibling: Any) -> Any:
@@ -33,3 +38,20 @@ def tree_parents(next_token: Any, next_sibling: Any) -> Any:
         parents = parents + (next_token[:, t, None] == number) * (t - parents)
         parents = parents + (next_sibling[:, t, None] == number) * (parents[:, t, None] - parents)
     return parents
+
+
+def check(parents: Layout, batch: int, tokens: int, axes: str) -> None:
+    """`parents` has an element for each token of each sequence, and perhaps more."""
+    checks.dtype("parents", parents.dtype, INDICES)
+    checks.rank("parents", parents.shape, "batch, tokens")
+    if parents.shape[0] < batch or parents.shape[1] < tokens:
+        raise ValueError(message("parents", f"shape {parents.shape}", f"({batch}, {tokens}) or more ({axes})"))
+
+
+def check_contents(parents: np.ndarray[Any, Any]) -> None:
+    """Raise ValueError where a token follows a later one, or itself."""
+    # The first token follows the state in the slot, whether its entry is 0 or negative.
+    late = parents >= np.maximum(np.arange(parents.shape[1]), 1)
+    if late.any():
+        number = np.nonzero(late)[1][0]
+        raise ValueError(message("parents", f"{parents[late][0]} for token {number}", "an earlier token, or -1"))

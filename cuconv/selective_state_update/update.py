@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime import checks, slots
+from cuconv.runtime import checks, slots, trees
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, INT64, DType
 from cuconv.runtime.errors import message
@@ -300,7 +300,6 @@ def _check_parents(given: Layouts, tokens: list[int]) -> None:
     parents, targets = given["parents"], given["dst_state_batch_indices"]
     if parents is None:
         return
-    checks.dtype("parents", parents.dtype, INDICES)
     for name in ("cu_seqlens", "num_accepted_tokens"):
         if given[name] is not None:
             raise ValueError(message("parents", "an array", f"None beside {name}"))
@@ -308,11 +307,7 @@ def _check_parents(given: Layouts, tokens: list[int]) -> None:
         raise ValueError(message("parents", "an array", "None beside a dst_state_batch_indices of 2 axes"))
     if given["intermediate_states_buffer"] is None:
         raise ValueError(message("parents", "an array", "None unless intermediate_states_buffer is given"))
-    checks.rank("parents", parents.shape, "batch, tokens")
-    batch, count = (*tokens, 1)[:2]
-    if parents.shape[0] < batch or parents.shape[1] < count:
-        wanted = f"({batch}, {count}) or more (batch, tokens of x)"
-        raise ValueError(message("parents", f"shape {parents.shape}", wanted))
+    trees.check(parents, *(*tokens, 1)[:2], "batch, tokens of x")
 
 
 def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) -> None:
@@ -400,12 +395,7 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         used = (own if rows is None else rows)[live]
         checks.rows(name, used, o.intermediate_states_buffer.shape[0], o.pad_slot_id)
     if o.parents is not None:
-        parents = read_rows("parents")[live]
-        # The first token follows the state in the slot, whether its entry is 0 or negative.
-        late = parents >= np.maximum(np.arange(parents.shape[1]), 1)
-        if late.any():
-            number = np.nonzero(late)[1][0]
-            raise ValueError(message("parents", f"{parents[late][0]} for token {number}", "an earlier token, or -1"))
+        trees.check_contents(read_rows("parents")[live])
 
 
 def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:

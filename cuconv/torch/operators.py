@@ -32,7 +32,8 @@ OPTIONS = {
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": SPLIT
-    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, bool keeps_padding",
+    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, int? max_query_len, "
+    "bool keeps_padding",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
