@@ -26,13 +26,6 @@ def refuse(argument: str, got: object, wanted: object) -> NoReturn:
     raise ValueError(message(argument, got, wanted))
 
 
-def refuse_given(wanted: str, **arguments: Any) -> None:
-    """Raise the error for the first argument that is not None."""
-    for argument, value in arguments.items():
-        if value is not None:
-            refuse(argument, "a value", wanted)
-
-
 def silu(activation: Any) -> Any:
     """An activation by its name, or whether there is one, as its name or None."""
     if isinstance(activation, bool):

@@ -48,8 +48,9 @@ def selective_state_update(
     Raises:
         ValueError: also for a state of int16 and its scales.
     """
-    wanted = "None: states of int16 are not supported"
-    conventions.refuse_given(wanted, state_scale=state_scale, intermediate_state_scales=intermediate_state_scales)
+    if state_scale is not None or intermediate_state_scales is not None:
+        argument = "intermediate_state_scales" if state_scale is None else "state_scale"
+        conventions.refuse(argument, "an array", "None: states of int16 are not supported")
     if intermediate_states_buffer is not None and dst_state_batch_indices is not None:
         conventions.refuse("dst_state_batch_indices", "an array", "None beside intermediate_states_buffer")
     return state_update.selective_state_update(

@@ -29,7 +29,7 @@ def causal_conv1d_update(
     """
     has_tokens = len(x.shape) == 3
     out = update.causal_conv1d_update(
-        x.transpose(1, 2) if has_tokens else x,
+        x.mT if has_tokens else x,
         conv_state,
         weight,
         bias,
@@ -38,7 +38,7 @@ def causal_conv1d_update(
         conv_state_indices,
         intermediate_conv_window=intermediate_conv_states,
     )
-    return out.transpose(1, 2) if has_tokens else out
+    return out.mT if has_tokens else out
 
 
 def causal_conv1d_varlen_fn(

@@ -261,7 +261,11 @@ def test_a_scan_of_mode_all_keeps_the_state_at_every_block_end(device: str) -> N
     lengths, computed, block = (45, 3, 33), (20, 0, 15), BLOCK
     total, d_state = sum(lengths), 4
     u, delta = normal(device, DIM, total), normal(device, DIM, total, seed=1).abs() / 4
-    A, B, C = -normal(device, DIM, d_state).abs(), normal(device, d_state, total), normal(device, d_state, total, seed=2)
+    A, B, C = (
+        -normal(device, DIM, d_state).abs(),
+        normal(device, d_state, total),
+        normal(device, d_state, total, seed=2),
+    )
     table = torch.arange(1, 31, device=device, dtype=torch.int32).view(3, 10)
     pool = normal(device, 31, DIM, d_state, seed=3)
     before, has = pool.clone(), torch.tensor([True, False, True], device=device)

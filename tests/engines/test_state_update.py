@@ -103,9 +103,7 @@ def test_head_less_states_may_be_packed_and_maps_float32_beside_16_bit_inputs(de
         one = before[slot : slot + 1].clone()
         for t in tokens:
             each = [value[t : t + 1] for value in (x.float(), dt.float())]
-            wanted = cuconv.selective_state_update(
-                one, *each, A, B[t : t + 1], C[t : t + 1], D, None, dt_bias, True
-            )
+            wanted = cuconv.selective_state_update(one, *each, A, B[t : t + 1], C[t : t + 1], D, None, dt_bias, True)
             torch.testing.assert_close(out[t : t + 1].float(), wanted, rtol=2**-7, atol=1e-5)
         close(state[slot : slot + 1], one)
 
