@@ -306,7 +306,7 @@ def test_snapshots_are_bounded_on_the_host_and_counted_on_the_device() -> None:
 
 @EACH_DEVICE
 def test_mode_align_is_a_snapshot_beside_the_running_block(device: str) -> None:
-    """Block size 512, hash alignment 64, 1000 tokens: the state after 960 goes to column 0, the last one to column 1."""
+    """Block size 512, hash alignment 64, 1000 tokens: the state after 960 is in column 0, the last one in column 1."""
     length, block, alignment, lookahead = 1000, 512, 64, 0
     position = (length - max(1, lookahead)) // alignment * alignment
     x, weight = normal(device, length, 2).T, normal(device, 2, WIDTH)
