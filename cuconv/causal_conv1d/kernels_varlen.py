@@ -67,12 +67,14 @@ class CausalConv1dVarlenFwd(PoolKernel):
     """Whether vectors may cross the borders of ranges, or not be aligned in a result."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    gated: bool
+    """Whether inputs and results are multiplied by gates, or residuals added to results."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
         for axes in _varlen_channel_axes():
-            for routed in (False, True)[: axes["vec"]]:
-                yield cls(routed=routed, **axes)
+            for routed, gated in product((False, True)[: axes["vec"]], (False, True)):
+                yield cls(routed=routed, gated=gated, **axes)
 
     def launch_config(
         self, dim: int, total: int, sequences: int, snapshots: int = 0
@@ -154,12 +156,14 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    gated: bool
+    """Whether inputs and results are multiplied by gates, or residuals added to results."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
         for axes in _varlen_axes():
-            for lane_vecs in range(1, MAX_LANE_VECS + 1):
-                yield cls(lane_vecs=lane_vecs, **axes)
+            for lane_vecs, gated in product(range(1, MAX_LANE_VECS + 1), (False, True)):
+                yield cls(lane_vecs=lane_vecs, gated=gated, **axes)
 
     def launch_config(
         self, dim: int, row_vecs: int, sequences: int, snapshots: int = 0

@@ -68,12 +68,23 @@ class Operands(NamedTuple):
     snapshot_count: Layout | None = None
     """(1,)."""
     snapshot_out: Layout | None = None
-    """(slots, dim, columns); absent where snapshots go to conv_states."""
+    """(slots, dim, state_len); absent where snapshots go to conv_states."""
+    pre_gate: Layout | None = None
+    """(dim, total)."""
+    post_gate: Layout | None = None
+    """(dim, total)."""
+    residual: Layout | None = None
+    """(dim, total)."""
 
     @property
     def states(self) -> Layout | None:
         """The pool that sequences start from."""
         return self.conv_states or self.initial_states
+
+    @property
+    def beside_x(self) -> tuple[Layout, ...]:
+        """The gates and residuals that are there."""
+        return tuple(each for each in (self.pre_gate, self.post_gate, self.residual) if each is not None)
 
     @property
     def snapshot_rows(self) -> int:
@@ -98,8 +109,11 @@ def _launch(o: Operands) -> Launch:
         return _channels(o)
     if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
         return _channels(o)
-    # Tiles of short sequences are stored whole, with their padding, and have no threads for snapshots.
-    return _short_rows(o) if _is_short(o) and not o.keeps_padding and o.snapshots is None else _rows(o)
+    if not all(_has_contiguous_tokens(each, 1) for each in o.beside_x):
+        return _channels(o)
+    # Tiles of short sequences are stored whole, with their padding, and have no threads for snapshots or gates.
+    has_more = o.keeps_padding or o.snapshots is not None or o.beside_x
+    return _short_rows(o) if _is_short(o) and not has_more else _rows(o)
 
 
 def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
@@ -111,7 +125,7 @@ def _channels(o: Operands) -> Launch:
     routed = not all(ranges.are_packed(o.outs, vec))
     dim, total = o.x.shape
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
-    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **_axes(o, vec))
+    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, gated=bool(o.beside_x), **_axes(o, vec))
     config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
@@ -138,10 +152,13 @@ def _rows(o: Operands) -> Launch:
         differences.append(o.x.first + begin * o.x.strides[0] - out.first)
         differences += [head_dim * o.x.strides[0] - out.strides[1]] * (heads > 1)
         differences += [o.x.strides[0] - out.strides[2]] * (head_dim > 1)
+    for each in o.beside_x:
+        differences += [o.x.first - each.first]
+        differences += [a - b for a, b in zip(o.x.active(0), each.active(0), strict=True)]
     vec = widest_vector(o.x.itemsize, *differences)
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
     row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
-    kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs_for(row_vecs), **_axes(o, vec))
+    kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
     config, division = kernel.launch_config(dim, row_vecs, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
@@ -170,10 +187,12 @@ def _short_rows(o: Operands) -> Launch:
 def _channel_vector(o: Operands) -> int:
     """Elements of the widest vector along the channels of x."""
     dim, _ = o.x.shape
-    if dim > 1 and o.x.strides[0] != 1:
+    arrays = (o.x, *o.beside_x)
+    if dim > 1 and any(each.strides[0] != 1 for each in arrays):
         return 1
     limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
-    return widest_vector(o.x.itemsize, o.x.first, *o.x.active(1), dim, limit=limit)
+    quantities = [quantity for each in arrays for quantity in (each.first, *each.active(1))]
+    return widest_vector(o.x.itemsize, *quantities, dim, limit=limit)
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
@@ -212,6 +231,9 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         **index_numbers(query_start_loc=o.query_start_loc, cache_indices=o.cache_indices),
         **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
         **_snapshot_numbers(o, first_column, vec),
+        "pre_gate_stride": strides_or_zeros(o.pre_gate, 2),
+        "post_gate_stride": strides_or_zeros(o.post_gate, 2),
+        "residual_stride": strides_or_zeros(o.residual, 2),
     }
 
 

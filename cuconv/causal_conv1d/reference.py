@@ -71,6 +71,9 @@ def causal_conv1d_varlen_fn(
     snapshots: Array | None = None,
     snapshot_count: Array | None = None,
     snapshot_out: Array | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """The convolution of packed sequences: (out (dim, total) in float64, copies of the states after the call by name).
 
@@ -85,7 +88,7 @@ def causal_conv1d_varlen_fn(
     out, is_padding = convolve_packed(
         *(x, weight, bias, live(updated.get("conv_states")), query_start_loc, cache_indices, has_initial_state),
         *(state_column, dst_state_indices, live(initial_states), activation, slots.padding(pad_slot_id, null_slot)),
-        *(snapshots, snapshot_count, updated.get("snapshot_out")),
+        *(snapshots, snapshot_count, updated.get("snapshot_out"), pre_gate, post_gate, residual),
     )
     out[:, is_padding & (pad_output == "keep")] = np.nan
     return out, updated
@@ -107,6 +110,9 @@ def convolve_packed(
     snapshots: Array | None = None,
     snapshot_count: Array | None = None,
     snapshot_out: Array | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array]:
     """The convolution of packed sequences: ((dim, total) in float64, which tokens are padding).
 
@@ -120,6 +126,7 @@ def convolve_packed(
     """
     dim, total = x.shape
     width = weight.shape[1]
+    x = gated_input(x, pre_gate)
     begins = sequence_starts(query_start_loc, total)
     count = len(begins) - 1
     out, is_padding = np.zeros((dim, total)), np.ones(total, bool)
@@ -157,7 +164,24 @@ def convolve_packed(
                 columns = kept_in.shape[2] - kept_from
                 joined = np.concatenate([np.zeros((dim, columns)), past, inputs[:, :position]], axis=1)
                 kept_in[slot, :, kept_from:] = joined[:, joined.shape[1] - columns :].astype(kept_in.dtype)
+    out = gated_output(out, x.dtype, post_gate, residual)
+    out[:, is_padding] = 0.0
     return out, is_padding
+
+
+def gated_input(x: Array, pre_gate: Array | None) -> Array:
+    """What a filter reads: pre_gate * x, rounded to x's dtype."""
+    if pre_gate is None:
+        return x
+    product: Array = (pre_gate.astype(np.float64) * x.astype(np.float64)).astype(x.dtype)
+    return product
+
+
+def gated_output(out: Array, dtype: Any, post_gate: Array | None, residual: Array | None) -> Array:
+    """post_gate * out + residual in float64, with `out` rounded to x's dtype before a gate."""
+    if post_gate is not None:
+        out = out.astype(dtype).astype(np.float64) * post_gate.astype(np.float64)
+    return out if residual is None else out + residual.astype(np.float64)
 
 
 def causal_conv1d_varlen_states(
@@ -389,8 +413,48 @@ def _error(convolve: Callable[..., tuple[Any, ...]], activation: str | None, arg
     return np.where(terms > 0.0, error, 0.0)
 
 
-def _packed_error(*, activation: str | None = "silu", **arguments: Any) -> Array:
-    return _error(causal_conv1d_varlen_fn, activation, arguments)
+ROUNDING = {"float32": HALF_ULP, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The largest relative error of rounding to a dtype."""
+
+
+def _gated_error(
+    convolve: Callable[..., tuple[Any, ...]],
+    activation: str | None,
+    arguments: dict[str, Any],
+    pre_gate: Array | None,
+    post_gate: Array | None,
+    residual: Array | None,
+) -> Array:
+    """The same where gates and residuals are around `convolve`.
+
+    What is rounded in front of a gate may differ from the oracle by its own error and one step of its dtype; the
+    product and the sum round in float32.
+    """
+    x = gated_input(arguments["x"], pre_gate)
+    arguments["x"] = x
+    error = _error(convolve, activation, arguments)
+    if post_gate is None and residual is None:
+        return error
+    out, is_computed = np.abs(convolve(**arguments, activation=activation)[0]), error > 0.0
+    rounding = ROUNDING[x.dtype.name]
+    if post_gate is not None:
+        gate = np.abs(post_gate.astype(np.float64))
+        error = gate * (error + 2.0 * rounding * (out + error) + (2.0**-24 if rounding == 2.0**-11 else 0.0))
+        out = gate * out
+    if residual is not None:
+        out = out + np.abs(residual.astype(np.float64))
+    return np.where(is_computed, error + 2.0 * HALF_ULP * (out + error), 0.0)
+
+
+def _packed_error(
+    *,
+    activation: str | None = "silu",
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+    **arguments: Any,
+) -> Array:
+    return _gated_error(causal_conv1d_varlen_fn, activation, arguments, pre_gate, post_gate, residual)
 
 
 def _step_error(*, x: Array, activation: str | None = None, **arguments: Any) -> Array:

@@ -38,6 +38,9 @@ def causal_conv1d_varlen_fn(
     snapshots: Any = None,
     snapshot_count: Any = None,
     snapshot_out: Any = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Any = None,
 ) -> Any:
     """Depthwise causal convolution of packed sequences, as serving engines prefill: vLLM's causal_conv1d_fn.
@@ -97,6 +100,10 @@ def causal_conv1d_varlen_fn(
         snapshot_out: (slots, dim, state_len), state_len at least width - 1, the other states' dtype: where snapshots
             go, with their last state_len inputs; those before the sequence's first are the columns of its state as far
             as this has any, then zeros. None: to conv_states, into the columns that final states have.
+        pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states and
+            snapshots hold.
+        post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
+        residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
 
     Returns:
@@ -111,8 +118,8 @@ def causal_conv1d_varlen_fn(
         state_column, dst_state_indices, initial_states,
     )  # fmt: skip
     extras = None
-    if snapshots is not None or snapshot_count is not None or snapshot_out is not None:
-        extras = snapshots, snapshot_count, snapshot_out
+    if not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
+        extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual
     outs = None if out is None else (out,)
     return _run(WHOLE, inputs, extras, outs, activation, pad_slot_id, null_slot, pad_output, first_column)[0]
 
@@ -158,8 +165,8 @@ def causal_conv1d_split(
         state_column, dst_state_indices, initial_states,
     )  # fmt: skip
     extras = None
-    if snapshots is not None or snapshot_count is not None or snapshot_out is not None:
-        extras = snapshots, snapshot_count, snapshot_out
+    if not (snapshots is snapshot_count is snapshot_out is None):
+        extras = snapshots, snapshot_count, snapshot_out, None, None, None
     return _run(by_sizes(sizes), inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
 
 
@@ -217,8 +224,8 @@ def causal_conv1d_qkv_split(
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
     extras = None
-    if snapshots is not None or snapshot_count is not None or snapshot_out is not None:
-        extras = snapshots, snapshot_count, snapshot_out
+    if not (snapshots is snapshot_count is snapshot_out is None):
+        extras = snapshots, snapshot_count, snapshot_out, None, None, None
     q, k, v = _run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
     return q, k, v
 
@@ -282,6 +289,10 @@ def _check(
     snapshots_to = slots.check_snapshots(given, "conv_states", "slots, dim, state_len")
     if snapshots_to is not None and given["snapshot_out"] is not None:
         checks.pool("snapshot_out", snapshots_to, dim, (width - 1, "width - 1"), (0, ""))
+    for name in GATES:
+        if (gate := given.get(name)) is not None:
+            checks.dtype(name, gate.dtype, (x.dtype,))
+            checks.shape(name, gate.shape, x.shape, "the shape of x")
     inputs = {name: layout for name, layout in given.items() if name not in results}
     inputs |= pools | {"cache_indices": starts}
     operands = Operands(
@@ -334,12 +345,13 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     o.split.write(result, arrays, ~is_padding if o.keeps_padding else None)
 
 
+GATES = ("pre_gate", "post_gate", "residual")
 UPDATED = ("conv_states",)
 INPUTS = (
     *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
     *("state_column", "dst_state_indices", "initial_states"),
 )
-EXTRAS = slots.SNAPSHOTS
+EXTRAS = (*slots.SNAPSHOTS, *GATES)
 """Further arrays, which few calls have."""
 
 _packed = Operation(

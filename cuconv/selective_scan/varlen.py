@@ -113,7 +113,7 @@ def selective_scan_varlen_fn(
         *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
         *(state_column, dst_state_indices),
     )
-    if snapshots is None and snapshot_count is None and snapshot_out is None:
+    if snapshots is snapshot_count is snapshot_out is None:
         (result,) = _packed_scan((*given, out), options)
     else:
         (result,) = _packed_scan_with_snapshots((*given, snapshots, snapshot_count, snapshot_out, out), options)

@@ -12,6 +12,7 @@
 // kSilu     silu after the sum       kRouted   vectors may cross the borders of ranges
 // kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
 //             padding may stay as it is
+// kGated    inputs and results are multiplied by gates, or residuals added to results
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenFwdParams {
@@ -23,14 +24,15 @@ struct CausalConv1dVarlenFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed>
+          bool kRouted, bool kAddressed, bool kGated>
 struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
     static constexpr bool kIsLean = kWidth <= 4 && !kRouted;
     // An eighth block saves 2 % of the time, unless registers spill for it.
     static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
-    static constexpr int kMinBlocks = kIsLean ? kLeanBlocks : 1;
+    // Gates are further vectors that are loaded before the first is used.
+    static constexpr int kMinBlocks = !kIsLean ? 1 : kGated ? 4 : kLeanBlocks;
     static constexpr Ranges kRanges = kRouted ? Ranges::kRouted : Ranges::kMany;
     static constexpr bool kIsScaled = kSilu && kIsLean;
     static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
@@ -38,12 +40,14 @@ struct CausalConv1dVarlenFwdTraits {
 
 // Convolves one tile. All threads of the block take part in the search; idle ones do not store.
 template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
-          bool kAddressed>
+          bool kAddressed, bool kGated>
 __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
                                               index_t channel, bool is_idle) {
     const int token = first_token + tile * kTokens;
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
-    const TileInputs<kWidth, input_t, kVec, kTokens> inputs(p, token, channel);
+    const TileInputs<kWidth, input_t, kVec, kTokens, kGated> inputs(p, token, channel);
+    using Gates = Select<kGated, TileGates<input_t, kVec, kTokens>, NoGates>;
+    const Gates gates = gates_of<Gates, input_t, kVec>(p, token, channel);
     const BlockRoles<kTokens, Traits::kThreads> block_roles;
     block_roles.template find<kAddressed>(p, first_token, tiles, kWidth - 1);
     float bias[kVec];
@@ -61,15 +65,16 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
         float y[kVec];
 #pragma unroll
         for (int c = 0; c < kVec; ++c) y[c] = inputs.template output<kSilu, Traits::kIsScaled>(i, c, taps[c], bias[c]);
+        gates.apply(i, y);
         if (roles.inner >> i & 1) destination.store_vector(Vec<input_t, kVec>::from_floats(y));
     }
     store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.padding);
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed,
+          bool kRouted, bool kAddressed, bool kGated,
           typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
-                                                        kRouted, kAddressed>>
+                                                        kRouted, kAddressed, kGated>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -86,8 +91,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         // Snapshots come first: their blocks wait for one load after another, while those of tiles move memory.
         if (group_number < p.snapshot_groups) {
             if (is_idle) return;
-            store_inner_snapshot<kWidth, input_t, state_t, kVec>(p, static_cast<int>(group_number) * tiles + row,
-                                                                 channel);
+            store_inner_snapshot<kWidth, input_t, state_t, kVec, kGated>(
+                p, static_cast<int>(group_number) * tiles + row, channel);
             return;
         }
         group_number -= p.snapshot_groups;
@@ -96,13 +101,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int first = static_cast<int>(group.number) * tiles;
     if (!group.is_prefix) {
         // Idle threads read another thread's memory: all of them take part in the search.
-        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed>(
+        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
     } else if constexpr (kWidth > 1) {
         SnapshotRows rows{0, 0};
         if constexpr (kAddressed) rows = find_snapshots_of_block<Traits::kThreads>(p, first, tiles);
         if (is_idle || first + row >= p.sequences) return;
-        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, kAddressed>(
+        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, kAddressed, kGated>(
             p, rows, first + row, channel);
     }
 }

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
             const int row = static_cast<int>(group_number * Traits::kWarps + threadIdx.x / kWarpSize);
             for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
-                store_inner_snapshot<kWidth, input_t, state_t, kVec>(p, row, lanes.begin + at);
+                store_inner_snapshot<kWidth, input_t, state_t, kVec, false>(p, row, lanes.begin + at);
             }
             return;
         }
@@ -178,8 +178,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (sequence.length == 0) return;
         const auto store_snapshots = [&](bool is_over_start) {
             for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
-                store_prefix_snapshots<kWidth, input_t, state_t, kVec>(p, rows, number, lanes.begin + at,
-                                                                       is_over_start);
+                store_prefix_snapshots<kWidth, input_t, state_t, kVec, false>(p, rows, number, lanes.begin + at,
+                                                                              is_over_start);
             }
         };
         if constexpr (kAddressed) store_snapshots(false);
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         };
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kWidth - 1>(
             p, lanes, params.eps, sequence.begin, (1u << sequence.count()) - 1, make,
-            [&](const Prefix& prefix, index_t) { prefix.update_state(p); });
+            [&](const Prefix& prefix, index_t channel) { prefix.update_state(p, channel); });
         if constexpr (kAddressed) store_snapshots(true);
     }
 }

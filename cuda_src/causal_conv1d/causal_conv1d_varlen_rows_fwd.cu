@@ -12,6 +12,7 @@
 // kSilu     silu after the sum
 // kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
 //             padding may stay as it is
+// kGated    inputs and results are multiplied by gates, or residuals added to results
 #include "causal_conv1d/conv_row.cuh"
 #include "causal_conv1d/conv_tile.cuh"
 
@@ -23,7 +24,7 @@ struct CausalConv1dVarlenRowsFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
-          bool kAddressed>
+          bool kAddressed, bool kGated>
 struct CausalConv1dVarlenRowsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -32,14 +33,30 @@ struct CausalConv1dVarlenRowsFwdTraits {
     static_assert(kIsWidth<kWidth> && kLaneVecs >= 1);
 };
 
-// All tokens as the rows of one batch entry without a past.
-__device__ __forceinline__ CausalConv1dOperands as_rows(const CausalConv1dVarlenOperands& p) {
+// All tokens of x, or of an array beside it, as the rows of one batch entry without a past.
+__device__ __forceinline__ CausalConv1dOperands as_rows(const CausalConv1dVarlenOperands& p, const void* x,
+                                                        const index_t* stride) {
     CausalConv1dOperands rows{};
-    rows.x = p.x;
-    rows.x_stride[1] = p.x_stride[0];
-    rows.x_stride[2] = p.x_stride[1];
+    rows.x = x;
+    rows.x_stride[1] = stride[0];
+    rows.x_stride[2] = stride[1];
     rows.seqlen = p.total;
     return rows;
+}
+
+// The vectors of a tile, and those `wrapped` that the first group's lanes get from the tile before.
+template <int kWidth, typename input_t, int kVec, int kLaneVecs>
+__device__ __forceinline__ void load_tile(const CausalConv1dOperands& rows, const ConvRow<input_t, kVec>& row,
+                                          index_t first_vec, bool has_wrapped, Vec<input_t, kVec> (&x)[kLaneVecs],
+                                          Vec<input_t, kVec>& wrapped) {
+    // The neighbouring warp's vectors come last: asked for first, they would reach memory as lone sectors.
+    wrapped = Vec<input_t, kVec>::zero();
+#pragma unroll
+    for (int i = 0; i < kLaneVecs; ++i) x[i] = load_whole(rows, row, row.first_token(first_vec + i * kWarpSize));
+    if (has_wrapped) wrapped = load_whole(rows, row, row.first_token(first_vec - kWarpSize));
+#pragma unroll
+    for (int i = 0; i < kLaneVecs; ++i) add_edge<kWidth>(rows, row, row.first_token(first_vec + i * kWarpSize), x[i]);
+    if (has_wrapped) add_edge<kWidth>(rows, row, row.first_token(first_vec - kWarpSize), wrapped);
 }
 
 // Stores a vector's results, and zeros for padding. Results of prefixes are left out.
@@ -60,12 +77,12 @@ __device__ __forceinline__ void store_by_role(const ConvRow<input_t, kVec>& row,
 
 // Convolves one tile of one row but for the prefixes of sequences. All lanes of a warp take part.
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
-          bool kAddressed>
+          bool kAddressed, bool kGated>
 __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperands& p, index_t channel,
                                                   index_t row_tile) {
     using Window = ConvWindow<kWidth, input_t, kVec>;
     using Vector = typename Window::Vector;
-    const CausalConv1dOperands rows = as_rows(p);
+    const CausalConv1dOperands rows = as_rows(p, p.x, p.x_stride);
     ConvRow<input_t, kVec> row(rows, 0, channel);
     auto destination = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, 0);
     row.out = destination.to;
@@ -73,16 +90,26 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
     const index_t tile_vec = row_tile * (kLaneVecs * kWarpSize);
     const index_t first_vec = tile_vec + lane_id();
 
-    // The neighbouring warp's vectors come last: asked for first, they would reach memory as lone sectors.
     const bool has_wrapped = lane_wraps<Window::kHaloVecs>() && row_tile > 0;
-    Vector x[kLaneVecs];
-    Vector wrapped = Vector::zero();
+    Vector x[kLaneVecs], wrapped;
+    load_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
+    Vector post[kLaneVecs], residual[kLaneVecs];
+    if constexpr (kGated) {
+        const auto load_beside = [&](const void* array, const index_t* stride, bool wraps, Vector(&to)[kLaneVecs]) {
+            const CausalConv1dOperands of = as_rows(p, array, stride);
+            Vector before = Vector::zero();
+            load_tile<kWidth>(of, ConvRow<input_t, kVec>(of, 0, channel), first_vec, wraps && has_wrapped, to, before);
+            return before;
+        };
+        if (p.post_gate != nullptr) load_beside(p.post_gate, p.post_gate_stride, false, post);
+        if (p.residual != nullptr) load_beside(p.residual, p.residual_stride, false, residual);
+        if (p.pre_gate != nullptr) {
+            Vector gates[kLaneVecs];
+            wrapped = multiply(wrapped, load_beside(p.pre_gate, p.pre_gate_stride, true, gates));
 #pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) x[i] = load_whole(rows, row, row.first_token(first_vec + i * kWarpSize));
-    if (has_wrapped) wrapped = load_whole(rows, row, row.first_token(first_vec - kWarpSize));
-#pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) add_edge<kWidth>(rows, row, row.first_token(first_vec + i * kWarpSize), x[i]);
-    if (has_wrapped) add_edge<kWidth>(rows, row, row.first_token(first_vec - kWarpSize), wrapped);
+            for (int i = 0; i < kLaneVecs; ++i) x[i] = multiply(x[i], gates[i]);
+        }
+    }
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
     const float bias = load_bias<weight_t>(p, channel);
@@ -106,14 +133,23 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
         const int token = first + (i * kWarpSize + lane_id()) * kVec;
         const Window window(rows, row, token, i == 0 ? wrapped : x[i == 0 ? 0 : i - 1], x[i]);
         const ConvSums<false, kVec> sums(rows, 0, token, taps, bias, window);
-        store_by_role(row, token, sums.template outputs<input_t, kSilu>(), roles[i]);
+        Vector results = sums.template outputs<input_t, kSilu>();
+        if constexpr (kGated) {
+            float y[kVec];
+#pragma unroll
+            for (int j = 0; j < kVec; ++j) y[j] = activate<input_t, kSilu, false>(sums.sum[j], 0);
+            if (p.post_gate != nullptr) multiply_rounded(y, post[i]);
+            if (p.residual != nullptr) add(y, residual[i]);
+            results = Vector::from_floats(y);
+        }
+        store_by_role(row, token, results, roles[i]);
     }
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
-          bool kAddressed,
-          typename Traits =
-              CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed>>
+          bool kAddressed, bool kGated,
+          typename Traits = CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu,
+                                                            kAddressed, kGated>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_rows_fwd_kernel(const CausalConv1dVarlenRowsFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -126,8 +162,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const index_t channel = first_channel + row_tile.quotient;
         // Whole warps leave: the shuffles stay complete.
         if (row_tile.quotient >= Traits::kGroup || channel >= p.dim) return;
-        convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed>(p, channel,
-                                                                                                  row_tile.remainder);
+        convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed, kGated>(
+            p, channel, row_tile.remainder);
         return;
     }
     if constexpr (kAddressed) {
@@ -136,7 +172,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const index_t channel = first_channel + lane_id();
             const unsigned row = (group_block.remainder - snapshot_block) * Traits::kWarps + warp;
             if (channel < p.dim) {
-                store_inner_snapshot<kWidth, input_t, state_t, 1>(p, static_cast<int>(row), channel);
+                store_inner_snapshot<kWidth, input_t, state_t, 1, kGated>(p, static_cast<int>(row), channel);
             }
             return;
         }
@@ -148,7 +184,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         SnapshotRows rows{0, 0};
         if constexpr (kAddressed) rows = find_snapshots_of_block<Traits::kThreads>(p, first, Traits::kWarps);
         if (number >= p.sequences || channel >= p.dim) return;
-        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany, kAddressed>(p, rows, number,
-                                                                                                     channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany, kAddressed, kGated>(
+            p, rows, number, channel);
     }
 }

@@ -1,7 +1,6 @@
 // Snapshots of convolution states: the last inputs before given tokens of packed sequences.
 #pragma once
 
-#include "causal_conv1d/conv_column.cuh"
 #include "causal_conv1d/conv_varlen.cuh"
 #include "common/snapshots.cuh"
 
@@ -34,7 +33,7 @@ __device__ __forceinline__ bool is_of_prefix(const CausalConv1dVarlenOperands& p
 
 // Stores a snapshot in kVec channels: the inputs in front of its position, which before the sequence's first token are
 // the columns of its state, and zeros before these.
-template <int kWidth, typename input_t, typename state_t, int kVec>
+template <int kWidth, typename input_t, typename state_t, int kVec, bool kGated>
 __device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands& p, const Snapshot& snapshot,
                                                const SnapshotSource& source, index_t channel) {
     using State = Vec<state_t, kVec>;
@@ -63,7 +62,7 @@ __device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands&
             kept[i] = State::zero();
             if (from + i >= columns) continue;
             if (input >= 0) {
-                kept[i] = convert<state_t>(load<kVec>(x));
+                kept[i] = convert<state_t>(load_input<kGated, input_t, kVec>(p, x, channel, source.begin + input));
             } else if (input >= past_begin) {
                 kept[i] = (past + input * past_step).load_all();
             }
@@ -76,19 +75,19 @@ __device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands&
 }
 
 // Stores the snapshot of a row, unless it is the prefix's.
-template <int kWidth, typename input_t, typename state_t, int kVec>
+template <int kWidth, typename input_t, typename state_t, int kVec, bool kGated>
 __device__ __forceinline__ void store_inner_snapshot(const CausalConv1dVarlenOperands& p, int row, index_t channel) {
     if (row >= count_snapshots(p)) return;
     const Snapshot snapshot = load_snapshot(p, row);
     if (snapshot.sequence < 0) return;
     const SnapshotSource source(p, snapshot.sequence);
     if (!source.has(snapshot) || is_of_prefix<kWidth>(p, snapshot, source)) return;
-    store_snapshot<kWidth, input_t, state_t, kVec>(p, snapshot, source, channel);
+    store_snapshot<kWidth, input_t, state_t, kVec, kGated>(p, snapshot, source, channel);
 }
 
 // Stores the snapshots of a sequence that are its prefix's, out of rows that have them all: the one that overwrites the
 // sequence's own start, behind all else that the thread does, or the others, before all else.
-template <int kWidth, typename input_t, typename state_t, int kVec>
+template <int kWidth, typename input_t, typename state_t, int kVec, bool kGated>
 __device__ __forceinline__ void store_prefix_snapshots(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
                                                        int number, index_t channel, bool is_over_start) {
     if (rows.begin >= rows.end) return;
@@ -101,6 +100,6 @@ __device__ __forceinline__ void store_prefix_snapshots(const CausalConv1dVarlenO
         if (snapshot.sequence != number || !source.has(snapshot)) continue;
         if (!is_of_prefix<kWidth>(p, snapshot, source)) continue;
         if ((p.snapshots_in_pool && snapshot.slot == source.start) != is_over_start) continue;
-        store_snapshot<kWidth, input_t, state_t, kVec>(p, snapshot, source, channel);
+        store_snapshot<kWidth, input_t, state_t, kVec, kGated>(p, snapshot, source, channel);
     }
 }

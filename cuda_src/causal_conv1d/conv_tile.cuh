@@ -86,8 +86,26 @@ struct BlockRoles {
     }
 };
 
+// What TileGates is where there are none.
+struct NoGates {
+    template <int kVec>
+    __device__ __forceinline__ void apply(int, const float (&)[kVec]) const {}
+};
+
+// The gates of a tile, from `token` on.
+template <typename Gates, typename input_t, int kVec>
+__device__ __forceinline__ Gates gates_of(const CausalConv1dVarlenOperands& p, int token, index_t channel) {
+    if constexpr (kIsSame<Gates, NoGates>) {
+        return {};
+    } else {
+        return {beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token), p.post_gate_stride[1],
+                beside_x<input_t, kVec>(p.residual, p.residual_stride, channel, token), p.residual_stride[1], token,
+                p.total};
+    }
+}
+
 // The inputs of a tile's tokens and of the kWidth - 1 before it.
-template <int kWidth, typename input_t, int kVec, int kTokens>
+template <int kWidth, typename input_t, int kVec, int kTokens, bool kGated = false>
 struct TileInputs {
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kRows = kHalo + kTokens;
@@ -99,15 +117,14 @@ struct TileInputs {
         const index_t step = p.x_stride[1];
         const input_t* at =
             static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + from * step;
-        if (from >= 0 && from + kRows <= p.total) {
+        load_tokens(x, at, step, from, p.total);
+        if constexpr (kGated) {
+            const input_t* const gate = beside_x<input_t, kVec>(p.pre_gate, p.pre_gate_stride, channel, from);
+            if (gate == nullptr) return;
+            Vec<input_t, kVec> gates[kRows];
+            load_tokens(gates, gate, p.pre_gate_stride[1], from, p.total);
 #pragma unroll
-            for (int i = 0; i < kRows; ++i, at += step) x[i] = load<kVec>(at);
-        } else {
-#pragma unroll
-            for (int i = 0; i < kRows; ++i, at += step) {
-                x[i] = Vec<input_t, kVec>::zero();
-                if (from + i >= 0 && from + i < p.total) x[i] = load<kVec>(at);
-            }
+            for (int i = 0; i < kRows; ++i) x[i] = multiply(x[i], gates[i]);
         }
     }
 

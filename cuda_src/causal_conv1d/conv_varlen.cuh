@@ -2,6 +2,8 @@
 #pragma once
 
 #include "causal_conv1d/conv_channels.cuh"
+#include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_gates.cuh"
 #include "causal_conv1d/conv_ranges.cuh"
 #include "common/sequences.cuh"
 #include "common/warp.cuh"
@@ -24,6 +26,9 @@ struct CausalConv1dVarlenOperands {
     const void* snapshots;
     const void* snapshot_count;
     void* snapshot_out;
+    const void* pre_gate;
+    const void* post_gate;
+    const void* residual;
     index_t x_stride[2];            // dim, token
     index_t conv_states_stride[3];  // slot, dim, column; of initial_states where these are given
     index_t query_start_loc_stride;
@@ -67,6 +72,9 @@ struct CausalConv1dVarlenOperands {
     int snapshots_are_packed;  // channel vectors of x are aligned vectors of a snapshot, too
     int snapshots_is_int64;
     int snapshot_count_is_int64;
+    index_t pre_gate_stride[2];  // dim, token
+    index_t post_gate_stride[2];
+    index_t residual_stride[2];
 };
 
 // What only kAddressed kernels do costs the others nothing: they choose columns of cache_indices, move states to other
@@ -89,6 +97,25 @@ template <bool kAddressed>
 __device__ __forceinline__ int load_target(const CausalConv1dVarlenOperands& p, int number, int start) {
     if (!kAddressed) return start;
     return p.initial_states != nullptr ? -1 : load_final_slot(p, number, start);
+}
+
+// An array beside x at kVec channels of a token; null where there is no array.
+template <typename T, int kVec>
+__device__ __forceinline__ const T* beside_x(const void* array, const index_t* stride, index_t channel, index_t token) {
+    if (array == nullptr) return nullptr;
+    return static_cast<const T*>(array) + along_channels<kVec>(channel, stride[0]) + token * stride[1];
+}
+
+// What the filter reads at a token of kVec channels: x, in kGated kernels times pre_gate.
+template <bool kGated, typename T, int kVec>
+__device__ __forceinline__ Vec<T, kVec> load_input(const CausalConv1dVarlenOperands& p, const T* x, index_t channel,
+                                                   index_t token) {
+    Vec<T, kVec> v = load<kVec>(x);
+    if constexpr (kGated) {
+        const T* const gate = beside_x<T, kVec>(p.pre_gate, p.pre_gate_stride, channel, token);
+        if (gate != nullptr) v = multiply(v, load<kVec>(gate));
+    }
+    return v;
 }
 
 // Calls visit(begin, end, is_sequence) for each of these runs that has results, with all lanes of the warp. A sequence

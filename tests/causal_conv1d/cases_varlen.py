@@ -114,6 +114,26 @@ UNIT = (
     without(Case(24, "9+70+3", 1, "float32", snapshots="whole", **ROWS)),
     Case(24, "9+70+3", 1, snapshots="pool"),
     Case(16, "9+70+3", 16, snapshots="pool", initial="all", moved=True),
+    # Gates and residuals: each in every kernel, and beside addressed states.
+    *(
+        Case(channels, spec, width, dtype, **way, **layout)
+        for layout, channels, width, dtype in (
+            ({}, 136, 3, "bfloat16"),
+            ({"beside": "channels_offset_by_2", "layout": "channels_sliced"}, 12, 4, "float32"),
+            ({"beside": "tokens"}, 10, 9, "float16"),
+            (ROWS, 33, 4, "float16"),
+            ({**ROWS, "beside": "tokens_sliced"}, 3, 7, "bfloat16"),
+            ({"layout": "tokens_offset_by_2", "beside": "channels"}, 3, 3, "float32"),
+        )
+        for spec, way in (
+            ("off2+20+0+3x1+30+2", {"gates": "pre_gate post_gate", "activation": None, "initial": "all"}),
+            ("5x9+2x2+17", {"gates": "residual", "slots": "odd"}),
+            ("1+2+3+4+5+90", {"gates": "pre_gate post_gate residual", "moved": True, "slots": "odd", "keep": True}),
+            ("20+2+9", {"gates": "pre_gate", "initial": "all", "snapshots": "whole"}),
+        )
+    ),
+    Case(4, "700+330", gates="pre_gate post_gate residual", layout="tokens_aligned"),
+    without(Case(24, "9+70+3", 1, gates="pre_gate residual")),
     # Nothing to convolve, and values that saturate silu.
     Case(5, "3x0"),
     Case(5, "0", 3, "float32", **ROWS),

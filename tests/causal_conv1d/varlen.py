@@ -52,6 +52,8 @@ class Packed(OfChannels, OfSequences):
     keep: bool = False  # whether padding keeps its old contents
     first_column: int | None = None
     snapshots: str | None = None  # "pool", "window" or "whole": states with two columns more
+    gates: str = ""  # which of pre_gate, post_gate and residual there are
+    beside: str = ""  # how they lie, as x when empty
 
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
         if self.has_heads:
@@ -83,6 +85,8 @@ class Packed(OfChannels, OfSequences):
             _, lies = POOLS[self.pool or "channels"]
             shape = SNAPSHOTS, self.dim, self.width - 1 + 2 * (self.snapshots == "whole")
             placed["snapshot_out"] = place(BY_NAME[self.state_dtype or self.dtype], shape, **lies)
+        lies = PACKED[self.beside or self.layout]
+        placed |= {name: place(self.input_t, placed["x"].shape, **lies) for name in self.gates.split()}
         return placed | self.outputs()
 
     def range(self, name: str) -> tuple[float, float]:
