@@ -6,6 +6,7 @@ which SGLang leaves uninitialised, are zeros. No drafted token is without a pare
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cuconv.causal_conv1d import update, varlen
@@ -273,8 +274,11 @@ def fused_lfm_short_conv_decode(b: Any, c: Any, x: Any, weight: Any, state: Any,
     return update.causal_conv1d_update(x, state, weight, None, None, None, cache_indices, pre_gate=b, post_gate=c)
 
 
-_TRITON = {"causal_conv1d_fn": causal_conv1d_fn, "causal_conv1d_update": causal_conv1d_update}
-_LFM = {
+_TRITON: Mapping[str, Callable[..., Any]] = {
+    "causal_conv1d_fn": causal_conv1d_fn,
+    "causal_conv1d_update": causal_conv1d_update,
+}
+_LFM: Mapping[str, Callable[..., Any]] = {
     "fused_lfm_short_conv_prefill": fused_lfm_short_conv_prefill,
     "fused_lfm_short_conv_decode": fused_lfm_short_conv_decode,
 }
