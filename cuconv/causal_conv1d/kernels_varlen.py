@@ -76,9 +76,7 @@ class CausalConv1dVarlenFwd(PoolKernel):
             for routed, gated in product((False, True)[: axes["vec"]], (False, True)):
                 yield cls(routed=routed, gated=gated, **axes)
 
-    def launch_config(
-        self, dim: int, total: int, sequences: int, snapshots: int = 0
-    ) -> tuple[LaunchConfig, Division]:
+    def launch_config(self, dim: int, total: int, sequences: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
         """The launch for x of (dim, total) and this many rows of snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs

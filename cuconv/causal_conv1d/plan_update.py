@@ -227,9 +227,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "conv_state_stride": o.conv_state.strides,
         "intermediate_conv_window_stride": strides_or_zeros(windows, 4),
         "slots": o.conv_state.shape[0],
-        "pad_slot_id": pad_number(
-            o.pad_slot_id, o.conv_state_indices or o.dst_state_indices or o.token_state_indices
-        ),
+        "pad_slot_id": pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices or o.token_state_indices),
         "intermediate_rows": windows.shape[0] if windows else 0,
         "intermediate_steps": windows.shape[1] if windows else 0,
         **ranges.numbers(o.outs, vec),

@@ -406,9 +406,7 @@ def _check_state(conv_state: Layout | None, given: Layouts, sequences: int, dim:
     checks.between("state_len of conv_state", conv_state.shape[2], 0, MAX_TOKENS)
 
 
-def _check_windows(
-    given: Layouts, live: Layout, sequences: int, dim: int, seqlen: int, width: int
-) -> Layout | None:
+def _check_windows(given: Layouts, live: Layout, sequences: int, dim: int, seqlen: int, width: int) -> Layout | None:
     """Checks the intermediate windows; returns their distinct elements where windows lie over each other."""
     windows = given["intermediate_conv_window"]
     if windows is None:
