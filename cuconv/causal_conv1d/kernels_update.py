@@ -26,7 +26,7 @@ MANY_TOKENS_CHANNELS = 4
 
 
 FORMS = ((False, False, False), (True, False, False), (False, True, False), (True, True, False), (True, True, True))
-"""The values of `addressed`, `packed` and `token_states`: states after single tokens are rare, and have all the rest."""
+"""The values of `addressed`, `packed` and `token_states`: what keeps states after single tokens does the rest, too."""
 
 
 def widest_channels(itemsize: int, width: int) -> int:
@@ -85,9 +85,11 @@ class CausalConv1dUpdate(UpdateKernel):
     def variants(cls) -> Iterator[CausalConv1dUpdate]:
         for axes, form in product(_update_axes(), FORMS):
             for sequences in (0, *SEQUENCES):
-                if not sequences and axes["vec"] > MANY_TOKENS_CHANNELS or sequences and form[2]:
-                    continue
-                yield cls(**axes, sequences=sequences, addressed=form[0], packed=form[1], token_states=form[2])
+                addressed, packed, token_states = form
+                if axes["vec"] <= MANY_TOKENS_CHANNELS if sequences == 0 else not token_states:
+                    yield cls(
+                        **axes, sequences=sequences, addressed=addressed, packed=packed, token_states=token_states
+                    )
 
 
 def row_state_lens(width: int) -> list[int]:

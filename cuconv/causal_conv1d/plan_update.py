@@ -131,7 +131,7 @@ def _kernel(o: Operands) -> UpdateKernel:
     return CausalConv1dUpdate(sequences=0, **form, **_axes(o, min(vec, MANY_TOKENS_CHANNELS)))
 
 
-def _form(o: Operands, *, keeps_states: bool) -> dict[str, bool]:
+def _form(o: Operands, *, keeps_states: bool) -> dict[str, Any]:
     """The template parameters for what only some calls do, where the states after single tokens are kept or not."""
     addressed = o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state))
     packed = o.query_start_loc is not None

@@ -279,7 +279,8 @@ def convolve_step(
     all columns count as zeros. Afterwards the state has moved left to end with x; or the ring holds x from that column
     on; or its first columns hold window and x but for the first of these. It is left in place, in slot
     dst_state_indices[b] unless that is padding; the same slot when None. intermediate_conv_window[row, t] receives the
-    last inputs up to token t, as many as it has columns, and slot token_state_indices[b, t] the state after token t.
+    last inputs up to token t, as many as it has columns, and slot token_state_indices[b, t] the state after token t:
+    all columns or, with num_accepted_tokens, the window in the first ones.
     With parents token t of sequence b follows token parents[b, t], or the state. Nothing else of the pool and of the
     windows is read or written.
     """
@@ -331,10 +332,12 @@ def convolve_step(
                 intermediate_conv_window[row[is_row], t] = after[is_row]
         states = _states_after(np.concatenate([whole, tokens], axis=2), number, of_tree)
         if token_state_indices is not None:
+            if num_accepted_tokens is not None:
+                states = _states_after(np.concatenate([past, tokens], axis=2), number, of_tree)
             goes_to = token_state_indices[chosen, :number].astype(np.int64).T
             for after, slots_of_token in zip(states, goes_to, strict=False):
                 stores = slots.are_live(slots_of_token, count, pad_slot_id)
-                state[slots_of_token[stores]] = after[stores]
+                state[slots_of_token[stores], :, : after.shape[2]] = after[stores]
         if disable_state_update:
             continue
         stores = has_target[chosen]

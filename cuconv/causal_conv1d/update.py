@@ -22,11 +22,11 @@ from cuconv.runtime.layout import Layout
 BY_SEQUENCE = ("cache_seqlens", "num_accepted_tokens", "intermediate_state_indices")
 
 NOT_BESIDE = {
-    "token_state_indices": ("cache_seqlens", "num_accepted_tokens"),
+    "token_state_indices": ("cache_seqlens",),
     "parents": ("cache_seqlens", "num_accepted_tokens", "query_start_loc"),
 }
-"""Arrays that have no meaning beside others: the states after single tokens are rows, and a tree's tokens as many as
-those of the other sequences."""
+"""Arrays that have no meaning beside others: states after single tokens are no rings, and the tokens of a tree are not
+packed."""
 
 
 def causal_conv1d_update(
@@ -74,13 +74,17 @@ def causal_conv1d_update(
       the first width - 1 + seqlen - 1 columns, and the columns behind them as they are. A prefill with first_column=0
       comes before such calls, with one accepted token; and behind a call of one token, calls with first_column=0.
 
+    Sequences may have different numbers of tokens, packed one behind the other (query_start_loc), and the tokens of one
+    may be those of a tree (parents). The state after each token may be kept, too, in a buffer or in slots: what a call
+    that ends with this token would leave. A tree leaves the state after its last token.
+
     Many tokens in one call, as many calls of one token, and the prefill of `causal_conv1d_varlen_fn` give the same bits
     as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch or DLPack ones, all of one
     kind and on one device, of any strides. The kernel runs on the caller's current stream, and the call waits for
     nothing, except under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
-        x: (batch, dim) or (batch, dim, seqlen), float32, float16 or bfloat16.
+        x: (batch, dim) or (batch, dim, seqlen), packed (tokens, dim), float32, float16 or bfloat16.
         conv_state: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place.
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
@@ -91,12 +95,27 @@ def causal_conv1d_update(
             pad_slot_id or outside the pool gives 0, and its state is neither read nor written. Two sequences must not
             share a slot that one of them writes. Here and in all other arrays by sequence, rows behind those of the
             batch are ignored.
-        num_accepted_tokens: (batch,), int32 or int64. A sequence with more accepted tokens than the state can hold
-            gives 0, and its state is neither read nor written. state_len must be at least width - 1 + seqlen - 1.
+        query_start_loc: (batch + 1,), int32 or int64, from 0 up to at most tokens, never falling: where sequences
+            begin in a packed x, and where the last one ends. An empty sequence leaves its state as it is. Tokens of no
+            sequence are padding and give 0.
+        max_query_len: the most tokens of a packed sequence, where that is known: calls of one token are quicker then.
+            Further tokens of a sequence are padding.
+        num_accepted_tokens: (batch,), int32 or int64. A sequence with more accepted tokens, or packed tokens, than the
+            state can hold gives 0, and its state is neither read nor written. state_len must be at least width - 1 +
+            seqlen - 1, with max_query_len in the place of seqlen.
         intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives
-            the width - 1 inputs that end with each token.
+            the width - 1 inputs that end with each token, of packed sequences those of the first `steps` tokens. A
+            token's window may be the next one's but for a column: strides of steps and columns that are equal. (rows,
+            steps, dim, state_len), without cache_seqlens and num_accepted_tokens: receives the state after each token.
         intermediate_state_indices: (batch,), int32 or int64: the row there of each sequence, its slot when None. A
             sequence with a row outside the buffer writes nothing there. Two sequences must not share a row.
+        token_state_indices: (batch, columns), int32 or int64: the slots for the states after single tokens; a state is
+            not kept where there is no column, or a slot that is negative, pad_slot_id or outside the pool. No other
+            state must go there, nor another sequence start there; its own may with disable_state_update. With
+            num_accepted_tokens these are windows for one accepted token. It has no meaning with cache_seqlens.
+        parents: (batch, seqlen), int32 or int64: the number of the token that each follows, less than its own, or else
+            it follows the state, as the first always does; `cuconv.runtime.trees.tree_parents` finds them. It has no
+            meaning with cache_seqlens, num_accepted_tokens or query_start_loc.
         state_column: (batch,), int32 or int64: the column of conv_state_indices for each sequence. One without such a
             column is treated as if its slot were negative.
         dst_state_indices: (batch,), int32 or int64: the slot that each sequence leaves its state in, the one it starts
@@ -105,7 +124,7 @@ def causal_conv1d_update(
             No sequence must leave its state where another one does, or starts.
         has_initial_state: (batch,), bool: whether each sequence starts from what its slot holds, else from zeros; true
             when None.
-        disable_state_update: leave conv_state as it is.
+        disable_state_update: leave conv_state as it is, but for the slots in token_state_indices.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: the same, as engines name it that have a slot, often 0, for no state. Where both are 0 or more they
             must be equal.
@@ -113,8 +132,8 @@ def causal_conv1d_update(
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
             cache_seqlens.
-        out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
-            argument.
+        out: shape and dtype of x: where to write the result. It may be x itself, unless there are parents, but must not
+            overlap any other argument.
 
     Returns:
         out, its channels contiguous in memory where x's are, of the caller's kind and on the caller's device.
@@ -171,10 +190,12 @@ def causal_conv1d_update_split(
     Args:
         sizes: the number of channels of every range, in the order of x: 1 to 16 numbers of at least 1 that add up to
             dim.
-        out: for every range an array (batch, size) or (batch, size, seqlen) of x's dtype and any strides, or None.
+        out: for every range an array (batch, size), (batch, size, seqlen) or (tokens, size) of x's dtype and any
+            strides, or None.
 
     Returns:
-        For every range (batch, size) or (batch, size, seqlen), channels contiguous in memory where x's are.
+        For every range (batch, size), (batch, size, seqlen) or (tokens, size), channels contiguous in memory where x's
+        are.
     """
     inputs = (
         x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
@@ -232,8 +253,8 @@ def causal_conv1d_update_qkv_split(
         out: (q, k, v) of the shapes below, x's dtype and any strides, or None.
 
     Returns:
-        q, k and v, each (batch, heads, head_dim), or (batch, seqlen, heads, head_dim) when x has an axis for tokens;
-        contiguous.
+        q, k and v, each (batch, heads, head_dim), (batch, seqlen, heads, head_dim) or (tokens, heads, head_dim), as x
+        has axes; contiguous.
     """
     inputs = (
         x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
@@ -386,8 +407,8 @@ def _check_modes(
         if given["cache_seqlens"] is not None:
             wanted = "None beside cache_seqlens: a ring takes tokens back by a smaller cache_seqlens"
             raise ValueError(message("num_accepted_tokens", "an array", wanted))
-        if disable_state_update:
-            wanted = "false beside num_accepted_tokens: the next call finds the accepted tokens in the state"
+        if disable_state_update and given["token_state_indices"] is None and given["intermediate_conv_window"] is None:
+            wanted = "false beside num_accepted_tokens, unless states are kept: the next call finds tokens in the state"
             raise ValueError(message("disable_state_update", "true", wanted))
     if given["intermediate_state_indices"] is not None and given["intermediate_conv_window"] is None:
         wanted = "None unless intermediate_conv_window is given"

@@ -216,7 +216,7 @@ def check_contents(
     pad_slot_id: int,
     is_read_only: bool = False,
 ) -> Array:
-    """The slots of final states; ValueError where one would meet another, or the state that another sequence starts from.
+    """The slots of final states; ValueError where one meets another, or the state that another sequence starts from.
 
     Args:
         argument: the array of slots that sequences start from.

@@ -307,7 +307,8 @@ def _check_parents(given: Layouts, tokens: list[int]) -> None:
         raise ValueError(message("parents", "an array", "None beside a dst_state_batch_indices of 2 axes"))
     if given["intermediate_states_buffer"] is None:
         raise ValueError(message("parents", "an array", "None unless intermediate_states_buffer is given"))
-    trees.check(parents, *(*tokens, 1)[:2], "batch, tokens of x")
+    batch, count = (*tokens, 1)[:2]
+    trees.check(parents, batch, count, "batch, tokens of x")
 
 
 def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) -> None:

@@ -137,18 +137,22 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
         for (int c = 0; c < kVec; ++c) window[c * kHalo + k] = v.to_float(c);
     }
     const Chain<input_t, kVec, kPacked> chain{p, tokens, columns.channel};
-    const int own = kTokenStates ? store_token_states(chain, p, batch, columns, row) : -1;
+    // Where tokens have been rejected a state is the inputs before the first token, which begin in the first column.
+    const bool is_window = p.num_accepted_tokens != nullptr;
+    const StateBefore<state_t, kVec> before{columns, is_window ? place.first : 0, is_window ? kHalo : p.state_len};
+    const int own = kTokenStates ? store_token_states(chain, p, batch, before, row) : -1;
     if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));
     if (kAddressed && is_ring && (target.slot != columns.slot || columns.is_fresh))
         target.take(columns, p.state_len, 0);
-    if (own >= 0) store_state(chain, columns, columns, own, p.state_len);
+    if (own >= 0) store_state(chain, before, columns, own);
     auto destination = destination_of<input_t, kVec, kRanges>(p, columns.channel, tokens.entry, tokens.begin);
     for (int from = 0; from < tokens.count(p); from += kAhead) {
         Vec<input_t, kVec> inputs[kAhead];
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
             inputs[i] = Vec<input_t, kVec>::zero();
-            if (from + i < tokens.count(p)) inputs[i] = load_token<kVec, input_t>(p, tokens.entry, columns.channel, tokens.begin + from + i);
+            if (from + i < tokens.count(p))
+                inputs[i] = load_token<kVec, input_t>(p, tokens.entry, columns.channel, tokens.begin + from + i);
         }
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {

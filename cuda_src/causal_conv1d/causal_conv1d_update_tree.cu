@@ -74,7 +74,8 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
     const int batch = tokens.entry;
     const Tree<input_t, kVec> tree{p, tokens, source.channel};
     const WindowRow row(p, batch, source.slot);
-    const int own = store_token_states(tree, p, batch, source, row);
+    const StateBefore<state_t, kVec> before{source, 0, p.state_len};
+    const int own = store_token_states(tree, p, batch, before, row);
     auto destination = destination_of<input_t, kVec, kRanges>(p, source.channel, batch, 0);
     for (int t = 0; t < tokens.count(p); ++t, destination.advance()) {
         float inputs[kVec * kWidth];
@@ -93,8 +94,8 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
     }
     // What the sequence starts from is overwritten last.
     const int last = tokens.count(p) - 1;
-    if (!p.is_read_only && target >= 0) store_state(tree, source, source.in(target), last, p.state_len);
-    if (own >= 0) store_state(tree, source, source.in(source.slot), own, p.state_len);
+    if (!p.is_read_only && target >= 0) store_state(tree, before, source.in(target), last);
+    if (own >= 0) store_state(tree, before, source, own);
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,

@@ -59,16 +59,24 @@ struct Chain {
     __device__ __forceinline__ int depth(int token, int most) const { return min(token + 1, most); }
 };
 
-// Writes the state of `state_len` columns that there is after a token. The target may be the source itself: columns
-// that move are read before they are overwritten.
+// The columns of a sequence's slot that hold its state before the first token.
+template <typename state_t, int kVec>
+struct StateBefore {
+    const StateColumns<state_t, kVec>& in;
+    int first;
+    int count;
+};
+
+// Writes to the first columns of the target the state that there is after a token. The target may be the slot that the
+// state before is in: columns that move are read before they are overwritten.
 template <typename Path, typename state_t, int kVec, typename Target>
-__device__ __forceinline__ void store_state(const Path& path, const StateColumns<state_t, kVec>& source,
-                                            const Target& target, int token, int state_len) {
-    const int depth = path.depth(token, state_len);
+__device__ __forceinline__ void store_state(const Path& path, const StateBefore<state_t, kVec>& before,
+                                            const Target& target, int token) {
+    const int depth = path.depth(token, before.count);
 #pragma unroll 1
-    for (int i = 0; i < state_len - depth; ++i) target.at(i).store_all(source.load(depth + i));
+    for (int i = 0; i < before.count - depth; ++i) { target.at(i).store_all(before.in.load(before.first + depth + i)); }
 #pragma unroll 1
-    for (int i = state_len; i > state_len - depth; --i, token = path.parent(token)) {
+    for (int i = before.count; i > before.count - depth; --i, token = path.parent(token)) {
         target.at(i - 1).store_all(convert<state_t>(path.load(token)));
     }
 }
@@ -77,17 +85,17 @@ __device__ __forceinline__ void store_state(const Path& path, const StateColumns
 // the slot that the sequence starts from, which has to be written last, or -1.
 template <typename Path, typename state_t, int kVec>
 __device__ __forceinline__ int store_token_states(const Path& path, const CausalConv1dUpdateOperands& p, int batch,
-                                                  const StateColumns<state_t, kVec>& source, WindowRow row) {
+                                                  const StateBefore<state_t, kVec>& before, WindowRow row) {
     int own = -1;
 #pragma unroll 1
     for (int t = 0; t < path.tokens.count(p); ++t) {
         if (row.exists && p.windows_are_whole && t < p.intermediate_steps) {
-            const WindowColumns<state_t, kVec> whole{&p, window_at<state_t>(p, row.number, t, source.channel)};
-            store_state(path, source, whole, t, p.state_len);
+            const WindowColumns<state_t, kVec> whole{&p, window_at<state_t>(p, row.number, t, before.in.channel)};
+            store_state(path, before, whole, t);
         }
         const int slot = load_token_slot(p, batch, t);
-        if (slot == source.slot) own = t;
-        if (slot >= 0 && slot != source.slot) store_state(path, source, source.in(slot), t, p.state_len);
+        if (slot == before.in.slot) own = t;
+        if (slot >= 0 && slot != before.in.slot) store_state(path, before, before.in.in(slot), t);
     }
     return own;
 }

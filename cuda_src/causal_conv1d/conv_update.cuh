@@ -34,7 +34,7 @@ struct CausalConv1dUpdateOperands {
     FastDiv block_vecs;  // channel vectors per block
     FastDiv dim_blocks;  // blocks across the channels
     unsigned rows;       // sequences side by side in a block
-    int batch;  // sequences, or 1 where packed tokens belong to none
+    int batch;           // sequences, or 1 where packed tokens belong to none
     int dim;
     int seqlen;  // tokens per sequence, with query_start_loc at most
     int state_len;
@@ -179,8 +179,7 @@ __device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdat
 // The inputs of the first token of a sequence, or of the last sequence for one behind that.
 template <int kVec, typename input_t, bool kPacked>
 __device__ __forceinline__ Vec<input_t, kVec> load_first_token(const CausalConv1dUpdateOperands& p,
-                                                               const SequenceTokens<kPacked>& tokens,
-                                                               index_t channel) {
+                                                               const SequenceTokens<kPacked>& tokens, index_t channel) {
     return load_token<kVec, input_t>(p, min(tokens.entry, p.batch - 1), channel, tokens.begin);
 }
 

@@ -158,6 +158,11 @@ UNIT = (
     Case(136, 7, None, token_slots=1, window="channels_offset", whole=True, pool="channels_longer", first_column=-1),
     Case(136, 7, 2, token_slots=2, pool="channels_longer", first_column=0, **FROZEN),
     Case(136, 7, 2, token_slots=2, slots=None, pad_slot_id=3, **ROWS, **FROZEN),
+    *(
+        Case(136, 9, 3, token_slots=2, window="overlaid", index="mixed", **pool, **ACCEPTED, **FROZEN, **ODD)
+        for pool in ({}, {"pool": "columns_longer"})
+    ),
+    Case(136, 9, lengths=(3, 1, 2), token_slots=3, window="columns", rows=True, **ACCEPTED),
     Case(8, 3, 2, 1, token_slots=2, window="columns", whole=True, pool="columns_and_one"),
     Case(8, 3, 2, 16, token_slots=2, window="columns", whole=True, pool="columns_longer"),
     # Trees.

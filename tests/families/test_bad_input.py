@@ -68,7 +68,9 @@ def test_checked_contents_may_be_padded_and_shared(
     arguments["x"][...] = 2
     out = function_of(name)(**arguments)
     starts = arguments.get("query_start_loc")
-    outs = [*out] if starts is None else [out[:, begin:end] for begin, end in pairwise(starts.tolist()) if begin < end]
+    if starts is not None and "conv_state" not in arguments:
+        out = out.swapaxes(0, 1)  # tokens behind channels
+    outs = [*out] if starts is None else [out[begin:end] for begin, end in pairwise(starts.tolist()) if begin < end]
     assert [bool((each != 0).all()) for each in outs] == is_live
     assert [bool((each == 0).all()) for each in outs] == [not each for each in is_live]
     assert {slot for slot in range(len(pool)) if bool((pool[slot] != before[slot]).any())} == slots
@@ -108,7 +110,7 @@ def test_memory_that_nothing_else_is_written_to_is_taken(name: str, change: Chan
     for call in (arguments, alone):
         results = function_of(name)(**call)
         assert (results[0] if isinstance(results, tuple) else results) is call["out"]
-    case = cases.kind(name)
+    case = cases.kind(name.partition(":")[0])
     for each in {*case.OUTPUTS, *case.UPDATED} & arguments.keys():
         assert arguments[each].tobytes() == alone[each].tobytes()
 
