@@ -117,7 +117,16 @@ struct TileInputs {
         const index_t step = p.x_stride[1];
         const input_t* at =
             static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + from * step;
-        load_tokens(x, at, step, from, p.total);
+        if (from >= 0 && from + kRows <= p.total) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i, at += step) x[i] = load<kVec>(at);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i, at += step) {
+                x[i] = Vec<input_t, kVec>::zero();
+                if (from + i >= 0 && from + i < p.total) x[i] = load<kVec>(at);
+            }
+        }
         if constexpr (kGated) {
             const input_t* const gate = beside_x<input_t, kVec>(p.pre_gate, p.pre_gate_stride, channel, from);
             if (gate == nullptr) return;
