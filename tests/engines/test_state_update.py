@@ -217,6 +217,25 @@ def test_flashinfer_drops_no_sequence_for_its_number(device: str) -> None:
     assert (state != before).flatten(1).any(1).all()
 
 
+@EACH_DEVICE
+@pytest.mark.parametrize("rounds", [0, 4])
+def test_stochastic_rounding_draws_its_seed_of_torch_and_0_rounds_are_10(rounds: int, device: str) -> None:
+    given, fixed = inputs(device, 2), parameters(device)
+    states = [normal(device, 2, HEADS, HEADDIM, STATES, dtype=torch.float16) for _ in range(3)]
+    outs = [torch.empty_like(given["x"]) for _ in range(3)]
+    named = {"dt_softplus": True, "enable_stochastic_rounding": True, "cache_philox_rounds": rounds}
+    for engine, state, out in zip((vllm, sglang), states, outs, strict=False):
+        torch.manual_seed(3)
+        engine.selective_state_update(state, **given, **fixed, out=out, **named)
+    torch.manual_seed(3)
+    seed = torch.randint(0, 2**32, (1,), device=device)
+    cuconv.selective_state_update(
+        states[2], **given, **fixed, dt_softplus=True, rand_seed=seed, philox_rounds=rounds or 10, out=outs[2]
+    )
+    assert torch.equal(states[0], states[2]) and torch.equal(states[1], states[2])
+    assert torch.equal(outs[0], outs[2]) and torch.equal(outs[1], outs[2])
+
+
 def test_what_a_state_update_cannot_mean_is_refused() -> None:
     given, fixed = inputs("cpu", 2, 3), parameters("cpu")
     state, slots = normal("cpu", SLOTS, HEADS, HEADDIM, STATES), indices("cpu", 4, 1)
