@@ -124,6 +124,8 @@ def _ours(case: Case) -> Kernel:
 def _theirs(case: Case, peer: Loaded) -> Kernel | None:
     """None for a workload that the library has no means for."""
     library = peer.peer.library
+    if not case.workload.is_common:
+        return None
     try:
         ready = list(_ready(case, peer))
         if not ready:

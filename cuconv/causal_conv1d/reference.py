@@ -285,12 +285,10 @@ def convolve_step(
     windows is read or written.
     """
     is_packed = query_start_loc is not None
-    begins = np.arange(len(x) + 1) if query_start_loc is None else query_start_loc.astype(np.int64)
-    counts = np.maximum(np.diff(begins), 0)
+    begins, counts = np.arange(len(x)), np.full(len(x), x.shape[2])
     if is_packed:
-        counts = counts if max_query_len is None else np.minimum(counts, max_query_len)
-    else:
-        counts = np.full(len(x), x.shape[2])
+        starts = np.array(sequence_starts(query_start_loc, len(x)))
+        begins, counts = starts[:-1], np.clip(np.diff(starts), 0, max_query_len)
     sequences = len(counts)
     count, _, state_len = conv_state.shape
     halo = weight.shape[1] - 1

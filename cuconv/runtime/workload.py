@@ -105,6 +105,8 @@ class Workload:
     """
     cut_options: Mapping[str, Any] = field(default_factory=dict)
     """Options that differ in the call on those parts."""
+    is_common: bool = True
+    """Whether other libraries may have such a call."""
     parts: tuple[Mapping[str, Cut], ...] = ()
     """In place of `cuts` where no one part of the arguments gives a part of every result: several cuts, and each is
     compared in the results that it names.

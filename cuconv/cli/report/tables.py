@@ -141,11 +141,24 @@ def qkv(measured: Measured) -> str:
     return _table(["tokens"], columns, [[name, *row] for name, *row in cells if name != PEER or any(row)])
 
 
+FORMS = {
+    "dense": "",
+    "packed": ", packed",
+    "moved": ", states go to other slots",
+    "windows": ", the inputs before each next one kept",
+    "states": ", the state after each kept",
+    "tree": " of a tree, the inputs before each next one kept",
+}
+"""What a decode step does besides, by its form."""
+
+
 def update(measured: Measured) -> str:
     function = "causal_conv1d_update"
     rows = [
         [
-            f"{sizes['batch']} × {sizes['dim']}" + (f", {sizes['tokens']} tokens" if sizes["tokens"] > 1 else ""),
+            f"{sizes['batch']} × {sizes['dim']}"
+            + (f", {sizes['tokens']} tokens" if sizes["tokens"] > 1 else "")
+            + FORMS[sizes["form"]],
             sizes["dtype"],
             *timed(measured, function, layouts.get(TOKENS)),
             *timed(measured, function, layouts.get(CHANNELS)),
