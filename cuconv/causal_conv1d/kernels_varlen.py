@@ -186,6 +186,26 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
         return self.config(ceil_div(dim, most) * blocks), division
 
 
+@dataclass(frozen=True)
+class CausalConv1dVarlenWalkFwd(PoolKernel):
+    """Results over x, and dense batches with a pool: a warp owns one channel of a sequence, and walks its tokens."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenWalkFwd]:
+        for axes in _varlen_axes():
+            if not axes.pop("addressed"):
+                yield cls(**axes)
+
+    def launch_config(self, dim: int, sequences: int, *, is_dense: bool) -> tuple[LaunchConfig, Division]:
+        """The launch for packed sequences, with the padding around them, or for a dense batch."""
+        dim_blocks = ceil_div(dim, self.warps)
+        division = {"dim_blocks": fast_div(dim_blocks), "is_dense": is_dense, "snapshot_groups": 0}
+        return self.config(dim_blocks * (sequences if is_dense else sequences + 2)), division
+
+
 def _widths(cls: type[Kernel]) -> range:
     return range(cls.constants["kMinWidth"], 1 + cls.constants["kMaxWidth"])
 

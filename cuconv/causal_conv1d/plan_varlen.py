@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenRowsFwd,
     CausalConv1dVarlenShortrowsFwd,
+    CausalConv1dVarlenWalkFwd,
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
@@ -34,7 +35,7 @@ class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent."""
 
     x: Layout
-    """(dim, total)."""
+    """(dim, total), or (batch, dim, seqlen) of sequences of equal lengths."""
     weight: Layout
     """(dim, width)."""
     bias: Layout | None
@@ -54,7 +55,7 @@ class Operands(NamedTuple):
     initial_states: Layout | None
     """(slots, dim, state_len), absent where conv_states are there."""
     outs: tuple[Layout, ...]
-    """The result of each range of channels, (total, heads, head_dim)."""
+    """The result of each range of channels, ([batch,] total, heads, head_dim)."""
     split: Split
     """The ranges of channels."""
     silu: bool
@@ -75,6 +76,13 @@ class Operands(NamedTuple):
     """(dim, total)."""
     residual: Layout | None = None
     """(dim, total)."""
+    in_place: bool = False
+    """Whether the result goes over x."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether sequences are entries of a batch."""
+        return len(self.x.shape) == 3
 
     @property
     def states(self) -> Layout | None:
@@ -94,6 +102,8 @@ class Operands(NamedTuple):
     @property
     def sequences(self) -> int:
         """Number of sequences, empty ones included."""
+        if self.is_dense:
+            return self.x.shape[0]
         return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
 
 
@@ -103,6 +113,8 @@ def plan(o: Operands) -> Plan:
 
 
 def _launch(o: Operands) -> Launch:
+    if o.in_place or o.is_dense:
+        return _walk(o)
     if o.split.normalized:
         return _normalized(o)
     if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1):
@@ -118,6 +130,20 @@ def _launch(o: Operands) -> Launch:
 
 def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
     return layout.shape[axis] == 1 or layout.strides[axis] == 1
+
+
+def _walk(o: Operands) -> Launch:
+    *_, dim, total = o.x.shape
+    (out,) = o.outs
+    vec = 1
+    if _has_contiguous_tokens(o.x, -1) and _has_contiguous_tokens(out, -3) and total > 1:
+        rows = zip(o.x.strides[:-1], (*out.strides[:-3], out.strides[-1]), o.x.shape[:-1], strict=True)
+        vec = widest_vector(o.x.itemsize, o.x.first - out.first, *(a - b for a, b, n in rows if n > 1))
+    axes = {name: value for name, value in _axes(o, vec).items() if name != "addressed"}
+    kernel = CausalConv1dVarlenWalkFwd(**axes)
+    config, division = kernel.launch_config(dim, o.sequences, is_dense=o.is_dense)
+    batch_stride = o.x.strides[0] if o.is_dense else 0
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division, batch_stride=batch_stride)
 
 
 def _channels(o: Operands) -> Launch:
@@ -210,11 +236,11 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
 
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
     """The fields of CausalConv1dVarlenOperands behind the pointers."""
-    dim, total = o.x.shape
+    *_, dim, total = o.x.shape
     states = o.states
     first_column = 0 if states is None else states.shape[2] - (o.weight.shape[1] - 1)
     return {
-        "x_stride": o.x.strides,
+        "x_stride": o.x.strides[-2:],
         "conv_states_stride": strides_or_zeros(states, 3),
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "total": total,

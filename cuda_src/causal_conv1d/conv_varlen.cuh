@@ -107,10 +107,10 @@ __device__ __forceinline__ const T* beside_x(const void* array, const index_t* s
 }
 
 // What the filter reads at a token of kVec channels: x, in kGated kernels times pre_gate.
-template <bool kGated, typename T, int kVec>
+template <bool kGated, Memory kMemory, typename T, int kVec>
 __device__ __forceinline__ Vec<T, kVec> load_input(const CausalConv1dVarlenOperands& p, const T* x, index_t channel,
                                                    index_t token) {
-    Vec<T, kVec> v = load<kVec>(x);
+    Vec<T, kVec> v = load<kVec, kMemory>(x);
     if constexpr (kGated) {
         const T* const gate = beside_x<T, kVec>(p.pre_gate, p.pre_gate_stride, channel, token);
         if (gate != nullptr) v = multiply(v, load<kVec>(gate));
