@@ -76,6 +76,10 @@ class Operands(NamedTuple):
     """(dim, total)."""
     residual: Layout | None = None
     """(dim, total)."""
+    payload: Layout | None = None
+    """(total, channels of k and v and two gates)."""
+    payload_gates: tuple[Layout, ...] = ()
+    """(total, heads) each."""
     in_place: bool = False
     """Whether the result goes over x."""
 
@@ -117,7 +121,7 @@ def _launch(o: Operands) -> Launch:
         return _walk(o)
     if o.split.normalized:
         return _normalized(o)
-    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1):
+    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1) or o.payload is not None:
         return _channels(o)
     if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
         return _channels(o)
@@ -151,7 +155,7 @@ def _channels(o: Operands) -> Launch:
     routed = not all(ranges.are_packed(o.outs, vec))
     dim, total = o.x.shape
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
-    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, gated=bool(o.beside_x), **_axes(o, vec))
+    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, gated=bool(o.beside_x), **_axes(o, vec), **_payload(o))
     config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
@@ -163,7 +167,7 @@ def _normalized(o: Operands) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
     heads = ranges.heads(o.outs)
     wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])
-    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec))
+    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec), **_payload(o))
     config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division, eps=o.split.eps)
 
@@ -218,7 +222,15 @@ def _channel_vector(o: Operands) -> int:
         return 1
     limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
     quantities = [quantity for each in arrays for quantity in (each.first, *each.active(1))]
+    if o.payload is not None:
+        if o.payload.shape[1] > 1 and o.payload.strides[1] != 1:
+            return 1
+        quantities += [o.payload.first, *o.payload.active(0), *ranges.ends(o.outs)]
     return widest_vector(o.x.itemsize, *quantities, dim, limit=limit)
+
+
+def _payload(o: Operands) -> dict[str, bool]:
+    return {"payload": o.payload is not None}
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
@@ -260,6 +272,9 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "pre_gate_stride": strides_or_zeros(o.pre_gate, 2),
         "post_gate_stride": strides_or_zeros(o.post_gate, 2),
         "residual_stride": strides_or_zeros(o.residual, 2),
+        "payload_stride": strides_or_zeros(o.payload, 2),
+        "payload_gates_stride": [stride for gate in o.payload_gates for stride in gate.strides] or [0] * 4,
+        "payload_heads": o.payload_gates[0].shape[1] if o.payload_gates else 0,
     }
 
 

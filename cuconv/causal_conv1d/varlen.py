@@ -123,7 +123,7 @@ def causal_conv1d_varlen_fn(
     )  # fmt: skip
     extras = None
     if out is x or not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
-        extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual
+        extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual, None, None, None
     outs = None if out is None else (out,)
     return _run(WHOLE, inputs, extras, outs, activation, pad_slot_id, null_slot, pad_output, first_column)[0]
 
@@ -170,7 +170,7 @@ def causal_conv1d_split(
     )  # fmt: skip
     extras = None
     if not (snapshots is snapshot_count is snapshot_out is None):
-        extras = snapshots, snapshot_count, snapshot_out, None, None, None
+        extras = snapshots, snapshot_count, snapshot_out, *(None,) * 6
     return _run(by_sizes(sizes), inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
 
 
@@ -202,6 +202,8 @@ def causal_conv1d_qkv_split(
     snapshots: Any = None,
     snapshot_count: Any = None,
     snapshot_out: Any = None,
+    payload: Any = None,
+    payload_gates: Sequence[Any] | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_varlen_fn` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
@@ -216,6 +218,9 @@ def causal_conv1d_qkv_split(
         qk_l2norm: divide every head y of q and k, after the activation, by sqrt(sum of y * y + l2norm_eps), computed in
             float32 (Yang et al., "Gated Delta Networks", 2024).
         l2norm_eps: at least 0; without meaning unless qk_l2norm.
+        payload: (total, channels of k and v + 2 * gate heads), x's dtype: where to write what a later replay of the
+            tokens needs, a row for each of x's tokens: its k and v as they are in x, then its rows of both payload_gates.
+        payload_gates: two arrays (total, gate heads) of x's dtype, for payload.
         out: (q, k, v), each (1, total, heads, head_dim) of x's dtype and any strides, or None.
 
     Returns:
@@ -228,8 +233,12 @@ def causal_conv1d_qkv_split(
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
     extras = None
-    if not (snapshots is snapshot_count is snapshot_out is None):
-        extras = snapshots, snapshot_count, snapshot_out, None, None, None
+    if not (snapshots is snapshot_count is snapshot_out is payload is payload_gates is None):
+        if payload_gates is not None:
+            checks.sequence("payload_gates", payload_gates)
+            if len(payload_gates) != 2:
+                raise ValueError(message("payload_gates", f"{len(payload_gates)} arrays", 2))
+        extras = snapshots, snapshot_count, snapshot_out, None, None, None, payload, *(payload_gates or (None, None))
     q, k, v = _run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
     return q, k, v
 
@@ -304,7 +313,8 @@ def _check(
         if (gate := given.get(name)) is not None:
             checks.dtype(name, gate.dtype, (x.dtype,))
             checks.shape(name, gate.shape, x.shape, "the shape of x")
-    inputs = {name: layout for name, layout in given.items() if name not in results}
+    _check_payload(given, split)
+    inputs = {name: layout for name, layout in given.items() if name not in results and name not in PAYLOAD}
     inputs |= pools | {"cache_indices": starts}
     operands = Operands(
         **inputs,  # type: ignore[arg-type]
@@ -313,9 +323,11 @@ def _check(
         silu=silu,
         pad_slot_id=pad_slot_id,
         keeps_padding=keeps_padding,
+        payload=given.get("payload"),
+        payload_gates=tuple(each for name in PAYLOAD[1:] if (each := given.get(name)) is not None),
         in_place=in_place,
     )
-    updated = ("conv_states", "snapshot_out") if "snapshot_out" in given else UPDATED
+    updated = ("conv_states", "snapshot_out", "payload") if "payload" in given else UPDATED
     return Checked(operands, results, updated, in_place=("out", "x") if in_place else None)
 
 
@@ -329,6 +341,27 @@ def _check_with_extras(
     keeps_padding: bool,
 ) -> Checked[Operands]:
     return _check(given, split, silu, pad_slot_id, first_column, keeps_padding, in_place=in_place)
+
+
+def _check_payload(given: Layouts, split: Split) -> None:
+    """A payload and its gates have a row a token."""
+    payload, *gates = (given.get(name) for name in PAYLOAD)
+    x = given["x"]
+    if payload is None or None in gates:
+        for name, each in zip(PAYLOAD, (payload, *gates), strict=True):
+            if each is not None:
+                raise ValueError(message(name, "an array", "None unless payload and both payload_gates are given"))
+        return
+    assert x is not None
+    dim, total = x.shape
+    (heads_q, head_q), *_ = split.heads(dim)
+    heads = gates[0].shape[-1]
+    for name, gate in zip(PAYLOAD[1:], gates, strict=True):
+        checks.dtype(name, gate.dtype, (x.dtype,))
+        checks.shape(name, gate.shape, (total, heads), "total of x, heads")
+    checks.dtype("payload", payload.dtype, (x.dtype,))
+    shape = (total, dim - heads_q * head_q + 2 * heads)
+    checks.shape("payload", payload.shape, shape, "total of x, channels of k and v, heads of both gates")
 
 
 def _check_walk(given: Layouts, *, is_dense: bool, in_place: bool) -> None:
@@ -372,12 +405,16 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
-    inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
+    inputs = {name: array for name, array in arrays.items() if name not in (*o.split.names, *PAYLOAD)}
     for name in ("conv_states", "initial_states"):
         if inputs[name] is not None and o.states is not None:
             inputs[name] = inputs[name][:, :, : o.states.shape[2]]
     activation = "silu" if o.silu else None
     result, is_padding = reference.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
+    if o.payload is not None:
+        (heads_q, head_q), *_ = o.split.heads(o.x.shape[0])
+        raw = arrays["x"][heads_q * head_q :].T
+        arrays["payload"][...] = np.concatenate([raw, *(arrays[name] for name in PAYLOAD[1:])], axis=1)
     o.split.write(result, arrays, ~is_padding if o.keeps_padding else None)
 
 
@@ -387,7 +424,8 @@ INPUTS = (
     *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
     *("state_column", "dst_state_indices", "initial_states"),
 )
-EXTRAS = (*slots.SNAPSHOTS, *GATES)
+PAYLOAD = ("payload", "payload_gates[0]", "payload_gates[1]")
+EXTRAS = (*slots.SNAPSHOTS, *GATES, *PAYLOAD)
 """Further arrays, which few calls have."""
 
 _packed = Operation(

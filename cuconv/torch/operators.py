@@ -47,7 +47,7 @@ KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding
 
 UPDATED = (
     *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer"),
-    "snapshot_out",
+    *("snapshot_out", "payload"),
 )
 """The arguments that operators write to."""
 
