@@ -69,12 +69,14 @@ class CausalConv1dVarlenFwd(PoolKernel):
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
     gated: bool
     """Whether inputs and results are multiplied by gates, or residuals added to results."""
+    payload: bool
+    """Whether raw inputs are copied to a payload."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
         for axes in _varlen_channel_axes():
-            for routed, gated in product((False, True)[: axes["vec"]], (False, True)):
-                yield cls(routed=routed, gated=gated, **axes)
+            for routed, more in product((False, True)[: axes["vec"]], (None, "gated", "payload")):
+                yield cls(routed=routed, gated=more == "gated", payload=more == "payload", **axes)
 
     def launch_config(self, dim: int, total: int, sequences: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
         """The launch for x of (dim, total) and this many rows of snapshots."""
@@ -106,13 +108,15 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
     """Whether heads may have more channels than a warp takes at once."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    payload: bool
+    """Whether raw inputs are copied to a payload."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
         for axes in _varlen_channel_axes():
             if axes["tokens"] == channel_tile_tokens(axes["input_t"].itemsize, axes["width"], WARP_SIZE):
-                for wide in (False, True):
-                    yield cls(wide=wide, **axes)
+                for wide, payload in product((False, True), repeat=2):
+                    yield cls(wide=wide, payload=payload, **axes)
 
     def launch_config(
         self, heads: Sequence[tuple[int, int]], normalized: int, total: int, sequences: int, snapshots: int = 0
@@ -182,6 +186,26 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
             "snapshot_groups": snapshot_blocks,
         }
         return self.config(ceil_div(dim, most) * blocks), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenWalkFwd(PoolKernel):
+    """Results over x, and dense batches with a pool: a warp owns one channel of a sequence, and walks its tokens."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenWalkFwd]:
+        for axes in _varlen_axes():
+            if not axes.pop("addressed"):
+                yield cls(**axes)
+
+    def launch_config(self, dim: int, sequences: int, *, is_dense: bool) -> tuple[LaunchConfig, Division]:
+        """The launch for packed sequences, with the padding around them, or for a dense batch."""
+        dim_blocks = ceil_div(dim, self.warps)
+        division = {"dim_blocks": fast_div(dim_blocks), "is_dense": is_dense, "snapshot_groups": 0}
+        return self.config(dim_blocks * (sequences if is_dense else sequences + 2)), division
 
 
 def _widths(cls: type[Kernel]) -> range:

@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenRowsFwd,
     CausalConv1dVarlenShortrowsFwd,
+    CausalConv1dVarlenWalkFwd,
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
@@ -34,7 +35,7 @@ class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent."""
 
     x: Layout
-    """(dim, total)."""
+    """(dim, total), or (batch, dim, seqlen) of sequences of equal lengths."""
     weight: Layout
     """(dim, width)."""
     bias: Layout | None
@@ -54,7 +55,7 @@ class Operands(NamedTuple):
     initial_states: Layout | None
     """(slots, dim, state_len), absent where conv_states are there."""
     outs: tuple[Layout, ...]
-    """The result of each range of channels, (total, heads, head_dim)."""
+    """The result of each range of channels, ([batch,] total, heads, head_dim)."""
     split: Split
     """The ranges of channels."""
     silu: bool
@@ -75,6 +76,17 @@ class Operands(NamedTuple):
     """(dim, total)."""
     residual: Layout | None = None
     """(dim, total)."""
+    payload: Layout | None = None
+    """(total, channels of k and v and two gates)."""
+    payload_gates: tuple[Layout, ...] = ()
+    """(total, heads) each."""
+    in_place: bool = False
+    """Whether the result goes over x."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether sequences are entries of a batch."""
+        return len(self.x.shape) == 3
 
     @property
     def states(self) -> Layout | None:
@@ -94,6 +106,8 @@ class Operands(NamedTuple):
     @property
     def sequences(self) -> int:
         """Number of sequences, empty ones included."""
+        if self.is_dense:
+            return self.x.shape[0]
         return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
 
 
@@ -103,9 +117,11 @@ def plan(o: Operands) -> Plan:
 
 
 def _launch(o: Operands) -> Launch:
+    if o.in_place or o.is_dense:
+        return _walk(o)
     if o.split.normalized:
         return _normalized(o)
-    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1):
+    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1) or o.payload is not None:
         return _channels(o)
     if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
         return _channels(o)
@@ -120,12 +136,26 @@ def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
     return layout.shape[axis] == 1 or layout.strides[axis] == 1
 
 
+def _walk(o: Operands) -> Launch:
+    *_, dim, total = o.x.shape
+    (out,) = o.outs
+    vec = 1
+    if _has_contiguous_tokens(o.x, -1) and _has_contiguous_tokens(out, -3) and total > 1:
+        rows = zip(o.x.strides[:-1], (*out.strides[:-3], out.strides[-1]), o.x.shape[:-1], strict=True)
+        vec = widest_vector(o.x.itemsize, o.x.first - out.first, *(a - b for a, b, n in rows if n > 1))
+    axes = {name: value for name, value in _axes(o, vec).items() if name != "addressed"}
+    kernel = CausalConv1dVarlenWalkFwd(**axes)
+    config, division = kernel.launch_config(dim, o.sequences, is_dense=o.is_dense)
+    batch_stride = o.x.strides[0] if o.is_dense else 0
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division, batch_stride=batch_stride)
+
+
 def _channels(o: Operands) -> Launch:
     vec = _channel_vector(o)
     routed = not all(ranges.are_packed(o.outs, vec))
     dim, total = o.x.shape
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
-    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, gated=bool(o.beside_x), **_axes(o, vec))
+    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, gated=bool(o.beside_x), **_axes(o, vec), **_payload(o))
     config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
@@ -137,7 +167,7 @@ def _normalized(o: Operands) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
     heads = ranges.heads(o.outs)
     wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])
-    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec))
+    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec), **_payload(o))
     config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division, eps=o.split.eps)
 
@@ -192,7 +222,15 @@ def _channel_vector(o: Operands) -> int:
         return 1
     limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
     quantities = [quantity for each in arrays for quantity in (each.first, *each.active(1))]
+    if o.payload is not None:
+        if o.payload.shape[1] > 1 and o.payload.strides[1] != 1:
+            return 1
+        quantities += [o.payload.first, *o.payload.active(0), *ranges.ends(o.outs)]
     return widest_vector(o.x.itemsize, *quantities, dim, limit=limit)
+
+
+def _payload(o: Operands) -> dict[str, bool]:
+    return {"payload": o.payload is not None}
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
@@ -210,11 +248,11 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
 
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
     """The fields of CausalConv1dVarlenOperands behind the pointers."""
-    dim, total = o.x.shape
+    *_, dim, total = o.x.shape
     states = o.states
     first_column = 0 if states is None else states.shape[2] - (o.weight.shape[1] - 1)
     return {
-        "x_stride": o.x.strides,
+        "x_stride": o.x.strides[-2:],
         "conv_states_stride": strides_or_zeros(states, 3),
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "total": total,
@@ -234,6 +272,9 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "pre_gate_stride": strides_or_zeros(o.pre_gate, 2),
         "post_gate_stride": strides_or_zeros(o.post_gate, 2),
         "residual_stride": strides_or_zeros(o.residual, 2),
+        "payload_stride": strides_or_zeros(o.payload, 2),
+        "payload_gates_stride": [stride for gate in o.payload_gates for stride in gate.strides] or [0] * 4,
+        "payload_heads": o.payload_gates[0].shape[1] if o.payload_gates else 0,
     }
 
 

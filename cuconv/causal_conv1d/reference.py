@@ -90,7 +90,7 @@ def causal_conv1d_varlen_fn(
         *(state_column, dst_state_indices, live(initial_states), activation, slots.padding(pad_slot_id, null_slot)),
         *(snapshots, snapshot_count, updated.get("snapshot_out"), pre_gate, post_gate, residual),
     )
-    out[:, is_padding & (pad_output == "keep")] = np.nan
+    out[is_padding if x.ndim == 3 else (slice(None), is_padding)] = np.nan if pad_output == "keep" else 0.0
     return out, updated
 
 
@@ -116,6 +116,8 @@ def convolve_packed(
 ) -> tuple[Array, Array]:
     """The convolution of packed sequences: ((dim, total) in float64, which tokens are padding).
 
+    Of a dense batch ((batch, dim, seqlen), which entries are padding).
+
     Sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, follows the last width - 1 columns of
     slot cache_indices[i] of conv_states where has_initial_state[i] is true, else zeros. It leaves the last width - 1 of
     all these inputs, in place, in slot dst_state_indices[i], unless that is padding; the same slot when None. Without
@@ -124,6 +126,14 @@ def convolve_packed(
     snapshots leaves in its slot of snapshot_out, or of conv_states, the last of the inputs before that position. Nothing
     else of the pool is read or written.
     """
+    if x.ndim == 3:
+        batch, dim, seqlen = x.shape
+        flat, starts = x.swapaxes(0, 1).reshape(dim, batch * seqlen), np.arange(batch + 1) * seqlen
+        packed, is_padding = convolve_packed(
+            *(flat, weight, bias, conv_states, starts, cache_indices, has_initial_state, state_column),
+            *(dst_state_indices, initial_states, activation, pad_slot_id, snapshots, snapshot_count, snapshot_out),
+        )
+        return packed.reshape(dim, batch, seqlen).swapaxes(0, 1), is_padding.reshape(batch, seqlen).all(axis=1)
     dim, total = x.shape
     width = weight.shape[1]
     x = gated_input(x, pre_gate)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
@@ -65,7 +67,8 @@ def causal_conv1d_varlen_fn(
     contiguous channels (engines' layout) or contiguous tokens have vector kernels.
 
     Args:
-        x: (dim, total), float32, float16 or bfloat16.
+        x: (dim, total), float32, float16 or bfloat16; or (batch, dim, seqlen), a sequence in each entry of a batch, and
+            then query_start_loc and the gates must be None.
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
         conv_states: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place. None:
@@ -104,7 +107,8 @@ def causal_conv1d_varlen_fn(
             snapshots hold.
         post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
         residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself.
-        out: shape and dtype of x: where to write the result. It must not overlap any other argument.
+        out: shape and dtype of x: where to write the result. It may be x itself where there are no gates; it must not
+            overlap any other argument.
 
     Returns:
         out, laid out in memory like x: of the caller's kind and on the caller's device.
@@ -118,8 +122,8 @@ def causal_conv1d_varlen_fn(
         state_column, dst_state_indices, initial_states,
     )  # fmt: skip
     extras = None
-    if not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
-        extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual
+    if out is x or not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
+        extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual, None, None, None
     outs = None if out is None else (out,)
     return _run(WHOLE, inputs, extras, outs, activation, pad_slot_id, null_slot, pad_output, first_column)[0]
 
@@ -166,7 +170,7 @@ def causal_conv1d_split(
     )  # fmt: skip
     extras = None
     if not (snapshots is snapshot_count is snapshot_out is None):
-        extras = snapshots, snapshot_count, snapshot_out, None, None, None
+        extras = snapshots, snapshot_count, snapshot_out, *(None,) * 6
     return _run(by_sizes(sizes), inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
 
 
@@ -198,6 +202,8 @@ def causal_conv1d_qkv_split(
     snapshots: Any = None,
     snapshot_count: Any = None,
     snapshot_out: Any = None,
+    payload: Any = None,
+    payload_gates: Sequence[Any] | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_varlen_fn` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
@@ -212,6 +218,9 @@ def causal_conv1d_qkv_split(
         qk_l2norm: divide every head y of q and k, after the activation, by sqrt(sum of y * y + l2norm_eps), computed in
             float32 (Yang et al., "Gated Delta Networks", 2024).
         l2norm_eps: at least 0; without meaning unless qk_l2norm.
+        payload: (total, channels of k and v + 2 * gate heads), x's dtype: where to write what a later replay of the
+            tokens needs, a row for each of x's tokens: its k and v as they are in x, then its rows of both payload_gates.
+        payload_gates: two arrays (total, gate heads) of x's dtype, for payload.
         out: (q, k, v), each (1, total, heads, head_dim) of x's dtype and any strides, or None.
 
     Returns:
@@ -224,8 +233,12 @@ def causal_conv1d_qkv_split(
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
     extras = None
-    if not (snapshots is snapshot_count is snapshot_out is None):
-        extras = snapshots, snapshot_count, snapshot_out, None, None, None
+    if not (snapshots is snapshot_count is snapshot_out is payload is payload_gates is None):
+        if payload_gates is not None:
+            checks.sequence("payload_gates", payload_gates)
+            if len(payload_gates) != 2:
+                raise ValueError(message("payload_gates", f"{len(payload_gates)} arrays", 2))
+        extras = snapshots, snapshot_count, snapshot_out, None, None, None, payload, *(payload_gates or (None, None))
     q, k, v = _run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
     return q, k, v
 
@@ -250,7 +263,9 @@ def _run(
     options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
     if extras is None:
         return tuple(_packed(inputs + split.given_outs(out), options, split.names))
-    return tuple(_packed_with_extras(inputs + extras + split.given_outs(out), options, split.names))
+    outs = split.given_outs(out)
+    options = (*options[:-1], outs[0] is inputs[0], keeps_padding)
+    return tuple(_packed_with_extras(inputs + extras + outs, options, split.names))
 
 
 def _check(
@@ -260,19 +275,24 @@ def _check(
     pad_slot_id: int,
     first_column: int | None = None,
     keeps_padding: bool = False,
+    *,
+    in_place: bool = False,
 ) -> Checked[Operands]:
     x, weight, bias, conv_states, query_start_loc, *_ = given.values()
     assert x is not None
-    checks.rank("x", x.shape, "dim, total")
+    is_dense = split is WHOLE and len(x.shape) == 3
+    checks.rank("x", x.shape, "batch, dim, seqlen" if is_dense else "dim, total")
     checks.dtype("x", x.dtype, FLOATS)
-    dim, total = x.shape
+    *batch, dim, total = x.shape
+    checks.between("batch of x", batch[0] if batch else 1, 0, MAX_TOKENS)
     checks.between("dim of x", dim, 0, MAX_DIVIDEND)
     checks.between("total of x", total, 0, MAX_TOKENS)
     checks.taps(weight, bias, dim, WIDTHS)
     assert weight is not None
     width = weight.shape[1]
-    count = checks.starts("query_start_loc", query_start_loc, MAX_TOKENS)
+    count = batch[0] if batch else checks.starts("query_start_loc", query_start_loc, MAX_TOKENS)
     _check_modes(given, first_column)
+    _check_walk(given, is_dense=is_dense, in_place=in_place)
     slots.by_sequence("has_initial_state", given["has_initial_state"], count, "sequences", (BOOL,))
     starts = slots.sources(given, "cache_indices", count, "sequences")
     pools: dict[str, Layout | None] = {"conv_states": conv_states, "initial_states": given["initial_states"]}
@@ -282,10 +302,10 @@ def _check(
             checks.pool(argument, pool, dim, (width - 1, "width - 1"), least)
             pools[argument] = window(pool, width - 1, first_column)
     axes = "1, total of x, heads, head_dim" if split.has_heads else "channels, total of x"
-    results = split.results(given, x, (), (total,), axes)
+    results = split.results(given, x, tuple(batch), (total,), "the shape of x" if is_dense else axes)
     if keeps_padding:
         slots.check_kept(given, split.names)
-    outs = tuple(split.by_head(out, (), (total,)) for out in results.values())
+    outs = tuple(split.by_head(out, tuple(batch), (total,)) for out in results.values())
     snapshots_to = slots.check_snapshots(given, "conv_states", "slots, dim, state_len")
     if snapshots_to is not None and given["snapshot_out"] is not None:
         checks.pool("snapshot_out", snapshots_to, dim, (width - 1, "width - 1"), (0, ""))
@@ -293,7 +313,8 @@ def _check(
         if (gate := given.get(name)) is not None:
             checks.dtype(name, gate.dtype, (x.dtype,))
             checks.shape(name, gate.shape, x.shape, "the shape of x")
-    inputs = {name: layout for name, layout in given.items() if name not in results}
+    _check_payload(given, split)
+    inputs = {name: layout for name, layout in given.items() if name not in results and name not in PAYLOAD}
     inputs |= pools | {"cache_indices": starts}
     operands = Operands(
         **inputs,  # type: ignore[arg-type]
@@ -302,8 +323,54 @@ def _check(
         silu=silu,
         pad_slot_id=pad_slot_id,
         keeps_padding=keeps_padding,
+        payload=given.get("payload"),
+        payload_gates=tuple(each for name in PAYLOAD[1:] if (each := given.get(name)) is not None),
+        in_place=in_place,
     )
-    return Checked(operands, results, updated=("conv_states", "snapshot_out") if "snapshot_out" in given else UPDATED)
+    updated = ("conv_states", "snapshot_out", "payload") if "payload" in given else UPDATED
+    return Checked(operands, results, updated, in_place=("out", "x") if in_place else None)
+
+
+def _check_with_extras(
+    given: Layouts,
+    split: Split,
+    silu: bool,
+    pad_slot_id: int,
+    first_column: int | None,
+    in_place: bool,
+    keeps_padding: bool,
+) -> Checked[Operands]:
+    return _check(given, split, silu, pad_slot_id, first_column, keeps_padding, in_place=in_place)
+
+
+def _check_payload(given: Layouts, split: Split) -> None:
+    """A payload and its gates have a row a token."""
+    payload, *gates = (given.get(name) for name in PAYLOAD)
+    x = given["x"]
+    if payload is None or None in gates:
+        for name, each in zip(PAYLOAD, (payload, *gates), strict=True):
+            if each is not None:
+                raise ValueError(message(name, "an array", "None unless payload and both payload_gates are given"))
+        return
+    assert x is not None
+    dim, total = x.shape
+    (heads_q, head_q), *_ = split.heads(dim)
+    heads = gates[0].shape[-1]
+    for name, gate in zip(PAYLOAD[1:], gates, strict=True):
+        checks.dtype(name, gate.dtype, (x.dtype,))
+        checks.shape(name, gate.shape, (total, heads), "total of x, heads")
+    checks.dtype("payload", payload.dtype, (x.dtype,))
+    shape = (total, dim - heads_q * head_q + 2 * heads)
+    checks.shape("payload", payload.shape, shape, "total of x, channels of k and v, heads of both gates")
+
+
+def _check_walk(given: Layouts, *, is_dense: bool, in_place: bool) -> None:
+    """Raise ValueError for arguments that have no meaning for a dense x, or cannot be where the result goes over x."""
+    if is_dense and given["query_start_loc"] is not None:
+        raise ValueError(message("query_start_loc", "an array", "None where x has 3 axes (batch, dim, seqlen)"))
+    for name in GATES:
+        if (is_dense or in_place) and given.get(name) is not None:
+            raise ValueError(message(name, "an array", "None where x has 3 axes, and where out is x"))
 
 
 def _check_modes(given: Layouts, first_column: int | None) -> None:
@@ -330,18 +397,24 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         assert snapshots_to is not None
         snapshot_slots = snapshots_to.shape[0]
     is_read_only = o.conv_states is None
+    total = o.x.shape[-1]
+    lengths = np.full(o.sequences, total) if o.is_dense else None
     slots.check_packed(
-        read, o.x.shape[1], pool, o.pad_slot_id, is_read_only=is_read_only, snapshot_slots=snapshot_slots
+        read, total, pool, o.pad_slot_id, lengths, is_read_only=is_read_only, snapshot_slots=snapshot_slots
     )
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
-    inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
+    inputs = {name: array for name, array in arrays.items() if name not in (*o.split.names, *PAYLOAD)}
     for name in ("conv_states", "initial_states"):
         if inputs[name] is not None and o.states is not None:
             inputs[name] = inputs[name][:, :, : o.states.shape[2]]
     activation = "silu" if o.silu else None
     result, is_padding = reference.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
+    if o.payload is not None:
+        (heads_q, head_q), *_ = o.split.heads(o.x.shape[0])
+        raw = arrays["x"][heads_q * head_q :].T
+        arrays["payload"][...] = np.concatenate([raw, *(arrays[name] for name in PAYLOAD[1:])], axis=1)
     o.split.write(result, arrays, ~is_padding if o.keeps_padding else None)
 
 
@@ -351,7 +424,8 @@ INPUTS = (
     *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
     *("state_column", "dst_state_indices", "initial_states"),
 )
-EXTRAS = (*slots.SNAPSHOTS, *GATES)
+PAYLOAD = ("payload", "payload_gates[0]", "payload_gates[1]")
+EXTRAS = (*slots.SNAPSHOTS, *GATES, *PAYLOAD)
 """Further arrays, which few calls have."""
 
 _packed = Operation(
@@ -367,7 +441,7 @@ _packed = Operation(
 _packed_with_extras = Operation(
     INPUTS + EXTRAS,
     name="causal_conv1d_varlen_with_extras",
-    check=_check,
+    check=_check_with_extras,
     plan=plan,
     reference=_reference,
     contents=_check_contents,

@@ -245,6 +245,7 @@ def check_packed(
     total: int,
     pool_slots: int | None,
     pad_slot_id: int,
+    lengths: Array | None = None,
     *,
     is_read_only: bool = False,
     snapshot_slots: int | None = None,
@@ -256,18 +257,21 @@ def check_packed(
         total: tokens of all sequences and of padding.
         pool_slots: slots of the pool of states, None where there is none.
         pad_slot_id: the slot number that pads.
+        lengths: the tokens of each sequence of a dense batch, None where query_start_loc says so.
         is_read_only: whether no final states are kept, and sequences start from their slots by default.
         snapshot_slots: slots of the array that snapshots go to, None where there are none.
     """
-    begins = read("query_start_loc")
-    begins = np.array([0, total]) if begins is None else begins
-    checks.boundaries("query_start_loc", begins, total)
+    if lengths is None:
+        begins = read("query_start_loc")
+        begins = np.array([0, total]) if begins is None else begins
+        checks.boundaries("query_start_loc", begins, total)
+        lengths = np.diff(begins)
     if pool_slots is None:
         if snapshot_slots is not None:
-            _check_snapshots(read, np.diff(begins), snapshot_slots, -1)
+            _check_snapshots(read, lengths, snapshot_slots, -1)
         return
-    starts = read_starts(read, "cache_indices", len(begins) - 1)
-    is_live = np.diff(begins) > 0
+    starts = read_starts(read, "cache_indices", len(lengths))
+    is_live = lengths > 0
     if read("cache_indices") is not None:
         is_live &= ~are_padding(starts, pad_slot_id)
     has = read("has_initial_state")
@@ -277,9 +281,9 @@ def check_packed(
     if snapshot_slots is None:
         return
     if read("snapshot_out") is not None:
-        _check_snapshots(read, np.diff(begins), snapshot_slots, -1)
+        _check_snapshots(read, lengths, snapshot_slots, -1)
         return
-    kept = _check_snapshots(read, np.diff(begins), snapshot_slots, pad_slot_id)
+    kept = _check_snapshots(read, lengths, snapshot_slots, pad_slot_id)
     kept = kept[is_live[kept[:, 0]]]
     targets = final_slots(starts, finals)
     stores = is_live if finals is None else is_live & ~are_padding(targets, pad_slot_id)

@@ -28,7 +28,7 @@ OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
     "causal_conv1d_varlen_fn": PACKED,
-    "causal_conv1d_varlen_with_extras": PACKED,
+    "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool keeps"),
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": SPLIT
@@ -48,7 +48,7 @@ KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding
 
 UPDATED = (
     *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer"),
-    "snapshot_out",
+    *("snapshot_out", "payload"),
 )
 """The arguments that operators write to."""
 

@@ -13,6 +13,7 @@
 // kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
 //             padding may stay as it is
 // kGated    inputs and results are multiplied by gates, or residuals added to results
+// kPayload  raw inputs are copied to a payload
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenFwdParams {
@@ -24,7 +25,7 @@ struct CausalConv1dVarlenFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed, bool kGated>
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload>
 struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
@@ -32,7 +33,7 @@ struct CausalConv1dVarlenFwdTraits {
     // An eighth block saves 2 % of the time, unless registers spill for it.
     static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
     // Gates are further vectors that are loaded before the first is used.
-    static constexpr int kMinBlocks = !kIsLean ? 1 : kGated ? 4 : kLeanBlocks;
+    static constexpr int kMinBlocks = !kIsLean ? 1 : kGated ? 4 : kPayload ? 6 : kLeanBlocks;
     static constexpr Ranges kRanges = kRouted ? Ranges::kRouted : Ranges::kMany;
     static constexpr bool kIsScaled = kSilu && kIsLean;
     static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
@@ -40,7 +41,7 @@ struct CausalConv1dVarlenFwdTraits {
 
 // Convolves one tile. All threads of the block take part in the search; idle ones do not store.
 template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
-          bool kAddressed, bool kGated>
+          bool kAddressed, bool kGated, bool kPayload>
 __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
                                               index_t channel, bool is_idle) {
     const int token = first_token + tile * kTokens;
@@ -59,6 +60,7 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
     }
     const TokenRoles<kTokens> roles = block_roles.get(tile);
     if (is_idle) return;
+    if constexpr (kPayload) store_payload<decltype(inputs), input_t, kVec, kTokens>(p, inputs, token, channel);
     auto destination = destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token);
 #pragma unroll
     for (int i = 0; i < kTokens; ++i, destination.advance()) {
@@ -72,9 +74,9 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed, bool kGated,
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload,
           typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
-                                                        kRouted, kAddressed, kGated>>
+                                                        kRouted, kAddressed, kGated, kPayload>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -100,8 +102,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const GroupRole group(group_number, params.mix);
     const int first = static_cast<int>(group.number) * tiles;
     if (!group.is_prefix) {
+        if (kPayload && group_dim.remainder == 0) {
+            const int threads = static_cast<int>(Traits::kThreads);
+            store_payload_gates<input_t>(p, first * kTokens, tiles * kTokens, static_cast<int>(threadIdx.x), threads);
+        }
         // Idle threads read another thread's memory: all of them take part in the search.
-        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated>(
+        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
     } else if constexpr (kWidth > 1) {
         SnapshotRows rows{0, 0};

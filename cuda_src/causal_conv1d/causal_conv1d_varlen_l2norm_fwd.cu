@@ -11,6 +11,7 @@
 // kSilu     silu after the sum       kWide     heads may have more channels than a warp
 // kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
 //             padding may stay as it is
+// kPayload  raw inputs are copied to a payload
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenL2normFwdParams {
@@ -25,7 +26,7 @@ struct CausalConv1dVarlenL2normFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kWide, bool kAddressed>
+          bool kWide, bool kAddressed, bool kPayload>
 struct CausalConv1dVarlenL2normFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
@@ -131,9 +132,9 @@ __device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands&
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kWide, bool kAddressed,
+          bool kWide, bool kAddressed, bool kPayload,
           typename Traits = CausalConv1dVarlenL2normFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
-                                                              kWide, kAddressed>>
+                                                              kWide, kAddressed, kPayload>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_l2norm_fwd_kernel(const CausalConv1dVarlenL2normFwdParams params) {
     using Inputs = TileInputs<kWidth, input_t, kVec, kTokens>;
@@ -161,9 +162,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const BlockRoles<kTokens, Traits::kThreads> block_roles;
         block_roles.template find<kAddressed>(p, token - warp * kTokens, Traits::kWarps, kWidth - 1);
         const TokenRoles<kTokens> roles = block_roles.get(warp);
+        if (kPayload && group_unit.remainder == 0) {
+            store_payload_gates<input_t>(p, token, kTokens, lane_id(), kWarpSize);
+        }
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kTokens>(
             p, lanes, params.eps, token, roles.inner, [&](index_t channel) { return Inputs(p, token, channel); },
-            [&](const Inputs&, index_t channel) {
+            [&](const Inputs& inputs, index_t channel) {
+                if constexpr (kPayload) {
+                    store_payload<Inputs, input_t, kVec, kTokens>(p, inputs, token, channel);
+                }
                 store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.padding);
             });
     } else if constexpr (kWidth > 1) {

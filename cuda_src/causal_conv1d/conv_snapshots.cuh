@@ -12,13 +12,26 @@ struct SnapshotSource {
     bool goes_on;
 
     __device__ __forceinline__ SnapshotSource(const CausalConv1dVarlenOperands& p, int number)
-        : begin(first_token(p, number)),
-          length(first_token(p, number + 1) - begin),
+        : SnapshotSource(p, number, first_token(p, number), first_token(p, number + 1) - first_token(p, number)) {}
+    __device__ __forceinline__ SnapshotSource(const CausalConv1dVarlenOperands& p, int number, int begin_, int length_)
+        : begin(begin_),
+          length(length_),
           start(load_start_slot(p, number)),
-          goes_on(::goes_on<true>(p, number)) {}
+          goes_on(start >= 0 && ::goes_on<true>(p, number)) {}
 
     __device__ __forceinline__ bool has(const Snapshot& snapshot) const {
         return start >= 0 && length > 0 && snapshot.position <= length;
+    }
+
+    // Whether a snapshot overwrites the slot that the sequence starts from.
+    __device__ __forceinline__ bool is_over_start(const CausalConv1dVarlenOperands& p, const Snapshot& snapshot) const {
+        return p.snapshots_in_pool && snapshot.slot == start;
+    }
+
+    // The sequence's first token in x, in kVec channels.
+    template <typename input_t, int kVec>
+    __device__ __forceinline__ const input_t* first(const CausalConv1dVarlenOperands& p, index_t channel) const {
+        return static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + begin * p.x_stride[1];
     }
 };
 
@@ -27,21 +40,20 @@ struct SnapshotSource {
 template <int kWidth>
 __device__ __forceinline__ bool is_of_prefix(const CausalConv1dVarlenOperands& p, const Snapshot& snapshot,
                                              const SnapshotSource& source) {
-    const bool is_over_start = p.snapshots_in_pool && snapshot.slot == source.start;
-    return kWidth > 1 && source.goes_on && (is_over_start || snapshot.position < p.snapshot_columns);
+    const bool needs_past = snapshot.position < p.snapshot_columns;
+    return kWidth > 1 && source.goes_on && (source.is_over_start(p, snapshot) || needs_past);
 }
 
 // Stores a snapshot in kVec channels: the inputs in front of its position, which before the sequence's first token are
-// the columns of its state, and zeros before these.
-template <int kWidth, typename input_t, typename state_t, int kVec, bool kGated>
+// the columns of its state, and zeros before these. `first` is that token in x.
+template <int kWidth, typename input_t, typename state_t, int kVec, bool kGated, Memory kMemory = Memory::kConstant>
 __device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands& p, const Snapshot& snapshot,
-                                               const SnapshotSource& source, index_t channel) {
+                                               const SnapshotSource& source, index_t channel, const input_t* first) {
     using State = Vec<state_t, kVec>;
     constexpr int kAtOnce = 3;  // columns that are loaded before the first one is stored
     const int columns = p.snapshot_columns, first_input = snapshot.position - columns;
     const index_t step = p.x_stride[1], to_step = p.snapshot_stride[2], past_step = p.conv_states_stride[2];
-    const input_t* x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) +
-                       (source.begin + static_cast<index_t>(first_input)) * step;
+    const input_t* x = first + first_input * step;
     // The column behind the last one of the state.
     const StateColumn<state_t, kVec> past{
         states_of<true, state_t>(p) + (p.first_column + kWidth - 1) * past_step +
@@ -62,7 +74,7 @@ __device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands&
             kept[i] = State::zero();
             if (from + i >= columns) continue;
             if (input >= 0) {
-                kept[i] = convert<state_t>(load_input<kGated, input_t, kVec>(p, x, channel, source.begin + input));
+                kept[i] = convert<state_t>(load_input<kGated, kMemory, input_t, kVec>(p, x, channel, source.begin + input));
             } else if (input >= past_begin) {
                 kept[i] = (past + input * past_step).load_all();
             }
@@ -82,7 +94,8 @@ __device__ __forceinline__ void store_inner_snapshot(const CausalConv1dVarlenOpe
     if (snapshot.sequence < 0) return;
     const SnapshotSource source(p, snapshot.sequence);
     if (!source.has(snapshot) || is_of_prefix<kWidth>(p, snapshot, source)) return;
-    store_snapshot<kWidth, input_t, state_t, kVec, kGated>(p, snapshot, source, channel);
+    store_snapshot<kWidth, input_t, state_t, kVec, kGated>(p, snapshot, source, channel,
+                                                               source.template first<input_t, kVec>(p, channel));
 }
 
 // Stores the snapshots of a sequence that are its prefix's, out of rows that have them all: the one that overwrites the
@@ -99,7 +112,8 @@ __device__ __forceinline__ void store_prefix_snapshots(const CausalConv1dVarlenO
         const Snapshot snapshot = load_snapshot(p, row);
         if (snapshot.sequence != number || !source.has(snapshot)) continue;
         if (!is_of_prefix<kWidth>(p, snapshot, source)) continue;
-        if ((p.snapshots_in_pool && snapshot.slot == source.start) != is_over_start) continue;
-        store_snapshot<kWidth, input_t, state_t, kVec, kGated>(p, snapshot, source, channel);
+        if (source.is_over_start(p, snapshot) != is_over_start) continue;
+        store_snapshot<kWidth, input_t, state_t, kVec, kGated>(p, snapshot, source, channel,
+                                                               source.template first<input_t, kVec>(p, channel));
     }
 }

@@ -42,7 +42,7 @@ struct SequencePrefix {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i, at += step) {
             first[i] = Input::zero();
-            if (i < length) first[i] = load_input<kGated, input_t, kVec>(p, at, channel, begin + i);
+            if (i < length) first[i] = load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + i);
             past[i] = State::zero();
         }
         if (goes_on<kAddressed>(p, number)) {
@@ -54,7 +54,7 @@ struct SequencePrefix {
             at = x + (length - kHalo) * step;
 #pragma unroll
             for (int i = 0; i < kHalo; ++i, at += step) {
-                last[i] = load_input<kGated, input_t, kVec>(p, at, channel, begin + length - kHalo + i);
+                last[i] = load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + length - kHalo + i);
             }
         }
     }
@@ -106,7 +106,7 @@ struct SequencePrefix {
     __device__ __forceinline__ State load_joined(const CausalConv1dVarlenOperands& p, index_t channel, int i) const {
         if (i >= kHalo) {
             const input_t* const at = x + (i - kHalo) * p.x_stride[1];
-            return convert<state_t>(load_input<kGated, input_t, kVec>(p, at, channel, begin + i - kHalo));
+            return convert<state_t>(load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + i - kHalo));
         }
         return goes_on<kAddressed>(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
     }

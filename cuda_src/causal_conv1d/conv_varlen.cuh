@@ -29,6 +29,8 @@ struct CausalConv1dVarlenOperands {
     const void* pre_gate;
     const void* post_gate;
     const void* residual;
+    void* payload;
+    const void* payload_gates[2];
     index_t x_stride[2];            // dim, token
     index_t conv_states_stride[3];  // slot, dim, column; of initial_states where these are given
     index_t query_start_loc_stride;
@@ -75,6 +77,9 @@ struct CausalConv1dVarlenOperands {
     index_t pre_gate_stride[2];  // dim, token
     index_t post_gate_stride[2];
     index_t residual_stride[2];
+    index_t payload_stride[2];        // token, column
+    index_t payload_gates_stride[4];  // token, head, of one and of the other
+    index_t payload_heads;            // columns of each of the gates
 };
 
 // What only kAddressed kernels do costs the others nothing: they choose columns of cache_indices, move states to other
@@ -107,10 +112,10 @@ __device__ __forceinline__ const T* beside_x(const void* array, const index_t* s
 }
 
 // What the filter reads at a token of kVec channels: x, in kGated kernels times pre_gate.
-template <bool kGated, typename T, int kVec>
+template <bool kGated, Memory kMemory, typename T, int kVec>
 __device__ __forceinline__ Vec<T, kVec> load_input(const CausalConv1dVarlenOperands& p, const T* x, index_t channel,
                                                    index_t token) {
-    Vec<T, kVec> v = load<kVec>(x);
+    Vec<T, kVec> v = load<kVec, kMemory>(x);
     if constexpr (kGated) {
         const T* const gate = beside_x<T, kVec>(p.pre_gate, p.pre_gate_stride, channel, token);
         if (gate != nullptr) v = multiply(v, load<kVec>(gate));

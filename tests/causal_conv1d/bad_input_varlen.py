@@ -31,7 +31,7 @@ SAME = ("weight-none", "weight-rank-3", "weight-dim", "width-17", "bias-dim", "b
 SHARED: dict[str, Row] = {
     **{key: DENSE[key] for key in SAME},
     **bad.of_sequences("conv_states", "conv_states or initial_states"),
-    "x-rank-3": bad.shape("x", (1, 6, 9), X_AXES),
+    "x-rank-4": bad.shape("x", (1, 1, 6, 9), X_AXES),
     "x-float64": bad.dtype("x", np.float64, FLOATS),
     "x-total": bad.too_long("x", 1, 2**30 + 1, "total"),
     "pool-rank-2": bad.shape("conv_states", (5, 18), "3 axes (slots, dim, state_len)"),
@@ -51,7 +51,40 @@ OWN: dict[str, dict[str, Row]] = {
             f"out: got shape (9, 6); wanted (6, 9) {OUT_AXES}",
         ),
         "out-dtype": bad.dtype("out", np.float16, "float32"),
-        "out-is-x": bad.overlap("out", "x"),
+        "out-in-x": bad.overlap("out", "x", lambda xp, a: {"out": a["x"][:]}),
+        "out-over-x-by-one": bad.overlap("out", "x", bad.of_one_memory("x", "out")),
+        "out-is-x-gated": bad.array(
+            "post_gate", "None where x has 3 axes, and where out is x",
+            lambda xp, a: {"out": a["x"], "post_gate": xp.ones((DIM, TOTAL), np.float32)},
+        ),
+        "dense-gated": bad.array(
+            "residual", "None where x has 3 axes, and where out is x",
+            lambda xp, a: {
+                "x": xp.ones((3, DIM, TOTAL), np.float32), "query_start_loc": None, "out": None,
+                "residual": xp.ones((3, DIM, TOTAL), np.float32),
+            },
+        ),
+        "dense-packed": bad.array(
+            "query_start_loc", "None where x has 3 axes (batch, dim, seqlen)", bad.zeros("x", (3, DIM, TOTAL))
+        ),
+        "dense-dim": (
+            bad.also(bad.zeros("x", (3, 5, TOTAL)), bad.value("query_start_loc", None)), ValueError,
+            "weight: got shape (6, 4); wanted (5, 4) (dim of x, width)",
+        ),
+        "dense-slots": (
+            bad.also(bad.zeros("x", (4, DIM, 2)), bad.value("query_start_loc", None)), ValueError,
+            "has_initial_state: got shape (3,); wanted (4,) or longer (sequences)",
+        ),
+        "dense-out": (
+            bad.also(bad.zeros("x", (3, DIM, 3)), bad.value("query_start_loc", None)), ValueError,
+            "out: got shape (6, 9); wanted (3, 6, 3) (the shape of x)",
+        ),
+        "gate-shape": bad.shape("pre_gate", (DIM, 8), "(6, 9) (the shape of x)"),
+        "gate-dtype": (bad.zeros("post_gate", (DIM, TOTAL), np.float16), TypeError, "post_gate: got dtype float16; wanted float32"),
+        "residual-rank": bad.shape("residual", (1, DIM, TOTAL), "(6, 9) (the shape of x)"),
+        "out-is-residual": bad.overlap(
+            "out", "residual", lambda xp, a: {"residual": a["out"]}
+        ),
         "out-in-pool": bad.overlap("conv_states", "out", bad.of_one_memory("conv_states", "out")),
         "out-broadcast": bad.one_address("out", DIM, TOTAL),
     },

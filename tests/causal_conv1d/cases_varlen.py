@@ -134,6 +134,24 @@ UNIT = (
     ),
     Case(4, "700+330", gates="pre_gate post_gate residual", layout="tokens_aligned"),
     without(Case(24, "9+70+3", 1, gates="pre_gate residual")),
+    # Dense batches with their states in a pool, at every access width.
+    *(
+        Case(channels, spec, width, dtype, layout=layout, **way, dense=True)
+        for layout, channels, spec, width, dtype in (
+            ("channel_first", 5, "3x1029", 4, "bfloat16"),
+            ("channel_last", 12, "5x9", 3, "float32"),
+            ("offset_alike", 3, "2x70", 16, "float16"),
+            ("offset_by_4", 3, "4x33", 5, "bfloat16"),
+            ("sliced_aligned", 3, "7x2", 4, "bfloat16"),
+            ("offset_by_2", 2, "2x300", 9, "float32"),
+        )
+        for way in (
+            {"initial": "all", "pool": "columns", "snapshots": "pool", "moved": True},
+            {"slots": "odd", "keep": True, "longer": 1},
+        )
+    ),
+    without(Case(7, "3x40", 1, "float16", layout="channel_first", dense=True)),
+    Case(7, "3x40", 4, "float16", layout="channel_first", dense=True, read_only=True, state_dtype="float32", snapshots="whole"),
     # Nothing to convolve, and values that saturate silu.
     Case(5, "3x0"),
     Case(5, "0", 3, "float32", **ROWS),

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.runtime.dtypes import BY_NAME
+from cuconv.runtime.dtypes import BY_NAME, DType
 from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
-from tests.support.layouts import HEADS, PACKED, POOLS
+from tests.support.layouts import HEADS, LAYOUTS, PACKED, POOLS
 from tests.support.placement import Array, Placement, place
 from tests.support.sequences import SNAPSHOTS, OfSequences
 
@@ -54,11 +54,32 @@ class Packed(OfChannels, OfSequences):
     snapshots: str | None = None  # "pool", "window" or "whole": states with two columns more
     gates: str = ""  # which of pre_gate, post_gate and residual there are
     beside: str = ""  # how they lie, as x when empty
+    dense: bool = False  # whether sequences of equal lengths are entries of a batch
 
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
         if self.has_heads:
             return place(self.input_t, (1, self.packed.total, heads, head_dim), **HEADS[way])
+        if self.dense:
+            return place(self.input_t, self.x_shape, **LAYOUTS[way][1])
         return place(self.input_t, (heads * head_dim, self.packed.total), **PACKED[way])
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of x."""
+        count, total = self.packed.count, self.packed.total
+        return (count, self.dim, total // count) if self.dense else (self.dim, total)
+
+    def indices(self) -> dict[str, tuple[DType, tuple[int, ...]]]:
+        found = super().indices()
+        if self.dense:
+            found.pop("query_start_loc")
+        return found
+
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        found = super().integers(seed)
+        if self.dense:
+            found.pop("query_start_loc")
+        return found
 
     def options(self) -> dict[str, Any]:
         return self.meaning() | self.division()
@@ -73,7 +94,8 @@ class Packed(OfChannels, OfSequences):
         return {"activation": self.activation, **found}
 
     def placements(self) -> dict[str, Placement]:
-        placed = {"x": place(self.input_t, (self.dim, self.packed.total), **PACKED[self.layout]), **self.taps()}
+        lies = LAYOUTS[self.layout][0] if self.dense else PACKED[self.layout]
+        placed = {"x": place(self.input_t, self.x_shape, **lies), **self.taps()}
         if self.pool is not None:
             longer, lies = POOLS[self.pool]
             shape = self.pool_slots, self.dim, self.width - 1 + longer
@@ -85,8 +107,8 @@ class Packed(OfChannels, OfSequences):
             _, lies = POOLS[self.pool or "channels"]
             shape = SNAPSHOTS, self.dim, self.width - 1 + 2 * (self.snapshots == "whole")
             placed["snapshot_out"] = place(BY_NAME[self.state_dtype or self.dtype], shape, **lies)
-        lies = PACKED[self.beside or self.layout]
-        placed |= {name: place(self.input_t, placed["x"].shape, **lies) for name in self.gates.split()}
+        for name in self.gates.split():
+            placed[name] = place(self.input_t, self.x_shape, **PACKED[self.beside or self.layout])
         return placed | self.outputs()
 
     def range(self, name: str) -> tuple[float, float]:
