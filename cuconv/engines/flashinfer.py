@@ -44,13 +44,10 @@ def selective_state_update(
 
     Returns:
         out, new where it is None.
-
-    Raises:
-        ValueError: also for a state of int16 and its scales.
     """
-    if state_scale is not None or intermediate_state_scales is not None:
-        argument = "intermediate_state_scales" if state_scale is None else "state_scale"
-        conventions.refuse(argument, "an array", "None: states of int16 are not supported")
+    # States of codes have scales.
+    scales = {"state_scale": state_scale, "intermediate_state_scales": intermediate_state_scales}
+    placed = {name: scale for name, scale in scales.items() if scale is not None}
     if intermediate_states_buffer is not None and dst_state_batch_indices is not None:
         conventions.refuse("dst_state_batch_indices", "an array", "None beside intermediate_states_buffer")
     return state_update.selective_state_update(
@@ -75,6 +72,7 @@ def selective_state_update(
         rand_seed=rand_seed,
         philox_rounds=philox_rounds,
         out=out,
+        **placed,
     )
 
 

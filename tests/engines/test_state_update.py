@@ -239,13 +239,11 @@ def test_stochastic_rounding_draws_its_seed_of_torch_and_0_rounds_are_10(rounds:
 def test_what_a_state_update_cannot_mean_is_refused() -> None:
     given, fixed = inputs("cpu", 2, 3), parameters("cpu")
     state, slots = normal("cpu", SLOTS, HEADS, HEADDIM, STATES), indices("cpu", 4, 1)
-    buffer, scale = torch.zeros(6, 3, HEADS, HEADDIM, STATES), torch.ones(SLOTS, HEADS, HEADDIM)
+    buffer = torch.zeros(6, 3, HEADS, HEADDIM, STATES)
     named = {"intermediate_states_buffer": buffer, "state_batch_indices": slots}
     with pytest.raises(ValueError, match="cache_steps: got 2; wanted 3"):
         sglang.selective_state_update(state, **given, **fixed, cache_steps=2, **named)
     with pytest.raises(ValueError, match="retrieve_parent_token"):
         sglang.selective_state_update(state, **given, **fixed, retrieve_parent_token=indices("cpu", [0, 0, 1]))
-    with pytest.raises(ValueError, match="state_scale"):
-        flashinfer.selective_state_update(state, **given, **fixed, state_scale=scale)
     with pytest.raises(ValueError, match="dst_state_batch_indices"):
         flashinfer.selective_state_update(state, **given, **fixed, dst_state_batch_indices=slots, **named)
