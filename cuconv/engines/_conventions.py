@@ -18,7 +18,7 @@ Modules = Mapping[str, Mapping[str, Callable[..., Any]]]
 KEPT = 4096
 """Elements that an array which is kept for later calls has at least."""
 
-_kept: dict[tuple[Any, ...], Any] = {}
+_kept: dict[tuple[Any, ...], list[Any]] = {}
 
 
 def refuse(argument: str, got: object, wanted: object) -> NoReturn:
@@ -53,19 +53,21 @@ def ones(like: Any, count: int, dtype: Any = None) -> Any:
 def _constant(device: Any, dtype: Any, count: int) -> Any:
     """Ones of a dtype, or row numbers without one: at least `count`.
 
-    They are kept for the next call, except while a CUDA graph is captured, the memory of which is the graph's.
+    They are kept for good, for CUDA graphs may read them, but not those that are made while one is captured, the memory
+    of which is the graph's.
     """
-    found = _kept.get((device, dtype))
-    if found is None or found.shape[0] < count:
-        import torch
+    kept = _kept.setdefault((device, dtype), [])
+    if kept and kept[-1].shape[0] >= count:
+        return kept[-1]
+    import torch
 
-        length = max(count, KEPT)
-        if dtype is None:
-            found = torch.arange(length, dtype=torch.int32, device=device)
-        else:
-            found = torch.ones(length, dtype=dtype, device=device)
-        if not (found.is_cuda and torch.cuda.is_current_stream_capturing()):
-            _kept[device, dtype] = found
+    length = max(count, KEPT)
+    if dtype is None:
+        found = torch.arange(length, dtype=torch.int32, device=device)
+    else:
+        found = torch.ones(length, dtype=dtype, device=device)
+    if not (found.is_cuda and torch.cuda.is_current_stream_capturing()):
+        kept.append(found)
     return found
 
 
