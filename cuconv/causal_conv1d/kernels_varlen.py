@@ -78,9 +78,7 @@ class CausalConv1dVarlenFwd(PoolKernel):
             for routed, more in product((False, True)[: axes["vec"]], (None, "gated", "payload")):
                 yield cls(routed=routed, gated=more == "gated", payload=more == "payload", **axes)
 
-    def launch_config(
-        self, dim: int, total: int, sequences: int, snapshots: int = 0
-    ) -> tuple[LaunchConfig, Division]:
+    def launch_config(self, dim: int, total: int, sequences: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
         """The launch for x of (dim, total) and this many rows of snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs

@@ -228,9 +228,7 @@ Order = Callable[[list[int]], Sequence[int]]
 """Takes the pointers of a kernel out of those of a call."""
 
 
-def _order(
-    arguments: Sequence[str], absent: tuple[str, ...], kernel: Kernel, has_scratch: bool
-) -> Order | None:
+def _order(arguments: Sequence[str], absent: tuple[str, ...], kernel: Kernel, has_scratch: bool) -> Order | None:
     """The pointers of a kernel by their places in a call, null where it has none; None when they are the call's own.
 
     An argument is known to kernels by its name, or without a final "_out"; the one result `out` is also `out[0]`, and

@@ -159,9 +159,7 @@ def snapshot_numbers(
     }
 
 
-def live_snapshots(
-    snapshots: Array | None, snapshot_count: Array | None, count: int, pad_slot_id: int
-) -> Array:
+def live_snapshots(snapshots: Array | None, snapshot_count: Array | None, count: int, pad_slot_id: int) -> Array:
     """The rows (sequence, position, slot) that have one of `count` slots, in NumPy."""
     if snapshots is None:
         return np.zeros((0, 3), np.int64)
