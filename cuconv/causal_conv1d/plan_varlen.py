@@ -155,7 +155,8 @@ def _channels(o: Operands) -> Launch:
     routed = not all(ranges.are_packed(o.outs, vec))
     dim, total = o.x.shape
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
-    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, gated=bool(o.beside_x), **_axes(o, vec), **_payload(o))
+    more: dict[str, Any] = {"gated": bool(o.beside_x), "payload": o.payload is not None}
+    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **more, **_axes(o, vec))
     config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
@@ -167,7 +168,7 @@ def _normalized(o: Operands) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
     heads = ranges.heads(o.outs)
     wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])
-    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec), **_payload(o))
+    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, payload=o.payload is not None, **_axes(o, vec))
     config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division, eps=o.split.eps)
 
@@ -227,10 +228,6 @@ def _channel_vector(o: Operands) -> int:
             return 1
         quantities += [o.payload.first, *o.payload.active(0), *ranges.ends(o.outs)]
     return widest_vector(o.x.itemsize, *quantities, dim, limit=limit)
-
-
-def _payload(o: Operands) -> dict[str, bool]:
-    return {"payload": o.payload is not None}
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:

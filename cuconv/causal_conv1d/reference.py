@@ -123,8 +123,8 @@ def convolve_packed(
     all these inputs, in place, in slot dst_state_indices[i], unless that is padding; the same slot when None. Without
     conv_states it follows initial_states, unless has_initial_state[i] is false, and leaves nothing. A sequence with
     slot pad_slot_id or a slot outside the pool gives 0, and so does padding. A row (sequence, position, slot) of
-    snapshots leaves in its slot of snapshot_out, or of conv_states, the last of the inputs before that position. Nothing
-    else of the pool is read or written.
+    snapshots leaves in its slot of snapshot_out, or of conv_states, the last of the inputs before that position.
+    Nothing else of the pool is read or written.
     """
     if x.ndim == 3:
         batch, dim, seqlen = x.shape
@@ -133,7 +133,8 @@ def convolve_packed(
             *(flat, weight, bias, conv_states, starts, cache_indices, has_initial_state, state_column),
             *(dst_state_indices, initial_states, activation, pad_slot_id, snapshots, snapshot_count, snapshot_out),
         )
-        return packed.reshape(dim, batch, seqlen).swapaxes(0, 1), is_padding.reshape(batch, seqlen).all(axis=1)
+        entries: Array = np.all(is_padding.reshape(batch, seqlen), axis=1)
+        return packed.reshape(dim, batch, seqlen).swapaxes(0, 1), entries
     dim, total = x.shape
     width = weight.shape[1]
     x = gated_input(x, pre_gate)

@@ -94,17 +94,17 @@ def causal_conv1d_varlen_fn(
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them and `causal_conv1d_update` looks for them with num_accepted_tokens. None: the last ones.
         snapshots: (rows, 3), int32 or int64: a row (sequence, position, slot) puts the state after the sequence's first
-            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order, and those
-            of one sequence next to each other are found soonest. One counts for nothing if its slot is negative,
-            pad_slot_id or outside the pool, if its sequence is empty, padding or does not exist, or if it lies behind the
-            sequence's last token. No two rows or final states must share a slot, and none may have a slot that a
+            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order, and
+            those of one sequence next to each other are found soonest. One counts for nothing if its slot is negative,
+            pad_slot_id or outside the pool, if its sequence is empty, padding or does not exist, or if it lies behind
+            the sequence's last token. No two rows or final states must share a slot, and none may have a slot that a
             sequence starts from, but for the row's own sequence.
         snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
         snapshot_out: (slots, dim, state_len), state_len at least width - 1, the other states' dtype: where snapshots
             go, with their last state_len inputs; those before the sequence's first are the columns of its state as far
             as this has any, then zeros. None: to conv_states, into the columns that final states have.
-        pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states and
-            snapshots hold.
+        pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states
+            and snapshots hold.
         post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
         residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself.
         out: shape and dtype of x: where to write the result. It may be x itself where there are no gates; it must not
@@ -219,7 +219,8 @@ def causal_conv1d_qkv_split(
             float32 (Yang et al., "Gated Delta Networks", 2024).
         l2norm_eps: at least 0; without meaning unless qk_l2norm.
         payload: (total, channels of k and v + 2 * gate heads), x's dtype: where to write what a later replay of the
-            tokens needs, a row for each of x's tokens: its k and v as they are in x, then its rows of both payload_gates.
+            tokens needs, a row for each of x's tokens: its k and v as they are in x, then its rows of both
+            payload_gates.
         payload_gates: two arrays (total, gate heads) of x's dtype, for payload.
         out: (q, k, v), each (1, total, heads, head_dim) of x's dtype and any strides, or None.
 
@@ -264,8 +265,8 @@ def _run(
     if extras is None:
         return tuple(_packed(inputs + split.given_outs(out), options, split.names))
     outs = split.given_outs(out)
-    options = (*options[:-1], outs[0] is inputs[0], keeps_padding)
-    return tuple(_packed_with_extras(inputs + extras + outs, options, split.names))
+    more = (*options[:-1], outs[0] is inputs[0], keeps_padding)
+    return tuple(_packed_with_extras(inputs + extras + outs, more, split.names))
 
 
 def _check(
@@ -346,8 +347,8 @@ def _check_with_extras(
 def _check_payload(given: Layouts, split: Split) -> None:
     """A payload and its gates have a row a token."""
     payload, *gates = (given.get(name) for name in PAYLOAD)
-    x = given["x"]
-    if payload is None or None in gates:
+    x, there = given["x"], [gate for gate in gates if gate is not None]
+    if payload is None or len(there) < len(gates):
         for name, each in zip(PAYLOAD, (payload, *gates), strict=True):
             if each is not None:
                 raise ValueError(message(name, "an array", "None unless payload and both payload_gates are given"))
@@ -355,8 +356,8 @@ def _check_payload(given: Layouts, split: Split) -> None:
     assert x is not None
     dim, total = x.shape
     (heads_q, head_q), *_ = split.heads(dim)
-    heads = gates[0].shape[-1]
-    for name, gate in zip(PAYLOAD[1:], gates, strict=True):
+    heads = there[0].shape[-1]
+    for name, gate in zip(PAYLOAD[1:], there, strict=True):
         checks.dtype(name, gate.dtype, (x.dtype,))
         checks.shape(name, gate.shape, (total, heads), "total of x, heads")
     checks.dtype("payload", payload.dtype, (x.dtype,))

@@ -100,9 +100,11 @@ def live_sequences(
 
 def state_after(tokens: int, each: LiveSequence) -> Array:
     """The state (dim, d_state) after the first tokens of a sequence."""
-    if tokens == 0:
-        return each.initial_state[0]
-    return selective_scan_fn(**vars(first_tokens(each, tokens)), initial_state=each.initial_state).last_state[0]
+    state = each.initial_state
+    if tokens:
+        state = selective_scan_fn(**vars(first_tokens(each, tokens)), initial_state=state).last_state
+    only: Array = state[0]
+    return only
 
 
 def first_tokens(each: LiveSequence, tokens: int) -> Scan:
@@ -115,12 +117,15 @@ def first_tokens(each: LiveSequence, tokens: int) -> Scan:
 def selective_scan_varlen_fn(
     *, u: Array, ssm_states: Array | None, pad_output: str = "zero", **arguments: Any
 ) -> tuple[Array, dict[int, Array], dict[int, Array]]:
-    """The results of packed sequences for the public function's arguments, then new states and snapshots by slot, all in
-    float64.
+    """The results of packed sequences for the public function's arguments, then new states and snapshots by slot.
+
+    All are in float64.
 
     Where `pad_output` is "keep", results are NaN at padding.
     """
-    out, states, kept = np.full(u.shape, np.nan if pad_output == "keep" else 0.0), {}, {}
+    out = np.full(u.shape, np.nan if pad_output == "keep" else 0.0)
+    states: dict[int, Array] = {}
+    kept: dict[int, Array] = {}
     for each in live_sequences(ssm_states, u=u, **arguments):
         result = selective_scan_fn(**vars(each.rows), initial_state=each.initial_state)
         out[:, each.tokens] = result.out[0]

@@ -168,9 +168,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kTokens>(
             p, lanes, params.eps, token, roles.inner, [&](index_t channel) { return Inputs(p, token, channel); },
             [&](const Inputs& inputs, index_t channel) {
-                if constexpr (kPayload) {
-                    store_payload<Inputs, input_t, kVec, kTokens>(p, inputs, token, channel);
-                }
+                if constexpr (kPayload) { store_payload<Inputs, input_t, kVec, kTokens>(p, inputs, token, channel); }
                 store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.padding);
             });
     } else if constexpr (kWidth > 1) {

@@ -1,8 +1,8 @@
 // out[i, :, c] = x[end of sequence i - columns + c], the last tokens of each packed sequence; before its first the last
 // columns of previous_states[i], or zeros.
 //
-// Layout: x (total, dim), out and previous_states (sequences, dim, columns); any strides when kVec is 1, else dim stride
-// 1 in all. A thread copies kVec channels of one column.
+// Layout: x (total, dim), out and previous_states (sequences, dim, columns); any strides when kVec is 1, else dim
+// stride 1 in all. A thread copies kVec channels of one column.
 //
 // input_t   x and out                kVec      channels an access
 #include "common/fastdiv.cuh"
@@ -13,7 +13,7 @@ struct CausalConv1dVarlenStatesParams {
     const void* cu_seqlens;
     const void* previous_states;  // may be null
     void* out;
-    index_t x_stride[2];    // token, dim
+    index_t x_stride[2];                // token, dim
     index_t previous_states_stride[3];  // sequence, dim, column
     index_t out_stride[3];
     index_t cu_seqlens_stride;

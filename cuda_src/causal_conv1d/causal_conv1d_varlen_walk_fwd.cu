@@ -1,5 +1,5 @@
-// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences or a dense batch of them, where out
-// may be x itself.
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences or a dense batch of them, where
+// out may be x itself.
 //
 // Layout: x, out (dim, total) or (batch, dim, seqlen), the tokens contiguous; any strides when kVec is 1. A warp owns
 // one channel of one sequence and walks its tokens in order: kLaneVecs groups of 32 consecutive vectors at a time, the
@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int begin = params.is_dense ? 0 : first_token(p, number);
     const int length = (params.is_dense ? p.total : first_token(p, number + 1)) - begin;
     if (length <= 0) return;
-    const auto destination =
-        destination_of<input_t, 1, Ranges::kMany>(p, channel, params.is_dense ? number : 0, begin);
+    const auto destination = destination_of<input_t, 1, Ranges::kMany>(p, channel, params.is_dense ? number : 0, begin);
     const SnapshotSource source(p, number, begin, length);
     if (source.start < 0) {
         for (int i = lane_id(); i < length && !p.keeps_padding; i += kWarpSize) {

@@ -53,8 +53,8 @@ struct TileGates {
 
     // Pointers are null where there is no such array, else at the first of the tokens, which has number `from`.
     template <typename Int>
-    __device__ __forceinline__ TileGates(const T* post_gate, index_t post_step, const T* residual_, index_t residual_step,
-                                         Int from, Int tokens)
+    __device__ __forceinline__ TileGates(const T* post_gate, index_t post_step, const T* residual_,
+                                         index_t residual_step, Int from, Int tokens)
         : has_post(post_gate != nullptr), has_residual(residual_ != nullptr) {
         if (has_post) load_tokens(post, post_gate, post_step, from, tokens);
         if (has_residual) load_tokens(residual, residual_, residual_step, from, tokens);

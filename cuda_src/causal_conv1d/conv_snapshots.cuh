@@ -35,8 +35,8 @@ struct SnapshotSource {
     }
 };
 
-// Whether a snapshot is left to the thread that has the sequence's prefix: one that needs inputs of the state which this
-// thread overwrites, and one that overwrites the slot which this thread reads.
+// Whether a snapshot is left to the thread that has the sequence's prefix: one that needs inputs of the state which
+// this thread overwrites, and one that overwrites the slot which this thread reads.
 template <int kWidth>
 __device__ __forceinline__ bool is_of_prefix(const CausalConv1dVarlenOperands& p, const Snapshot& snapshot,
                                              const SnapshotSource& source) {
@@ -55,15 +55,15 @@ __device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands&
     const index_t step = p.x_stride[1], to_step = p.snapshot_stride[2], past_step = p.conv_states_stride[2];
     const input_t* x = first + first_input * step;
     // The column behind the last one of the state.
-    const StateColumn<state_t, kVec> past{
-        states_of<true, state_t>(p) + (p.first_column + kWidth - 1) * past_step +
-            source.start * p.conv_states_stride[0] + channel * p.conv_states_stride[1],
-        p.conv_states_stride[1], p.states_are_packed != 0};
+    const StateColumn<state_t, kVec> past{states_of<true, state_t>(p) + (p.first_column + kWidth - 1) * past_step +
+                                              source.start * p.conv_states_stride[0] +
+                                              channel * p.conv_states_stride[1],
+                                          p.conv_states_stride[1], p.states_are_packed != 0};
     const int past_begin = source.goes_on ? -static_cast<int>(p.first_column) - (kWidth - 1) : 0;
     state_t* const pool = static_cast<state_t*>(p.snapshots_in_pool ? p.conv_states : p.snapshot_out);
-    StateColumn<state_t, kVec> to{
-        pool + p.snapshot_first_column * to_step + snapshot.slot * p.snapshot_stride[0] + channel * p.snapshot_stride[1],
-        p.snapshot_stride[1], p.snapshots_are_packed != 0};
+    StateColumn<state_t, kVec> to{pool + p.snapshot_first_column * to_step + snapshot.slot * p.snapshot_stride[0] +
+                                      channel * p.snapshot_stride[1],
+                                  p.snapshot_stride[1], p.snapshots_are_packed != 0};
     // Columns are written in rising order: over the sequence's own start, each is read before it is overwritten.
 #pragma unroll 1
     for (int from = 0; from < columns; from += kAtOnce) {
@@ -74,7 +74,8 @@ __device__ __forceinline__ void store_snapshot(const CausalConv1dVarlenOperands&
             kept[i] = State::zero();
             if (from + i >= columns) continue;
             if (input >= 0) {
-                kept[i] = convert<state_t>(load_input<kGated, kMemory, input_t, kVec>(p, x, channel, source.begin + input));
+                kept[i] =
+                    convert<state_t>(load_input<kGated, kMemory, input_t, kVec>(p, x, channel, source.begin + input));
             } else if (input >= past_begin) {
                 kept[i] = (past + input * past_step).load_all();
             }
@@ -95,7 +96,7 @@ __device__ __forceinline__ void store_inner_snapshot(const CausalConv1dVarlenOpe
     const SnapshotSource source(p, snapshot.sequence);
     if (!source.has(snapshot) || is_of_prefix<kWidth>(p, snapshot, source)) return;
     store_snapshot<kWidth, input_t, state_t, kVec, kGated>(p, snapshot, source, channel,
-                                                               source.template first<input_t, kVec>(p, channel));
+                                                           source.template first<input_t, kVec>(p, channel));
 }
 
 // Stores the snapshots of a sequence that are its prefix's, out of rows that have them all: the one that overwrites the

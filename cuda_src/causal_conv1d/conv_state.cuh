@@ -54,7 +54,8 @@ struct SequencePrefix {
             at = x + (length - kHalo) * step;
 #pragma unroll
             for (int i = 0; i < kHalo; ++i, at += step) {
-                last[i] = load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + length - kHalo + i);
+                last[i] =
+                    load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + length - kHalo + i);
             }
         }
     }
@@ -94,7 +95,8 @@ struct SequencePrefix {
             // There are too many inputs to choose from in registers. Columns are written in rising order, so that each
             // is read before it is overwritten.
 #pragma unroll 1
-            for (int i = 0; i < kHalo; ++i, column = column + step) column.store_all(load_joined(p, channel, i + length));
+            for (int i = 0; i < kHalo; ++i, column = column + step)
+                column.store_all(load_joined(p, channel, i + length));
         }
     }
 
@@ -106,7 +108,8 @@ struct SequencePrefix {
     __device__ __forceinline__ State load_joined(const CausalConv1dVarlenOperands& p, index_t channel, int i) const {
         if (i >= kHalo) {
             const input_t* const at = x + (i - kHalo) * p.x_stride[1];
-            return convert<state_t>(load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + i - kHalo));
+            return convert<state_t>(
+                load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + i - kHalo));
         }
         return goes_on<kAddressed>(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
     }

@@ -98,14 +98,17 @@ __device__ __forceinline__ Gates gates_of(const CausalConv1dVarlenOperands& p, i
     if constexpr (kIsSame<Gates, NoGates>) {
         return {};
     } else {
-        return {beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token), p.post_gate_stride[1],
-                beside_x<input_t, kVec>(p.residual, p.residual_stride, channel, token), p.residual_stride[1], token,
+        return {beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token),
+                p.post_gate_stride[1],
+                beside_x<input_t, kVec>(p.residual, p.residual_stride, channel, token),
+                p.residual_stride[1],
+                token,
                 p.total};
     }
 }
 
-// A payload keeps what a later replay of the tokens needs: a row a token of the raw inputs behind the first range (k and
-// v), then of two gates. The tiles store it, of all of their tokens.
+// A payload keeps what a later replay of the tokens needs: a row a token of the raw inputs behind the first range (k
+// and v), then of two gates. The tiles store it, of all of their tokens.
 
 // Stores the raw inputs of a tile's tokens in kVec channels, which are all of one range.
 template <typename Inputs, typename input_t, int kVec, int kTokens>
@@ -128,8 +131,8 @@ __device__ __forceinline__ void store_payload_gates(const CausalConv1dVarlenOper
     const int heads = static_cast<int>(p.payload_heads), last = min(token + count, p.total);
     const index_t first_column = p.range_end[p.ranges - 1] - p.range_end[0];
     for (int t = token; t < last; ++t) {
-        input_t* const to = static_cast<input_t*>(p.payload) + t * p.payload_stride[0] +
-                            first_column * p.payload_stride[1];
+        input_t* const to =
+            static_cast<input_t*>(p.payload) + t * p.payload_stride[0] + first_column * p.payload_stride[1];
         for (int i = thread; i < 2 * heads; i += threads) {
             const int gate = i < heads ? 0 : 1;
             const index_t* stride = p.payload_gates_stride + 2 * gate;

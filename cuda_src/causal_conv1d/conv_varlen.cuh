@@ -62,8 +62,8 @@ struct CausalConv1dVarlenOperands {
     index_t dst_state_indices_stride;
     int state_column_is_int64;
     int dst_state_indices_is_int64;
-    index_t snapshots_stride[2];    // row, field
-    index_t snapshot_stride[3];     // slot, dim, column of the array that snapshots go to
+    index_t snapshots_stride[2];  // row, field
+    index_t snapshot_stride[3];   // slot, dim, column of the array that snapshots go to
     index_t snapshot_slots;
     index_t snapshot_pad_slot;
     int snapshot_first_column;  // of that array

@@ -79,7 +79,8 @@ __device__ __forceinline__ NextSnapshot next_snapshot(const Operands& p, const S
     for (int row = rows.begin + lane_id(); row < rows.end; row += kWarpSize) {
         const Snapshot found = load_snapshot(p, row);
         if (found.sequence != number || found.position > length || found.position >= next.position) continue;
-        const bool follows = found.position > before.position || (found.position == before.position && row > before.row);
+        const bool follows =
+            found.position > before.position || (found.position == before.position && row > before.row);
         if (follows) next = {found.position, row, found.slot};
     }
 #pragma unroll

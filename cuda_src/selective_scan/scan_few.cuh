@@ -127,7 +127,8 @@ struct FewScan {
             const auto keep = [&](int t) {
                 while (slot >= 0 && snapshot.position <= t - begin) {
                     if (snapshot.position == t - begin) {
-                        store_states(snapshots_of<State>(p), p.snapshot_stride, p.snapshots_is_vectors, snapshot.slot, h);
+                        store_states(snapshots_of<State>(p), p.snapshot_stride, p.snapshots_is_vectors, snapshot.slot,
+                                     h);
                     }
                     snapshot = next_snapshot(p, rows, run.first + now, end - begin, snapshot);
                 }

@@ -71,9 +71,9 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
     store(pool + target * stride[0], stride[2]);
 }
 
-template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t, bool kSnapshots,
-          typename Traits =
-              SelectiveScanVarlenFwdTraits<input_t, kLanes, kStates, kVec, kBVec, kCVec, state_t, kSnapshots>>
+template <
+    typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t, bool kSnapshots,
+    typename Traits = SelectiveScanVarlenFwdTraits<input_t, kLanes, kStates, kVec, kBVec, kCVec, state_t, kSnapshots>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_fwd_kernel(const SelectiveScanVarlenFwdParams params) {
     using Shape = typename Traits::Shape;

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
         for (unsigned todo = uniform(run.between(p.few_tokens, p.short_tokens)); todo != 0; todo &= todo - 1) {
             scan_sequence<typename Traits::Short, state_t, kSnapshots>(p, shared.of_short, opaque(first_channel),
-                                                           run.first + lowest(todo));
+                                                                       run.first + lowest(todo));
         }
         scan_few<typename Traits::Few, kSnapshots>(p, run, first_channel);
     }

@@ -127,7 +127,9 @@ def kept_contents(count: int, places: int) -> dict[str, Row]:
             bad.ints("snapshots", [[0, 1, 2], [2, 1, places], [0, 0, -5]]), ValueError,
             bad.outside("snapshots", places, places),
         ),
-        "slot-twice": (bad.ints("snapshots", [[0, 1, 2], [2, 1, 2], [0, 0, -1]]), ValueError, bad.of_several("snapshots", 2)),
+        "slot-twice": (
+            bad.ints("snapshots", [[0, 1, 2], [2, 1, 2], [0, 0, -1]]), ValueError, bad.of_several("snapshots", 2)
+        ),
         "count-large": (
             bad.ints("snapshot_count", [5]), ValueError, "snapshot_count: got 5; wanted 0 to 4"
         ),
@@ -212,7 +214,9 @@ CONTENTS: Tables = {
             "snapshots: got slot 3, where a final state goes; wanted a slot of its own",
         ),
         "slot-of-another": (
-            bad.also(bad.ints("dst_state_indices", [2, -1, 0]), bad.ints("snapshots", [[0, 1, 1], [0, 2, 3], [0, 0, -1]])),
+            bad.also(
+                bad.ints("dst_state_indices", [2, -1, 0]), bad.ints("snapshots", [[0, 1, 1], [0, 2, 3], [0, 0, -1]])
+            ),
             ValueError, "snapshots: got slot 1, which another sequence starts from; wanted a slot of its own",
         ),
     },
@@ -237,7 +241,9 @@ FINE: Mapping[str, Mapping[str, Fine]] = {
         "kept": (AS_IT_IS, [True] * 2, {1, 2, 3, 4}),
         "none": (bad.ints("snapshot_count", [0]), [True] * 2, {1, 3}),
         "over-its-own-start": (
-            bad.also(bad.ints("dst_state_indices", [2, -1, 0]), bad.ints("snapshots", [[0, 1, 3], [2, 5, 1], [1, 0, 4]])),
+            bad.also(
+                bad.ints("dst_state_indices", [2, -1, 0]), bad.ints("snapshots", [[0, 1, 3], [2, 5, 1], [1, 0, 4]])
+            ),
             [True] * 2, {0, 1, 2, 3},
         ),
         "padding": (

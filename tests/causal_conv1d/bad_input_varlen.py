@@ -80,7 +80,10 @@ OWN: dict[str, dict[str, Row]] = {
             "out: got shape (6, 9); wanted (3, 6, 3) (the shape of x)",
         ),
         "gate-shape": bad.shape("pre_gate", (DIM, 8), "(6, 9) (the shape of x)"),
-        "gate-dtype": (bad.zeros("post_gate", (DIM, TOTAL), np.float16), TypeError, "post_gate: got dtype float16; wanted float32"),
+        "gate-dtype": (
+            bad.zeros("post_gate", (DIM, TOTAL), np.float16), TypeError,
+            "post_gate: got dtype float16; wanted float32",
+        ),
         "residual-rank": bad.shape("residual", (1, DIM, TOTAL), "(6, 9) (the shape of x)"),
         "out-is-residual": bad.overlap(
             "out", "residual", lambda xp, a: {"residual": a["out"]}

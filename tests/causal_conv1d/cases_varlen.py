@@ -104,10 +104,16 @@ UNIT = (
         for spec, way in (
             ("off2+20+0+3x1+30+2", {"snapshots": "pool", "slots": "odd", "longer": 2}),
             ("5x9+2x2+17", {"snapshots": "pool", "moved": True, "initial": "all", "index": "mixed"}),
-            ("1+2+3+4+5+90", {"snapshots": "pool", "moved": True, "first_column": 0, "table": "column", "slots": "odd"}),
+            (
+                "1+2+3+4+5+90",
+                {"snapshots": "pool", "moved": True, "first_column": 0, "table": "column", "slots": "odd"},
+            ),
             ("off2+20+3x1+30+off4", {"snapshots": "whole", "initial": "all", "others": "strided"}),
             ("20+0+2x1+30", {"snapshots": "window", "read_only": True, "initial": None, "slots": None}),
-            ("20+0+2x1+30", {"snapshots": "whole", "initial": "all", "first_column": 0, "null": True, "pad_slot_id": 1}),
+            (
+                "20+0+2x1+30",
+                {"snapshots": "whole", "initial": "all", "first_column": 0, "null": True, "pad_slot_id": 1},
+            ),
         )
     ),
     without(Case(24, "9+70+3", snapshots="whole")),
@@ -151,7 +157,17 @@ UNIT = (
         )
     ),
     without(Case(7, "3x40", 1, "float16", layout="channel_first", dense=True)),
-    Case(7, "3x40", 4, "float16", layout="channel_first", dense=True, read_only=True, state_dtype="float32", snapshots="whole"),
+    Case(
+        7,
+        "3x40",
+        4,
+        "float16",
+        layout="channel_first",
+        dense=True,
+        read_only=True,
+        state_dtype="float32",
+        snapshots="whole",
+    ),
     # Nothing to convolve, and values that saturate silu.
     Case(5, "3x0"),
     Case(5, "0", 3, "float32", **ROWS),

@@ -154,7 +154,7 @@ class OfSequences(cases.Case):
         return found
 
     def snapshot_rows(self, known: Mapping[str, Array], random: np.random.Generator) -> Array:
-        """Rows of snapshots: near both ends of sequences and inside, some that count for nothing, some behind the count."""
+        """Rows of snapshots at both ends of sequences and inside; some count for nothing, some lie behind the count."""
         count, bounds = self.packed.count, self.packed.bounds
         starts = slots_in(known, "cache_indices", count)
         targets = known["dst_state_indices"][:count].tolist() if self.moved else starts
