@@ -198,7 +198,7 @@ def selective_state_update(
     enable_stochastic_rounding: bool = False,
     cache_philox_rounds: int = 0,
 ) -> Any:
-    """SGLang 0.5.23's `triton_ops.mamba_ssm.selective_state_update`, and its dispatcher, by cuconv's.
+    """SGLang 0.5.23's `triton_ops.mamba_ssm.selective_state_update` by `cuconv.selective_state_update`.
 
     Intermediate states are stored only where state_batch_indices is given, as in SGLang. A sequence with the slot
     pad_slot_id gives 0.
@@ -287,7 +287,6 @@ MODULES: conventions.Modules = {
     "sglang.kernels.ops.mamba.causal_conv1d_triton": _TRITON,
     "sglang.kernels.ops.mamba.lfm_short_conv": _LFM,
     "sglang.kernels.ops.mamba.triton_ops.mamba_ssm": {"selective_state_update": selective_state_update},
-    "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch": {"selective_state_update": selective_state_update},
     "sglang.srt.layers.attention.mamba.causal_conv1d_triton": _TRITON,
     "sglang.srt.layers.attention.mamba.ops.mamba_ssm": {"selective_state_update": selective_state_update},
 }

@@ -153,7 +153,7 @@ def selective_state_update(
     *,
     pad_slot_id: int | None = None,
 ) -> None:
-    """vLLM 0.33.0's `selective_state_update`, of mamba_ssm and of ssu_dispatch, by `cuconv.selective_state_update`.
+    """vLLM 0.33.0's `selective_state_update` of mamba_ssm by `cuconv.selective_state_update`.
 
     dt_bias comes before z. Index arrays of several columns without num_accepted_tokens are read in their first column.
     A sequence in the null block gives 0. pad_slot_id, of versions before 0.33, takes the place of null_block_id.
@@ -329,7 +329,6 @@ MODULES: conventions.Modules = {
         "selective_scan_fn": selective_scan_fn,
         "selective_state_update": selective_state_update,
     },
-    "vllm.model_executor.layers.mamba.ops.ssu_dispatch": {"selective_state_update": selective_state_update},
 }
 """The functions that `install` puts in the place of vLLM's, by module and name."""
 
