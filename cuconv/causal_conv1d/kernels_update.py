@@ -73,13 +73,13 @@ class CausalConv1dUpdate(UpdateKernel):
     """States of any strides: a thread owns `vec` channels of a sequence."""
 
     sequences: int
-    """Sequences per thread where each has one token; 0 where it may have several, a ring or intermediate windows."""
+    """Sequences per thread where each has one token; 0 where it may have several, a ring or rejected ones."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
     packed: bool
     """Whether sequences may have any numbers of tokens."""
     token_states: bool
-    """Whether the states after single tokens may go to slots, and whole or overlaid to intermediate windows."""
+    """Whether the states after single tokens may go to slots and to intermediate windows."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdate]:
@@ -104,7 +104,7 @@ class CausalConv1dUpdateRows(UpdateKernel):
     state_len: int
     """Columns per state."""
     sequences: int
-    """Sequences per thread."""
+    """Sequences per thread where each has one token; else 0."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
     packed: bool
@@ -115,12 +115,13 @@ class CausalConv1dUpdateRows(UpdateKernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateRows]:
         for axes, form in product(_update_axes(), FORMS):
-            for state_len, sequences in product(row_state_lens(axes["width"]), SEQUENCES):
-                addressed, packed, token_states = form
-                yield cls(
-                    **axes, state_len=state_len, sequences=sequences,
-                    addressed=addressed, packed=packed, token_states=token_states,
-                )  # fmt: skip
+            addressed, packed, token_states = form
+            for state_len, sequences in product(row_state_lens(axes["width"]), (0, *SEQUENCES)):
+                if sequences == 0 or not token_states:
+                    yield cls(
+                        **axes, state_len=state_len, sequences=sequences,
+                        addressed=addressed, packed=packed, token_states=token_states,
+                    )  # fmt: skip
 
 
 @dataclass(frozen=True)

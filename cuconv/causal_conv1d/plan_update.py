@@ -115,18 +115,17 @@ def _kernel(o: Operands) -> UpdateKernel:
     if o.parents is not None:
         return CausalConv1dUpdateTree(**_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
     is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
+    form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
     token_bytes = o.sequences * o.x.shape[1] * o.x.itemsize
     if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
         while vec > 1 and not _rows_are_packed(o, vec):
             vec //= 2
         if _rows_are_packed(o, vec):
-            form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
-            sequences = _sequences(o, vec)
+            sequences = _sequences(o, vec) if o.seqlen == 1 and not form["token_states"] else 0
             return CausalConv1dUpdateRows(state_len=o.conv_state.shape[2], sequences=sequences, **form, **_axes(o, vec))
-    form = _form(o, keeps_states=o.token_state_indices is not None or o.windows_are_whole or o.windows_are_overlaid)
     vec = 1 if o.seqlen == 1 and token_bytes in FEW_IN_COLUMNS else _vector(o)
-    if is_row and o.seqlen == 1 and o.intermediate_conv_window is None and not form["token_states"]:
+    if is_row and o.seqlen == 1 and not form["token_states"]:
         return CausalConv1dUpdate(sequences=_sequences(o, vec), **form, **_axes(o, vec))
     return CausalConv1dUpdate(sequences=0, **form, **_axes(o, min(vec, MANY_TOKENS_CHANNELS)))
 
@@ -197,6 +196,17 @@ def _windows_are_packed(o: Operands, vec: int) -> bool:
     return not any(quantity % access for quantity in (windows.first, *windows.active(0, 1)))
 
 
+def _windows_are_one(o: Operands, vec: int) -> bool:
+    """Whether windows lie over each other so that those of all tokens, for `vec` channels, are aligned vectors."""
+    windows, is_row = o.intermediate_conv_window, o.cache_seqlens is None and o.num_accepted_tokens is None
+    if windows is None or not o.windows_are_overlaid or not is_row or o.query_start_loc is not None:
+        return False
+    _, steps, dim, columns = windows.shape
+    if windows.strides[3] != 1 or (dim > 1 and windows.strides[2] != steps + columns - 1) or steps != o.seqlen:
+        return False
+    return not any(quantity % vec for quantity in (windows.first, *windows.active(0)))
+
+
 def _window_columns_are_packed(o: Operands, vec: int) -> bool:
     """Whether `vec` channels of a column of a window are an aligned vector."""
     windows = o.intermediate_conv_window
@@ -241,6 +251,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "windows_are_packed": _windows_are_packed(o, vec),
         "windows_are_whole": o.windows_are_whole,
         "windows_are_overlaid": o.windows_are_overlaid,
+        "windows_are_one": _windows_are_one(o, vec),
         "window_columns_are_packed": _window_columns_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
         "keeps_padding": o.keeps_padding,

@@ -35,26 +35,21 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
                                               const UpdateShare<kVec, kSequences>& share) {
     constexpr int kHalo = kWidth - 1;
     const int first = p.state_len - kHalo;
+    SequenceIndices<kAddressed, kPacked> indices[kSequences];
     StateColumns<state_t, kVec> columns[kSequences];
-    StateColumns<state_t, kVec> targets[kSequences];
     Vec<input_t, kVec> x[kSequences];
 #pragma unroll
-    for (int i = 0; i < kSequences; ++i) {
-        const int batch = share.batch(p, i);
-        const bool is_there = is_sequence<kPacked>(p, batch);
-        columns[i] = {&p, is_there ? load_slot<kAddressed>(p, batch) : -1, share.channel,
-                      is_there && is_fresh<kAddressed>(p, batch)};
-        targets[i] = {&p, is_there ? load_target<kAddressed>(p, batch, columns[i].slot) : -1, share.channel, false};
-    }
+    for (int i = 0; i < kSequences; ++i) indices[i].load(p, share.batch(p, i));
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
-        const SequenceTokens<kPacked> tokens(p, share.batch(p, i));
-        x[i] = load_first_token<kVec, input_t>(p, tokens, share.channel);
+        if (!kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
     }
     const typename Filter::Raw raw(p, share.channel);
     Vec<state_t, kVec> window[kSequences][kWidth];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
+        if (kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
+        columns[i] = {&p, indices[i].start(p), share.channel, indices[i].is_fresh(p)};
         if (columns[i].slot < 0) continue;
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) window[i][k] = columns[i].load(first + k);
@@ -64,7 +59,7 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
     for (int i = 0; i < kSequences; ++i) {
         const int batch = share.batch(p, i);
         if (batch >= p.batch) return;
-        const SequenceTokens<kPacked> tokens(p, batch);
+        const SequenceTokens<kPacked> tokens(p, indices[i]);
         store_padding<input_t, kVec, kRanges, kAddressed>(p, batch, tokens, share.channel);
         if (columns[i].slot < 0) {
             store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel);
@@ -74,11 +69,12 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         window[i][kHalo] = convert<state_t>(x[i]);
         destination_of<input_t, kVec, kRanges>(p, share.channel, tokens.entry, tokens.begin)
             .store_vector(filter.output(x[i], [&](int k, int c) { return window[i][k].to_float(c); }));
-        if (p.is_read_only || (kAddressed && targets[i].slot < 0)) continue;
-        targets[i].take(columns[i], first - 1, 1);
+        const StateColumns<state_t, kVec> target = columns[i].in(indices[i].final(p, columns[i].slot));
+        if (p.is_read_only || (kAddressed && target.slot < 0)) continue;
+        target.take(columns[i], first - 1, 1);
 #pragma unroll
         for (int k = 0; k <= kHalo; ++k) {
-            if (k > 0 || first > 0) targets[i].at(first - 1 + k).store_all(window[i][k]);
+            if (k > 0 || first > 0) target.at(first - 1 + k).store_all(window[i][k]);
         }
     }
 }
@@ -91,16 +87,25 @@ struct StatePlace {
     bool is_ring;
     bool is_valid;
 
-    __device__ __forceinline__ StatePlace(const CausalConv1dUpdateOperands& p, int batch, int count)
+    // What says where the inputs are, unless they are in the last columns.
+    __device__ __forceinline__ static RawIndex load(const CausalConv1dUpdateOperands& p, int batch) {
+        RawIndex raw;
+        if (p.cache_seqlens != nullptr) {
+            raw.load(p.cache_seqlens, batch * p.cache_seqlens_stride, p.cache_seqlens_is_int64);
+        } else if (p.num_accepted_tokens != nullptr) {
+            raw.load(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
+        }
+        return raw;
+    }
+
+    __device__ __forceinline__ StatePlace(const CausalConv1dUpdateOperands& p, const RawIndex& raw, int count)
         : first(p.state_len - kHalo), goes_to(first - count), is_ring(p.cache_seqlens != nullptr), is_valid(true) {
         if (is_ring && p.state_len > 0) {
-            const index_t seen = load_index(p.cache_seqlens, batch * p.cache_seqlens_stride, p.cache_seqlens_is_int64);
-            first = static_cast<int>(seen % p.state_len) - kHalo;
+            first = static_cast<int>(raw.value(p.cache_seqlens_is_int64) % p.state_len) - kHalo;
             if (first < 0) first += p.state_len;
             if (first < 0) first += p.state_len;
         } else if (p.num_accepted_tokens != nullptr) {
-            const index_t accepted =
-                load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
+            const index_t accepted = raw.value(p.num_accepted_tokens_is_int64);
             is_valid = accepted <= first + 1 && count <= first + 1;
             first = is_valid && accepted > 1 ? static_cast<int>(accepted) - 1 : 0;
             goes_to = -1;
@@ -113,52 +118,48 @@ struct StatePlace {
     }
 };
 
-// Advances one sequence by all of its tokens.
+// Advances one sequence by all of its tokens. The first loads are issued before a result is used.
 template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, bool kAddressed,
           bool kPacked, bool kTokenStates>
-__device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& p, int batch,
+__device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& p,
+                                              const SequenceIndices<kAddressed, kPacked>& indices,
                                               const SequenceTokens<kPacked>& tokens,
                                               const StateColumns<state_t, kVec>& columns,
-                                              const StateColumns<state_t, kVec>& target,
-                                              const StatePlace<kWidth - 1>& place, const Filter& filter) {
+                                              const StatePlace<kWidth - 1>& place, const typename Filter::Raw& raw,
+                                              TokenGroup<input_t, kVec>& inputs) {
     constexpr int kHalo = kWidth - 1;
-    constexpr int kAhead = 4;  // tokens that are loaded before the first of them is stored
+    Vec<state_t, kVec> past[kWidth];
+#pragma unroll
+    for (int k = 0; k < kHalo; ++k) past[k] = columns.load(place.column(p, k));
+    const Filter filter(raw);
+    const StateColumns<state_t, kVec> target = columns.in(indices.final(p, columns.slot));
     const bool is_kept = !p.is_read_only && (!kAddressed || target.slot >= 0);
     const bool is_row = !place.is_ring && is_kept;
     const bool is_ring = place.is_ring && is_kept;
-    const WindowRow row(p, batch, columns.slot);
 
     // The inputs of each channel, the earliest first. A float holds the values of any dtype exactly.
     float window[kHalo > 0 ? kVec * kHalo : 1];
 #pragma unroll
-    for (int k = 0; k < kHalo; ++k) {
-        const Vec<state_t, kVec> v = columns.load(place.column(p, k));
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) window[c * kHalo + k] = v.to_float(c);
-    }
+    for (int i = 0; i < kVec * kHalo; ++i) window[i] = past[i % kHalo].to_float(i / kHalo);
     const Chain<input_t, kVec, kPacked> chain{p, tokens, columns.channel};
-    // Where tokens have been rejected a state is the inputs before the first token, which begin in the first column.
-    const bool is_window = p.num_accepted_tokens != nullptr;
-    const StateBefore<state_t, kVec> before{columns, is_window ? place.first : 0, is_window ? kHalo : p.state_len};
-    const int own = kTokenStates ? store_token_states(chain, p, batch, before, row) : -1;
+    const WindowRow row(p, indices.batch, columns.slot);
+    if constexpr (kTokenStates && kHalo > 1) store_windows<kHalo, input_t>(p, row, tokens, columns);
+    // A state that is just the inputs before a token is in registers after each.
+    const bool is_longer = p.state_len > kHalo && p.num_accepted_tokens == nullptr;
+    int own = -1;
+    if (kTokenStates && is_longer) own = store_token_states(chain, p, indices.batch, columns, row);
     if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));
     if (kAddressed && is_ring && (target.slot != columns.slot || columns.is_fresh))
         target.take(columns, p.state_len, 0);
-    if (own >= 0) store_state(chain, before, columns, own);
+    if (own >= 0) store_state(chain, columns, columns, own, p.state_len);
     auto destination = destination_of<input_t, kVec, kRanges>(p, columns.channel, tokens.entry, tokens.begin);
-    for (int from = 0; from < tokens.count(p); from += kAhead) {
-        Vec<input_t, kVec> inputs[kAhead];
+    for (int from = 0; from < tokens.count(p); from += inputs.kTokens) {
+        if (from > 0) inputs.load(p, tokens, columns.channel, from);
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-            inputs[i] = Vec<input_t, kVec>::zero();
-            if (from + i < tokens.count(p))
-                inputs[i] = load_token<kVec, input_t>(p, tokens.entry, columns.channel, tokens.begin + from + i);
-        }
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
+        for (int i = 0; i < inputs.kTokens; ++i) {
             const int t = from + i;
             if (t >= tokens.count(p)) break;
-            const Vec<input_t, kVec>& x = inputs[i];
+            const Vec<input_t, kVec>& x = inputs.x[i];
             destination.store_vector(filter.output(x, [&](int k, int c) { return window[c * kHalo + k]; }));
             destination.advance();
             float leaving[kVec];
@@ -175,19 +176,15 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
             if (is_ring && t >= tokens.count(p) - p.state_len) {
                 target.at(place.column(p, kHalo + t)).store_all(convert<state_t>(x));
             }
-            if constexpr (kHalo > 0) {
-                if (row.exists && (!kPacked || t < p.intermediate_steps) && (!kTokenStates || !p.windows_are_whole))
-                    store_window<state_t, kVec, kHalo, kTokenStates>(p, row.number, t, columns.channel, window);
+            if constexpr (kTokenStates && kHalo > 0) {
+                if (!p.windows_are_whole) store_window<state_t, kVec, kHalo>(p, row, t, columns.channel, window);
+                const int slot = is_longer ? -1 : load_token_slot(p, indices.batch, t);
+                if (slot >= 0) store_columns<state_t, kVec, kHalo>(columns.in(slot), 0, window);
             }
         }
     }
-    if (!is_row) return;
-#pragma unroll
-    for (int k = 0; k < kHalo; ++k) {
-        float values[kVec];
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) values[c] = window[c * kHalo + k];
-        target.at(place.goes_to + tokens.count(p) + k).store_all(Vec<state_t, kVec>::from_floats(values));
+    if constexpr (kHalo > 0) {
+        if (is_row) store_columns<state_t, kVec, kHalo>(target, place.goes_to + tokens.count(p), window);
     }
 }
 
@@ -204,19 +201,21 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if constexpr (kSequences > 0) {
         update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences, kAddressed, kPacked>(p, share);
     } else {
-        const bool is_there = !kPacked || is_sequence<kPacked>(p, share.first);
-        const StateColumns<state_t, kVec> columns{&p, is_there ? load_slot<kAddressed>(p, share.first) : -1,
-                                                  share.channel, is_there && is_fresh<kAddressed>(p, share.first)};
-        const StateColumns<state_t, kVec> target{
-            &p, is_there ? load_target<kAddressed>(p, share.first, columns.slot) : -1, share.channel, false};
-        const SequenceTokens<kPacked> tokens(p, share.first);
+        SequenceIndices<kAddressed, kPacked> indices;
+        indices.load(p, share.first);
+        RawIndex before;
+        if (indices.is_there) before = StatePlace<kWidth - 1>::load(p, share.first);
+        const typename Filter::Raw raw(p, share.channel);
+        const SequenceTokens<kPacked> tokens(p, indices);
+        TokenGroup<input_t, kVec> inputs;
+        inputs.load(p, tokens, share.channel, 0);
+        const StateColumns<state_t, kVec> columns{&p, indices.start(p), share.channel, indices.is_fresh(p)};
+        const StatePlace<kWidth - 1> place(p, before, tokens.count(p));
         store_padding<input_t, kVec, kRanges, kAddressed>(p, share.first, tokens, share.channel);
         if (kPacked && tokens.count(p) == 0) return;
-        const StatePlace<kWidth - 1> place(p, share.first, tokens.count(p));
-        const Filter filter(typename Filter::Raw(p, share.channel));
         if (columns.slot >= 0 && place.is_valid) {
             update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges, kAddressed, kPacked, kTokenStates>(
-                p, share.first, tokens, columns, target, place, filter);
+                p, indices, tokens, columns, place, raw, inputs);
         } else {
             store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel);
         }

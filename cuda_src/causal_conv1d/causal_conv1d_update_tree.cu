@@ -74,8 +74,7 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
     const int batch = tokens.entry;
     const Tree<input_t, kVec> tree{p, tokens, source.channel};
     const WindowRow row(p, batch, source.slot);
-    const StateBefore<state_t, kVec> before{source, 0, p.state_len};
-    const int own = store_token_states(tree, p, batch, before, row);
+    const int own = store_token_states(tree, p, batch, source, row);
     auto destination = destination_of<input_t, kVec, kRanges>(p, source.channel, batch, 0);
     for (int t = 0; t < tokens.count(p); ++t, destination.advance()) {
         float inputs[kVec * kWidth];
@@ -85,17 +84,17 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
         for (int c = 0; c < kVec; ++c) inputs[c * kWidth + kHalo] = x.to_float(c);
         destination.store_vector(filter.output(x, [&](int k, int c) { return inputs[c * kWidth + k]; }));
         if constexpr (kHalo > 0) {
-            if (!row.exists || p.windows_are_whole) continue;
+            if (p.windows_are_whole) continue;
             float window[kVec * kHalo];
 #pragma unroll
             for (int i = 0; i < kVec * kHalo; ++i) window[i] = inputs[i / kHalo * kWidth + i % kHalo + 1];
-            store_window<state_t, kVec, kHalo, false>(p, row.number, t, source.channel, window);
+            store_window<state_t, kVec, kHalo>(p, row, t, source.channel, window);
         }
     }
     // What the sequence starts from is overwritten last.
     const int last = tokens.count(p) - 1;
-    if (!p.is_read_only && target >= 0) store_state(tree, before, source.in(target), last);
-    if (own >= 0) store_state(tree, before, source, own);
+    if (!p.is_read_only && target >= 0) store_state(tree, source, source.in(target), last, p.state_len);
+    if (own >= 0) store_state(tree, source, source.in(source.slot), own, p.state_len);
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
@@ -106,14 +105,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const CausalConv1dUpdateOperands& p = params.operands;
     const UpdateShare<kVec, 1> share(p);
     if (share.is_empty) return;
-    const int slot = load_slot<true>(p, share.first);
-    const SequenceTokens<false> tokens(p, share.first);
+    SequenceIndices<true, false> indices;
+    indices.load(p, share.first);
+    const typename Filter::Raw raw(p, share.channel);
+    const int slot = indices.start(p);
+    const SequenceTokens<false> tokens(p, indices);
     if (slot < 0) {
         store_no_tokens<input_t, kVec, kRanges, true>(p, tokens, share.channel);
         return;
     }
-    const StateColumns<state_t, kVec> source{&p, slot, share.channel, is_fresh<true>(p, share.first)};
-    const Filter filter(typename Filter::Raw(p, share.channel));
-    update_tree<Filter, kWidth, input_t, state_t, kVec, kRanges>(p, tokens, source,
-                                                                 load_target<true>(p, share.first, slot), filter);
+    const StateColumns<state_t, kVec> source{&p, slot, share.channel, indices.is_fresh(p)};
+    update_tree<Filter, kWidth, input_t, state_t, kVec, kRanges>(p, tokens, source, indices.final(p, slot),
+                                                                 Filter(raw));
 }

@@ -76,6 +76,7 @@ struct CausalConv1dUpdateOperands {
     int intermediate_steps;
     int windows_are_whole;          // intermediate windows have all columns of a state
     int windows_are_overlaid;       // a token's window is that of the token before it, one column on
+    int windows_are_one;            // and so all windows of a thread are one aligned piece of memory
     int window_columns_are_packed;  // the channels of a thread are contiguous and aligned in a column of a window
     int query_start_loc_is_int64;
     int token_state_indices_is_int64;
@@ -102,159 +103,12 @@ struct UpdateShare {
     }
 };
 
-// What only kAddressed kernels do costs the others nothing: a hundred instructions more are 5 % of the smallest steps.
-
-// The slot that a sequence starts from; -1 for one that is pad_slot_id or not in the pool. Results are zeros then.
-template <bool kAddressed>
-__device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, int batch) {
-    const void* const slots = p.conv_state_indices;
-    const index_t stride = p.conv_state_indices_stride;
-    if constexpr (kAddressed) {
-        if (slots == nullptr) return batch < p.slots ? batch : -1;
-        return slot_in_pool(p, load_given_slot(p, slots, stride, p.conv_state_indices_is_int64, batch));
-    } else {
-        return slot_in_pool(
-            p, slots == nullptr ? batch : load_index(slots, batch * stride, p.conv_state_indices_is_int64));
-    }
-}
-
-// Whether a sequence starts from zeros, whatever its slot holds.
-template <bool kAddressed>
-__device__ __forceinline__ bool is_fresh(const CausalConv1dUpdateOperands& p, int batch) {
-    return kAddressed && p.has_initial_state != nullptr && !has_past(p, batch);
-}
-
-// The slot that a sequence leaves its state in, unless the call leaves none; -1 for none.
-template <bool kAddressed>
-__device__ __forceinline__ int load_target(const CausalConv1dUpdateOperands& p, int batch, int slot) {
-    return kAddressed ? load_final_slot(p, batch, slot) : slot;
-}
-
-// Where the tokens of a sequence are in x and in the results: in batch entry `entry`, from token `begin` on. Without
-// kPacked all sequences have as many.
-template <bool kPacked>
-struct SequenceTokens {
-    int entry;
-    int begin;
-    int computed;
-    int all;
-    int behind;  // in the packed tensor, the first token of no sequence that this one has to mark as padding
-
-    // A sequence's share of the tokens behind the last sequence is every one at a distance of all sequences, so that
-    // threads share them evenly. An empty sequence begins inside the tensor, where its threads may load.
-    __device__ __forceinline__ SequenceTokens(const CausalConv1dUpdateOperands& p, int batch)
-        : entry(batch), begin(0), computed(p.seqlen), all(p.seqlen), behind(p.total) {
-        if (!kPacked || p.query_start_loc == nullptr) return;
-        entry = 0;
-        begin = first_token(p, batch);
-        all = batch < p.sequences ? max(first_token(p, batch + 1) - begin, 0) : 0;
-        begin = min(begin, p.total - 1);
-        computed = min(all, p.seqlen);
-        behind = first_token(p, p.sequences) + batch;
-    }
-
-    // Tokens with results.
-    __device__ __forceinline__ int count(const CausalConv1dUpdateOperands& p) const {
-        return kPacked ? computed : p.seqlen;
-    }
-    // Tokens, those behind the ones with results included, which are padding.
-    __device__ __forceinline__ int length(const CausalConv1dUpdateOperands& p) const {
-        return kPacked ? all : p.seqlen;
-    }
-};
-
-template <bool kPacked>
-__device__ __forceinline__ bool is_sequence(const CausalConv1dUpdateOperands& p, int batch) {
-    return batch < (kPacked ? p.sequences : p.batch);
-}
-
 // The inputs of a token. They are not constant: the call may write its outputs over them.
 template <int kVec, typename input_t>
 __device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdateOperands& p, int batch,
                                                          index_t channel, int token) {
     return load<kVec, Memory::kMutable>(static_cast<const input_t*>(p.x) + batch * p.x_stride[0] +
                                         along_channels<kVec>(channel, p.x_stride[1]) + token * p.x_stride[2]);
-}
-
-// The inputs of the first token of a sequence, or of the last sequence for one behind that.
-template <int kVec, typename input_t, bool kPacked>
-__device__ __forceinline__ Vec<input_t, kVec> load_first_token(const CausalConv1dUpdateOperands& p,
-                                                               const SequenceTokens<kPacked>& tokens, index_t channel) {
-    return load_token<kVec, input_t>(p, min(tokens.entry, p.batch - 1), channel, tokens.begin);
-}
-
-// Zeros for a sequence's tokens from number `from` on, unless results keep what they hold there.
-template <typename input_t, int kVec, Ranges kRanges, bool kAddressed, bool kPacked>
-__device__ __forceinline__ void store_no_tokens(const CausalConv1dUpdateOperands& p,
-                                                const SequenceTokens<kPacked>& tokens, index_t channel, int from = 0) {
-    if (kAddressed && p.keeps_padding) return;
-    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, tokens.entry, tokens.begin + from);
-    for (int t = from; t < tokens.length(p); ++t, destination.advance())
-        destination.store_vector(Vec<input_t, kVec>::zero());
-}
-
-// Zeros for what a sequence leaves of a packed tensor: its tokens that are too many, and its share of those that belong
-// to no sequence.
-template <typename input_t, int kVec, Ranges kRanges, bool kAddressed, bool kPacked>
-__device__ __forceinline__ void store_padding(const CausalConv1dUpdateOperands& p, int batch,
-                                              const SequenceTokens<kPacked>& tokens, index_t channel) {
-    if (!kPacked || p.query_start_loc == nullptr || (kAddressed && p.keeps_padding)) return;
-    store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, channel, tokens.count(p));
-    const Vec<input_t, kVec> zero = Vec<input_t, kVec>::zero();
-    for (int t = 0; batch == 0 && t < tokens.begin; ++t)
-        destination_of<input_t, kVec, kRanges>(p, channel, 0, t).store_vector(zero);
-    for (int t = tokens.behind; t < p.total; t += p.batch)
-        destination_of<input_t, kVec, kRanges>(p, channel, 0, t).store_vector(zero);
-}
-
-// The row of the intermediate windows that belongs to a sequence, if there is one.
-struct WindowRow {
-    index_t number;
-    bool exists;
-
-    __device__ __forceinline__ WindowRow(const CausalConv1dUpdateOperands& p, int batch, int slot) : number(slot) {
-        if (p.intermediate_state_indices != nullptr) {
-            number = load_index(p.intermediate_state_indices, batch * p.intermediate_state_indices_stride,
-                                p.intermediate_state_indices_is_int64);
-        }
-        exists = p.intermediate_conv_window != nullptr && number >= 0 && number < p.intermediate_rows;
-    }
-};
-
-// Where the intermediate window of a token begins, in a thread's first channel.
-template <typename state_t>
-__device__ __forceinline__ state_t* window_at(const CausalConv1dUpdateOperands& p, index_t row, int token,
-                                              index_t channel) {
-    const index_t* stride = p.intermediate_conv_window_stride;
-    return static_cast<state_t*>(p.intermediate_conv_window) + row * stride[0] + token * stride[1] +
-           channel * stride[2];
-}
-
-// Writes the last kColumns inputs of each channel up to a token to the intermediate window. Of windows that lie over
-// each other each has one input that the last one does not have.
-template <typename state_t, int kVec, int kColumns, bool kMayBeOverlaid>
-__device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p, index_t row, int token,
-                                             index_t channel, const float (&window)[kVec * kColumns]) {
-    const index_t* stride = p.intermediate_conv_window_stride;
-    state_t* at = window_at<state_t>(p, row, token, channel);
-    if (p.windows_are_packed) {
-        store_packed(at, window);
-        return;
-    }
-    const int first = kMayBeOverlaid && p.windows_are_overlaid && token > 0 ? kColumns - 1 : 0;
-#pragma unroll
-    for (int i = 0; i < kVec * kColumns; ++i) {
-        if (i % kColumns >= first)
-            at[i / kColumns * stride[2] + i % kColumns * stride[3]] = Dtype<state_t>::from_float(window[i]);
-    }
-}
-
-// The slot that the state after a token goes to; -1 for none.
-__device__ __forceinline__ int load_token_slot(const CausalConv1dUpdateOperands& p, int batch, int token) {
-    if (p.token_state_indices == nullptr || token >= p.token_state_columns) return -1;
-    const index_t* stride = p.token_state_indices_stride;
-    return slot_in_pool(
-        p, load_index(p.token_state_indices, batch * stride[0] + token * stride[1], p.token_state_indices_is_int64));
 }
 
 // Taps and biases of a thread's channels, as floats.

@@ -108,6 +108,22 @@ __device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_
     return is_int64 ? __ldg(static_cast<const index_t*>(p) + at) : __ldg(static_cast<const int*>(p) + at);
 }
 
+// An index as it was loaded. Making a number of it waits for the load.
+struct RawIndex {
+    int low = 0;
+    int high = 0;
+
+    __device__ __forceinline__ void load(const void* p, index_t at, int is_int64) {
+        const int* const words = static_cast<const int*>(p) + (is_int64 ? 2 * at : at);
+        low = __ldg(words);
+        if (is_int64) high = __ldg(words + 1);
+    }
+
+    __device__ __forceinline__ index_t value(int is_int64) const {
+        return is_int64 ? high * (index_t{1} << 32) + static_cast<unsigned>(low) : low;
+    }
+};
+
 // How a store uses the L2 cache: kStream marks its lines to be evicted first. kWhole is as kNormal, but stays one
 // store: among shuffles the compiler splits an ordinary one into four.
 enum class Keep { kNormal, kStream, kWhole };

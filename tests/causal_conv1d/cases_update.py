@@ -155,6 +155,12 @@ UNIT = (
         for mode in ({}, ACCEPTED, RING)
     ),
     *(Case(136, 7, lengths=(3, 1, 0, 5), window="overlaid", **pool) for pool in ({}, COLUMNS)),
+    *(
+        Case(136, 7, seqlen, window="overlaid_dense", rows=True, fresh=fresh, **pool, **ODD)
+        for pool in ({}, COLUMNS, ROWS, {"pool": "channels_longer"})
+        for seqlen, fresh in ((4, False), (7, True))
+    ),
+    Case(36, 3, 5, 5, "float32", state_dtype="float16", window="overlaid_dense", layout="channel_first", **COLUMNS),
     Case(136, 7, None, token_slots=1, window="channels_offset", whole=True, pool="channels_longer", first_column=-1),
     Case(136, 7, 2, token_slots=2, pool="channels_longer", first_column=0, **FROZEN),
     Case(136, 7, 2, token_slots=2, slots=None, pad_slot_id=3, **ROWS, **FROZEN),

@@ -106,13 +106,15 @@ def test_a_token_of_a_tree_has_the_bits_of_its_path(pool: str, run: Runner) -> N
 def test_windows_that_lie_over_each_other_are_the_same_windows(run: Runner) -> None:
     for pool in ("channels", "columns"):
         apart = Case(32, 3, 4, pool=pool, window="columns")
-        over = replace(apart, window="overlaid")
-        prebuild(run, [apart, over])
+        others = [replace(apart, window=window) for window in ("overlaid", "overlaid_dense")]
+        prebuild(run, [apart, *others])
         values = filled(apart)
-        wanted, got = run(apart, values), run(over, {**values, "intermediate_conv_window": np.nan})
-        for name, each in wanted.items():
-            slots = values["conv_state_indices"] if name == "intermediate_conv_window" else ...
-            assert_same_bits(got[name][slots], each[slots], name)
+        wanted = run(apart, values)
+        for over in others:
+            got = run(over, {**values, "intermediate_conv_window": np.nan})
+            for name, each in wanted.items():
+                slots = values["conv_state_indices"] if name == "intermediate_conv_window" else ...
+                assert_same_bits(got[name][slots], each[slots], name)
 
 
 def numbers(*values: Any) -> Array:

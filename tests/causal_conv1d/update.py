@@ -198,8 +198,9 @@ class Step(OfChannels):
             longer, lies = WINDOWS_OVERLAID[self.window]
             rows, columns = batch + 1 if self.rows else slots, self.state_len if self.whole else self.halo
             placed["intermediate_conv_window"] = place(state_t, (rows, self.tokens + longer, dim, columns), **lies)
-            if self.window == "overlaid":
-                placed["intermediate_conv_window"] = overlaid(state_t, rows, self.tokens + longer, dim, columns)
+            if self.window.startswith("overlaid"):
+                pad = (0, 1, 2) if self.window == "overlaid" else ()
+                placed["intermediate_conv_window"] = overlaid(state_t, rows, self.tokens + longer, dim, columns, pad)
         return placed | self.outputs()
 
     def integers(self, seed: int = 0) -> dict[str, Array]:
@@ -306,7 +307,7 @@ class Step(OfChannels):
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
         x = np.atleast_3d(arrays["x"])
         out, state, windows = reference.causal_conv1d_update(**{**arrays, "x": x}, **self.meaning())
-        if self.window == "overlaid":
+        if self.window is not None and self.window.startswith("overlaid"):
             for t in range(1, windows.shape[1]):
                 known = windows[:, t - 1, :, 1:]
                 windows[:, t, :, :-1] = np.where(np.isnan(known), windows[:, t, :, :-1], known)
@@ -317,8 +318,8 @@ class Step(OfChannels):
         return results | updated
 
 
-def overlaid(dtype: DType, rows: int, steps: int, dim: int, columns: int) -> Placement:
+def overlaid(dtype: DType, rows: int, steps: int, dim: int, columns: int, pad: tuple[int, ...]) -> Placement:
     """Windows (rows, steps, dim, columns), each of which lies one column on from the one before it."""
-    placed = place(dtype, (rows, dim, steps + max(columns - 1, 0)), pad=(0, 1, 2))
+    placed = place(dtype, (rows, dim, steps + max(columns - 1, 0)), pad=pad)
     row, channel, column = placed.strides
     return replace(placed, shape=(rows, steps, dim, columns), strides=(row, column, channel, column))
