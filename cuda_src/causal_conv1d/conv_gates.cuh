@@ -65,3 +65,11 @@ struct TileGates {
         if (has_residual) add(y, residual[i]);
     }
 };
+
+// In the place of TileGates where there are none.
+struct NoGates {
+    template <typename... Arguments>
+    __device__ __forceinline__ explicit NoGates(const Arguments&...) {}
+    template <int kVec>
+    __device__ __forceinline__ void apply(int, const float (&)[kVec]) const {}
+};
