@@ -34,6 +34,29 @@ struct CausalConv1dChannellastFwdTraits {
     static_assert(kIsWidth<kWidth> && kTokens >= 1);
 };
 
+// An array beside x at kVec channels of a token; null where there is no array.
+template <typename T, int kVec>
+__device__ __forceinline__ const T* beside_x(const void* array, const index_t* stride, index_t batch, index_t channel,
+                                             index_t token) {
+    if (array == nullptr) return nullptr;
+    return static_cast<const T*>(array) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
+}
+
+template <typename Gates, typename input_t, int kVec>
+__device__ __forceinline__ Gates gates_of(const CausalConv1dOperands& p, index_t batch, index_t channel,
+                                          index_t token) {
+    if constexpr (kIsSame<Gates, NoGates>) {
+        return {};
+    } else {
+        return {beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, batch, channel, token),
+                p.post_gate_stride[2],
+                beside_x<input_t, kVec>(p.residual, p.residual_stride, batch, channel, token),
+                p.residual_stride[2],
+                token,
+                p.seqlen};
+    }
+}
+
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
           bool kStates, bool kGated,
           typename Traits = CausalConv1dChannellastFwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx,
@@ -81,16 +104,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         }
     }
 
-    const auto beside_x = [&](const void* array, const index_t* stride) {
-        const input_t* const at = static_cast<const input_t*>(array) + batch * stride[0] +
-                                  channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
-        return array == nullptr ? nullptr : at;
-    };
     if constexpr (kGated) {
         if (p.pre_gate != nullptr) {
             const index_t step = p.pre_gate_stride[2];
             Vector gates[kRows];
-            load_tokens(gates, beside_x(p.pre_gate, p.pre_gate_stride) - kHalo * step, step, token - kHalo, p.seqlen);
+            load_tokens(gates, beside_x<input_t, kVec>(p.pre_gate, p.pre_gate_stride, batch, channel, token - kHalo),
+                        step, token - kHalo, p.seqlen);
 #pragma unroll
             for (int i = 0; i < kRows; ++i) {
                 if (i >= begin) x[i] = multiply(x[i], gates[i]);
@@ -112,8 +131,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
 
     using Gates = Select<kGated, TileGates<input_t, kVec, kTokens>, NoGates>;
-    const Gates gates(beside_x(p.post_gate, p.post_gate_stride), p.post_gate_stride[2],
-                      beside_x(p.residual, p.residual_stride), p.residual_stride[2], token, p.seqlen);
+    const Gates gates = gates_of<Gates, input_t, kVec>(p, batch, channel, token);
     const index_t out_step = p.out_stride[2];
     input_t* out_tile = static_cast<input_t*>(p.out) + batch * p.out_stride[0] +
                         channel * (kVec > 1 ? 1 : p.out_stride[1]) + token * out_step;

@@ -68,8 +68,6 @@ struct TileGates {
 
 // In the place of TileGates where there are none.
 struct NoGates {
-    template <typename... Arguments>
-    __device__ __forceinline__ explicit NoGates(const Arguments&...) {}
     template <int kVec>
     __device__ __forceinline__ void apply(int, const float (&)[kVec]) const {}
 };

@@ -89,9 +89,16 @@ struct BlockRoles {
 // The gates of a tile, from `token` on.
 template <typename Gates, typename input_t, int kVec>
 __device__ __forceinline__ Gates gates_of(const CausalConv1dVarlenOperands& p, int token, index_t channel) {
-    return Gates(beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token), p.post_gate_stride[1],
-                 beside_x<input_t, kVec>(p.residual, p.residual_stride, channel, token), p.residual_stride[1], token,
-                 p.total);
+    if constexpr (kIsSame<Gates, NoGates>) {
+        return {};
+    } else {
+        return {beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token),
+                p.post_gate_stride[1],
+                beside_x<input_t, kVec>(p.residual, p.residual_stride, channel, token),
+                p.residual_stride[1],
+                token,
+                p.total};
+    }
 }
 
 // A payload keeps what a later replay of the tokens needs: a row a token of the raw inputs behind the first range (k
