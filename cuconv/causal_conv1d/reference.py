@@ -23,6 +23,9 @@ def causal_conv1d_fn(
     seq_idx: Array | None = None,
     initial_states: Array | None = None,
     activation: str | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array]:
     """Depthwise causal convolution: (out in float64, final states in x's dtype).
 
@@ -32,6 +35,7 @@ def causal_conv1d_fn(
     """
     batch, dim, seqlen = x.shape
     width = weight.shape[1]
+    x = gated_input(x, pre_gate)
     past = np.zeros((batch, dim, width - 1), x.dtype) if initial_states is None else initial_states
     inputs = np.concatenate([past, x], axis=2)
     out = np.zeros((batch, dim, seqlen))
@@ -46,6 +50,7 @@ def causal_conv1d_fn(
         out += term
     if activation is not None:
         out = silu(out)
+    out = gated_output(out, x.dtype, post_gate, residual)
     if seq_idx is not None:
         out = np.where((seq_idx < 0)[:, None], 0.0, out)
     return out, inputs[:, :, seqlen:]
@@ -507,8 +512,16 @@ def _normalized(heads: Array, error: Array, eps: float) -> Array:
     return result
 
 
-def _fn_errors(*, return_final_states: bool = False, activation: str | None = None, **arguments: Any) -> Errors:
-    return {"out": _error(causal_conv1d_fn, activation, arguments)}
+def _fn_errors(
+    *,
+    return_final_states: bool = False,
+    activation: str | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+    **arguments: Any,
+) -> Errors:
+    return {"out": _gated_error(causal_conv1d_fn, activation, arguments, pre_gate, post_gate, residual)}
 
 
 def _varlen_errors(**arguments: Any) -> Errors:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
+from cuconv.causal_conv1d.kernels import GATES, MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
@@ -419,7 +419,6 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     o.split.write(result, arrays, ~is_padding if o.keeps_padding else None)
 
 
-GATES = ("pre_gate", "post_gate", "residual")
 UPDATED = ("conv_states",)
 INPUTS = (
     *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),

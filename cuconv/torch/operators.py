@@ -26,6 +26,7 @@ PACKED = SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padd
 
 OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
+    "causal_conv1d_gated_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
     "causal_conv1d_varlen_fn": PACKED,
     "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool keeps"),
@@ -136,7 +137,7 @@ def _is_made(operation: Operation[Any], name: str, inputs: Sequence[Any], option
     """Whether a call has this result."""
     if operation.name in ("causal_conv1d_bwd", "causal_conv1d_varlen_bwd", "selective_scan_bwd"):
         return inputs[operation.inputs.index(name[1:])] is not None
-    if operation.name == "causal_conv1d_fn":
+    if operation.name in ("causal_conv1d_fn", "causal_conv1d_gated_fn"):
         return name == "out" or bool(options[0])
     if operation.name == "selective_scan_fn":
         return name == "out" or bool(options[1] if name == "last_state_out" else options[2])

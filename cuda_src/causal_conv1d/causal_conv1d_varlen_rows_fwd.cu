@@ -33,30 +33,26 @@ struct CausalConv1dVarlenRowsFwdTraits {
     static_assert(kIsWidth<kWidth> && kLaneVecs >= 1);
 };
 
-// All tokens of x, or of an array beside it, as the rows of one batch entry without a past.
-__device__ __forceinline__ CausalConv1dOperands as_rows(const CausalConv1dVarlenOperands& p, const void* x,
-                                                        const index_t* stride) {
+// All tokens as the rows of one batch entry without a past.
+template <bool kGated>
+__device__ __forceinline__ CausalConv1dOperands as_rows(const CausalConv1dVarlenOperands& p) {
     CausalConv1dOperands rows{};
-    rows.x = x;
-    rows.x_stride[1] = stride[0];
-    rows.x_stride[2] = stride[1];
+    rows.x = p.x;
     rows.seqlen = p.total;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        rows.x_stride[1 + i] = p.x_stride[i];
+        if (!kGated) continue;
+        rows.pre_gate_stride[1 + i] = p.pre_gate_stride[i];
+        rows.post_gate_stride[1 + i] = p.post_gate_stride[i];
+        rows.residual_stride[1 + i] = p.residual_stride[i];
+    }
+    if (kGated) {
+        rows.pre_gate = p.pre_gate;
+        rows.post_gate = p.post_gate;
+        rows.residual = p.residual;
+    }
     return rows;
-}
-
-// The vectors of a tile, and those `wrapped` that the first group's lanes get from the tile before.
-template <int kWidth, typename input_t, int kVec, int kLaneVecs>
-__device__ __forceinline__ void load_tile(const CausalConv1dOperands& rows, const ConvRow<input_t, kVec>& row,
-                                          index_t first_vec, bool has_wrapped, Vec<input_t, kVec> (&x)[kLaneVecs],
-                                          Vec<input_t, kVec>& wrapped) {
-    // The neighbouring warp's vectors come last: asked for first, they would reach memory as lone sectors.
-    wrapped = Vec<input_t, kVec>::zero();
-#pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) x[i] = load_whole(rows, row, row.first_token(first_vec + i * kWarpSize));
-    if (has_wrapped) wrapped = load_whole(rows, row, row.first_token(first_vec - kWarpSize));
-#pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) add_edge<kWidth>(rows, row, row.first_token(first_vec + i * kWarpSize), x[i]);
-    if (has_wrapped) add_edge<kWidth>(rows, row, row.first_token(first_vec - kWarpSize), wrapped);
 }
 
 // Stores a vector's results, and zeros for padding. Results of prefixes are left out.
@@ -82,7 +78,7 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
                                                   index_t row_tile) {
     using Window = ConvWindow<kWidth, input_t, kVec>;
     using Vector = typename Window::Vector;
-    const CausalConv1dOperands rows = as_rows(p, p.x, p.x_stride);
+    const CausalConv1dOperands rows = as_rows<kGated>(p);
     ConvRow<input_t, kVec> row(rows, 0, channel);
     auto destination = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, 0);
     row.out = destination.to;
@@ -92,23 +88,12 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
 
     const bool has_wrapped = lane_wraps<Window::kHaloVecs>() && row_tile > 0;
     Vector x[kLaneVecs], wrapped;
-    load_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
-    Vector post[kLaneVecs], residual[kLaneVecs];
+    RowGates<input_t, kVec, kLaneVecs> gates;
     if constexpr (kGated) {
-        const auto load_beside = [&](const void* array, const index_t* stride, bool wraps, Vector(&to)[kLaneVecs]) {
-            const CausalConv1dOperands of = as_rows(p, array, stride);
-            Vector before = Vector::zero();
-            load_tile<kWidth>(of, ConvRow<input_t, kVec>(of, 0, channel), first_vec, wraps && has_wrapped, to, before);
-            return before;
-        };
-        if (p.post_gate != nullptr) load_beside(p.post_gate, p.post_gate_stride, false, post);
-        if (p.residual != nullptr) load_beside(p.residual, p.residual_stride, false, residual);
-        if (p.pre_gate != nullptr) {
-            Vector gates[kLaneVecs];
-            wrapped = multiply(wrapped, load_beside(p.pre_gate, p.pre_gate_stride, true, gates));
-#pragma unroll
-            for (int i = 0; i < kLaneVecs; ++i) x[i] = multiply(x[i], gates[i]);
-        }
+        gates.load(rows, 0, channel, first_vec);
+        load_gated_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
+    } else {
+        load_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
     }
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
@@ -134,14 +119,7 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
         const Window window(rows, row, token, i == 0 ? wrapped : x[i == 0 ? 0 : i - 1], x[i]);
         const ConvSums<false, kVec> sums(rows, 0, token, taps, bias, window);
         Vector results = sums.template outputs<input_t, kSilu>();
-        if constexpr (kGated) {
-            float y[kVec];
-#pragma unroll
-            for (int j = 0; j < kVec; ++j) y[j] = activate<input_t, kSilu, false>(sums.sum[j], 0);
-            if (p.post_gate != nullptr) multiply_rounded(y, post[i]);
-            if (p.residual != nullptr) add(y, residual[i]);
-            results = Vector::from_floats(y);
-        }
+        if constexpr (kGated) results = gates.template apply<kSilu>(i, sums);
         store_by_role(row, token, results, roles[i]);
     }
 }

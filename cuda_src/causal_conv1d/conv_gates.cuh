@@ -65,3 +65,9 @@ struct TileGates {
         if (has_residual) add(y, residual[i]);
     }
 };
+
+// In the place of TileGates where there are none.
+struct NoGates {
+    template <int kVec>
+    __device__ __forceinline__ void apply(int, const float (&)[kVec]) const {}
+};

@@ -86,12 +86,6 @@ struct BlockRoles {
     }
 };
 
-// What TileGates is where there are none.
-struct NoGates {
-    template <int kVec>
-    __device__ __forceinline__ void apply(int, const float (&)[kVec]) const {}
-};
-
 // The gates of a tile, from `token` on.
 template <typename Gates, typename input_t, int kVec>
 __device__ __forceinline__ Gates gates_of(const CausalConv1dVarlenOperands& p, int token, index_t channel) {
