@@ -28,10 +28,11 @@ struct CausalConv1dUpdateRowsTraits {
     static_assert(kIsWidth<kWidth> && kFirst >= 0 && kStateLen > 0);
 };
 
-// The states of a thread's channels, in registers.
-template <typename input_t, typename state_t, int kVec, int kStateLen>
+// The states of a thread's channels, in registers. The filter reads columns from kFirst on.
+template <typename input_t, typename state_t, int kVec, int kStateLen, int kFirst>
 struct StateRow {
     static constexpr int kCount = kVec * kStateLen;
+    static constexpr int kHalo = kStateLen - kFirst;
 
     PackedVec<state_t, kCount> packed;
     float state[kCount];
@@ -46,6 +47,9 @@ struct StateRow {
 #pragma unroll
         for (int j = 0; j < kCount; ++j) state[j] = packed.to_float(j);
     }
+
+    // Input k before a token, in channel c.
+    __device__ __forceinline__ float input(int k, int c) const { return state[c * kStateLen + kFirst + k]; }
 
     // Moves the state left by one column, which the input of a token fills.
     __device__ __forceinline__ void advance(const Vec<input_t, kVec>& x) {
@@ -62,7 +66,6 @@ struct StateRow {
     }
 
     // Writes the state, or its last kHalo columns, to a token's intermediate window.
-    template <int kHalo>
     __device__ __forceinline__ void store_window_of(const CausalConv1dUpdateOperands& p, const WindowRow& row,
                                                     int token, index_t channel) const {
         if (kStateLen == kHalo || p.windows_are_whole) {
@@ -70,9 +73,7 @@ struct StateRow {
         } else if constexpr (kHalo > 0) {
             float window[kVec * kHalo];
 #pragma unroll
-            for (int i = 0; i < kVec * kHalo; ++i) {
-                window[i] = state[i / kHalo * kStateLen + i % kHalo + kStateLen - kHalo];
-            }
+            for (int i = 0; i < kVec * kHalo; ++i) { window[i] = input(i % kHalo, i / kHalo); }
             store_window<state_t, kVec, kHalo>(p, row, token, channel, window);
         }
     }
@@ -94,7 +95,7 @@ __device__ __forceinline__ void update_row(const CausalConv1dUpdateOperands& p, 
     TokenGroup<input_t, kVec> inputs;
     inputs.load(p, tokens, channel, 0);
     const int slot = indices.start(p);
-    StateRow<input_t, state_t, kVec, kStateLen> row;
+    StateRow<input_t, state_t, kVec, kStateLen, Traits::kFirst> row;
     if (kAddressed) row.packed = {};
     row.load(p, channel, slot, indices.is_fresh(p));
     const Filter filter(raw);
@@ -116,12 +117,11 @@ __device__ __forceinline__ void update_row(const CausalConv1dUpdateOperands& p, 
 #pragma unroll
         for (int i = 0; i < inputs.kTokens; ++i) {
             if (from + i >= tokens.count(p)) break;
-            destination.store_vector(filter.output(
-                inputs.x[i], [&](int k, int c) { return row.state[c * kStateLen + Traits::kFirst + k]; }));
+            destination.store_vector(filter.output(inputs.x[i], [&](int k, int c) { return row.input(k, c); }));
             destination.advance();
             row.advance(inputs.x[i]);
             if constexpr (kTokenStates) {
-                row.template store_window_of<kWidth - 1>(p, window, from + i, channel);
+                row.store_window_of(p, window, from + i, channel);
                 const int kept = load_token_slot(p, batch, from + i);
                 if (kept >= 0) row.store(p, channel, kept);
             }
@@ -145,7 +145,7 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         if (!kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
     }
     const typename Filter::Raw raw(p, share.channel);
-    StateRow<input_t, state_t, kVec, kStateLen> rows[kSequences];
+    StateRow<input_t, state_t, kVec, kStateLen, Traits::kFirst> rows[kSequences];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
         if (kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
@@ -167,8 +167,7 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         if (kPacked && tokens.count(p) == 0) continue;
         rows[i].to_floats();
         destination_of<input_t, kVec, kRanges>(p, share.channel, tokens.entry, tokens.begin)
-            .store_vector(
-                filter.output(x[i], [&](int k, int c) { return rows[i].state[c * kStateLen + Traits::kFirst + k]; }));
+            .store_vector(filter.output(x[i], [&](int k, int c) { return rows[i].input(k, c); }));
         rows[i].advance(x[i]);
         const int target = indices[i].final(p, slot);
         if (!p.is_read_only && (!kAddressed || target >= 0)) rows[i].store(p, share.channel, target);

@@ -130,6 +130,7 @@ UNIT = (
     *(Case(136, 9, lengths=(3, 1, 0), most=2, behind=12, keep=True, **pool, **ODD) for pool in ({}, ROWS)),
     *(Case(136, 9, lengths=(3, 1), most=1, fresh=True, **pool) for pool in ({}, COLUMNS)),
     Case(136, 9, lengths=(3, 1, 2), window="channels", rows=True, slots=None, **ACCEPTED),
+    Case(136, 9, lengths=(3, 1, 5, 2), held=3, **ACCEPTED),
     Case(131, 1023, lengths=(1, 1, 0), most=1, layout="last_offset_by_1", **ODD),
     Case(131, 1023, lengths=(1, 1, 0), most=1, behind=5, layout="last_offset_by_1", **COLUMNS, **ODD),
     Case(12, 5, lengths=(2, 3), layout="channel_first", others="strided", **ROWS),

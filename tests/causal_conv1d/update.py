@@ -80,6 +80,7 @@ class Step(OfChannels):
     lengths: tuple[int, ...] = ()  # tokens of packed sequences, which are taken in turn
     most: int | None = None  # max_query_len
     behind: int = 0  # packed tokens of no sequence
+    held: int | None = None  # tokens that a state can hold, of those that packed sequences have
     token_slots: int = 0  # columns of token_state_indices
     whole: bool = False  # whether windows have all columns of a state
     tree: bool = False
@@ -119,7 +120,8 @@ class Step(OfChannels):
     @property
     def state_len(self) -> int:
         """The columns of a state."""
-        return self.halo + POOLS[self.pool][0] + (max(self.tokens - 1, 0) if self.mode == "accepted" else 0)
+        held = self.tokens if self.held is None else self.held
+        return self.halo + POOLS[self.pool][0] + (max(held - 1, 0) if self.mode == "accepted" else 0)
 
     def lay_packed(self, dtype: DType, channels: int, lies: dict[str, Any]) -> Placement:
         """Place what has a row per token and a column per channel."""

@@ -39,6 +39,18 @@ _MOVED_ROWS = "causal_conv1d_update-136-14-pool_columns-slots_odd-index_mixed-ta
 _MOVED_RING = (
     "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
 )
+_PACKED_MOST = "causal_conv1d_update-136-9-slots_odd-table_column-moved-lengths_4,0,2,7,1-most_3"
+_PACKED_BEHIND = "causal_conv1d_update-136-14-slots_odd-moved-lengths_1,0,1,1-most_1-behind_17"
+_PACKED_ROWS = (
+    "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-lengths_1,1,0-most_1-behind_5"
+)
+_PACKED_ACCEPTED = "causal_conv1d_update-136-9-mode_accepted-lengths_3,1,5,2-held_3"
+_OWN_SLOT = "causal_conv1d_update-136-7-pool_channels_longer-index_mixed-frozen-lengths_3,1,0,5-token_slots_3"
+_WHOLE = "causal_conv1d_update-136-7-seqlen_3-pool_channels_longer-slots_odd-window_columns-token_slots_3-whole"
+_OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1,0,5"
+_OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
+_WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
+_TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 _KEPT = "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-pool_channels_longer-slots_odd-longer_2-keep"
 _READ_ONLY = "causal_conv1d_varlen_fn-136-20+0+2x1+30-pool_channels_longer-initial_None-read_only"
 _BWD = "causal_conv1d_bwd-1-5-1029"
@@ -329,15 +341,15 @@ MUTANTS = (
     Mutant(
         "A longer state moves by one column too few.",
         "causal_conv1d/causal_conv1d_update.cu",
-        "if (is_row) target.take(columns, min(place.goes_to, p.state_len), p.seqlen);",
-        "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), p.seqlen);",
+        "if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));",
+        "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), tokens.count(p));",
         ("causal_conv1d_update-136-3-seqlen_2-pool_channels_longer",),
     ),
     Mutant(
         "A ring begins one column late.",
         "causal_conv1d/causal_conv1d_update.cu",
-        "first = static_cast<int>(seen % p.state_len) - kHalo;",
-        "first = static_cast<int>(seen % p.state_len) - kHalo + 1;",
+        "% p.state_len) - kHalo;",
+        "% p.state_len) - kHalo + 1;",
         (_RING,),
     ),
     Mutant(
@@ -349,9 +361,9 @@ MUTANTS = (
     ),
     Mutant(
         "The intermediate window of a token is that of the token before.",
-        "causal_conv1d/causal_conv1d_update.cu",
-        "row * stride[0] + token * stride[1] + channel * stride[2];",
-        "row * stride[0] + max(token - 1, 0) * stride[1] + channel * stride[2];",
+        "causal_conv1d/conv_token_states.cuh",
+        "row.number * stride[0] + token * stride[1] +",
+        "row.number * stride[0] + max(token - 1, 0) * stride[1] +",
         (_STEPS,),
     ),
     Mutant(
@@ -371,7 +383,7 @@ MUTANTS = (
     Mutant(
         "The filter reads a longer state's first columns.",
         "causal_conv1d/causal_conv1d_update_rows.cu",
-        "state[c * kStateLen + Traits::kFirst + k]",
+        "state[c * kStateLen + kFirst + k]",
         "state[c * kStateLen + k]",
         (_UPDATE_ROWS_LONGER,),
     ),
@@ -471,8 +483,8 @@ MUTANTS = (
     Mutant(
         "A final state without a slot goes before the pool.",
         "causal_conv1d/causal_conv1d_update_rows.cu",
-        "(!kAddressed || target[i] >= 0)",
-        "true",
+        "if (!p.is_read_only && (!kAddressed || target >= 0)) rows[i].store(p, share.channel, target);",
+        "if (!p.is_read_only) rows[i].store(p, share.channel, target);",
         (_MOVED_ROWS,),
     ),
     Mutant(
@@ -512,17 +524,101 @@ MUTANTS = (
     ),
     Mutant(
         "A sequence that starts from zeros takes along what else its slot holds.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_token_states.cuh",
         "at(i).store_all(source.load(from + i));",
         "at(i).store_all(source.at(from + i).load_all());",
         ("causal_conv1d_update-136-14-pool_channels_longer-slots_odd-fresh",),
     ),
     Mutant(
         "A decode step goes on from a slot that is not to be read.",
-        "causal_conv1d/conv_update.cuh",
-        "return kAddressed && p.has_initial_state != nullptr && !has_past(p, batch);",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "return kAddressed && p.has_initial_state != nullptr && past == 0;",
         "return false;",
         ("causal_conv1d_update-136-14-slots_odd-fresh", "causal_conv1d_update-136-14-pool_columns-slots_odd-fresh"),
+    ),
+    Mutant(
+        "Tokens of packed sequences that are too many keep what their results hold.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, channel, tokens.count(p));",
+        "",
+        (_PACKED_MOST,),
+    ),
+    Mutant(
+        "Only the first sequences mark packed tokens behind the last one as padding.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "for (int t = tokens.behind; t < p.total; t += p.batch)",
+        "for (int t = tokens.behind; t < p.total; t += p.total)",
+        (_PACKED_BEHIND,),
+    ),
+    Mutant(
+        "An empty sequence leaves the next one's first token in its state.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "if (kPacked && tokens.count(p) == 0) continue;",
+        "",
+        (_PACKED_ROWS,),
+    ),
+    Mutant(
+        "A packed sequence with more tokens than its state can hold is valid.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "is_valid = accepted <= first + 1 && count <= first + 1;",
+        "is_valid = accepted <= first + 1;",
+        (_PACKED_ACCEPTED,),
+    ),
+    Mutant(
+        "The low half of an index of 64 bits may be negative.",
+        "common/vec.cuh",
+        "high * (index_t{1} << 32) + static_cast<unsigned>(low)",
+        "high * (index_t{1} << 32) + low",
+        ("causal_conv1d_update-136-14-seqlen_1-slots_odd-index_int64-mode_circular",),
+    ),
+    Mutant(
+        "A state that a token leaves in the slot that the sequence starts from is overwritten before it is read.",
+        "causal_conv1d/conv_token_states.cuh",
+        "if (slot >= 0 && slot != source.slot) store_state(path, source, source.in(slot), t, p.state_len);",
+        "if (slot >= 0) store_state(path, source, source.in(slot), t, p.state_len);",
+        (_OWN_SLOT,),
+    ),
+    Mutant(
+        "The state after a token lacks a column that has moved.",
+        "causal_conv1d/conv_token_states.cuh",
+        "for (int i = 0; i < state_len - depth; ++i)",
+        "for (int i = 1; i < state_len - depth; ++i)",
+        (_WHOLE,),
+    ),
+    Mutant(
+        "A window that lies over the one before is written from the wrong column on.",
+        "causal_conv1d/conv_token_states.cuh",
+        "p.windows_are_overlaid && token > 0 ? kColumns - 1 : 0;",
+        "p.windows_are_overlaid && token > 0 ? kColumns : 0;",
+        (_OVERLAID,),
+    ),
+    Mutant(
+        "Windows that lie over each other begin with the earliest input.",
+        "causal_conv1d/conv_token_states.cuh",
+        "p.state_len - kHalo + 1 + column);",
+        "p.state_len - kHalo + column);",
+        (_OVERLAID_DENSE,),
+    ),
+    Mutant(
+        "The window of a short state is its first columns.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "window[i] = input(i % kHalo, i / kHalo);",
+        "window[i] = input(i % kHalo - kFirst, i / kHalo);",
+        (_WINDOW_OF_ROW,),
+    ),
+    Mutant(
+        "The inputs before a token of a tree are those of its number.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "at = tree.parent(at);",
+        "at = at - 1;",
+        (_TREE,),
+    ),
+    Mutant(
+        "The state before a tree does not move on where a path begins.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "source.load(first + above + k)",
+        "source.load(first + k)",
+        (_TREE,),
     ),
     Mutant(
         "The first inputs that a packed sequence sees are those of the one before.",

@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "A token of a tree may follow itself.",
-        "selective_state_update/update.cuh",
+        "common/trees.cuh",
         "parent < 0 || parent >= token ?",
         "parent < 0 || parent > token ?",
         (_STATE_TREE,),
