@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
 from cuconv.selective_state_update import update as state_update
 
 
@@ -76,10 +77,10 @@ def selective_state_update(
     )
 
 
-MODULES: conventions.Modules = {"flashinfer.mamba": {"selective_state_update": selective_state_update}}
+MODULES: installing.Modules = {"flashinfer.mamba": {"selective_state_update": selective_state_update}}
 """The functions that `install` puts in the place of FlashInfer's, by module and name."""
 
 
 def install() -> tuple[str, ...]:
     """Put these functions in the place of FlashInfer's, in this process; returns the full names of those replaced."""
-    return conventions.install(MODULES)
+    return installing.install(MODULES)

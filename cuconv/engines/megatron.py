@@ -6,6 +6,7 @@ from typing import Any
 
 from cuconv.causal_conv1d import states, update, varlen
 from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
 from cuconv.selective_state_update import update as state_update
 
 
@@ -113,7 +114,7 @@ def selective_state_update(
     )
 
 
-MODULES: conventions.Modules = {
+MODULES: installing.Modules = {
     "megatron.core.ssm.ops.common.causal_conv1d_triton": {"causal_conv1d_update": causal_conv1d_update},
     "megatron.core.ssm.ops.common.causal_conv1d_varlen": {
         "causal_conv1d_varlen_fn": causal_conv1d_varlen_fn,
@@ -126,4 +127,4 @@ MODULES: conventions.Modules = {
 
 def install() -> tuple[str, ...]:
     """Put these functions in the place of Megatron-LM's, in this process; returns the full names of those replaced."""
-    return conventions.install(MODULES)
+    return installing.install(MODULES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
 
 
 def causal_conv1d_fn(
@@ -72,7 +73,7 @@ def causal_conv1d_fwd(
     conventions.conv_in_place(*given, pad_slot_id)
 
 
-MODULES: conventions.Modules = {
+MODULES: installing.Modules = {
     "sglang.srt.layers.attention.mamba.causal_conv1d": {
         "causal_conv1d_fn": causal_conv1d_fn,
         "causal_conv1d_update": causal_conv1d_update,
@@ -87,4 +88,4 @@ MODULES: conventions.Modules = {
 
 def install() -> tuple[str, ...]:
     """Put these functions in the place of SGLang's, in this process; returns the full names of those replaced."""
-    return conventions.install(MODULES)
+    return installing.install(MODULES)

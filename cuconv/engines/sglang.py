@@ -11,6 +11,8 @@ from typing import Any
 
 from cuconv.causal_conv1d import update, varlen
 from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
+from cuconv.engines import _tensors as tensors
 
 
 def causal_conv1d_fn(
@@ -87,8 +89,10 @@ def causal_conv1d_update(
         intermediate_state_indices = None
     placed: dict[str, Any] = {}
     if retrieve_next_token is not None:
+        if retrieve_next_sibling is None:
+            conventions.refuse("retrieve_next_sibling", None, "an array beside retrieve_next_token")
         tree = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
-        placed["parents"] = conventions.parents_of(*tree)
+        placed["parents"] = tensors.parents_of(*tree)
     return update.causal_conv1d_update(
         x,
         conv_state,
@@ -225,7 +229,7 @@ def selective_state_update(
         cache_steps,
         retrieve_parent_token,
         intermediate_state_indices,
-        conventions.random_seed(state) if enable_stochastic_rounding else None,
+        tensors.random_seed(state) if enable_stochastic_rounding else None,
         cache_philox_rounds,
     )
 
@@ -283,7 +287,7 @@ _LFM: Mapping[str, Callable[..., Any]] = {
     "fused_lfm_short_conv_decode": fused_lfm_short_conv_decode,
 }
 
-MODULES: conventions.Modules = {
+MODULES: installing.Modules = {
     "sglang.kernels.ops.mamba.causal_conv1d_triton": _TRITON,
     "sglang.kernels.ops.mamba.lfm_short_conv": _LFM,
     "sglang.kernels.ops.mamba.triton_ops.mamba_ssm": {"selective_state_update": selective_state_update},
@@ -295,4 +299,4 @@ MODULES: conventions.Modules = {
 
 def install() -> tuple[str, ...]:
     """Put these functions in the place of SGLang's, in this process; returns the full names of those replaced."""
-    return conventions.install(MODULES)
+    return installing.install(MODULES)

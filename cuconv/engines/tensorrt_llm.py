@@ -9,6 +9,7 @@ from typing import Any
 
 from cuconv.causal_conv1d import varlen
 from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
 from cuconv.engines import sglang
 
 
@@ -203,7 +204,7 @@ def selective_state_update(
     )
 
 
-MODULES: conventions.Modules = {
+MODULES: installing.Modules = {
     "tensorrt_llm._torch.modules.mamba.causal_conv1d": {
         "causal_conv1d_fn": causal_conv1d_fn,
         "causal_conv1d_update": causal_conv1d_update,
@@ -219,4 +220,4 @@ MODULES: conventions.Modules = {
 
 def install() -> tuple[str, ...]:
     """Put these functions in the place of TensorRT-LLM's, in this process; returns the full names of those replaced."""
-    return conventions.install(MODULES)
+    return installing.install(MODULES)

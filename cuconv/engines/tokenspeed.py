@@ -6,6 +6,8 @@ from typing import Any
 
 from cuconv.causal_conv1d import update, varlen
 from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
+from cuconv.engines import _tensors as tensors
 
 
 def causal_conv1d_fn(
@@ -71,11 +73,11 @@ def causal_conv1d_update(
     """
     has_windows, has_slots = intermediate_conv_window is not None, output_state_indices is not None
     if num_accepted_tokens is None and not (has_windows or has_slots) and len(x.shape) == 3 and x.shape[2] > 1:
-        num_accepted_tokens = conventions.ones(x, x.shape[0])
+        num_accepted_tokens = tensors.ones(x, x.shape[0])
     placed: dict[str, Any] = {}
     if has_windows:
         placed["intermediate_conv_window"] = intermediate_conv_window
-        placed["intermediate_state_indices"] = conventions.positions(x, x.shape[0])
+        placed["intermediate_state_indices"] = tensors.positions(x, x.shape[0])
     if has_slots:
         placed["token_state_indices"] = output_state_indices
     return update.causal_conv1d_update(
@@ -166,7 +168,7 @@ def fused_qkv_split_gdn_prefill(
         placed = {"payload": replay[0], "payload_gates": replay[1:]}
     return varlen.causal_conv1d_qkv_split(
         mixed_qkv.T,
-        conventions.ones(mixed_qkv, mixed_qkv.shape[1], mixed_qkv.dtype)[: mixed_qkv.shape[1], None],
+        tensors.ones(mixed_qkv, mixed_qkv.shape[1], mixed_qkv.dtype)[: mixed_qkv.shape[1], None],
         num_q_heads=num_q_heads,
         num_k_heads=num_k_heads,
         num_v_heads=num_v_heads,
@@ -179,7 +181,7 @@ def fused_qkv_split_gdn_prefill(
     )
 
 
-MODULES: conventions.Modules = {
+MODULES: installing.Modules = {
     "tokenspeed.runtime.layers.attention.linear.causal_conv1d": {
         "causal_conv1d_fn": causal_conv1d_fn,
         "causal_conv1d_update": causal_conv1d_update,
@@ -193,4 +195,4 @@ MODULES: conventions.Modules = {
 
 def install() -> tuple[str, ...]:
     """Put these functions in the place of tokenspeed's, in this process; returns the full names of those replaced."""
-    return conventions.install(MODULES)
+    return installing.install(MODULES)

@@ -13,6 +13,8 @@ from typing import Any
 
 from cuconv.causal_conv1d import update, varlen
 from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
+from cuconv.engines import _tensors as tensors
 from cuconv.selective_scan import varlen as scan
 from cuconv.selective_state_update import update as state_update
 
@@ -106,7 +108,7 @@ def causal_conv1d_update(
     if block_idx_last_scheduled_token is not None:
         placed = {
             "state_column": initial_state_idx,
-            "dst_state_indices": conventions.chosen(conv_state_indices, block_idx_last_scheduled_token),
+            "dst_state_indices": tensors.chosen(conv_state_indices, block_idx_last_scheduled_token),
         }
     if query_start_loc is not None:
         placed["query_start_loc"] = query_start_loc
@@ -181,7 +183,7 @@ def selective_state_update(
         num_accepted_tokens=num_accepted_tokens,
         cu_seqlens=cu_seqlens,
         null_slot=null_block_id if pad_slot_id is None else pad_slot_id,
-        rand_seed=conventions.random_seed(state) if enable_stochastic_rounding else None,
+        rand_seed=tensors.random_seed(state) if enable_stochastic_rounding else None,
         philox_rounds=cache_philox_rounds,
         out=out,
     )
@@ -282,10 +284,10 @@ def _blocks(
         if value is None:
             conventions.refuse(argument, None, "a value beside block_idx_last_scheduled_token")
     assert block is not None
-    snapshots, count = conventions.block_snapshots(table, computed, first, last, block, tokens, null_slot)
+    snapshots, count = tensors.block_snapshots(table, computed, first, last, block, tokens, null_slot)
     return {
         "state_column": initial,
-        "dst_state_indices": conventions.chosen(table, last),
+        "dst_state_indices": tensors.chosen(table, last),
         "snapshots": snapshots,
         "snapshot_count": count,
     }
@@ -315,12 +317,12 @@ def _chunks(
             conventions.refuse(argument, None, "an array beside block_idx_last_scheduled_token")
     return {
         "state_column": initial,
-        "dst_state_indices": conventions.chosen(table, last),
-        "snapshots": conventions.chunk_snapshots(table, first, starts, chunks, last_chunks, block, null_slot),
+        "dst_state_indices": tensors.chosen(table, last),
+        "snapshots": tensors.chunk_snapshots(table, first, starts, chunks, last_chunks, block, null_slot),
     }
 
 
-MODULES: conventions.Modules = {
+MODULES: installing.Modules = {
     "vllm.model_executor.layers.mamba.ops.causal_conv1d": {
         "causal_conv1d_fn": causal_conv1d_fn,
         "causal_conv1d_update": causal_conv1d_update,
@@ -335,4 +337,4 @@ MODULES: conventions.Modules = {
 
 def install() -> tuple[str, ...]:
     """Put these functions in the place of vLLM's, in this process; returns the full names of those replaced."""
-    return conventions.install(MODULES)
+    return installing.install(MODULES)

@@ -9,8 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cuconv.engines import _conventions as conventions  # noqa: E402
-from cuconv.engines import sglang, tokenspeed, vllm  # noqa: E402
+from cuconv.engines import (  # noqa: E402
+    _tensors,
+    sglang,
+    tokenspeed,
+    vllm,
+)
 from tests.engines.tensors import indices, normal, starts  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -43,7 +47,7 @@ def given(device: str, seed: int) -> dict[str, Any]:
 def tree(t: dict[str, Any], weight: Any) -> Any:
     return sglang.causal_conv1d_update(
         *(t["x"], t["pool"], weight, None, True, None, t["slots"]),
-        intermediate_conv_window=t["windows"], intermediate_state_indices=conventions.positions(t["x"], BATCH),
+        intermediate_conv_window=t["windows"], intermediate_state_indices=_tensors.positions(t["x"], BATCH),
         retrieve_next_token=t["children"], retrieve_next_sibling=t["siblings"], retrieve_parent_token=t["parents"],
     )  # fmt: skip
 
@@ -75,7 +79,7 @@ def test_a_replay_computes_what_a_call_does(call: Callable[..., Any], is_warm: b
     device, weight = "cuda", normal("cuda", DIM, WIDTH)
     call(given(device, 5), weight)
     if not is_warm:
-        conventions._kept.clear()
+        _tensors._constants.clear()
     captured = given(device, 0)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing
 
 
 def replacement(*arguments: Any) -> str:
@@ -33,13 +33,13 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
 
 def test_whoever_has_imported_the_function_has_the_other_one(engine: tuple[ModuleType, ModuleType]) -> None:
     modules = {"engine.ops": {"conv": replacement, "absent": replacement}, "engine.gone": {"conv": replacement}}
-    assert conventions.install(modules) == ("engine.ops.conv",)
+    assert _installing.install(modules) == ("engine.ops.conv",)
     assert [module.__dict__["conv"]() for module in engine] == ["cuconv", "cuconv"]
-    assert conventions.install(modules) == ()
+    assert _installing.install(modules) == ()
 
 
 def test_an_engine_that_is_not_there_has_nothing_replaced() -> None:
-    assert conventions.install({"no_such_engine.ops": {"conv": replacement}}) == ()
+    assert _installing.install({"no_such_engine.ops": {"conv": replacement}}) == ()
 
 
 def test_a_module_of_the_engine_that_fails_to_import_says_so(
@@ -48,6 +48,6 @@ def test_a_module_of_the_engine_that_fails_to_import_says_so(
     def missing(path: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'other'", name="other")
 
-    monkeypatch.setattr(conventions.importlib, "import_module", missing)
+    monkeypatch.setattr(_installing.importlib, "import_module", missing)
     with pytest.raises(ModuleNotFoundError, match="other"):
-        conventions.install({"engine.ops": {"conv": replacement}})
+        _installing.install({"engine.ops": {"conv": replacement}})

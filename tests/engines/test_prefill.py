@@ -9,8 +9,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cuconv  # noqa: E402
-from cuconv.engines import _conventions as conventions  # noqa: E402
-from cuconv.engines import megatron, sgl_kernel, sglang, tensorrt_llm, tokenspeed, vllm  # noqa: E402
+from cuconv.engines import (  # noqa: E402
+    _tensors,
+    megatron,
+    sgl_kernel,
+    sglang,
+    tensorrt_llm,
+    tokenspeed,
+    vllm,
+)
 from tests.engines.tensors import EACH_DEVICE, indices, last_inputs, letters, normal, starts, whole  # noqa: E402
 
 DIM, WIDTH = 6, 4
@@ -296,7 +303,7 @@ def test_a_scan_of_mode_all_keeps_the_state_at_every_block_end(device: str) -> N
 def test_snapshots_are_bounded_on_the_host_and_counted_on_the_device() -> None:
     table = torch.arange(1, 31, dtype=torch.int32).view(3, 10)
     named = blocks("cpu", (20, 0, 15), (45, 3, 33))
-    snapshots, count = conventions.block_snapshots(
+    snapshots, count = _tensors.block_snapshots(
         *(table, indices("cpu", 20, 0, 15)),
         *(named["block_idx_first_scheduled_token"], named["block_idx_last_scheduled_token"], BLOCK, 81, 13),
     )

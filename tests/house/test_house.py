@@ -35,7 +35,7 @@ IMPORTERS = {
     "cupy_backends": {"cuconv.runtime.kernel", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
     "matplotlib": {"cuconv.cli.report"},
-    "torch": {"cuconv.torch", "cuconv.engines._conventions", "cuconv.bench", "cuconv.cli.doctor"},
+    "torch": {"cuconv.torch", "cuconv.engines._tensors", "cuconv.bench", "cuconv.cli.doctor"},
 }
 """The only modules and folders that may import these libraries: whoever does makes them needed."""
 
