@@ -159,7 +159,7 @@ class CausalConv1dFwd(RowKernel):
 
     LANE_VECS: ClassVar[tuple[int, ...]] = tuple(range(1, MAX_LANE_VECS + 1))
 
-    gated: bool
+    gated: bool = False
     """Whether inputs and results are multiplied by gates, or residuals added to results."""
 
     @classmethod
@@ -229,7 +229,7 @@ class CausalConv1dChannellastFwd(FilterKernel):
     """Whether tokens have sequence numbers and see only inputs with their own."""
     states: bool
     """Whether initial or final states are given."""
-    gated: bool
+    gated: bool = False
     """Whether inputs and results are multiplied by gates, or residuals added to results."""
 
     @classmethod

@@ -67,9 +67,9 @@ class CausalConv1dVarlenFwd(PoolKernel):
     """Whether vectors may cross the borders of ranges, or not be aligned in a result."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
-    gated: bool
+    gated: bool = False
     """Whether inputs and results are multiplied by gates, or residuals added to results."""
-    payload: bool
+    payload: bool = False
     """Whether raw inputs are copied to a payload."""
 
     @classmethod
@@ -108,7 +108,7 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
     """Whether heads may have more channels than a warp takes at once."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
-    payload: bool
+    payload: bool = False
     """Whether raw inputs are copied to a payload."""
 
     @classmethod
@@ -158,7 +158,7 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
-    gated: bool
+    gated: bool = False
     """Whether inputs and results are multiplied by gates, or residuals added to results."""
 
     @classmethod

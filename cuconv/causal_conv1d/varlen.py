@@ -68,7 +68,7 @@ def causal_conv1d_varlen_fn(
 
     Args:
         x: (dim, total), float32, float16 or bfloat16; or (batch, dim, seqlen), a sequence in each entry of a batch, and
-            then query_start_loc and the gates must be None.
+            then query_start_loc and the gates must be None. Splits take no batch.
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
         conv_states: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place. None:
@@ -149,6 +149,9 @@ def causal_conv1d_split(
     snapshots: Any = None,
     snapshot_count: Any = None,
     snapshot_out: Any = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
     """`causal_conv1d_varlen_fn` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
@@ -169,8 +172,8 @@ def causal_conv1d_split(
         state_column, dst_state_indices, initial_states,
     )  # fmt: skip
     extras = None
-    if not (snapshots is snapshot_count is snapshot_out is None):
-        extras = snapshots, snapshot_count, snapshot_out, *(None,) * 6
+    if not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
+        extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual, None, None, None
     return _run(by_sizes(sizes), inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
 
 
@@ -202,6 +205,9 @@ def causal_conv1d_qkv_split(
     snapshots: Any = None,
     snapshot_count: Any = None,
     snapshot_out: Any = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     payload: Any = None,
     payload_gates: Sequence[Any] | None = None,
     out: Sequence[Any] | None = None,
@@ -234,12 +240,23 @@ def causal_conv1d_qkv_split(
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
     extras = None
-    if not (snapshots is snapshot_count is snapshot_out is payload is payload_gates is None):
+    gates = pre_gate, post_gate, residual
+    if not (
+        snapshots
+        is snapshot_count
+        is snapshot_out
+        is pre_gate
+        is post_gate
+        is residual
+        is payload
+        is payload_gates
+        is None
+    ):
         if payload_gates is not None:
             checks.sequence("payload_gates", payload_gates)
             if len(payload_gates) != 2:
                 raise ValueError(message("payload_gates", f"{len(payload_gates)} arrays", 2))
-        extras = snapshots, snapshot_count, snapshot_out, None, None, None, payload, *(payload_gates or (None, None))
+        extras = snapshots, snapshot_count, snapshot_out, *gates, payload, *(payload_gates or (None, None))
     q, k, v = _run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
     return q, k, v
 
@@ -293,7 +310,7 @@ def _check(
     width = weight.shape[1]
     count = batch[0] if batch else checks.starts("query_start_loc", query_start_loc, MAX_TOKENS)
     _check_modes(given, first_column)
-    _check_walk(given, is_dense=is_dense, in_place=in_place)
+    _check_gates(given, split, is_dense=is_dense, in_place=in_place)
     slots.by_sequence("has_initial_state", given["has_initial_state"], count, "sequences", (BOOL,))
     starts = slots.sources(given, "cache_indices", count, "sequences")
     pools: dict[str, Layout | None] = {"conv_states": conv_states, "initial_states": given["initial_states"]}
@@ -365,13 +382,16 @@ def _check_payload(given: Layouts, split: Split) -> None:
     checks.shape("payload", payload.shape, shape, "total of x, channels of k and v, heads of both gates")
 
 
-def _check_walk(given: Layouts, *, is_dense: bool, in_place: bool) -> None:
-    """Raise ValueError for arguments that have no meaning for a dense x, or cannot be where the result goes over x."""
+def _check_gates(given: Layouts, split: Split, *, is_dense: bool, in_place: bool) -> None:
+    """Raise ValueError for arguments that have no meaning for a dense x, and for gates where no kernel has them."""
     if is_dense and given["query_start_loc"] is not None:
         raise ValueError(message("query_start_loc", "an array", "None where x has 3 axes (batch, dim, seqlen)"))
+    if not (is_dense or in_place or split.normalized or given.get("payload") is not None):
+        return
     for name in GATES:
-        if (is_dense or in_place) and given.get(name) is not None:
-            raise ValueError(message(name, "an array", "None where x has 3 axes, and where out is x"))
+        if given.get(name) is not None:
+            wanted = "None where x has 3 axes, where out is x, with qk_l2norm, and beside payload"
+            raise ValueError(message(name, "an array", wanted))
 
 
 def _check_modes(given: Layouts, first_column: int | None) -> None:

@@ -210,7 +210,7 @@ class SelectiveScanVarlenFwd(Kernel):
     b_vec: int
     c_vec: int
     state_t: DType
-    snapshots: bool
+    snapshots: bool = False
     """Whether states inside sequences are kept, too."""
 
     @classmethod
@@ -236,7 +236,7 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     tokens: int
     resident: int
     mixed: bool
-    snapshots: bool
+    snapshots: bool = False
     """Whether states inside sequences are kept, too."""
 
     @classmethod

@@ -43,6 +43,7 @@ SHARED: dict[str, Row] = {
 }  # fmt: skip
 
 SIZES_SUM = "6 in all (dim of x)"
+ONLY_UNGATED = "None where x has 3 axes, where out is x, with qk_l2norm, and beside payload"
 OWN: dict[str, dict[str, Row]] = {
     "causal_conv1d_varlen_fn": {
         "x-list": (bad.value("x", [[1.0]]), TypeError, f"x: got a list; wanted {WANTED}"),
@@ -54,11 +55,11 @@ OWN: dict[str, dict[str, Row]] = {
         "out-in-x": bad.overlap("out", "x", lambda xp, a: {"out": a["x"][:]}),
         "out-over-x-by-one": bad.overlap("out", "x", bad.of_one_memory("x", "out")),
         "out-is-x-gated": bad.array(
-            "post_gate", "None where x has 3 axes, and where out is x",
+            "post_gate", ONLY_UNGATED,
             lambda xp, a: {"out": a["x"], "post_gate": xp.ones((DIM, TOTAL), np.float32)},
         ),
         "dense-gated": bad.array(
-            "residual", "None where x has 3 axes, and where out is x",
+            "residual", ONLY_UNGATED,
             lambda xp, a: {
                 "x": xp.ones((3, DIM, TOTAL), np.float32), "query_start_loc": None, "out": None,
                 "residual": xp.ones((3, DIM, TOTAL), np.float32),
@@ -129,6 +130,46 @@ OWN: dict[str, dict[str, Row]] = {
         "heads-zero": bad.given("num_k_heads", 0, "at least 1"),
         "head-negative": bad.given("head_v", -2, "at least 1"),
         "head-list": bad.mistyped("head_q", [1], "an int"),
+        "norm-gated": bad.array(
+            "pre_gate", ONLY_UNGATED,
+            bad.also(bad.value("qk_l2norm", True), bad.zeros("pre_gate", (DIM, TOTAL))),
+        ),
+        "payload-alone": bad.array(
+            "payload", "None unless payload and both payload_gates are given", bad.zeros("payload", (TOTAL, 7))
+        ),
+        "payload-gates-alone": (
+            lambda xp, a: {"payload_gates": (xp.ones((TOTAL, 1), np.float32),) * 2}, ValueError,
+            "payload_gates[0]: got an array; wanted None unless payload and both payload_gates are given",
+        ),
+        "payload-gates-one": (
+            lambda xp, a: {"payload_gates": (xp.ones((TOTAL, 1), np.float32),)}, ValueError,
+            "payload_gates: got 1 arrays; wanted 2",
+        ),
+        "payload-gates-int": bad.mistyped("payload_gates", 2, "a tuple"),
+        "payload-shape": (
+            lambda xp, a: {
+                "payload": xp.ones((TOTAL, 6), np.float32), "payload_gates": (xp.ones((TOTAL, 1), np.float32),) * 2
+            }, ValueError,
+            "payload: got shape (9, 6); wanted (9, 7) (total of x, channels of k and v, heads of both gates)",
+        ),
+        "payload-gates-shape": (
+            lambda xp, a: {
+                "payload": xp.ones((TOTAL, 7), np.float32),
+                "payload_gates": (xp.ones((TOTAL, 1), np.float32), xp.ones((TOTAL, 2), np.float32)),
+            }, ValueError,
+            "payload_gates[1]: got shape (9, 2); wanted (9, 1) (total of x, heads)",
+        ),
+        "payload-dtype": (
+            lambda xp, a: {
+                "payload": xp.ones((TOTAL, 7), np.float16), "payload_gates": (xp.ones((TOTAL, 1), np.float32),) * 2
+            }, TypeError, "payload: got dtype float16; wanted float32",
+        ),
+        "payload-in-x": (
+            lambda xp, a: {
+                "payload": a["x"].reshape(-1)[:45].reshape(9, 5),
+                "payload_gates": (xp.ones((TOTAL, 0), np.float32),) * 2,
+            }, ValueError, f"payload: got memory that overlaps x; wanted {bad.OWN_MEMORY}",
+        ),
         "eps-none": bad.mistyped("l2norm_eps", None, "a number"),
         "head-float": bad.mistyped("head_q", 1.0, "an int"),
         "eps-negative": bad.given("l2norm_eps", -1.0, "a number of at least 0"),

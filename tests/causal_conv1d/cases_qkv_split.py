@@ -120,6 +120,7 @@ UNIT = (
     Case((1, 1, 1, 256, 256, 8), "12+3+1", 4, "float32", payload=40, payload_lies="sliced", moved=True, **NORM),
     Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1+9", payload=3, payload_lies="offset_by_1"),
     Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1+9", payload=4, snapshots="pool", initial="all"),
+    Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1", gates="pre_gate residual"),
     Case((1, 2, 1, 5, 5, 7), "20+2", payload=1, payload_lies="spaced"),
     Case((1, 1, 2, 4, 4, 8), "33+0+8", 5, "float16", pool="columns", payload=2, **ROWS),
     Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1", snapshots="window", read_only=True, longer=2),

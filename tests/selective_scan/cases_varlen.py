@@ -13,7 +13,7 @@ from tests.selective_scan.scan import OfStates
 from tests.support.compare import ROUNDING, Between, Kept
 from tests.support.layouts import BY_TOKEN, PACKED, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placement, place
-from tests.support.sequences import SNAPSHOTS, OfSequences
+from tests.support.sequences import SNAPSHOT_SLOTS, OfSequences
 
 BY_TOKENS = ("u", "delta", "z", "B", "C")
 
@@ -61,7 +61,7 @@ class Case(OfStates, OfSequences):
             placed["ssm_states"] = place(BY_NAME[self.state_dtype], pool, **SLOTS[self.pool](3))
         placed |= {name: place(dtype, size, **others(1)) for name, (dtype, size) in self.indices().items()}
         if self.snapshots == "own":
-            shape_of_own = (SNAPSHOTS, self.dim, self.d_state)
+            shape_of_own = (SNAPSHOT_SLOTS, self.dim, self.d_state)
             placed["snapshot_out"] = place(BY_NAME[self.state_dtype], shape_of_own, **SLOTS[self.pool or "sliced"](3))
         placed["out"] = place(self.input_t, shape, **PACKED[self.out or self.layout])
         return self.in_order(placed)

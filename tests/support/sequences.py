@@ -12,8 +12,11 @@ from tests import cases
 from tests.support.batches import Batch, batch
 from tests.support.placement import Array
 
-SNAPSHOTS = 24
-"""Rows of snapshots that count."""
+SNAPSHOTS, UNCOUNTED = 24, 2
+"""Rows of snapshots that count, and rows behind them."""
+
+SNAPSHOT_SLOTS = SNAPSHOTS + UNCOUNTED + 1
+"""Slots for all rows, one of which may be padding."""
 
 COLUMNS = 3
 """Columns of index arrays with several."""
@@ -107,7 +110,7 @@ class OfSequences(cases.Case):
     @property
     def pool_slots(self) -> int:
         """One slot per sequence, or two, and spare ones."""
-        return self.packed.count * (1 + self.moved) + self.spare + SNAPSHOTS * (self.snapshots == "pool")
+        return self.packed.count * (1 + self.moved) + self.spare + SNAPSHOT_SLOTS * (self.snapshots == "pool")
 
     def indices(self) -> dict[str, tuple[DType, tuple[int, ...]]]:
         """The dtypes and shapes of the index arrays."""
@@ -125,7 +128,7 @@ class OfSequences(cases.Case):
         if self.moved:
             found["dst_state_indices"] = starts_t, (rows,)
         if self.snapshots is not None:
-            found["snapshots"] = slots_t, (SNAPSHOTS + 2, 3)
+            found["snapshots"] = slots_t, (SNAPSHOTS + UNCOUNTED, 3)
             found["snapshot_count"] = starts_t, (1,)
         return found
 
@@ -159,9 +162,9 @@ class OfSequences(cases.Case):
         starts = slots_in(known, "cache_indices", count)
         targets = known["dst_state_indices"][:count].tolist() if self.moved else starts
         taken = {self.pad_slot_id} | ({*starts, *targets} if self.snapshots == "pool" else set())
-        places = self.pool_slots if self.snapshots == "pool" else SNAPSHOTS
+        places = self.pool_slots if self.snapshots == "pool" else SNAPSHOT_SLOTS
         free = random.permutation(sorted({*range(places)} - taken))
-        rows = np.zeros((SNAPSHOTS + 2, 3), np.int64)
+        rows = np.zeros((SNAPSHOTS + UNCOUNTED, 3), np.int64)
         for i in range(len(rows)):
             number = int(random.integers(count)) if count else 0
             length = bounds[number + 1] - bounds[number] if count else 0
@@ -172,6 +175,9 @@ class OfSequences(cases.Case):
         strange = (0, -3), (0, count), (1, 2**31 - 1), (1, -1), (2, -1), (2, places), (2, self.pad_slot_id)
         for i, (field, value) in zip(range(1, SNAPSHOTS, 3), strange, strict=False):
             rows[i, field] = value
+        if count:
+            # Tokens behind a sequence's last one, which are there but for the last sequence's.
+            rows[2::6, 1] = np.diff(bounds)[rows[2::6, 0]] + 1
         return rows
 
     def table_of(self, chosen: Array, random: np.random.Generator) -> dict[str, Array]:
