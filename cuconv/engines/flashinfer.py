@@ -46,9 +46,11 @@ def selective_state_update(
     Returns:
         out, new where it is None.
     """
-    # States of codes have scales.
-    scales = {"state_scale": state_scale, "intermediate_state_scales": intermediate_state_scales}
-    placed = {name: scale for name, scale in scales.items() if scale is not None}
+    placed: dict[str, Any] = {}
+    if state_scale is not None:
+        placed["state_scale"] = state_scale
+    if intermediate_state_scales is not None:
+        placed["intermediate_state_scales"] = intermediate_state_scales
     if intermediate_states_buffer is not None and dst_state_batch_indices is not None:
         conventions.refuse("dst_state_batch_indices", "an array", "None beside intermediate_states_buffer")
     return state_update.selective_state_update(
