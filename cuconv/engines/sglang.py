@@ -1,7 +1,7 @@
 """SGLang's functions of sglang.kernels.ops.mamba, version 0.5.23, by cuconv.
 
 Those of Triton are here; those of the CUDA kernels, which have the same names, are in `sgl_kernel`. Outputs of padding,
-which SGLang leaves uninitialised, are zeros. No drafted token is without a parent in cuconv's trees but the first.
+which SGLang leaves uninitialised, are zeros.
 """
 
 from __future__ import annotations
