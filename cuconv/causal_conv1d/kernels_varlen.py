@@ -31,7 +31,6 @@ from cuconv.runtime.launch import (
     vectors,
 )
 
-
 SNAPSHOTS_AT_ONCE = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsAtOnce")
 """Rows of snapshots per thread."""
 
