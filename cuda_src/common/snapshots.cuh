@@ -54,8 +54,9 @@ __device__ __forceinline__ SnapshotRows find_snapshots(const Operands& p, int fi
     SnapshotRows found{rows, 0};
     for (; from < rows; from += step) {
         const int row = from + lane_id();
-        const index_t distance = row < rows ? load_snapshot_field(p, row, 0) - first : -1;
-        const unsigned hits = lanes_where(distance >= 0 && distance < count && wanted(row));
+        const index_t sequence = row < rows ? load_snapshot_field(p, row, 0) : -1;
+        const bool is_among = row < rows && sequence >= first && sequence < first + count;
+        const unsigned hits = lanes_where(is_among && wanted(row));
         if (hits != 0) found = {min(found.begin, from + lowest(hits)), from + highest(hits) + 1};
     }
     return found;
