@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels import (
     share_channels,
 )
 from cuconv.causal_conv1d.ranges import MAX_RANGES
+from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
@@ -29,6 +30,9 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
+
+SNAPSHOTS_AT_ONCE = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsAtOnce")
+"""Rows of snapshots per thread."""
 
 
 def _mix_groups(tile_groups: int, prefix_groups: int) -> tuple[int, int, int]:
@@ -82,10 +86,10 @@ class CausalConv1dVarlenFwd(PoolKernel):
         """The launch for x of (dim, total) and this many rows of snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
-        prefix_groups = ceil_div(sequences, tiles) if self.width > 1 else 0
+        snapshot_groups = ceil_div(snapshots, tiles * SNAPSHOTS_AT_ONCE)
+        prefix_groups = (ceil_div(sequences, tiles) if self.width > 1 else 0) + snapshot_groups
         mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
-        snapshot_groups = ceil_div(snapshots, tiles)
-        return self.config(dim_blocks * (mix[0] + snapshot_groups)), {
+        return self.config(dim_blocks * mix[0]), {
             "snapshot_groups": snapshot_groups,
             "block_vecs": fast_div(block_vecs),
             "dim_blocks": fast_div(dim_blocks),
@@ -131,11 +135,11 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
             lanes.append(min(WARP_SIZE, 1 << (ceil_div(width, self.vec) - 1).bit_length()))
             units.append(ceil_div(ceil_div(count * head_dim, width), WARP_SIZE // lanes[-1]))
         ends = list(accumulate(units))
-        prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
+        snapshot_groups = ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
+        prefix_groups = (ceil_div(sequences, self.warps) if self.width > 1 else 0) + snapshot_groups
         mix = _mix_groups(ceil_div(total, self.tokens * self.warps), prefix_groups)
         absent = MAX_RANGES - len(units)
-        snapshot_groups = ceil_div(snapshots, self.warps)
-        return self.config(ends[-1] * (mix[0] + snapshot_groups)), {
+        return self.config(ends[-1] * mix[0]), {
             "snapshot_groups": snapshot_groups,
             "units": fast_div(ends[-1]),
             "mix": mix,
@@ -177,7 +181,7 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
         if group * row_tiles + self.warps > MAX_DIVIDEND:
             raise TooLarge(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         row_blocks = ceil_div(group * row_tiles, self.warps)
-        snapshot_blocks = ceil_div(snapshots, self.warps)
+        snapshot_blocks = ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
         blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0) + snapshot_blocks
         division = {
             "group_blocks": fast_div(blocks),

@@ -152,7 +152,7 @@ def causal_conv1d_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
     bias: bool = True, silu: bool = True, snapshots: int = 0,
 ) -> Workload:  # fmt: skip
-    """Packed prefill with a pool of states, which gets snapshots of them every so many tokens unless that is 0."""
+    """Packed prefill with a pool of states, which gets snapshots of them every `snapshots` tokens unless that is 0."""
     sizes = without_zero(locals(), "snapshots")
     arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias, snapshots)
     x = arrays["x"]

@@ -172,7 +172,7 @@ class Workload:
 
 
 def snapshot_rows(counts: Sequence[int], every: int) -> list[tuple[int, int, int]]:
-    """Rows of snapshots (sequence, position, slot) every so many tokens, none for 0, in slots behind the sequences' own."""
+    """Rows of snapshots (sequence, position, slot) every `every` tokens, none for 0, in slots behind the sequences'."""
     places = [(i, t) for i, count in enumerate(counts) for t in (range(every, count + 1, every) if every else ())]
     return [(*place, len(counts) + number) for number, place in enumerate(places)]
 

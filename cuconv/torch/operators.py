@@ -225,9 +225,9 @@ def _define() -> torch.library.Library:
     for name, options in OPTIONS.items():
         operation = Operation.named[name]
         letters = iter("abc")
-        inputs = [
-            f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in operation.inputs
-        ]
+        # A schema's names have no brackets.
+        names = [each.replace("[", "_").replace("]", "") for each in operation.inputs]
+        inputs = [f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in names]
         arguments = f"{', '.join(inputs)}, {options}"
         run: Callable[..., Any] = partial(_run, operation)
         most = MAX_RANGES if not operation.outputs else 1

@@ -88,18 +88,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int tiles = static_cast<int>(params.tiles);
     const int row = static_cast<int>(row_vec.quotient);
     const bool is_idle = row >= tiles || channel >= p.dim;
-    unsigned group_number = group_dim.quotient;
-    if constexpr (kAddressed) {
-        // Snapshots come first: their blocks wait for one load after another, while those of tiles move memory.
-        if (group_number < p.snapshot_groups) {
-            if (is_idle) return;
-            store_inner_snapshot<kWidth, input_t, state_t, kVec, kGated>(
-                p, static_cast<int>(group_number) * tiles + row, channel);
-            return;
-        }
-        group_number -= p.snapshot_groups;
-    }
-    const GroupRole group(group_number, params.mix);
+    const GroupRole group(group_dim.quotient, params.mix);
     const int first = static_cast<int>(group.number) * tiles;
     if (!group.is_prefix) {
         if (kPayload && group_dim.remainder == 0) {
@@ -109,9 +98,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         // Idle threads read another thread's memory: all of them take part in the search.
         convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
-    } else if constexpr (kWidth > 1) {
+        return;
+    }
+    if constexpr (kAddressed) {
+        // Snapshots follow prefixes: their blocks, too, wait for one load after another, while those of tiles move
+        // memory.
+        const int snapshot_group = static_cast<int>(group.number - params.mix.prefix_groups + p.snapshot_groups);
+        if (snapshot_group >= 0) {
+            if (is_idle) return;
+            store_inner_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, kVec, kGated>(
+                p, (snapshot_group * tiles + row) * kSnapshotsAtOnce, channel);
+            return;
+        }
+    }
+    if constexpr (kWidth > 1) {
         SnapshotRows rows{0, 0};
-        if constexpr (kAddressed) rows = find_snapshots_of_block<Traits::kThreads>(p, first, tiles);
+        if constexpr (kAddressed) rows = find_prefix_snapshots<Traits::kThreads, kWidth>(p, first, tiles);
         if (is_idle || first + row >= p.sequences) return;
         convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, kAddressed, kGated>(
             p, rows, first + row, channel);

@@ -141,19 +141,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const CausalConv1dVarlenOperands& p = params.operands;
 
     const QuotientRemainder group_unit = divide(blockIdx.x, params.units);
-    unsigned group_number = group_unit.quotient;
-    if constexpr (kAddressed) {
-        if (group_number < p.snapshot_groups) {
-            const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
-            const int row = static_cast<int>(group_number * Traits::kWarps + threadIdx.x / kWarpSize);
-            for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
-                store_inner_snapshot<kWidth, input_t, state_t, kVec, false>(p, row, lanes.begin + at);
-            }
-            return;
-        }
-        group_number -= p.snapshot_groups;
-    }
-    const GroupRole group(group_number, params.mix);
+    const GroupRole group(group_unit.quotient, params.mix);
     const int number = static_cast<int>(group.number * Traits::kWarps + threadIdx.x / kWarpSize);
     const LaneGroup lanes(params, static_cast<int>(group_unit.remainder));
     if (!group.is_prefix) {
@@ -171,19 +159,43 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if constexpr (kPayload) { store_payload<Inputs, input_t, kVec, kTokens>(p, inputs, token, channel); }
                 store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.padding);
             });
-    } else if constexpr (kWidth > 1) {
+        return;
+    }
+    if constexpr (kAddressed) {
+        const int snapshot_group = static_cast<int>(group.number - params.mix.prefix_groups + p.snapshot_groups);
+        if (snapshot_group >= 0) {
+            const int row = snapshot_group * Traits::kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+            for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
+                // One after the other: registers for two at once are not there.
+#pragma unroll 1
+                for (int i = 0; i < kSnapshotsAtOnce; ++i) {
+                    store_inner_snapshots<1, kWidth, input_t, state_t, kVec, false>(p, row * kSnapshotsAtOnce + i,
+                                                                                    lanes.begin + at);
+                }
+            }
+            return;
+        }
+    }
+    if constexpr (kWidth > 1) {
         using Prefix = SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed>;
         SnapshotRows rows{0, 0};
         if constexpr (kAddressed) {
             const int first = static_cast<int>(group.number) * Traits::kWarps;
-            rows = find_snapshots_of_block<Traits::kThreads>(p, first, Traits::kWarps);
+            rows = find_prefix_snapshots<Traits::kThreads, kWidth>(p, first, Traits::kWarps);
         }
         if (number >= p.sequences) return;  // whole warps leave: the shuffles stay complete
         const Prefix sequence(p, number);
         if (sequence.length == 0) return;
         const auto store_snapshots = [&](bool is_over_start) {
-            for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
-                store_prefix_snapshots<kWidth, input_t, state_t, kVec, false>(p, rows, number, lanes.begin + at,
+            if (rows.begin >= rows.end) return;
+            // Known anew, instead of kept in registers.
+            const unsigned block = static_cast<unsigned>(opaque(static_cast<int>(blockIdx.x)));
+            const QuotientRemainder group_own = divide(block, params.units);
+            const LaneGroup own(params, static_cast<int>(group_own.remainder));
+            const int own_number = static_cast<int>(GroupRole(group_own.quotient, params.mix).number * Traits::kWarps +
+                                                    threadIdx.x / kWarpSize);
+            for (int at = own.lane * kVec; at < own.width; at += own.lanes * kVec) {
+                store_prefix_snapshots<kWidth, input_t, state_t, kVec, false>(p, rows, own_number, own.begin + at,
                                                                               is_over_start);
             }
         };

@@ -150,7 +150,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const index_t channel = first_channel + lane_id();
             const unsigned row = (group_block.remainder - snapshot_block) * Traits::kWarps + warp;
             if (channel < p.dim) {
-                store_inner_snapshot<kWidth, input_t, state_t, 1, kGated>(p, static_cast<int>(row), channel);
+                store_inner_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, 1, kGated>(
+                    p, static_cast<int>(row) * kSnapshotsAtOnce, channel);
             }
             return;
         }
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const int number = first + static_cast<int>(warp);
         const index_t channel = first_channel + lane_id();
         SnapshotRows rows{0, 0};
-        if constexpr (kAddressed) rows = find_snapshots_of_block<Traits::kThreads>(p, first, Traits::kWarps);
+        if constexpr (kAddressed) rows = find_prefix_snapshots<Traits::kThreads, kWidth>(p, first, Traits::kWarps);
         if (number >= p.sequences || channel >= p.dim) return;
         convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany, kAddressed, kGated>(
             p, rows, number, channel);

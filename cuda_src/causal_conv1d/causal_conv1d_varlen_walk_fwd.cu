@@ -104,13 +104,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         }
         if (lane_id() < kHalo) kept = inputs.state(length - kHalo + lane_id());
     }
-    SnapshotRows snapshots = find_snapshots(p, number, 1, 0, kWarpSize);
+    SnapshotRows snapshots = find_snapshots(p, number, 1, 0, kWarpSize, [](int) { return true; });
     const auto store_snapshots = [&](bool is_over_start) {
         for (int row = snapshots.begin + lane_id(); row < snapshots.end; row += kWarpSize) {
             const Snapshot snapshot = load_snapshot(p, row);
             if (snapshot.sequence != number || !source.has(snapshot)) continue;
             if (source.is_over_start(p, snapshot) != is_over_start) continue;
-            store_snapshot<kWidth, input_t, state_t, 1, false, Memory::kMutable>(p, snapshot, source, channel, x);
+            const SnapshotCopy<kWidth, input_t, state_t, 1, false, Memory::kMutable> copy(p, snapshot, source, channel,
+                                                                                          x);
+            copy.copy(p, snapshot.slot, channel);
         }
     };
     store_snapshots(false);

@@ -44,17 +44,19 @@ struct SnapshotRows {
     int end;
 };
 
-// The least range that has all rows of the sequences `first` to `first + count - 1`: others between them are possible
-// where rows are not grouped by sequence. All lanes of a warp take part, and look at `step` / 32 of the rows' groups of
-// 32, from row `from` on.
-template <typename Operands>
-__device__ __forceinline__ SnapshotRows find_snapshots(const Operands& p, int first, int count, int from, int step) {
+// The least range that has all rows of the sequences `first` to `first + count - 1` that are `wanted`, by their field
+// and row: others between them are possible where rows are not grouped by sequence. All lanes of a warp take part, and
+// look at one of `step` / 32 groups of 32 rows from row `from` on.
+template <typename Operands, typename Wanted>
+__device__ __forceinline__ SnapshotRows find_snapshots(const Operands& p, int first, int count, int from, int step,
+                                                       Wanted wanted) {
     const int rows = count_snapshots(p);
     SnapshotRows found{rows, 0};
     for (; from < rows; from += step) {
         const int row = from + lane_id();
-        const index_t distance = row < rows ? load_snapshot_field(p, row, 0) - first : -1;
-        const unsigned hits = lanes_where(distance >= 0 && distance < count);
+        const index_t sequence = row < rows ? load_snapshot_field(p, row, 0) : -1;
+        const bool is_among = row < rows && sequence >= first && sequence < first + count;
+        const unsigned hits = lanes_where(is_among && wanted(row));
         if (hits != 0) found = {min(found.begin, from + lowest(hits)), from + highest(hits) + 1};
     }
     return found;
@@ -70,18 +72,18 @@ struct NextSnapshot {
 
 inline constexpr NextSnapshot kBeforeSnapshots{-1, -1, -1};
 
-// The snapshot of sequence `number`, of `length` tokens, that follows `before`; `rows` have all of them. All lanes of a
-// warp take part and get the same.
-template <typename Operands>
+// The snapshot of sequence `number`, of `length` tokens, that follows `before` and has a wanted position; `rows` have
+// all of them. All lanes of a warp take part and get the same.
+template <typename Operands, typename Wanted>
 __device__ __forceinline__ NextSnapshot next_snapshot(const Operands& p, const SnapshotRows& rows, int number,
-                                                      int length, const NextSnapshot& before) {
+                                                      int length, const NextSnapshot& before, Wanted wanted) {
     NextSnapshot next{NextSnapshot::kNone, -1, -1};
     for (int row = rows.begin + lane_id(); row < rows.end; row += kWarpSize) {
         const Snapshot found = load_snapshot(p, row);
         if (found.sequence != number || found.position > length || found.position >= next.position) continue;
         const bool follows =
             found.position > before.position || (found.position == before.position && row > before.row);
-        if (follows) next = {found.position, row, found.slot};
+        if (follows && wanted(found.position)) next = {found.position, row, found.slot};
     }
 #pragma unroll
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
@@ -93,13 +95,13 @@ __device__ __forceinline__ NextSnapshot next_snapshot(const Operands& p, const S
 }
 
 // What find_snapshots() finds, with the rows shared out among all threads of a block, which all call this.
-template <int kThreads, typename Operands>
-__device__ __forceinline__ SnapshotRows find_snapshots_of_block(const Operands& p, int first, int count) {
-    if (p.snapshot_rows == 0) return {0, 0};
+template <int kThreads, typename Operands, typename Wanted>
+__device__ __forceinline__ SnapshotRows find_snapshots_of_block(const Operands& p, int first, int count,
+                                                                Wanted wanted) {
     constexpr int kWarps = kThreads / kWarpSize;
     __shared__ SnapshotRows shared[kWarps];
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-    const SnapshotRows own = find_snapshots(p, first, count, warp * kWarpSize, kThreads);
+    const SnapshotRows own = find_snapshots(p, first, count, warp * kWarpSize, kThreads, wanted);
     if (lane_id() == 0) shared[warp] = own;
     __syncthreads();
     SnapshotRows found = shared[0];

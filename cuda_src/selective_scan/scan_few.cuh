@@ -107,6 +107,9 @@ struct FewScan {
         Inputs inputs;
         int first = run.begin_of(now) / kVec * kVec;
         load(inputs, first);
+        // Each lane knows a row of snapshots: few runs have more of them than a warp has lanes.
+        Snapshot own_snapshot{-1, 0, 0};
+        if (kSnapshots && rows.begin + lane_id() < rows.end) own_snapshot = load_snapshot(p, rows.begin + lane_id());
 #pragma unroll 1
         while (todo != 0) {
             todo &= todo - 1;
@@ -122,21 +125,13 @@ struct FewScan {
                 for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i);
             }
             if (todo != 0) load_states(run, next, raw);
-            NextSnapshot snapshot = kBeforeSnapshots;
-            // Stores the snapshots before token t, when all earlier ones have been stored.
-            const auto keep = [&](int t) {
-                while (slot >= 0 && snapshot.position <= t - begin) {
-                    if (snapshot.position == t - begin) {
-                        store_states(snapshots_of<State>(p), p.snapshot_stride, p.snapshots_is_vectors, snapshot.slot,
-                                     h);
-                    }
-                    snapshot = next_snapshot(p, rows, run.first + now, end - begin, snapshot);
-                }
-            };
 #pragma unroll 1
-            for (int t = begin; t < end; ++t) {
+            for (int t = begin; kSnapshots || t < end; ++t) {
+                if constexpr (kSnapshots) {
+                    if (slot >= 0) keep_snapshots(rows, own_snapshot, run.first + now, t - begin, h);
+                    if (t == end) break;
+                }
                 const int following = (t + 1 < end ? t + 1 : next_begin) / kVec * kVec;
-                if (kSnapshots) keep(t);
                 Inputs ahead = inputs;
                 // Several tokens take too many registers to hold the next ones, too.
                 if (kVec == 1) load(ahead, following);
@@ -147,7 +142,6 @@ struct FewScan {
                 if (kVec > 1 && following != first) load(inputs, following);
                 first = following;
             }
-            if (kSnapshots) keep(end);
             if (target >= 0) {
                 store_states(static_cast<State*>(p.ssm_states), p.ssm_states_stride, p.states_is_vectors, target, h);
             }
@@ -156,6 +150,22 @@ struct FewScan {
     }
 
  private:
+    // Stores the snapshots of sequence `number` after `position` tokens; `own` is the lane's one of the first rows.
+    __device__ __forceinline__ void keep_snapshots(const SnapshotRows& rows, const Snapshot& own, int number,
+                                                   int position, const float (&h)[kRows][kStates]) const {
+        for (int from = rows.begin; from < rows.end; from += kWarpSize) {
+            Snapshot row = own;
+            if (from > rows.begin) {
+                row = from + lane_id() < rows.end ? load_snapshot(p, from + lane_id()) : Snapshot{-1, 0, 0};
+            }
+            unsigned hits = lanes_where(row.sequence == number && row.position == position);
+            for (; hits != 0; hits &= hits - 1) {
+                const int slot = from_lane(row.slot, lowest(hits));
+                store_states(snapshots_of<State>(p), p.snapshot_stride, p.snapshots_is_vectors, slot, h);
+            }
+        }
+    }
+
     // Loads elements of rows; zeros where there is no such row or element.
     template <Memory kMemory, typename Element>
     __device__ __forceinline__ void load_rows(const Element* first, const index_t* stride, int is_vectors,
@@ -274,6 +284,6 @@ __device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p, c
     const int channel = first_channel + static_cast<int>(threadIdx.x) / kWarpSize * kWarpSize;
     if (todo == 0 || channel >= p.dim) return;
     SnapshotRows rows{0, 0};
-    if (kSnapshots) rows = find_snapshots(p, run.first, p.run_sequences, 0, kWarpSize);
+    if (kSnapshots) rows = find_snapshots(p, run.first, p.run_sequences, 0, kWarpSize, [](int) { return true; });
     FewScan<Shape>(p, channel).template walk<kSnapshots>(run, todo, rows);
 }

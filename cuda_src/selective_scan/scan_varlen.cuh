@@ -84,20 +84,34 @@ __device__ __forceinline__ state_t* snapshots_of(const SelectiveScanVarlenOperan
     return static_cast<state_t*>(p.snapshots_in_pool ? p.ssm_states : p.snapshot_out);
 }
 
-// Walks a sequence with all lanes of the warp: calls walk(from, to) for consecutive tokens from `begin` to `end` - 1,
-// and store(slot) for each snapshot when the tokens in front of it have been walked.
-template <typename Walk, typename Store>
-__device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, int number, int begin, int end,
-                                                  Walk walk, Store store) {
-    const SnapshotRows rows = find_snapshots(p, number, 1, 0, kWarpSize);
-    NextSnapshot next = kBeforeSnapshots;
-    for (int at = begin;;) {
-        next = next_snapshot(p, rows, number, end - begin, next);
-        const int to = next.position == NextSnapshot::kNone ? end : begin + next.position;
-        if (to > at) walk(at, to);
-        if (next.position == NextSnapshot::kNone) return;
-        store(next.slot);
-        at = to;
+// Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot) for each
+// snapshot when the tokens in front of it have been walked. A walk that begins with token `at` need not end for a
+// snapshot where starts_tile(at, token): there wait() is called before it is stored.
+template <typename Scan, typename StartsTile, typename Wait, typename Store>
+__device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, Scan& scan, int number,
+                                                  int begin, int end, StartsTile starts_tile, Wait wait, Store store) {
+    const auto any = [](int) { return true; };
+    const SnapshotRows rows = find_snapshots(p, number, 1, 0, kWarpSize, any);
+    NextSnapshot next = next_snapshot(p, rows, number, end - begin, kBeforeSnapshots, any);
+    for (int at = begin, to = begin;; at = to) {
+        if (at < end) {
+            const NextSnapshot here{at - begin, NextSnapshot::kNone, -1};
+            to = next_snapshot(p, rows, number, end - begin, here, [&](int position) {
+                     return !starts_tile(at, begin + position);
+                 }).position;
+            to = to == NextSnapshot::kNone ? end : begin + to;
+        }
+        const auto keep = [&](int token) {
+            if (next.position != token - begin) return;
+            wait();
+            do {
+                store(next.slot);
+                next = next_snapshot(p, rows, number, end - begin, next, any);
+            } while (next.position == token - begin);
+        };
+        keep(at);
+        if (at >= end) return;
+        scan.template walk<true>(at, to, keep);
     }
 }
 

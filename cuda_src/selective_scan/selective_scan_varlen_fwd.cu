@@ -59,7 +59,7 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
     if constexpr (kSnapshots) {
         state_t* const kept = snapshots_of<state_t>(p) + scan.channel * p.snapshot_stride[1];
         walk_by_snapshots(
-            p, number, begin, end, [&](int from, int to) { scan.template walk<true>(from, to, [](int) {}); },
+            p, scan, number, begin, end, [](int, int token) { return token % Shape::kTokens == 0; }, [] {},
             [&](int at) {
                 if (!scan.is_idle) store(kept + at * p.snapshot_stride[0], p.snapshot_stride[2]);
             });

@@ -57,7 +57,10 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
     if constexpr (kSnapshots) {
         state_t* const kept = snapshots_of<state_t>(p);
         walk_by_snapshots(
-            p, number, begin, end, [&](int from, int to) { scan.template walk<true>(from, to, [](int) {}); },
+            p, scan, number, begin, end,
+            [](int from, int token) { return (token - from / Shape::kVec * Shape::kVec) % Shape::kTile == 0; },
+
+            [] { __syncthreads(); },
             [&](int at) {
                 scan.store_states(kept + at * p.snapshot_stride[0], p.snapshot_stride[1], p.snapshot_stride[2]);
             });

@@ -15,7 +15,11 @@ from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
 from tests.support.runners import Runner, emulated, on_gpu, prebuild
 
-MOVED = [case for table in (cases_update.UNIT, cases_varlen.UNIT) for case in table if case.moved and not case.keep]
+MOVED = [
+    case
+    for case in (*cases_update.UNIT, *cases_varlen.UNIT)
+    if case.moved and not case.keep and getattr(case, "snapshots", None) is None
+]
 RUNS = [emulated, pytest.param(on_gpu, marks=pytest.mark.gpu)]
 DIM, WIDTH, BLOCK = 6, 4, 16
 
@@ -255,3 +259,39 @@ def test_whole_states_inside_a_sequence_are_the_inputs_before_them(call: Caller)
     np.testing.assert_array_equal(out[0], x[:, 4:8])
     np.testing.assert_array_equal(out[1], np.concatenate([np.zeros((DIM, 2)), x[:, :2]], axis=1))
     assert (out[2] == 7).all()
+
+
+@EACH_CALLER
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("seed", range(3))
+def test_chunks_and_restores_from_snapshots_give_the_bits_of_one_prefill(call: Caller, order: str, seed: int) -> None:
+    """Two sequences in chunks; after some of them they go back to a snapshot inside a chunk, in the slot where it is."""
+    random, total = np.random.default_rng(seed), 70
+    x = uniform(20 + seed, 2, DIM, total).astype(np.float32)
+    weight, pool = uniform(30, DIM, WIDTH).astype(np.float32), np.full((9, DIM, WIDTH - 1), np.nan, np.float32)
+    whole = [call(cuconv.causal_conv1d_varlen_fn, {"x": x[i], "weight": weight}) for i in range(2)]
+    at, slot = [0, 0], [0, 1]
+    while min(at) < total:
+        taken = [min(int(random.integers(0, 14)), total - each) for each in at]
+        kept = [int(random.integers(0, each + 1)) for each in taken]
+        free = random.permutation(sorted({*range(9)} - {*slot}))
+        out = call(
+            cuconv.causal_conv1d_varlen_fn,
+            {
+                "x": np.asarray(np.concatenate([x[i, :, at[i] : at[i] + taken[i]] for i in range(2)], 1), order=order),
+                "weight": weight,
+                "conv_states": pool,
+                "query_start_loc": np.array([0, taken[0], sum(taken)]),
+                "cache_indices": np.array(slot),
+                "dst_state_indices": free[:2],
+                "has_initial_state": np.array(at) > 0,
+                "snapshots": np.array([[i, kept[i], free[2 + i]] for i in (1, 0)]),
+            },
+        )
+        for i, part in enumerate(np.split(out, [taken[0]], axis=1)):
+            np.testing.assert_array_equal(part, whole[i][:, at[i] : at[i] + taken[i]])
+            if taken[i] == 0:
+                continue
+            goes_back = kept[i] > 0 and random.uniform() < 0.4
+            at[i] += kept[i] if goes_back else taken[i]
+            slot[i] = int(free[2 + i] if goes_back else free[i])

@@ -679,8 +679,8 @@ MUTANTS = (
     Mutant(
         "A snapshot holds the inputs one token later.",
         "causal_conv1d/conv_snapshots.cuh",
-        "first_input = snapshot.position - columns;",
-        "first_input = snapshot.position - columns + 1;",
+        "first_input(snapshot.position - p.snapshot_columns) {",
+        "first_input(snapshot.position - p.snapshot_columns + 1) {",
         (_KEPT, _KEPT_L2NORM, _KEPT_ROWS),
     ),
     Mutant(

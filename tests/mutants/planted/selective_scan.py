@@ -345,15 +345,15 @@ MUTANTS = (
     Mutant(
         "A scan of few tokens keeps the state behind the next token.",
         "selective_scan/scan_few.cuh",
-        "if (snapshot.position == t - begin) {",
-        "if (snapshot.position + 1 == t - begin) {",
+        "row.sequence == number && row.position == position",
+        "row.sequence == number && row.position + 1 == position",
         (_KEPT_LANES,),
     ),
     Mutant(
         "A scan by tiles ends a run for a snapshot one token late.",
         "selective_scan/scan_varlen.cuh",
-        "end : begin + next.position;",
-        "end : min(end, begin + next.position + 1);",
+        "to = to == NextSnapshot::kNone ? end : begin + to;",
+        "to = to == NextSnapshot::kNone ? end : min(end, begin + to + 1);",
         (_KEPT_TILES,),
     ),
 )
