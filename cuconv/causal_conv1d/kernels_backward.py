@@ -47,6 +47,10 @@ class CausalConv1dBwd(Kernel):
     On an H200, B1 D2048 L2048 in bfloat16 takes 10.2 us with 8 and four groups in the ring, 11.1 us with 8 and six, and
     13.6 us with 4 and six.
     """
+    PACKED_WARP_VECS: ClassVar[int] = 32
+    """The same of packed sequences, which a warp first has to find: 8192 tokens of one sequence in 8192 channels take
+    120 us with 32 and 162 us with 8.
+    """
     STAGES: ClassVar[tuple[int, int]] = (4, 6)
     LONG_ROW_BYTES: ClassVar[int] = 2048
     """From here on, more groups on their way pay. Measured on an H200, of 384 MiB: rows of 4 KiB 0.961 of copy instead
@@ -94,9 +98,10 @@ class CausalConv1dBwd(Kernel):
         if groups * lanes > MAX_DIVIDEND:
             raise TooLarge(f"the problem has {vecs} vectors per channel; a launch takes {MAX_DIVIDEND}")
         channel_warps = self.warps
-        while channel_warps > 1 and groups < channel_warps * self.WARP_VECS:
+        warp_vecs = self.PACKED_WARP_VECS if self.packed else self.WARP_VECS
+        while channel_warps > 1 and groups < channel_warps * warp_vecs:
             halved = ceil_div(dim, channels * self.warps // (channel_warps // 2))
-            if halved < self.BLOCKS // 2 and groups >= channel_warps * self.WARP_VECS // 2:
+            if halved < self.BLOCKS // 2 and groups >= channel_warps * warp_vecs // 2:
                 break
             channel_warps //= 2
         channel_groups = ceil_div(dim, channels * self.warps // channel_warps)
@@ -130,21 +135,104 @@ class CausalConv1dBwd(Kernel):
 
 
 @dataclass(frozen=True)
+class CausalConv1dBulkBwd(Kernel):
+    """Gradients of long rows of whole aligned vectors, each row one sequence that starts from zeros: a warp walks units
+    of a channel, which are brought by bulk copies.
+    """
+
+    BLOCKS: ClassVar[int] = 1056
+    """Blocks that run at a time on an H200: 132 multiprocessors with 8 each."""
+    MIN_BLOCKS: ClassVar[int] = 264
+    """Blocks below which a block does not take further channels."""
+
+    WARP_UNITS: ClassVar[int] = 4
+    """Units per warp that are worth a warp of its own.
+
+    On an H200 B1 D2048 L2048 in bfloat16, 4 units a channel, takes 9.1 us with one warp per channel and 11.8 with four.
+    """
+    MIN_FILL: ClassVar[float] = 0.75
+    """The least part of a row's units that its vectors fill."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    silu: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dBulkBwd]:
+        for width, input_t, weight_t, silu in product(WIDTHS, FLOATS, FLOATS, (False, True)):
+            yield cls(width, input_t, weight_t, silu)
+
+    @classmethod
+    def unit_vecs(cls) -> int:
+        """Vectors per unit."""
+        return cls.constants["kGroups"] * WARP_SIZE
+
+    @classmethod
+    def takes(cls, row_vecs: int) -> bool:
+        """Whether rows of `row_vecs` vectors are long enough, and leave little of their last unit empty."""
+        unit = cls.unit_vecs()
+        return row_vecs >= max(unit, cls.MIN_FILL * ceil_div(row_vecs, unit) * unit)
+
+    def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
+        row_units = ceil_div(row_vecs, self.unit_vecs())
+        units = batch * row_units
+        if units * self.unit_vecs() > MAX_DIVIDEND:
+            raise TooLarge(f"the problem has {units} units per channel; a launch takes {MAX_DIVIDEND}")
+        channel_warps = self.warps
+        # Where a row is one unit, warps of neighbouring channels read longer pieces of memory: B64 D1536 L512 in
+        # bfloat16 takes 74 us on an H200 with one warp per channel and 80 with four.
+        while channel_warps > 1 and (row_units == 1 or units < channel_warps * self.WARP_UNITS):
+            if ceil_div(dim * channel_warps, 2 * self.warps) < self.MIN_BLOCKS:
+                break
+            channel_warps //= 2
+        channel_groups = ceil_div(dim * channel_warps, self.warps)
+        parts = 1
+        # A second launch to add up the parts is worth it only when there are far too few blocks.
+        if channel_groups < self.MIN_BLOCKS:
+            parts = max(1, min(self.BLOCKS // channel_groups, ceil_div(units, channel_warps * self.WARP_UNITS)))
+        warp_units = max(1, ceil_div(units, parts * channel_warps))
+        parts = max(1, ceil_div(units, warp_units * channel_warps))
+        return (
+            self.config(parts * channel_groups),
+            {
+                "row_units": fast_div(row_units),
+                "channel_groups": fast_div(channel_groups),
+                "warps_shift": channel_warps.bit_length() - 1,
+                "row_vecs": row_vecs,
+                "units": units,
+                "warp_units": warp_units,
+            },
+            parts,
+        )
+
+
+@dataclass(frozen=True)
 class CausalConv1dChannellastBwd(Kernel):
-    """Gradients of tokens with contiguous channels: a thread walks along runs of tokens of `vec` channels, `tokens` a
-    step.
+    """Gradients of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels, `tokens`
+    per step.
     """
 
     MULTIPROCESSORS: ClassVar[int] = 132
     """Those of an H200."""
 
-    MAX_RUN: ClassVar[int] = 512
-    """Tokens per run: in its last step the width - 1 tokens behind the run are computed again."""
+    LONG_WALK: ClassVar[int] = 512
+    MAX_WAVES: ClassVar[int] = 4
+    """Tokens per walk from which on blocks run in several waves, and how many waves at most.
 
-    RUN_TOKENS: ClassVar[int] = 4
-    BLOCK_TOKENS: ClassVar[int] = 16
-    """What the beginning of a run, and that of a block with the sums at its end, cost in tokens. Not measured; but
-    fewer, longer blocks are slower: on an H200, B8 D4096 L2048 in bfloat16 takes 106 us in 512 and 117 us in 384.
+    B1 D8192 L65536 in bfloat16 takes 797 us on an H200 in one wave and 792 in four.
+    """
+
+    LONG_PACKED_WALK: ClassVar[int] = 256
+    """The same of packed sequences, where a walk through many short ones takes much longer than others."""
+
+    MIN_WALK: ClassVar[int] = 16
+    """Tokens per walk that are worth a thread of their own."""
+
+    BLOCK_TOKENS: ClassVar[int] = 20
+    """What the beginning of a block and the sums at its end cost in tokens. Not measured; but fewer, longer blocks are
+    slower: on an H200, B8 D4096 L2048 in bfloat16 takes 106 us in 512 and 117 us in 384.
     """
 
     width: int
@@ -176,40 +264,33 @@ class CausalConv1dChannellastBwd(Kernel):
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
-        block_runs = self.threads // block_vecs
-        halo = self.width - 1
+        block_walks = self.threads // block_vecs
+        row_steps = max(1, ceil_div(seqlen, self.tokens))
+        steps = batch * row_steps
+        if steps * self.tokens > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {steps} steps of tokens; a launch takes {MAX_DIVIDEND // self.tokens}")
         at_a_time = (4 if self.width <= 4 and not self.packed else 3) * self.MULTIPROCESSORS
-        longest = min(self.MAX_RUN // self.tokens, max(1, ceil_div(seqlen + halo, self.tokens)))
+        least = ceil_div(self.MIN_WALK, self.tokens)
 
-        def shared_out(steps: int, waves: int) -> tuple[int, int, int, int]:
-            """The time, in tokens that a thread walks, when runs of `steps` are shared out in `waves` of blocks."""
-            row_runs = max(1, ceil_div(seqlen, steps * self.tokens - halo))
-            rounds = max(1, ceil_div(batch * row_runs * dim_blocks, block_runs * at_a_time * waves))
-            blocks = dim_blocks * max(1, ceil_div(batch * row_runs, block_runs * rounds))
-            needed = ceil_div(blocks, at_a_time)
-            return (
-                needed * (rounds * (steps * self.tokens + self.RUN_TOKENS) + self.BLOCK_TOKENS),
-                steps,
-                rounds,
-                row_runs,
-            )
+        def shared_out(waves: int) -> tuple[int, int, int]:
+            """The time in tokens that a thread walks when blocks run in `waves`, the steps of a walk, and the parts."""
+            wanted = max(1, waves * at_a_time // dim_blocks)
+            walk_steps = max(least, ceil_div(steps, wanted * block_walks))
+            parts = max(1, ceil_div(steps, walk_steps * block_walks))
+            needed = ceil_div(parts * dim_blocks, at_a_time)
+            return needed * (walk_steps * self.tokens + self.BLOCK_TOKENS), walk_steps, parts
 
-        shortest = min(longest, halo // self.tokens + 1)
-        candidates = (shared_out(n, waves) for n in range(shortest, longest + 1) for waves in (1, 2, 3, 4))
-        _, steps, rounds, row_runs = min(candidates)
-        runs = batch * row_runs
-        if runs > MAX_DIVIDEND:
-            raise TooLarge(f"the problem needs {runs} runs of tokens; a launch takes at most {MAX_DIVIDEND}")
-        parts = max(1, ceil_div(runs, block_runs * rounds))
+        long = (self.LONG_PACKED_WALK if self.packed else self.LONG_WALK) * block_walks * at_a_time
+        fewest = max(1, ceil_div(steps * self.tokens * dim_blocks, long))
+        _, walk_steps, parts = min(shared_out(min(fewest, self.MAX_WAVES) + more) for more in range(4))
         return (
             self.config(parts * dim_blocks),
             {
                 "block_vecs": fast_div(block_vecs),
                 "dim_blocks": fast_div(dim_blocks),
-                "row_runs": fast_div(row_runs),
-                "block_runs": block_runs,
-                "rounds": rounds,
-                "runs": runs,
+                "row_steps": fast_div(row_steps),
+                "block_walks": block_walks,
+                "walk_steps": walk_steps,
                 "steps": steps,
             },
             parts,

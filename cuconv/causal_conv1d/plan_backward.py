@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d.kernels import channel_vector_bytes, taps_are_packed
 from cuconv.causal_conv1d.kernels_backward import (
+    CausalConv1dBulkBwd,
     CausalConv1dBwd,
     CausalConv1dBwdStates,
     CausalConv1dBwdSum,
@@ -13,7 +14,8 @@ from cuconv.causal_conv1d.kernels_backward import (
 )
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
-from cuconv.runtime.launch import ceil_div, widest_vector
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, LaunchConfig, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, dense, is_channel_last, pad_number
 
 
@@ -55,8 +57,8 @@ class Operands(NamedTuple):
 class _Main(NamedTuple):
     """The kernel that reads x and dout and writes dx, and its launch."""
 
-    kernel: CausalConv1dBwd | CausalConv1dChannellastBwd
-    config: Any
+    kernel: CausalConv1dBwd | CausalConv1dBulkBwd | CausalConv1dChannellastBwd
+    config: LaunchConfig
     division: dict[str, Any]
     parts: int
     vec: int
@@ -70,19 +72,22 @@ def plan(o: Operands) -> Plan:
         return Plan()
     main = _main(o)
     numbers = _numbers(o, main)
-    launches = [Launch(main.kernel, main.config, main.kernel.params.pack_numbers(**numbers, **main.division))]
+    launches = [_launch(main.kernel, main.config, numbers | main.division)]
     scratch = main.parts * (o.width + 1) * dim * FLOAT32.itemsize if main.parts > 1 else 0
     if o.packed and o.dinitial_states is not None and o.dinitial_states.size > 0:
         states = CausalConv1dBwdStates(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
         config, division = states.launch_config(dim, o.sequences, main.parts)
-        launches.append(Launch(states, config, states.params.pack_numbers(**numbers, **division)))
+        launches.append(_launch(states, config, numbers | division))
     elif main.parts > 1:
         added = CausalConv1dBwdSum(o.width, _dtype(o.weight))
         config, division = added.launch_config(dim, main.parts)
-        of_sums = ("dweight_stride", "dbias_stride", "dweight_is_float32", "dbias_is_float32")
-        needed = {name: numbers[name] for name in of_sums}
-        launches.append(Launch(added, config, added.params.pack_numbers(**needed, **division)))
+        launches.append(_launch(added, config, numbers | division))
     return Plan(tuple(launches), scratch)
+
+
+def _launch(kernel: Kernel, config: LaunchConfig, numbers: dict[str, Any]) -> Launch:
+    """A launch with those of the numbers that the kernel's argument struct has."""
+    return Launch.packed(kernel, config, **{name: numbers[name] for name in kernel.params.numbers.names or ()})
 
 
 def _main(o: Operands) -> _Main:
@@ -125,12 +130,29 @@ def _channel_first(o: Operands) -> _Main:
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 1))
     is_packed = _has_contiguous_rows(o.dout) and not any(each % vec for each in _differences(o.x, o.dout))
     overhang = 0 if vec <= aligned else vec - 1
+    if is_packed and _is_bulk(o, vec if overhang == 0 else 1):
+        return _bulk(o, vec)
     return _rows(o, vec, max(1, ceil_div(o.x.shape[2] + overhang, vec)), is_packed)
 
 
 def _differences(a: Layout, b: Layout) -> list[int]:
     strides = zip(a.active(0, 1), b.active(0, 1), strict=True)
     return [a.first - b.first, *(one - other for one, other in strides)]
+
+
+def _is_bulk(o: Operands, vec: int) -> bool:
+    """Whether rows whose accesses have `vec` aligned elements are worth bulk copies."""
+    is_plain = o.seq_idx is None and not o.packed and o.initial_states is None and o.dfinal_states is None
+    row_vecs, rest = divmod(o.x.shape[2], vec)
+    is_whole = vec * o.x.itemsize == MAX_VECTOR_BYTES and rest == 0
+    return is_plain and is_whole and CausalConv1dBulkBwd.takes(row_vecs)
+
+
+def _bulk(o: Operands, vec: int) -> _Main:
+    batch, dim, seqlen = o.x.shape
+    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
+    config, division, parts = kernel.launch_config(batch, dim, seqlen // vec)
+    return _Main(kernel, config, division, parts, vec, True)
 
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
@@ -166,7 +188,7 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
     }
 
 
-def _numbers(o: Operands, main: _Main) -> dict[str, object]:
+def _numbers(o: Operands, main: _Main) -> dict[str, Any]:
     batch, dim, seqlen = o.x.shape
 
     def strides(layout: Layout | None, rank: int) -> tuple[int, ...]:

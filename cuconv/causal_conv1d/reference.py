@@ -237,6 +237,10 @@ def causal_conv1d_update(
     pad_slot_id: int = -1,
     first_column: int | None = None,
     *,
+    query_start_loc: Array | None = None,
+    max_query_len: int | None = None,
+    token_state_indices: Array | None = None,
+    parents: Array | None = None,
     state_column: Array | None = None,
     dst_state_indices: Array | None = None,
     has_initial_state: Array | None = None,
@@ -245,18 +249,18 @@ def causal_conv1d_update(
 ) -> tuple[Array, Array, Array | None]:
     """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the windows behind it).
 
-    Where `pad_output` is "keep", out is NaN for sequences that are padding.
+    With query_start_loc x is (tokens, dim, 1). Where `pad_output` is "keep", out is NaN at padding.
     """
     state = conv_state.copy()
     is_row = cache_seqlens is None and num_accepted_tokens is None
     live = state[:, :, : weight.shape[1] - 1] if is_row and first_column == 0 else state
     windows = None if intermediate_conv_window is None else intermediate_conv_window.copy()
-    out, is_live = convolve_step(
+    out, is_computed = convolve_step(
         *(x, live, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
-        *(intermediate_state_indices, state_column, dst_state_indices, has_initial_state, disable_state_update),
-        slots.padding(pad_slot_id, null_slot),
+        *(intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc),
+        *(token_state_indices, parents, disable_state_update, slots.padding(pad_slot_id, null_slot), max_query_len),
     )
-    out[~is_live & (pad_output == "keep")] = np.nan
+    out[~is_computed & (pad_output == "keep")] = np.nan
     return out, state, windows
 
 
@@ -274,65 +278,130 @@ def convolve_step(
     state_column: Array | None,
     dst_state_indices: Array | None,
     has_initial_state: Array | None,
+    query_start_loc: Array | None,
+    token_state_indices: Array | None,
+    parents: Array | None,
     disable_state_update: bool,
     pad_slot_id: int,
+    max_query_len: int | None,
 ) -> tuple[Array, Array]:
-    """x (batch, dim, seqlen) after the states: (in float64, which sequences have a slot).
+    """x (batch, dim, seqlen) after the states: (in float64, which entries of x are no padding).
+
+    With query_start_loc x is (tokens, dim, 1), and sequence b has the tokens query_start_loc[b] to query_start_loc[b +
+    1] - 1, but at most max_query_len.
 
     What precedes sequence b is a window of width - 1 columns of its slot: the last ones, or those before the ring's
     column cache_seqlens[b], or those from max(num_accepted_tokens[b], 1) - 1 on. Where has_initial_state[b] is false
     all columns count as zeros. Afterwards the state has moved left to end with x; or the ring holds x from that column
     on; or its first columns hold window and x but for the first of these. It is left in place, in slot
     dst_state_indices[b] unless that is padding; the same slot when None. intermediate_conv_window[row, t] receives the
-    width - 1 inputs up to token t. Nothing else of the pool and of the windows is read or written.
+    last inputs up to token t, as many as it has columns, and slot token_state_indices[b, t] the state after token t:
+    all columns or, with num_accepted_tokens, the window in the first ones.
+    With parents token t of sequence b follows token parents[b, t], or the state. Nothing else of the pool and of the
+    windows is read or written.
     """
-    batch, _, seqlen = x.shape
+    is_packed = query_start_loc is not None
+    begins, counts = np.arange(len(x)), np.full(len(x), x.shape[2])
+    if is_packed:
+        starts = np.array(sequence_starts(query_start_loc, len(x)))
+        begins, counts = starts[:-1], np.clip(np.diff(starts), 0, max_query_len)
+    sequences = len(counts)
     count, _, state_len = conv_state.shape
     halo = weight.shape[1] - 1
-    out, state, windows = np.zeros(x.shape), conv_state, intermediate_conv_window
-    slot = slots.start_slots(conv_state_indices, state_column, batch)
+    out, state, is_computed = np.zeros(x.shape), conv_state, np.zeros(len(x), bool)
+    slot = slots.start_slots(conv_state_indices, state_column, sequences)
     target = slots.final_slots(slot, dst_state_indices)
     is_live = slots.are_live(slot, count, -1 if conv_state_indices is None else pad_slot_id)
     has_target = is_live if dst_state_indices is None else slots.are_live(target, count, pad_slot_id)
-    first = np.full(batch, state_len - halo)
+    first = np.full(sequences, state_len - halo)
     if cache_seqlens is not None:
-        first = cache_seqlens[:batch].astype(np.int64) % max(state_len, 1) - halo
+        first = cache_seqlens[:sequences].astype(np.int64) % max(state_len, 1) - halo
     elif num_accepted_tokens is not None:
-        first = np.maximum(num_accepted_tokens[:batch].astype(np.int64), 1) - 1
-        is_live &= first <= state_len - halo
-    live = np.flatnonzero(is_live)
-    if not seqlen or not live.size:
-        return out, is_live
+        first = np.maximum(num_accepted_tokens[:sequences].astype(np.int64), 1) - 1
+        is_live &= (first <= state_len - halo) & (counts <= state_len - halo + 1)
+    is_fresh = np.zeros(sequences, bool) if has_initial_state is None else ~has_initial_state[:sequences]
+    # All states are read before the first one is written.
+    live = np.flatnonzero(is_live & (counts > 0))
+    wholes = np.where(is_fresh[live, None, None], np.zeros((), state.dtype), state[slot[live]])
+    for number in np.unique(counts[live]).tolist():
+        is_chosen = counts[live] == number
+        chosen, whole = live[is_chosen], wholes[is_chosen]
+        entries = begins[chosen, None] + np.arange(number)
+        tokens = x[entries, :, 0].transpose(0, 2, 1) if is_packed else x[chosen]
+        columns = (first[chosen, None] + np.arange(halo)) % max(state_len, 1)
+        past = np.take_along_axis(whole, columns[:, None], axis=2)
+        of_tree = None if parents is None else parents[chosen]
+        results = _after_past(past, tokens, weight, bias, activation, of_tree)
+        tokens = tokens.astype(state.dtype)
+        if is_packed:
+            out[entries, :, 0], is_computed[entries] = results.transpose(0, 2, 1), True
+        else:
+            out[chosen], is_computed[chosen] = results, True
+        if intermediate_conv_window is not None:
+            width = intermediate_conv_window.shape[3]
+            row = slot[chosen] if intermediate_state_indices is None else intermediate_state_indices[chosen]
+            is_row = (row >= 0) & (row < len(intermediate_conv_window))
+            inputs = np.concatenate([whole if width > halo else past, tokens], axis=2)
+            for t, after in enumerate(_states_after(inputs, number, of_tree)[: intermediate_conv_window.shape[1]]):
+                intermediate_conv_window[row[is_row], t] = after[is_row]
+        states = _states_after(np.concatenate([whole, tokens], axis=2), number, of_tree)
+        if token_state_indices is not None:
+            if num_accepted_tokens is not None:
+                states = _states_after(np.concatenate([past, tokens], axis=2), number, of_tree)
+            goes_to = token_state_indices[chosen, :number].astype(np.int64).T
+            for after, slots_of_token in zip(states, goes_to, strict=False):
+                stores = slots.are_live(slots_of_token, count, pad_slot_id)
+                state[slots_of_token[stores], :, : after.shape[2]] = after[stores]
+        if disable_state_update:
+            continue
+        stores = has_target[chosen]
+        final, start = target[chosen][stores], slot[chosen][stores]
+        ring = first[chosen][stores] + halo
+        if cache_seqlens is not None:
+            is_moved = (final != start) | is_fresh[chosen][stores]
+            state[final[is_moved]] = whole[stores][is_moved]
+            # Of more tokens than the ring has columns, the last remain.
+            for t in range(max(number - state_len, 0), number):
+                state[final, :, (ring + t) % state_len] = tokens[stores][:, :, t]
+        elif num_accepted_tokens is not None:
+            joined = np.concatenate([past, tokens], axis=2)[stores]
+            state[final, :, : halo + number - 1] = joined[:, :, 1:]
+        else:
+            state[final] = states[-1][stores]
+    return out, is_computed
 
-    slot, first, tokens = slot[live, None], first[live, None], x[live]
-    past = state[slot, :, (first + np.arange(halo)) % max(state_len, 1)].transpose(0, 2, 1)
-    is_fresh = np.zeros(len(live), bool) if has_initial_state is None else ~has_initial_state[live]
-    past[is_fresh] = 0
-    out[live], _ = causal_conv1d_fn(tokens, weight, bias, None, past.astype(np.float64), activation)
-    tokens = tokens.astype(state.dtype)
-    joined = np.concatenate([past, tokens], axis=2)
-    if windows is not None:
-        row = slot[:, 0] if intermediate_state_indices is None else intermediate_state_indices[live]
-        is_row = (row >= 0) & (row < len(windows))
-        for t in range(seqlen):
-            windows[row[is_row], t] = joined[is_row, :, t + 1 : t + 1 + halo]
-    if disable_state_update:
-        return out, is_live
-    stores = has_target[live]
-    slot, target = slot[stores, 0], target[live][stores]
-    whole, joined, tokens, first = state[slot], joined[stores], tokens[stores], first[stores, 0]
-    whole[is_fresh[stores]] = 0
-    if cache_seqlens is not None:
-        is_moved = (target != slot) | is_fresh[stores]
-        state[target[is_moved]] = whole[is_moved]
-        # Of more tokens than the ring has columns, the last remain.
-        for t in range(max(seqlen - state_len, 0), seqlen):
-            state[target, :, (first + halo + t) % state_len] = tokens[:, :, t]
-    elif num_accepted_tokens is not None:
-        state[target, :, : halo + seqlen - 1] = joined[:, :, 1:]
-    else:
-        state[target] = np.concatenate([whole, tokens], axis=2)[:, :, seqlen:]
-    return out, is_live
+
+def _after_past(
+    past: Array, tokens: Array, weight: Array, bias: Array | None, activation: str | None, parents: Array | None
+) -> Array:
+    """Results of (n, dim, tokens) after past inputs (n, dim, width - 1)."""
+    if parents is None:
+        return causal_conv1d_fn(tokens, weight, bias, None, past.astype(np.float64), activation)[0]
+    halo, inputs = past.shape[2], np.concatenate([past.astype(np.float64), tokens.astype(np.float64)], axis=2)
+    results = []
+    for t in range(tokens.shape[2]):
+        taken = np.stack([_path_columns(each, t, halo, halo + 1) for each in parents])
+        seen = np.take_along_axis(inputs, taken[:, None], axis=2)
+        results.append(causal_conv1d_fn(seen[:, :, halo:], weight, bias, None, seen[:, :, :halo], activation)[0])
+    return np.concatenate(results, axis=2)
+
+
+def _states_after(inputs: Array, count: int, parents: Array | None) -> list[Array]:
+    """The states after each of the last `count` of these inputs, of which the others are the state before them."""
+    columns = inputs.shape[2] - count
+    if parents is None:
+        return [inputs[:, :, t + 1 : t + 1 + columns] for t in range(count)]
+    taken = [np.stack([_path_columns(each, t, columns, columns) for each in parents]) for t in range(count)]
+    return [np.take_along_axis(inputs, each[:, None], axis=2) for each in taken]
+
+
+def _path_columns(parents: Array, token: int, before: int, count: int) -> Array:
+    """The last `count` inputs up to a token of a tree: numbers of `before` earlier inputs and of tokens behind them."""
+    path: list[int] = []
+    while token >= 0:
+        path.insert(0, before + token)
+        token = int(parents[token]) if parents[token] < token else -1
+    return np.array([*range(before), *path][len(path) + before - count :], int)
 
 
 UNDERFLOW = 2.0**-150

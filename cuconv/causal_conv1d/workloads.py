@@ -268,16 +268,44 @@ def step(
     return arrays, {"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "conv_state": (1, kept)}
 
 
+DENSE, PACKED, MOVED, WINDOWS, STATES, TREE = FORMS = ("dense", "packed", "moved", "windows", "states", "tree")
+"""Decode steps: the usual one; the same with packed tokens; with another slot for each state; with the inputs before
+each next token, or whole states, in a buffer; of trees with such inputs.
+"""
+
+
 def causal_conv1d_update(
     batch: int = 1, dim: int = 6144, tokens: int = 1, width: int = 4, dtype: str = "bfloat16",
-    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True,
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True, form: str = DENSE,
 ) -> Workload:  # fmt: skip
-    """A decode step of the convolution."""
+    """A decode step of the convolution, plain or in another form."""
     sizes = dict(locals())
+    choice("form", form, *FORMS)
     arrays, cuts = step(batch, dim, tokens, width, element_of(dtype), contiguous, bias)
+    options, state = activation(silu), arrays["conv_state"]
+    updated: tuple[str, ...] = ("conv_state",)
+    if form == PACKED:
+        arrays["x"] = Array((batch * tokens, dim), state.dtype)
+        arrays["query_start_loc"] = Array((batch + 1,), INT32, values=tuple(range(0, (batch + 1) * tokens, tokens)))
+        options["max_query_len"] = tokens
+    elif form == MOVED:
+        slots = scattered(2 * batch)
+        arrays["conv_state"] = replace(state, shape=(2 * batch, *state.shape[1:]))
+        for name, chosen in (("conv_state_indices", slots[:batch]), ("dst_state_indices", slots[batch:])):
+            arrays[name] = Array((batch,), INT32, values=chosen)
+    elif form != DENSE:
+        columns = state.shape[2] if form == STATES else width - 1
+        order = (0, 1, 3, 2) if contiguous == CHANNELS else None
+        arrays["intermediate_conv_window"] = Array((batch, tokens, dim, columns), state.dtype, order)
+        cuts["intermediate_conv_window"] = (2, spread(dim))
+        updated += ("intermediate_conv_window",)
+        if form == TREE:
+            arrays["parents"] = Array((batch, tokens), INT32, values=tuple((t - 1) // 2 for t in range(tokens)) * batch)
     cuts["out"] = cuts["x"]
-    outs = {"out": arrays["x"]}
-    return Workload("causal_conv1d_update", sizes, arrays, outs, activation(silu), ("conv_state",), cuts=cuts)
+    return Workload(
+        "causal_conv1d_update", sizes, arrays, {"out": arrays["x"]}, options, updated, cuts=cuts,
+        is_common=form == DENSE,
+    )  # fmt: skip
 
 
 def causal_conv1d_update_split(
@@ -374,7 +402,9 @@ REPORT: Rows = {
             for contiguous in _BOTH
         ),
         *({"batch": 256, "dim": 10240, "dtype": "float32", "contiguous": contiguous} for contiguous in _BOTH),
-        {"batch": 64, "dim": 8192, "tokens": 4},
+        *({"batch": 64, "dim": 8192, "tokens": 4, "form": form} for form in (DENSE, PACKED, WINDOWS, TREE)),
+        {"batch": 64, "dim": 8192, "tokens": 4, "form": STATES, "contiguous": TOKENS},
+        *({"batch": 256, "dim": 10240, "form": form} for form in (PACKED, MOVED)),
     ),
     "causal_conv1d_update_split": ({"batch": 256},),
     "causal_conv1d_update_qkv_split": ({"batch": 256},),
@@ -414,10 +444,21 @@ SMALL: Rows = {
         for heads, l2norm in (("2x64,2x64,4x32", False), ("2x64,2x64,4x32", True), ("3x7,3x7,2x11", False))
     ),
     "causal_conv1d_varlen_states": ({"sequences": "70+0+1+33", "dim": 136},),
-    "causal_conv1d_update": tuple(
-        {"batch": 5, "dim": 136, "tokens": tokens, "width": width, "contiguous": contiguous}
-        for contiguous in _BOTH
-        for tokens, width in ((1, 4), (1, 3), (3, 4))
+    "causal_conv1d_update": (
+        *(
+            {"batch": 5, "dim": 136, "tokens": tokens, "width": width, "contiguous": contiguous}
+            for contiguous in _BOTH
+            for tokens, width in ((1, 4), (1, 3), (3, 4))
+        ),
+        *(
+            {"batch": 5, "dim": 136, "tokens": tokens, "contiguous": contiguous, "form": form}
+            for contiguous, tokens, form in (
+                (CHANNELS, 3, PACKED),
+                (CHANNELS, 1, MOVED),
+                (CHANNELS, 4, TREE),
+                (TOKENS, 3, STATES),
+            )
+        ),
     ),
     "causal_conv1d_update_split": ({"batch": 5, "parts": "100,30,30"},),
     "causal_conv1d_update_qkv_split": ({"batch": 5, "heads": "2x64,2x64,4x32"},),

@@ -215,8 +215,8 @@ def check_contents(
     count: int,
     pad_slot_id: int,
     is_read_only: bool = False,
-) -> None:
-    """Raise ValueError where a final state would meet another one, or the state that another sequence starts from.
+) -> Array:
+    """The slots of final states; ValueError where one meets another, or the state that another sequence starts from.
 
     Args:
         argument: the array of slots that sequences start from.
@@ -230,13 +230,14 @@ def check_contents(
     """
     checks.inside(argument, starts[is_live], count)
     if is_read_only:
-        return
+        return starts[:0]
     finals, stores = final_slots(starts, dst_state_indices), is_live
     if dst_state_indices is not None:
         argument, stores = "dst_state_indices", is_live & ~are_padding(finals, pad_slot_id)
     checks.slots(argument, finals[stores], count)
     readers = np.flatnonzero(is_live & reads)
     checks.not_read_by_others(argument, finals[stores], np.flatnonzero(stores), starts[readers], readers)
+    return finals[stores]
 
 
 def check_packed(

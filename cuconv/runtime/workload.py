@@ -105,6 +105,8 @@ class Workload:
     """
     cut_options: Mapping[str, Any] = field(default_factory=dict)
     """Options that differ in the call on those parts."""
+    is_common: bool = True
+    """Whether other libraries may have such a call."""
     parts: tuple[Mapping[str, Cut], ...] = ()
     """In place of `cuts` where no one part of the arguments gives a part of every result: several cuts, and each is
     compared in the results that it names.
@@ -207,9 +209,9 @@ def choice(name: str, got: str, *known: str) -> str:
     return got
 
 
-def element_of(dtype: str, name: str = "dtype") -> DType:
-    """The floating-point dtype of this name."""
-    return next(each for each in FLOATS if each.name == choice(name, dtype, *map(str, FLOATS)))
+def element_of(dtype: str, name: str = "dtype", known: tuple[DType, ...] = FLOATS) -> DType:
+    """The dtype of this name, a floating-point one unless others are known."""
+    return next(each for each in known if each.name == choice(name, dtype, *map(str, known)))
 
 
 def scattered(count: int) -> tuple[int, ...]:

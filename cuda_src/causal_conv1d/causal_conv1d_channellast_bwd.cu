@@ -6,12 +6,13 @@
 //     dbias = sum_t g[t]
 //
 // Layout: x, dx (batch, dim, seqlen), dim stride 1; any strides when kVec is 1. dout the same, or any strides element
-// by element. A thread owns kVec channels and walks along runs of consecutive tokens, kTokens a step. While it walks a
-// step, the tokens of the next ones are copied to places of its own in shared memory: no barrier. It carries the last
-// width - 1 inputs and gradients from step to step, so that each token's gradient is computed once. At step t it knows
-// dx[t - (width - 1)]; to finish the last tokens of a run it walks width - 1 tokens into the next run. The runs of all
-// rows count as one list, which blocks share out evenly. The parameters' gradients stay in registers until a thread's
-// last run; the block adds up those of its threads in a fixed order. No atomics.
+// by element. A row is cut into steps of kTokens tokens, and the steps of all rows count as one list. A thread owns
+// kVec channels and walks a part of the list; the walks of a block follow each other. While it walks a step, the tokens
+// of the next ones are copied to places of its own in shared memory: no barrier. It carries the last width - 1 inputs
+// and gradients from step to step, so that each token's gradient is computed once. At step t it knows
+// dx[t - (width - 1)]; to finish the last tokens of a walk it takes the first gradients of the next walk, which their
+// thread leaves in shared memory; those of the next block's walk it computes itself. The parameters' gradients stay in
+// registers until a walk's end; the block adds up those of its threads in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a step             kSilu     silu after the sum
@@ -23,13 +24,12 @@
 
 struct CausalConv1dChannellastBwdParams {
     CausalConv1dBwdOperands operands;
-    FastDiv block_vecs;   // channel vectors a block
-    FastDiv dim_blocks;   // blocks across the channels
-    FastDiv row_runs;     // runs a row
-    unsigned block_runs;  // runs that a block walks at a time
-    unsigned rounds;      // runs that a thread walks one after the other
-    unsigned runs;        // in all
-    int steps;            // steps a run
+    FastDiv block_vecs;    // channel vectors a block
+    FastDiv dim_blocks;    // blocks across the channels
+    FastDiv row_steps;     // steps a row
+    unsigned block_walks;  // walks that a block makes side by side
+    unsigned walk_steps;   // steps a walk
+    unsigned steps;        // in all rows
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
@@ -41,17 +41,20 @@ struct CausalConv1dChannellastBwdTraits {
     static constexpr int kHalo = kWidth - 1;
     // Steps whose tokens are in shared memory or on their way there, one of them being walked. With a third, B8 D4096
     // L2048 in bfloat16 takes 115 us on an H200 instead of 107.
-    static constexpr int kStageSlots = (2 * kTokens + kHalo) * kThreads;
+    static constexpr int kStageSlots = 2 * kTokens * kThreads;
     static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
-    static constexpr int kStages = kStageBytes <= 24576 ? 2 : 1;
+    static constexpr int kStages = kStageBytes <= 16384 ? 2 : 1;
     // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
     static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
-    static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
+    // The gradients of the first width - 1 tokens of every thread's walk.
+    static constexpr int kFirstBytes = kHalo * kVec * kThreads * static_cast<int>(sizeof(float));
+    static constexpr int kWalkBytes = kStages * kStageBytes + kFirstBytes;
+    static constexpr int kSharedBytes = kSumBytes > kWalkBytes ? kSumBytes : kWalkBytes;
     static_assert(kIsWidth<kWidth> && kTokens >= kHalo);
 };
 
-// First tokens on their way, then sums.
+// First tokens on their way and walks' first gradients, then sums.
 template <int kBytes>
 struct BlockMemory {
     alignas(16) unsigned char bytes[kBytes];
@@ -61,7 +64,7 @@ struct BlockMemory {
 template <typename Traits, int kWidth, typename weight_t, int kVec>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
                                                  const ParameterSums<kWidth> (&sums)[kVec], float scale,
-                                                 const FastDiv& block_vecs, unsigned block_runs, index_t first_channel,
+                                                 const FastDiv& block_vecs, unsigned block_walks, index_t first_channel,
                                                  unsigned part, float (*shared)[Traits::kPitch]) {
     __syncthreads();
 #pragma unroll
@@ -77,49 +80,36 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
         const float* column = &shared[parameter_vec.quotient * kVec + i % kVec][parameter_vec.remainder];
         float sum = 0.0f;
 #pragma unroll 4
-        for (unsigned run = 0; run < block_runs; ++run) sum += column[run * block_vecs.divisor];
+        for (unsigned walk = 0; walk < block_walks; ++walk) sum += column[walk * block_vecs.divisor];
         store_block_sum<kWidth, weight_t>(p, part, channel, static_cast<int>(parameter_vec.quotient), sum);
     }
 }
 
-// Where a thread is in its runs.
-template <int kTokens, int kHalo>
-struct RunCursor {
-    const CausalConv1dChannellastBwdParams& params;
-    unsigned run;
-    unsigned rounds;  // runs left, this one included
-    int steps;        // left in this run
+// A step of a walk.
+template <int kTokens>
+struct StepCursor {
+    int left;  // steps of the walk, this one included
+    int row_tokens;
     int batch;
-    int first;  // token of the run
-    int token;  // of the step
+    int token;  // the first of the step
 
-    __device__ __forceinline__ RunCursor(const CausalConv1dChannellastBwdParams& params_, unsigned run_, bool is_idle)
-        : params(params_), run(run_), rounds(is_idle ? 0 : params_.rounds) {
-        begin();
+    __device__ __forceinline__ StepCursor(const FastDiv& row_steps, unsigned step, int left_)
+        : left(left_), row_tokens(static_cast<int>(row_steps.divisor) * kTokens) {
+        const QuotientRemainder batch_step = divide(left > 0 ? step : 0, row_steps);
+        batch = static_cast<int>(batch_step.quotient);
+        token = static_cast<int>(batch_step.remainder) * kTokens;
     }
 
-    __device__ __forceinline__ bool has_step() const { return rounds > 0; }
-    __device__ __forceinline__ bool is_at_begin() const { return token == first; }
-    __device__ __forceinline__ bool is_last_step() const { return steps == 1; }
-    __device__ __forceinline__ int run_tokens() const { return params.steps * kTokens - kHalo; }
+    __device__ __forceinline__ bool has_step() const { return left > 0; }
 
-    __device__ __forceinline__ void next() {
-        --steps;
+    // Says whether the next step is the first of a row.
+    __device__ __forceinline__ bool next() {
+        --left;
         token += kTokens;
-        if (steps == 0 || token - kHalo >= params.operands.seqlen) {
-            run += params.block_runs;
-            --rounds;
-            begin();
-        }
-    }
-
- private:
-    __device__ __forceinline__ void begin() {
-        if (run >= params.runs) rounds = 0;
-        const QuotientRemainder row_run = divide(rounds > 0 ? run : 0, params.row_runs);
-        batch = static_cast<int>(row_run.quotient);
-        first = token = static_cast<int>(row_run.remainder) * run_tokens();
-        steps = params.steps;
+        if (token < row_tokens) return false;
+        token = 0;
+        ++batch;
+        return true;
     }
 };
 
@@ -130,19 +120,19 @@ __device__ __forceinline__ T* at_token(Pointer pointer, const index_t (&stride)[
     return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
 }
 
-// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of kTokens for x,
-// kTokens for dout, and width - 1 for the inputs before a run, kThreads apart.
-template <typename input_t, int kVec, int kTokens, int kHalo, int kThreads>
+// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of kTokens for x
+// and kTokens for dout, kThreads apart.
+template <typename input_t, int kVec, int kTokens, int kThreads>
 struct TokenFetch {
     using Vector = Vec<input_t, kVec>;
 
     const CausalConv1dBwdOperands& p;
-    RunCursor<kTokens, kHalo> cursor;
+    StepCursor<kTokens> cursor;
     index_t channel;
     const input_t* x_at;
     const input_t* dout_at;
 
-    __device__ __forceinline__ TokenFetch(const CausalConv1dBwdOperands& p_, const RunCursor<kTokens, kHalo>& cursor_,
+    __device__ __forceinline__ TokenFetch(const CausalConv1dBwdOperands& p_, const StepCursor<kTokens>& cursor_,
                                           index_t channel_)
         : p(p_), cursor(cursor_), channel(channel_) {
         begin();
@@ -152,14 +142,6 @@ struct TokenFetch {
         if (!cursor.has_step()) return;
         const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
         Vector* const dout_slots = slots + kTokens * kThreads;
-        if (cursor.is_at_begin()) {
-#pragma unroll
-            for (int i = 0; i < kHalo; ++i) {
-                if (cursor.token >= kHalo - i) {
-                    copy_vector_async(dout_slots + (kTokens + i) * kThreads, x_at - (kHalo - i) * x_step);
-                }
-            }
-        }
         if (cursor.token + kTokens <= p.seqlen && p.dout_is_packed) {
 #pragma unroll
             for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
@@ -175,8 +157,7 @@ struct TokenFetch {
                     is_inside ? load_dout<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
             }
         }
-        cursor.next();
-        if (cursor.is_at_begin()) begin();
+        if (cursor.next()) begin();
     }
 
  private:
@@ -187,74 +168,154 @@ struct TokenFetch {
     }
 };
 
-// What a thread carries from step to step of a run, and what it does in one. Most steps lie inside a sequence and know
-// nothing of others; only the rest look at every token for where it belongs.
+// What a thread carries from step to step, and what it does in one. Most steps lie inside a sequence and know nothing
+// of others; only the rest look at every token for where it belongs.
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, Rows kRows, bool kStates,
           int kThreads>
 struct GradientWalk {
     static constexpr int kHalo = kWidth - 1;
+    // Tokens that are walked together or singly in a step where packed sequences meet.
+    static constexpr int kPart = kRows == Rows::kPacked && kTokens == 8 && kHalo <= 4 ? 4 : kTokens;
     using Vector = Vec<input_t, kVec>;
 
     const CausalConv1dBwdOperands& p;
     index_t channel;
     int batch;
-    int first;       // token of the run
-    int count;       // of the run's tokens that exist
+    int first;       // token of the walk in this row
+    int count;       // tokens of the row from that one on
     input_t* dx_at;  // width - 1 tokens behind the others
     float x[kHalo + kTokens][kVec];
     float gradients[kHalo + kTokens][kVec];
     int seq[kWidth];      // numbers of the sequences of the last width - 1 tokens, and of the current one
     PackedCursor cursor;  // of packed sequences, at the last token that was walked
+    int announced;        // the last packed sequence whose states are on their way to the L2 cache
+    int announced_end;    // the token behind it
 
     // The search for the first packed sequence is made while the first tokens are on their way.
     __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_)
         : p(p_), channel(channel_) {
-        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first_);
+        if constexpr (kRows == Rows::kPacked) {
+            cursor = PackedCursor(p, first_);
+            announced = max(cursor.number, 0) - 1;
+            announced_end = cursor.begin;
+        }
     }
 
-    // Begins a run, of which `slots` has the first step.
-    __device__ __forceinline__ void begin(const RunCursor<kTokens, kHalo>& run, const Vector* slots) {
-        batch = run.batch;
-        first = run.first;
-        count = min(run.run_tokens(), p.seqlen - first);
+    // Begins a row, or inside one with the width - 1 inputs before the token.
+    __device__ __forceinline__ void begin(int batch_, int token, const Vector (&before)[kWidth]) {
+        batch = batch_;
+        first = token;
+        count = p.seqlen - first;
         const int from = first - kHalo;
         dx_at = at_token<kVec, input_t>(p.dx, p.dx_stride, batch, channel, from);
-        if constexpr (kRows == Rows::kPacked) {
-            if (first < cursor.begin || first >= cursor.end) cursor = PackedCursor(p, first);
-        }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            const int token = from + i;
-            set_input(i, Vector::zero());
-            if (kRows == Rows::kPacked && (token < cursor.begin || cursor.slot < 0)) {
-                load_past(i, token - cursor.begin + kHalo);
-            } else if (token >= 0) {
-                set_input(i, slots[(2 * kTokens + i) * kThreads]);
-            } else if (kRows != Rows::kPacked && p.initial_states != nullptr) {
-                load_state(i, batch, token + kHalo);
+            set_input(i, before[i]);
+            if (kRows == Rows::kPacked && (from + i < cursor.begin || cursor.slot < 0)) {
+                load_past(i, from + i - cursor.begin + kHalo);
+            } else if (kRows != Rows::kPacked && from < 0 && p.initial_states != nullptr) {
+                load_state(i, batch, from + i + kHalo);
             }
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = 0.0f;
             if (kRows == Rows::kPacked) seq[i] = cursor.sequence();
-            if (kRows == Rows::kNumbered) seq[i] = load_seq_idx(p, batch, token);
+            if (kRows == Rows::kNumbered) seq[i] = load_seq_idx(p, batch, from + i);
         }
     }
 
-    // The tokens from `token` on, of which the last width - 1 are the next run's in the last step.
-    __device__ __forceinline__ void step(const Vector* slots, int token, bool is_last,
+    // The tokens from `token` on. Leaves the gradients of the first width - 1 of a walk in `firsts`, kThreads apart.
+    __device__ __forceinline__ void step(const Vector* slots, int token, float* firsts, bool is_first,
                                          const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
-        if (is_plain(token)) {
-            walk_together(slots, token, is_last, taps, bias, sums);
+        if constexpr (kRows == Rows::kPacked && kStates && kHalo > 0) announce_states(token + 2 * kTokens);
+        if (is_plain(token, kTokens)) {
+            walk_together<kTokens>(slots, token, firsts, is_first, taps, bias, sums);
         } else if constexpr (kRows != Rows::kOne || kStates) {
-            walk_singly(slots, token, is_last, taps, bias, sums);
+#pragma unroll 1
+            for (int i = 0; i < kTokens; i += kPart) {
+                const Vector* const part = slots + i * kThreads;
+                if (kPart < kTokens && is_plain(token + i, kPart)) {
+                    walk_together<kPart>(part, token + i, firsts, is_first && i == 0, taps, bias, sums);
+                } else {
+                    walk_singly(part, token + i, firsts, is_first && i == 0, taps, bias, sums);
+                }
+            }
         }
+    }
+
+    // The gradients of the inputs of a row's last width - 1 tokens, before the token `end`.
+    __device__ __forceinline__ void end_row(int end, const float (&taps)[kVec][kWidth]) {
+        float next[kWidth][kVec];
+        int next_seq[kWidth];
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            next_seq[i] = PackedRun::kPadding;
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) next[i][c] = 0.0f;
+        }
+        finish(end, next, next_seq, taps);
+    }
+
+    // The same of a walk inside a row. The gradients of the width - 1 tokens behind it lie in `firsts`, when that is
+    // not null; else those tokens lie in `slots`.
+    __device__ __forceinline__ void end_walk(int end, const float* firsts, const Vector* slots,
+                                             const float (&taps)[kVec][kWidth], const float (&bias)[kVec]) {
+        float next[kWidth][kVec];
+        int next_seq[kWidth];
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            bool is_other = false;
+            if constexpr (kRows == Rows::kNumbered) next_seq[i] = load_seq_idx(p, batch, end + i);
+            if constexpr (kRows == Rows::kPacked) {
+                is_other = cursor.advance(p, end + i);
+                next_seq[i] = cursor.sequence();
+            }
+            if (firsts != nullptr) {
+#pragma unroll
+                for (int c = 0; c < kVec; ++c) next[i][c] = firsts[(i * kVec + c) * kThreads];
+                continue;
+            }
+            set_input(kHalo + i, slots[i * kThreads]);
+            if (is_other) {
+#pragma unroll
+                for (int k = 0; k < kHalo; ++k) load_past(i + k, k);
+            }
+            if (kRows == Rows::kPacked && next_seq[i] < 0) set_input(kHalo + i, Vector::zero());
+            const Vector dout = slots[(kTokens + i) * kThreads];
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                float window[kWidth];
+                int numbers[kWidth];
+#pragma unroll
+                for (int k = 0; k < kWidth; ++k) {
+                    window[k] = x[i + k][c];
+                    if (kRows == Rows::kNumbered) {
+                        numbers[k] = i + k < kHalo ? seq[i + k < kHalo ? i + k : 0]
+                                                   : next_seq[i + k < kHalo ? 0 : i + k - kHalo];
+                    }
+                }
+                if (kRows == Rows::kNumbered) keep_own_inputs(numbers, window);
+                next[i][c] = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout.to_float(c));
+                if (kRows != Rows::kOne && next_seq[i] < 0) next[i][c] = 0.0f;
+            }
+        }
+        finish(end, next, next_seq, taps);
     }
 
  private:
-    // Whether a step's tokens and the width - 1 before them are in one sequence, and no state has to do with them.
-    __device__ __forceinline__ bool is_plain(int token) const {
-        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + kTokens);
+    // Starts to bring the states of the sequences that begin before the token `limit` to the L2 cache.
+    __device__ __forceinline__ void announce_states(int limit) {
+#pragma unroll 1
+        while (announced_end < limit && announced + 1 < p.sequences) {
+            ++announced;
+            announced_end = first_token(p, announced + 1);
+            prefetch_states<kWidth, input_t>(p, announced, load_slot(p, announced), channel);
+        }
+    }
+
+    // Whether these tokens and the width - 1 before them are in one sequence, and no state has to do with them.
+    __device__ __forceinline__ bool is_plain(int token, int tokens) const {
+        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + tokens);
         bool is_same = !kStates || (token >= kHalo && token + kTokens <= p.seqlen);
         if constexpr (kRows == Rows::kNumbered) {
             const int own = load_seq_idx(p, batch, token);
@@ -267,33 +328,37 @@ struct GradientWalk {
         return is_same;
     }
 
-    // All tokens of a plain step. The numbers of the last ones stay those of the first.
-    __device__ __forceinline__ void walk_together(const Vector* slots, int token, bool is_last,
+    // kCount plain tokens. The numbers of the last ones stay those of the first.
+    template <int kCount>
+    __device__ __forceinline__ void walk_together(const Vector* slots, int token, float* firsts, bool is_first,
                                                   const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                                   ParameterSums<kWidth> (&sums)[kVec]) {
-        Vector results[kTokens];
+        Vector results[kCount];
 #pragma unroll
-        for (int i = 0; i < kTokens; ++i) {
+        for (int i = 0; i < kCount; ++i) {
             set_input(kHalo + i, slots[i * kThreads]);
             float dx[kVec];
-            add_token<Rows::kOne>(i, slots[(kTokens + i) * kThreads], i >= kTokens - kHalo && is_last, taps, bias, sums,
-                                  dx);
+            add_token<Rows::kOne>(i, slots[(kTokens + i) * kThreads], taps, bias, sums, dx);
             results[i] = Vector::from_floats(dx);
         }
         // Behind the sums: a condition among them would keep the compiler from mixing tokens.
 #pragma unroll
-        for (int i = 0; i < kTokens; ++i, dx_at += p.dx_stride[2]) {
+        for (int i = 0; i < kCount; ++i, dx_at += p.dx_stride[2]) {
             if (is_own(token + i - kHalo)) store(dx_at, results[i]);
         }
-        carry<kTokens>();
+        if (is_first) {
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) keep_first(firsts, i, gradients[kHalo + i]);
+        }
+        carry<kCount>();
     }
 
     // Token by token, any of which may be the first of a packed sequence: the inputs before it are its past then.
-    __device__ __forceinline__ void walk_singly(const Vector* slots, int token, bool is_last,
+    __device__ __forceinline__ void walk_singly(const Vector* slots, int token, float* firsts, bool is_first,
                                                 const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                                 ParameterSums<kWidth> (&sums)[kVec]) {
 #pragma unroll 1
-        for (int i = 0; i < kTokens; ++i, ++token, dx_at += p.dx_stride[2]) {
+        for (int i = 0; i < kPart; ++i, ++token, dx_at += p.dx_stride[2]) {
             set_input(kHalo, slots[i * kThreads]);
             if constexpr (kRows == Rows::kNumbered) seq[kHalo] = load_seq_idx(p, batch, token);
             if constexpr (kRows == Rows::kPacked) {
@@ -305,22 +370,18 @@ struct GradientWalk {
                 if (seq[kHalo] < 0) set_input(kHalo, Vector::zero());
             }
             float dx[kVec];
-            add_token<kRows>(0, slots[(kTokens + i) * kThreads], i >= kTokens - kHalo && is_last, taps, bias, sums, dx);
-            if constexpr (kStates && kHalo > 0) add_states(token - kHalo, dx);
-            if (is_own(token - kHalo)) store(dx_at, Vector::from_floats(dx));
+            add_token<kRows>(0, slots[(kTokens + i) * kThreads], taps, bias, sums, dx);
+            if (is_first && i < kHalo) keep_first(firsts, i, gradients[kHalo]);
+            store_input_gradient(token - kHalo, dx);
             carry<1>();
-            if (kRows != Rows::kOne) {
-#pragma unroll
-                for (int k = 0; k < kHalo; ++k) seq[k] = seq[k + 1];
-            }
         }
     }
 
     // The token in x[i + width - 1]: its gradient and sums, and the input's gradient width - 1 tokens before it.
     template <Rows kAs>
-    __device__ __forceinline__ void add_token(int i, const Vector& dout, bool is_next_run,
-                                              const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
-                                              ParameterSums<kWidth> (&sums)[kVec], float (&dx)[kVec]) {
+    __device__ __forceinline__ void add_token(int i, const Vector& dout, const float (&taps)[kVec][kWidth],
+                                              const float (&bias)[kVec], ParameterSums<kWidth> (&sums)[kVec],
+                                              float (&dx)[kVec]) {
 #pragma unroll
         for (int c = 0; c < kVec; ++c) {
             float window[kWidth];
@@ -330,12 +391,45 @@ struct GradientWalk {
             float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout.to_float(c));
             if (kAs != Rows::kOne) g = seq[i + kHalo] < 0 ? 0.0f : g;
             gradients[i + kHalo][c] = g;
-            sums[c].add(is_next_run ? 0.0f : g, window);
-            float following[kWidth];
-#pragma unroll
-            for (int k = 0; k < kWidth; ++k) following[k] = gradients[i + k][c];
-            dx[c] = input_gradient<kAs>(taps[c], following, seq + i);
+            sums[c].add(g, window);
+            dx[c] = gradient_of_input<kAs>(i, c, taps);
         }
+    }
+
+    template <Rows kAs>
+    __device__ __forceinline__ float gradient_of_input(int i, int c, const float (&taps)[kVec][kWidth]) const {
+        float following[kWidth];
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) following[k] = gradients[i + k][c];
+        return input_gradient<kAs>(taps[c], following, seq + i);
+    }
+
+    // The gradients of the width - 1 inputs before the token `end`, from those of the tokens from there on.
+    __device__ __forceinline__ void finish(int end, float (&next)[kWidth][kVec], int (&next_seq)[kWidth],
+                                           const float (&taps)[kVec][kWidth]) {
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i, dx_at += p.dx_stride[2]) {
+            if (kRows != Rows::kOne) seq[kHalo] = next_seq[i];
+            float dx[kVec];
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                gradients[kHalo][c] = next[i][c];
+                dx[c] = gradient_of_input<kRows>(0, c, taps);
+            }
+            store_input_gradient(end - kHalo + i, dx);
+            carry<1>();
+        }
+    }
+
+    // Of the token that seq[0] is of.
+    __device__ __forceinline__ void store_input_gradient(int token, float (&dx)[kVec]) const {
+        if constexpr (kStates && kHalo > 0) add_states(token, dx);
+        if (is_own(token)) store(dx_at, Vector::from_floats(dx));
+    }
+
+    __device__ __forceinline__ static void keep_first(float* firsts, int i, const float (&of_token)[kVec]) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) firsts[(i * kVec + c) * kThreads] = of_token[c];
     }
 
     // Keeps what the tokens kCount further need.
@@ -348,6 +442,7 @@ struct GradientWalk {
                 x[i][c] = x[kCount + i][c];
                 gradients[i][c] = gradients[kCount + i][c];
             }
+            if (kRows != Rows::kOne && kCount == 1) seq[i] = seq[i + 1];
         }
     }
 
@@ -407,31 +502,43 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     constexpr int kHalo = Traits::kHalo;
     constexpr int kStages = Traits::kStages;
     using Vector = Vec<input_t, kVec>;
-    using Fetch = TokenFetch<input_t, kVec, kTokens, kHalo, Traits::kThreads>;
+    using Fetch = TokenFetch<input_t, kVec, kTokens, Traits::kThreads>;
     using Walk =
         GradientWalk<kWidth, input_t, weight_t, kVec, kTokens, kSilu, Traits::kRows, kStates, Traits::kThreads>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
     __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
-    const QuotientRemainder run_vec = divide(threadIdx.x, params.block_vecs);
+    const QuotientRemainder walk_vec = divide(threadIdx.x, params.block_vecs);
     const QuotientRemainder part_dim = divide(blockIdx.x, params.dim_blocks);
     const index_t first_channel = static_cast<index_t>(part_dim.remainder) * params.block_vecs.divisor * kVec;
-    const bool is_idle = run_vec.quotient >= params.block_runs || first_channel + run_vec.remainder * kVec >= p.dim;
-    const index_t channel = is_idle ? 0 : first_channel + run_vec.remainder * kVec;
-    const unsigned first_run = part_dim.quotient * params.block_runs * params.rounds + run_vec.quotient;
+    const bool is_idle = walk_vec.quotient >= params.block_walks || first_channel + walk_vec.remainder * kVec >= p.dim;
+    const index_t channel = is_idle ? 0 : first_channel + walk_vec.remainder * kVec;
+    const unsigned begin =
+        min((part_dim.quotient * params.block_walks + walk_vec.quotient) * params.walk_steps, params.steps);
+    const unsigned end = is_idle ? begin : min(begin + params.walk_steps, params.steps);
+    const bool ends_inside = end > begin && end < params.steps && divide(end, params.row_steps).remainder != 0;
+    const bool looks_ahead = ends_inside && walk_vec.quotient + 1 == params.block_walks;
 
-    RunCursor<kTokens, kHalo> cursor(params, first_run, is_idle);
+    StepCursor<kTokens> cursor(params.row_steps, begin, static_cast<int>(end - begin));
     Fetch fetch(p, cursor, channel);
+    fetch.cursor.left += looks_ahead ? 1 : 0;
     // A thread reads only what it has brought itself: no barrier.
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
     constexpr int kStageSlots = Traits::kStageSlots;
-    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    float* const firsts = reinterpret_cast<float*>(memory.bytes + kStages * Traits::kStageBytes) + threadIdx.x;
+    const input_t* const x_begin = fetch.x_at;
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
         fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
-    Walk walk(p, channel, cursor.first);
+    Vector before[kWidth];
+#pragma unroll
+    for (int i = 0; i < kHalo; ++i) {
+        before[i] = cursor.token > 0 ? load<kVec>(x_begin - (kHalo - i) * p.x_stride[2]) : Vector::zero();
+    }
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    Walk walk(p, channel, cursor.token);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
@@ -441,7 +548,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if constexpr (kSilu) scale_for_silu<input_t>(taps[c], bias[c]);
         sums[c] = ParameterSums<kWidth>::zero();
     }
+    if (cursor.has_step()) walk.begin(cursor.batch, cursor.token, before);
     int stage = 0;
+    bool is_first = true;
 #pragma unroll 1
     while (cursor.has_step()) {
         // The free stage is the one that was walked last.
@@ -450,13 +559,25 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         fetch.fetch(slots + free_stage * kStageSlots);
         end_copy_group();
         if constexpr (kStages == 1) wait_for_copy_groups<0>();
-        const Vector* const own = slots + stage * kStageSlots;
-        if (cursor.is_at_begin()) walk.begin(cursor, own);
-        walk.step(own, cursor.token, cursor.is_last_step(), taps, bias, sums);
+        walk.step(slots + stage * kStageSlots, cursor.token, firsts, is_first, taps, bias, sums);
+        is_first = false;
         stage = stage + 1 == kStages ? 0 : stage + 1;
-        cursor.next();
+        const int behind = cursor.token + kTokens;
+        if (cursor.next()) {
+            walk.end_row(behind, taps);
+            const Vector none[kWidth] = {};
+            if (cursor.has_step()) walk.begin(cursor.batch, 0, none);
+        }
     }
-    store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs, params.block_runs,
-                                               first_channel, part_dim.quotient,
+    if (kStages == 1) fetch.fetch(slots);
+    wait_for_copies();
+    // The next walk's first gradients are there.
+    __syncthreads();
+    if (kHalo > 0 && ends_inside) {
+        walk.end_walk(cursor.token, looks_ahead ? nullptr : firsts + params.block_vecs.divisor,
+                      slots + stage * kStageSlots, taps, bias);
+    }
+    store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs,
+                                               params.block_walks, first_channel, part_dim.quotient,
                                                reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
 }

@@ -81,6 +81,12 @@ UNIT = (
     Case(7, 3, 256, dout="expanded", float32=True),
     Case(3, 2, 520, 4, "float32", dout="expanded_tokens", **STATES),
     Case(2, 3, 264, dout="sliced_seq"),
+    # Whole aligned vectors, brought by bulk copies: several units of a row, the last one in part, and one unit.
+    Case(2, 3, 1640),
+    Case(1, 2, 1000, 5, "float32", "bfloat16", float32=True),
+    Case(9, 6, 512, 3, "float16", weight_dtype="float32", bias=None),
+    Case(1, 5, 1304, 16, others="strided", activation=None),
+    Case(1, 1, 33000, 2, "float16", bias="float32", layout="sliced_aligned"),
     # The same and short: several rows a warp, more batch entries than a step, rows shorter than the filter.
     Case(40, 64, 32),
     Case(3, 64, 33),
@@ -101,8 +107,10 @@ UNIT = (
     Case(3, 5, 18, 2, "float16", layout="mixed_to_last", others="backward", **STATES),
     Case(5, 3, 1, **ALL),
     Case(4, 5, 2, 15, "float32", others="backward", **STATES),
-    # Channels contiguous: more than a block's, fewer than a warp's, several runs, steps and rounds, every access width.
+    # Channels contiguous: more than a block's, fewer than a warp's, several steps, walks and parts, every access width.
     Case(1, 136, 60, layout="channel_last"),
+    Case(1, 136, 300, layout="channel_last"),
+    Case(1, 130, 260, 3, "float32", layout="channel_last", **ALL),
     Case(2, 130, 21, 4, "float32", layout="channel_last", **ALL),
     Case(1, 128, 30, 3, "float16", "float32", layout="channel_last", others="offset_weight", seq_idx=True),
     Case(2, 3, 65, 2, layout="channel_last", others="strided", initial=True),

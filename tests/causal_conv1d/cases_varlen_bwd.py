@@ -102,6 +102,7 @@ ODD: Any = {"slots": "odd"}
 UNIT = (
     # Channels contiguous: more than a block's, fewer than a warp's, every access width.
     Case(136, "60"),
+    Case(136, "150+0+2x1+113+38x2+off6", **ODD),
     Case(130, "21+0+1+8x1+30", 4, "float32", initial=None),
     Case(128, "30+off5", 3, "float16", "float32", "float32", index="int64"),
     without(Case(3, "all65", 2)),

@@ -37,6 +37,27 @@ def dense(xp: Any) -> dict[str, Any]:
     }
 
 
+def gradients(xp: Any, states: int) -> dict[str, Any]:
+    """Where gradients of filters and of this many sequences' states go."""
+    return {
+        "dweight": poisoned(xp, DIM, WIDTH),
+        "dbias": poisoned(xp, DIM),
+        "dinitial_states": poisoned(xp, states, DIM, WIDTH - 1),
+    }
+
+
+def dense_bwd(xp: Any) -> dict[str, Any]:
+    forward = dense(xp)
+    inputs = {name: forward[name] for name in ("x", "weight", "bias", "seq_idx", "initial_states", "activation")}
+    return {
+        **inputs,
+        "dout": xp.ones((BATCH, DIM, SEQLEN), np.float32),
+        "dfinal_states": xp.ones((BATCH, DIM, WIDTH - 1), np.float32),
+        "dx": poisoned(xp, BATCH, DIM, SEQLEN),
+        **gradients(xp, BATCH),
+    }
+
+
 def packed(xp: Any) -> dict[str, Any]:
     """What all calls on packed sequences have."""
     return {
@@ -46,6 +67,20 @@ def packed(xp: Any) -> dict[str, Any]:
         "query_start_loc": xp.asarray([0, 4, 4, 9], np.int32),
         "cache_indices": xp.asarray([3, 0, 1], np.int32),
         "has_initial_state": xp.asarray([True, False, True]),
+    }
+
+
+def packed_bwd(xp: Any) -> dict[str, Any]:
+    """Two sequences start from one slot, which is only read."""
+    inputs = packed(xp)
+    return {
+        "initial_states": inputs.pop("conv_states"),
+        **inputs,
+        "cache_indices": xp.asarray([3, 0, 3], np.int32),
+        "dout": xp.ones((DIM, TOTAL), np.float32),
+        "dfinal_states": xp.ones((SEQUENCES, DIM, WIDTH - 1), np.float32),
+        "dx": poisoned(xp, DIM, TOTAL),
+        **gradients(xp, SEQUENCES),
     }
 
 
@@ -93,7 +128,8 @@ DECODE: Good = {
     },
 }  # fmt: skip
 GOOD: Good = {
-    "causal_conv1d_fn": dense, **PACKED, "causal_conv1d_varlen_states": states, **DECODE
+    "causal_conv1d_fn": dense, **PACKED, "causal_conv1d_varlen_states": states, **DECODE,
+    "causal_conv1d_bwd": dense_bwd, "causal_conv1d_varlen_bwd": packed_bwd,
 }  # fmt: skip
 WRITTEN: dict[str, dict[str, Any]] = {name: {"intermediate_conv_window": np.s_[[5, 2, 0], :TOKENS]} for name in DECODE}
 """Where good calls change what is not their result."""

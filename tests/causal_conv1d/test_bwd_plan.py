@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cuconv
 from cuconv.causal_conv1d.kernels_backward import (
+    CausalConv1dBulkBwd,
     CausalConv1dBwd,
     CausalConv1dBwdStates,
     CausalConv1dBwdSum,
@@ -22,6 +22,8 @@ from cuconv.runtime.abstract import AbstractArray, launches_of
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
+from tests.cases import numbers_of
+from tests.support.plans import assert_launchable
 
 SIZES = st.one_of(
     st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(0, 1100)),
@@ -39,11 +41,11 @@ def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]
     return config.grid[0], division, parts
 
 
-def runs(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
+def walks(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
     tokens = CausalConv1dChannellastBwd.tokens_for(width, packed=False)
     kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, True, False, False, False)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
-    return config.grid[0], division, parts, division["steps"] * tokens - (width - 1)
+    return config.grid[0], division, parts, tokens
 
 
 @given(SIZES)
@@ -67,20 +69,36 @@ def test_every_vector_of_a_channel_has_one_lane(size: tuple[int, int, int]) -> N
     assert lanes == WARP_SIZE or lanes * division["warp_groups"] % row_vecs == 0
 
 
+@given(SIZES)
+def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> None:
+    batch, dim, row_vecs = size[0], size[1], max(1, size[2])
+    config, division, parts = CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, silu=True).launch_config(batch, dim, row_vecs)
+    unit, row_units = CausalConv1dBulkBwd.unit_vecs(), division["row_units"][0]
+    assert row_units * unit >= row_vecs > (row_units - 1) * unit
+    assert division["units"] == batch * row_units
+    warps = 1 << division["warps_shift"]
+    channels, channel_groups = CausalConv1dBulkBwd.warps // warps, division["channel_groups"][0]
+    assert channel_groups * channels >= dim > (channel_groups - 1) * channels
+    assert config.grid[0] == parts * channel_groups
+    a_part = warps * division["warp_units"]
+    assert division["units"] <= parts * a_part and (parts == 1 or division["units"] > (parts - 1) * a_part)
+
+
 @given(WIDTHS, SIZES)
-def test_every_run_of_tokens_has_one_thread(width: int, size: tuple[int, int, int]) -> None:
+def test_every_step_of_tokens_has_one_thread(width: int, size: tuple[int, int, int]) -> None:
     batch, dim, seqlen = size
-    blocks, division, parts, run = runs(width, batch, dim, seqlen)
-    assert run >= 1 and division["steps"] >= 1
-    row_runs = division["row_runs"][0]
-    assert row_runs * run >= seqlen and (row_runs - 1) * run < max(1, seqlen)
-    assert division["runs"] == batch * row_runs
-    assert division["block_runs"] * division["block_vecs"][0] <= CausalConv1dChannellastBwd.threads
+    blocks, division, parts, tokens = walks(width, batch, dim, seqlen)
+    # The next walk's first step has all gradients that a walk's last tokens need.
+    assert tokens >= width - 1 and division["walk_steps"] >= 1
+    row_steps = division["row_steps"][0]
+    assert row_steps * tokens >= seqlen and (row_steps - 1) * tokens < max(1, seqlen)
+    assert division["steps"] == batch * row_steps
+    assert division["block_walks"] * division["block_vecs"][0] <= CausalConv1dChannellastBwd.threads
     vecs = -(-dim // 2)
     assert division["dim_blocks"][0] * division["block_vecs"][0] >= vecs
     assert blocks == parts * division["dim_blocks"][0]
-    a_part = division["block_runs"] * division["rounds"]
-    assert division["runs"] <= parts * a_part and (parts == 1 or division["runs"] > (parts - 1) * a_part)
+    a_part = division["block_walks"] * division["walk_steps"]
+    assert division["steps"] <= parts * a_part and (parts == 1 or division["steps"] > (parts - 1) * a_part)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +114,7 @@ def test_every_run_of_tokens_has_one_thread(width: int, size: tuple[int, int, in
 @pytest.mark.parametrize("is_last", [False, True])
 def test_parts_of_sums_are_little_beside_the_tokens(size: tuple[int, int, int], share: float, is_last: bool) -> None:
     batch, dim, seqlen = size
-    parts = runs(4, batch, dim, seqlen, 4)[2] if is_last else rows(batch, dim, seqlen // 8)[2]
+    parts = walks(4, batch, dim, seqlen, 4)[2] if is_last else rows(batch, dim, seqlen // 8)[2]
     assert parts * dim * 5 * 4 <= share * 3 * batch * dim * seqlen * 2
 
 
@@ -106,11 +124,10 @@ def planned(
     dim = x.shape[-2]
     weight = AbstractArray((dim, width), (width, 1), dtype)
     function = cuconv.causal_conv1d_varlen_bwd if len(x.shape) == 2 else cuconv.causal_conv1d_bwd
-    return launches_of(function, x=x, weight=weight, bias=None, dout=dout or x, **more)
-
-
-def numbers(launch: Launch) -> Any:
-    return np.frombuffer(launch.numbers, launch.kernel.params.numbers)[0]
+    launches = launches_of(function, x=x, weight=weight, bias=None, dout=dout or x, **more)
+    for launch in launches:
+        assert_launchable(launch)
+    return launches
 
 
 def first(batch: int, dim: int, seqlen: int, row: int = 0, offset: int = 0, dtype: DType = BFLOAT16) -> AbstractArray:
@@ -126,9 +143,9 @@ def last(batch: int, dim: int, seqlen: int, token: int = 0, offset: int = 0, dty
 @pytest.mark.parametrize(
     ("x", "kernel", "vec"),
     [
-        (first(1, 2048, 2048), CausalConv1dBwd, 8),
+        (first(1, 2048, 504), CausalConv1dBwd, 8),
         (first(1, 2048, 2048, offset=2), CausalConv1dBwd, 2),
-        (first(1, 2048, 2048, dtype=FLOAT32), CausalConv1dBwd, 4),
+        (first(1, 2048, 252, dtype=FLOAT32), CausalConv1dBwd, 4),
         (last(1, 2048, 2048), CausalConv1dChannellastBwd, 4),
         (last(1, 2048, 2048, dtype=FLOAT32), CausalConv1dChannellastBwd, 2),
         (last(1, 2046, 2048), CausalConv1dChannellastBwd, 2),
@@ -141,7 +158,7 @@ def test_vectors_are_as_wide_as_memory_allows(x: AbstractArray, kernel: type, ve
     launch = planned(x, x.dtype)[0]
     assert type(launch.kernel) is kernel
     assert launch.kernel.vec == vec  # type: ignore[attr-defined]
-    assert numbers(launch)["dout_is_packed"] == 1
+    assert numbers_of(launch)["dout_is_packed"] == 1
 
 
 @pytest.mark.parametrize("x", [first(4, 64, 256), last(4, 64, 256)])
@@ -150,20 +167,39 @@ def test_dout_of_other_strides_costs_x_and_dx_no_vector(x: AbstractArray) -> Non
     for dout in (AbstractArray(x.shape, (0, 0, 0), x.dtype), AbstractArray(x.shape, x.strides, x.dtype, 1)):
         launch = planned(x, dout=dout)[0]
         assert launch.kernel.vec == vec  # type: ignore[attr-defined]
-        assert numbers(launch)["dout_is_packed"] == 0
+        assert numbers_of(launch)["dout_is_packed"] == 0
 
 
 def test_rows_may_be_read_beyond_their_ends_only_where_there_is_memory() -> None:
-    assert numbers(planned(first(4, 6, 63))[0])["is_dense"] == 1
-    assert numbers(planned(first(4, 6, 63, row=71))[0])["is_dense"] == 0
-    assert numbers(planned(first(4, 6, 63), dout=first(4, 6, 63, row=71))[0])["is_dense"] == 0
+    assert numbers_of(planned(first(4, 6, 63))[0])["is_dense"] == 1
+    assert numbers_of(planned(first(4, 6, 63, row=71))[0])["is_dense"] == 0
+    assert numbers_of(planned(first(4, 6, 63), dout=first(4, 6, 63, row=71))[0])["is_dense"] == 0
 
 
-def test_few_channels_leave_sums_that_another_launch_adds_up() -> None:
-    assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048))] == [CausalConv1dBwd]
-    added = planned(first(1, 16, 2**20))
-    assert [type(launch.kernel) for launch in added] == [CausalConv1dBwd, CausalConv1dBwdSum]
-    assert numbers(added[1])["parts"] * 16 == added[0].config.grid[0]
+@pytest.mark.parametrize(("odd", "kernel"), [(0, CausalConv1dBulkBwd), (1, CausalConv1dBwd)])
+def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, kernel: type) -> None:
+    assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048 - odd))] == [kernel]
+    added = planned(first(1, 16, 2**20 - odd))
+    assert [type(launch.kernel) for launch in added] == [kernel, CausalConv1dBwdSum]
+    assert numbers_of(added[1])["parts"] * 16 == added[0].config.grid[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "more"),
+    [
+        (first(2, 64, 504), {}),
+        (first(2, 64, 520), {}),
+        (first(2, 64, 2044), {}),
+        (first(2, 64, 2048, row=2052), {}),
+        (first(2, 64, 2048, offset=4), {}),
+        (first(2, 64, 2048), {"dout": first(2, 64, 2048, offset=8, row=2052)}),
+        (first(2, 64, 2048), {"seq_idx": AbstractArray((2, 2048), (2048, 1), INT32)}),
+        (first(2, 64, 2048), {"initial_states": AbstractArray((2, 64, 3), (192, 3, 1), BFLOAT16)}),
+    ],
+)
+def test_rows_that_bulk_copies_do_not_fit_are_walked_vector_by_vector(x: AbstractArray, more: dict[str, Any]) -> None:
+    assert type(planned(first(2, 64, 2048))[0].kernel) is CausalConv1dBulkBwd
+    assert type(planned(x, **more)[0].kernel) is CausalConv1dBwd
 
 
 @pytest.mark.parametrize("tokens", [8, 100000])
@@ -176,7 +212,7 @@ def test_the_launch_for_states_of_packed_sequences_adds_up_the_sums(tokens: int)
     sums = [launch for launch in planned(x, query_start_loc=starts) if type(launch.kernel) is CausalConv1dBwdSum]
     sum_blocks = sum(launch.config.grid[0] for launch in sums)
     assert bool(sum_blocks) == (tokens > 8)
-    assert numbers(with_states[1])["sum_blocks"] == sum_blocks
+    assert numbers_of(with_states[1])["sum_blocks"] == sum_blocks
     assert with_states[1].config.grid[0] == sum_blocks + 5
 
 
@@ -189,7 +225,9 @@ def test_without_channels_nothing_is_launched_and_without_tokens_zeros_are() -> 
 def test_more_work_than_a_launch_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="the problem has"):
         rows(MAX_DIVIDEND, 1, 33)
+    with pytest.raises(ValueError, match="the problem has"):
+        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
-        runs(4, MAX_DIVIDEND, 2, 2**20)
+        walks(4, MAX_DIVIDEND, 2, 2**20)
     with pytest.raises(ValueError, match="parameters to add up"):
         CausalConv1dBwdSum(16, BFLOAT16).launch_config(2**28, 2)

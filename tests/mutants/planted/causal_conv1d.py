@@ -60,12 +60,26 @@ _MOVED_ROWS = "causal_conv1d_update-136-14-pool_columns-slots_odd-index_mixed-ta
 _MOVED_RING = (
     "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
 )
+_PACKED_MOST = "causal_conv1d_update-136-9-slots_odd-table_column-moved-lengths_4,0,2,7,1-most_3"
+_PACKED_BEHIND = "causal_conv1d_update-136-14-slots_odd-moved-lengths_1,0,1,1-most_1-behind_17"
+_PACKED_ROWS = (
+    "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-lengths_1,1,0-most_1-behind_5"
+)
+_PACKED_ACCEPTED = "causal_conv1d_update-136-9-mode_accepted-lengths_3,1,5,2-held_3"
+_OWN_SLOT = "causal_conv1d_update-136-7-pool_channels_longer-index_mixed-frozen-lengths_3,1,0,5-token_slots_3"
+_WHOLE = "causal_conv1d_update-136-7-seqlen_3-pool_channels_longer-slots_odd-window_columns-token_slots_3-whole"
+_OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1,0,5"
+_OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
+_WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
+_TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 _KEPT = "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-pool_channels_longer-slots_odd-longer_2-keep"
 _READ_ONLY = "causal_conv1d_varlen_fn-136-20+0+2x1+30-pool_channels_longer-initial_None-read_only"
 _BWD = "causal_conv1d_bwd-1-5-1029"
+_BWD_BULK = "causal_conv1d_bwd-2-3-1640"
 _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
 _BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
 _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 
@@ -350,15 +364,15 @@ MUTANTS = (
     Mutant(
         "A longer state moves by one column too few.",
         "causal_conv1d/causal_conv1d_update.cu",
-        "if (is_row) target.take(columns, min(place.goes_to, p.state_len), p.seqlen);",
-        "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), p.seqlen);",
+        "if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));",
+        "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), tokens.count(p));",
         ("causal_conv1d_update-136-3-seqlen_2-pool_channels_longer",),
     ),
     Mutant(
         "A ring begins one column late.",
         "causal_conv1d/causal_conv1d_update.cu",
-        "first = static_cast<int>(seen % p.state_len) - kHalo;",
-        "first = static_cast<int>(seen % p.state_len) - kHalo + 1;",
+        "% p.state_len) - kHalo;",
+        "% p.state_len) - kHalo + 1;",
         (_RING,),
     ),
     Mutant(
@@ -370,9 +384,9 @@ MUTANTS = (
     ),
     Mutant(
         "The intermediate window of a token is that of the token before.",
-        "causal_conv1d/causal_conv1d_update.cu",
-        "row * stride[0] + token * stride[1] + channel * stride[2];",
-        "row * stride[0] + max(token - 1, 0) * stride[1] + channel * stride[2];",
+        "causal_conv1d/conv_token_states.cuh",
+        "row.number * stride[0] + token * stride[1] +",
+        "row.number * stride[0] + max(token - 1, 0) * stride[1] +",
         (_STEPS,),
     ),
     Mutant(
@@ -392,7 +406,7 @@ MUTANTS = (
     Mutant(
         "The filter reads a longer state's first columns.",
         "causal_conv1d/causal_conv1d_update_rows.cu",
-        "state[c * kStateLen + Traits::kFirst + k]",
+        "state[c * kStateLen + kFirst + k]",
         "state[c * kStateLen + k]",
         (_UPDATE_ROWS_LONGER,),
     ),
@@ -433,11 +447,27 @@ MUTANTS = (
         (_BWD,),
     ),
     Mutant(
-        "Gradients of the last tokens of a run are summed up twice.",
+        "The last tokens of a walk have nothing of the gradients of the next one's.",
         "causal_conv1d/causal_conv1d_channellast_bwd.cu",
-        "sums[c].add(is_next_run ? 0.0f : g, window);",
-        "sums[c].add(g, window);",
+        "if (kHalo > 0 && ends_inside) {",
+        "if (kHalo > 0 && looks_ahead) {",
         (_BWD_LAST,),
+    ),
+    Mutant(
+        "The last walk of a block looks for the next one's gradients where there are none.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "looks_ahead ? nullptr : firsts + params.block_vecs.divisor",
+        "firsts + params.block_vecs.divisor",
+        (_BWD_LAST_PARTS,),
+    ),
+    Mutant(
+        "The gradients of the next walk are read before they are there.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        """    wait_for_copies();
+    // The next walk's first gradients are there.
+    __syncthreads();""",
+        "    wait_for_copies();",
+        (_BWD_LAST_PARTS,),
     ),
     Mutant(
         "The gradient of a packed sequence's initial state leaves out the current tap.",
@@ -452,6 +482,27 @@ MUTANTS = (
         "wait_for_copy_groups<kStages - 3>();",
         "wait_for_copy_groups<kStages - 1>();",
         (_BWD,),
+    ),
+    Mutant(
+        "Units of a row's gradients are read before their copies are waited for.",
+        "common/warp_copies.cuh",
+        "wait_for_copy_groups<kStages - 1>();",
+        "wait_for_copy_groups<kStages>();",
+        (_BWD_BULK,),
+    ),
+    Mutant(
+        "A row's last unit computes with what its stage held before.",
+        "causal_conv1d/causal_conv1d_bulk_bwd.cu",
+        "x_slots[i] = dout_slots[i] = Vector::zero();",
+        "(void)dout_slots;",
+        (_BWD_BULK,),
+    ),
+    Mutant(
+        "The first tokens of a unit do not see those before it.",
+        "causal_conv1d/causal_conv1d_bulk_bwd.cu",
+        "const int before = first > 0 ? Traits::kHaloVecs : 0;",
+        "const int before = 0;",
+        (_BWD_BULK,),
     ),
     Mutant(
         "Tokens of channel-last gradients are read before their copies are waited for.",
@@ -492,8 +543,8 @@ MUTANTS = (
     Mutant(
         "A final state without a slot goes before the pool.",
         "causal_conv1d/causal_conv1d_update_rows.cu",
-        "(!kAddressed || target[i] >= 0)",
-        "true",
+        "if (!p.is_read_only && (!kAddressed || target >= 0)) rows[i].store(p, share.channel, target);",
+        "if (!p.is_read_only) rows[i].store(p, share.channel, target);",
         (_MOVED_ROWS,),
     ),
     Mutant(
@@ -533,17 +584,101 @@ MUTANTS = (
     ),
     Mutant(
         "A sequence that starts from zeros takes along what else its slot holds.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_token_states.cuh",
         "at(i).store_all(source.load(from + i));",
         "at(i).store_all(source.at(from + i).load_all());",
         ("causal_conv1d_update-136-14-pool_channels_longer-slots_odd-fresh",),
     ),
     Mutant(
         "A decode step goes on from a slot that is not to be read.",
-        "causal_conv1d/conv_update.cuh",
-        "return kAddressed && p.has_initial_state != nullptr && !has_past(p, batch);",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "return kAddressed && p.has_initial_state != nullptr && past == 0;",
         "return false;",
         ("causal_conv1d_update-136-14-slots_odd-fresh", "causal_conv1d_update-136-14-pool_columns-slots_odd-fresh"),
+    ),
+    Mutant(
+        "Tokens of packed sequences that are too many keep what their results hold.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "int left = tokens.length(p) - count + behind;",
+        "int left = behind;",
+        (_PACKED_MOST,),
+    ),
+    Mutant(
+        "Packed tokens behind the last sequence keep what their results hold.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "const int behind = kPacked ? p.total - tokens.behind : 0;",
+        "const int behind = 0;",
+        (_PACKED_BEHIND,),
+    ),
+    Mutant(
+        "An empty sequence leaves the next one's first token in its state.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "return !kPacked || computed > 0;",
+        "return true;",
+        (_PACKED_ROWS,),
+    ),
+    Mutant(
+        "A packed sequence with more tokens than its state can hold is valid.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "is_valid = accepted <= first + 1 && count <= first + 1;",
+        "is_valid = accepted <= first + 1;",
+        (_PACKED_ACCEPTED,),
+    ),
+    Mutant(
+        "The low half of an index of 64 bits may be negative.",
+        "common/vec.cuh",
+        "high * (index_t{1} << 32) + static_cast<unsigned>(low)",
+        "high * (index_t{1} << 32) + low",
+        ("causal_conv1d_update-136-14-seqlen_1-slots_odd-index_int64-mode_circular",),
+    ),
+    Mutant(
+        "A state that a token leaves in the slot that the sequence starts from is overwritten before it is read.",
+        "causal_conv1d/conv_token_states.cuh",
+        "if (slot >= 0 && slot != source.slot) store_state(path, source, source.in(slot), t, p.state_len);",
+        "if (slot >= 0) store_state(path, source, source.in(slot), t, p.state_len);",
+        (_OWN_SLOT,),
+    ),
+    Mutant(
+        "The state after a token lacks a column that has moved.",
+        "causal_conv1d/conv_token_states.cuh",
+        "for (int i = 0; i < state_len - depth; ++i)",
+        "for (int i = 1; i < state_len - depth; ++i)",
+        (_WHOLE,),
+    ),
+    Mutant(
+        "A window that lies over the one before is written from the wrong column on.",
+        "causal_conv1d/conv_token_states.cuh",
+        "p.windows_are_overlaid && token > 0 ? kColumns - 1 : 0;",
+        "p.windows_are_overlaid && token > 0 ? kColumns : 0;",
+        (_OVERLAID,),
+    ),
+    Mutant(
+        "Windows that lie over each other begin with the earliest input.",
+        "causal_conv1d/conv_token_states.cuh",
+        "p.state_len - kHalo + 1 + column);",
+        "p.state_len - kHalo + column);",
+        (_OVERLAID_DENSE,),
+    ),
+    Mutant(
+        "The window of a short state is its first columns.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "window[i] = input(i % kHalo, i / kHalo);",
+        "window[i] = input(i % kHalo - kFirst, i / kHalo);",
+        (_WINDOW_OF_ROW,),
+    ),
+    Mutant(
+        "The inputs before a token of a tree are those of its number.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "at = tree.parent(at);",
+        "at = at - 1;",
+        (_TREE,),
+    ),
+    Mutant(
+        "The state before a tree does not move on where a path begins.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "source.load(first + above + k)",
+        "source.load(first + k)",
+        (_TREE,),
     ),
     Mutant(
         "The first inputs that a packed sequence sees are those of the one before.",
