@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
@@ -71,6 +71,8 @@ class Host:
     out: bool
     """Whether `out` is given."""
     host_us: float
+    bound: bool = False
+    """Whether the call was prepared by cuconv.bind."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,8 @@ def _parse(line: str) -> Header | Row:
         raise ValueError(message("schema", repr(schema), SCHEMA))
     known = KINDS[kind]
     names = [each.name for each in fields(known)]
-    if value.keys() != set(names):
+    needed = {each.name for each in fields(known) if each.default is MISSING}
+    if not needed <= value.keys() <= set(names):
         raise ValueError(message(f"keys of a {kind}", ", ".join(value), ", ".join(names)))
     if isinstance(value.get("kernel_us"), dict):
         value["kernel_us"] = _percentiles(value["kernel_us"])
@@ -216,7 +219,7 @@ def _check(known: type[Any], value: dict[str, Any]) -> None:
         allowed = [get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
         # A whole number is written without a point.
         allowed += [int] if float in allowed else []
-        if type(value[name]) not in allowed:
+        if name in value and type(value[name]) not in allowed:
             raise ValueError(message(name, repr(value[name]), one_of(each.__name__ for each in allowed)))
 
 
@@ -224,7 +227,7 @@ def _what(row: Kernel | Host | Step) -> tuple[Any, ...]:
     """What a row is of, but for its sizes."""
     if isinstance(row, Step):
         return row.model, row.step, row.library
-    return row.function, *((row.library,) if isinstance(row, Kernel) else (row.arrays, row.out))
+    return row.function, *((row.library,) if isinstance(row, Kernel) else (row.arrays, row.out, row.bound))
 
 
 def latest(paths: Iterable[str | Path]) -> list[tuple[Header, Row]]:

@@ -25,8 +25,11 @@ MANY_TOKENS_CHANNELS = 4
 """Most channels per thread where a sequence has several tokens: the inputs kept between them take the registers."""
 
 
-FORMS = ((False, False, False), (True, False, False), (False, True, False), (True, True, False), (True, True, True))
-"""The values of `addressed`, `packed` and `token_states`: what keeps states after single tokens does the rest, too."""
+FORMS = (
+    *((False, False, False), (True, False, False), (False, True, False), (True, True, False)),
+    *((True, False, True), (True, True, True)),
+)
+"""The values of `addressed`, `packed` and `token_states`: what keeps states after single tokens is addressed, too."""
 
 
 def widest_channels(itemsize: int, width: int) -> int:
@@ -77,7 +80,7 @@ class CausalConv1dUpdate(UpdateKernel):
     addressed: bool
     """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
     packed: bool
-    """Whether sequences may have any numbers of tokens."""
+    """Whether sequences have any numbers of tokens, one behind the other."""
     token_states: bool
     """Whether the states after single tokens may go to slots and to intermediate windows."""
 
@@ -108,7 +111,7 @@ class CausalConv1dUpdateRows(UpdateKernel):
     addressed: bool
     """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
     packed: bool
-    """Whether sequences may have any numbers of tokens."""
+    """Whether sequences have any numbers of tokens, one behind the other."""
     token_states: bool
     """Whether the states after single tokens may go to slots and to intermediate windows."""
 

@@ -14,7 +14,8 @@ from cuconv.causal_conv1d.kernels_backward import (
 )
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, ceil_div, widest_vector
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, LaunchConfig, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, dense, is_channel_last, pad_number
 
 
@@ -57,7 +58,7 @@ class _Main(NamedTuple):
     """The kernel that reads x and dout and writes dx, and its launch."""
 
     kernel: CausalConv1dBwd | CausalConv1dBulkBwd | CausalConv1dChannellastBwd
-    config: Any
+    config: LaunchConfig
     division: dict[str, Any]
     parts: int
     vec: int
@@ -71,19 +72,22 @@ def plan(o: Operands) -> Plan:
         return Plan()
     main = _main(o)
     numbers = _numbers(o, main)
-    launches = [Launch(main.kernel, main.config, main.kernel.params.pack_numbers(**numbers, **main.division))]
+    launches = [_launch(main.kernel, main.config, numbers | main.division)]
     scratch = main.parts * (o.width + 1) * dim * FLOAT32.itemsize if main.parts > 1 else 0
     if o.packed and o.dinitial_states is not None and o.dinitial_states.size > 0:
         states = CausalConv1dBwdStates(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
         config, division = states.launch_config(dim, o.sequences, main.parts)
-        launches.append(Launch(states, config, states.params.pack_numbers(**numbers, **division)))
+        launches.append(_launch(states, config, numbers | division))
     elif main.parts > 1:
         added = CausalConv1dBwdSum(o.width, _dtype(o.weight))
         config, division = added.launch_config(dim, main.parts)
-        of_sums = ("dweight_stride", "dbias_stride", "dweight_is_float32", "dbias_is_float32")
-        needed = {name: numbers[name] for name in of_sums}
-        launches.append(Launch(added, config, added.params.pack_numbers(**needed, **division)))
+        launches.append(_launch(added, config, numbers | division))
     return Plan(tuple(launches), scratch)
+
+
+def _launch(kernel: Kernel, config: LaunchConfig, numbers: dict[str, Any]) -> Launch:
+    """A launch with those of the numbers that the kernel's argument struct has."""
+    return Launch.packed(kernel, config, **{name: numbers[name] for name in kernel.params.numbers.names or ()})
 
 
 def _main(o: Operands) -> _Main:
@@ -184,7 +188,7 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
     }
 
 
-def _numbers(o: Operands, main: _Main) -> dict[str, object]:
+def _numbers(o: Operands, main: _Main) -> dict[str, Any]:
     batch, dim, seqlen = o.x.shape
 
     def strides(layout: Layout | None, rank: int) -> tuple[int, ...]:

@@ -122,11 +122,11 @@ def _kernel(o: Operands) -> UpdateKernel:
         while vec > 1 and not _rows_are_packed(o, vec):
             vec //= 2
         if _rows_are_packed(o, vec):
-            sequences = _sequences(o, vec) if o.seqlen == 1 and not form["token_states"] else 0
+            sequences = _sequences(o, vec, form) if o.seqlen == 1 and not form["token_states"] else 0
             return CausalConv1dUpdateRows(state_len=o.conv_state.shape[2], sequences=sequences, **form, **_axes(o, vec))
     vec = 1 if o.seqlen == 1 and token_bytes in FEW_IN_COLUMNS else _vector(o)
     if is_row and o.seqlen == 1 and not form["token_states"]:
-        return CausalConv1dUpdate(sequences=_sequences(o, vec), **form, **_axes(o, vec))
+        return CausalConv1dUpdate(sequences=_sequences(o, vec, form), **form, **_axes(o, vec))
     return CausalConv1dUpdate(sequences=0, **form, **_axes(o, min(vec, MANY_TOKENS_CHANNELS)))
 
 
@@ -134,7 +134,7 @@ def _form(o: Operands, *, keeps_states: bool) -> dict[str, Any]:
     """The template parameters for what only some calls do, where the states after single tokens are kept or not."""
     addressed = o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state))
     packed = o.query_start_loc is not None
-    return {"addressed": addressed or keeps_states, "packed": packed or keeps_states, "token_states": keeps_states}
+    return {"addressed": addressed or keeps_states, "packed": packed, "token_states": keeps_states}
 
 
 def _launch(o: Operands, kernel: UpdateKernel) -> Launch:
@@ -148,12 +148,15 @@ def _batch(o: Operands) -> int:
     return max(1, o.sequences)
 
 
-def _sequences(o: Operands, vec: int) -> int:
+def _sequences(o: Operands, vec: int, form: dict[str, Any]) -> int:
     """Sequences per thread.
 
     Where threads abound, two of 16-bit inputs are 1 to 4 % faster than one; four are slower, and so are two of float32
-    (measured on an H200).
+    or, by 7 %, of packed tokens with slots in columns and the like, for they take too many registers (measured on an
+    H200).
     """
+    if form["packed"] and form["addressed"]:
+        return 1
     return 2 if o.x.itemsize == 2 and o.sequences * o.x.shape[1] // vec >= 2 * MANY_THREADS else 1
 
 

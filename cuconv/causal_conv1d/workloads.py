@@ -447,8 +447,12 @@ SMALL: Rows = {
         ),
         *(
             {"batch": 5, "dim": 136, "tokens": tokens, "contiguous": contiguous, "form": form}
-            for contiguous in _BOTH
-            for tokens, form in ((1, PACKED), (3, PACKED), (1, MOVED), (3, WINDOWS), (3, STATES), (4, TREE))
+            for contiguous, tokens, form in (
+                (CHANNELS, 3, PACKED),
+                (CHANNELS, 1, MOVED),
+                (CHANNELS, 4, TREE),
+                (TOKENS, 3, STATES),
+            )
         ),
     ),
     "causal_conv1d_update_split": ({"batch": 5, "parts": "100,30,30"},),

@@ -268,7 +268,8 @@ def host_line(times: Sequence[Host]) -> str:
     """The line of host times: microseconds until a call returns, by kind of arrays."""
     kinds: dict[str, list[str]] = {}
     for row in times:
-        kinds.setdefault(row.arrays, []).append(f"{row.host_us:.1f}{' with out' if row.out else ''}")
+        kind = " bound" if row.bound else " with out" if row.out else ""
+        kinds.setdefault(row.arrays, []).append(f"{row.host_us:.1f}{kind}")
     found = "; ".join(f"{arrays} {', '.join(texts)}" for arrays, texts in kinds.items())
     return clip(f"  us until a call returns: {found}")
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from cuconv.runtime.state_space import Array, TokenInputs
+from cuconv.selective_state_update import reference_replay
 from cuconv.selective_state_update.rounding import (
     LARGEST,
     codes_of,
@@ -143,10 +144,6 @@ class SelectiveStateUpdate:
 
         Each follows the unrounded state before it, but in trees the rounded one after its parent.
         """
-        heads, headdim, d_state = self.inner
-        rows = (heads, headdim)
-        groups = self.B.shape[-2] if self.state.ndim == 4 else 1
-        A, D, bias = _float64(self.A, self.inner), _float64(self.D, rows), _float64(self.dt_bias, rows)
         for sequence, source, places in self.live():
             state = first = self.first_state(sequence, source)
             stored: list[Array] = []
@@ -154,29 +151,39 @@ class SelectiveStateUpdate:
                 if self.parents is not None:
                     parent = self.parent(sequence, number)
                     state = first if parent < 0 else stored[parent]
-                dt = _float64(self.dt[place], rows)
-                grouped = [_float64(each[place], (groups, d_state)) for each in (self.B, self.C)]
-                B, C = (np.repeat(each, heads // groups, axis=0)[:, None] for each in grouped)
-                token = Token(
-                    sequence=sequence,
-                    number=number,
-                    place=place,
-                    slot=self.target(sequence, number, source, number + 1 == len(places)),
-                    row=self.row(sequence, number, source),
-                    before=state,
-                    x=_float64(self.x[place], rows),
-                    biased_dt=dt if bias is None else dt + bias,
-                    A=A,
-                    B=B,
-                    C=C,
-                    D=D,
-                    z=None if self.z is None else _float64(self.z[place], rows),
-                    dt_softplus=self.dt_softplus,
-                )
+                slot = self.target(sequence, number, source, number + 1 == len(places))
+                token = self.token(sequence, number, place, slot, self.row(sequence, number, source), state)
                 yield token
                 state = token.after
                 if self.parents is not None:
                     stored.append(self.stored(token, token.after).values)
+
+    def token(
+        self, sequence: int, number: int, place: tuple[int, ...], slot: int | None, row: int | None, before: Array
+    ) -> Token:
+        """A token of a sequence at a place in x."""
+        heads, headdim, d_state = self.inner
+        rows = (heads, headdim)
+        groups = self.B.shape[-2] if self.state.ndim == 4 else 1
+        grouped = [_float64(each[place], (groups, d_state)) for each in (self.B, self.C)]
+        B, C = (np.repeat(each, heads // groups, axis=0)[:, None] for each in grouped)
+        dt, bias = _float64(self.dt[place], rows), _float64(self.dt_bias, rows)
+        return Token(
+            sequence=sequence,
+            number=number,
+            place=place,
+            slot=slot,
+            row=row,
+            before=before,
+            x=_float64(self.x[place], rows),
+            biased_dt=dt if bias is None else dt + bias,
+            A=_float64(self.A, self.inner),
+            B=B,
+            C=C,
+            D=_float64(self.D, rows),
+            z=None if self.z is None else _float64(self.z[place], rows),
+            dt_softplus=self.dt_softplus,
+        )
 
     def errors(self) -> Iterator[tuple[Token, Array]]:
         """Every token, and the error that the state after it may have: it grows from token to token."""
@@ -285,6 +292,15 @@ class SelectiveStateUpdate:
         )
         return low, high
 
+    def stored_errors(self, token: Token, error: Array) -> Stored:
+        """The errors of what is stored after a token where the state is off by `error`: of states without scales, that
+        before they are rounded."""
+        if self.state_scale is None:
+            return Stored(error, None)
+        each = (self.stored(token, token.after), *self.bounds(token, error))
+        wide = [[np.asarray(array).astype(np.float64) for array in stored] for stored in each]
+        return Stored(*(np.maximum(high - stored, stored - low) for stored, low, high in zip(*wide, strict=True)))
+
     def results(self) -> Results:
         """What the call writes; the arrays of the call stay as they are."""
         pool, *others = (None if (given := getattr(self, name)) is None else given.copy() for name in UPDATED)
@@ -342,11 +358,7 @@ def _errors(**arguments: Any) -> dict[str, Array]:
     found |= {name: np.zeros(array.shape) for name in UPDATED if (array := getattr(call, name)) is not None}
     for token, error in call.errors():
         found["out"][token.place] = token.out_error(token.after, error).reshape(call.x.shape[len(token.place) :])
-        errors = Stored(error, None)
-        if call.state_scale is not None:
-            stored, low, high = call.stored(token, token.after), *call.bounds(token, error)
-            wide = [[np.asarray(array).astype(np.float64) for array in each] for each in (stored, low, high)]
-            errors = Stored(*(np.maximum(high - stored, stored - low) for stored, low, high in zip(*wide, strict=True)))
+        errors = call.stored_errors(token, error)
         if token.slot is not None:
             _put(errors, (token.slot,), found["state"], found.get("state_scale"))
         if token.row is not None:
@@ -355,7 +367,64 @@ def _errors(**arguments: Any) -> dict[str, Array]:
     return found
 
 
-ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {"selective_state_update": _errors}
+def replay(
+    *,
+    x_ring: Array,
+    B_ring: Array,
+    dt_ring: Array,
+    cursors: Array,
+    window: int = 16,
+    fold: bool | None = None,
+    force_flush: Array | None = None,
+    **arguments: Any,
+) -> reference_replay.Replay:
+    """A call of selective_state_update_replay."""
+    rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
+    inner, tokens = arguments["state"].shape[1:], arguments["x"].shape
+    for name, shape in (("A", inner), ("dt", tokens), ("D", inner[:-1]), ("dt_bias", inner[:-1])):
+        arguments[name] = _by_row(arguments.get(name), shape)
+    return reference_replay.Replay(SelectiveStateUpdate(**arguments), rings, force_flush, bool(fold))
+
+
+def materialise(
+    *,
+    state: Array,
+    x_ring: Array,
+    B_ring: Array,
+    dt_ring: Array,
+    cursors: Array,
+    A: Array,
+    state_batch_indices: Array,
+    count: Array | None = None,
+    window: int = 16,
+    **arguments: Any,
+) -> reference_replay.Materialise:
+    """A call of selective_state_update_materialise."""
+    sequences, (heads, headdim, d_state) = len(state_batch_indices), state.shape[1:]
+    x, B = np.zeros((sequences, heads, headdim)), np.zeros((sequences, 1, d_state))
+    arguments["state_batch_indices"] = state_batch_indices
+    call = SelectiveStateUpdate(state, x, x, _by_row(A, state.shape[1:]), B, B, **arguments)
+    rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
+    return reference_replay.Materialise(call, rings, count)
+
+
+def _by_row(array: Array | None, shape: tuple[int, ...]) -> Any:
+    """An array with the last axes of a shape that it lacks."""
+    if array is None:
+        return None
+    return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape)
+
+
+def _no_errors(**_: Any) -> dict[str, Array]:
+    return {}
+
+
+ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
+    "selective_state_update": _errors,
+    "selective_state_update_commit": _no_errors,
+    "selective_state_update_materialise": lambda **arguments: materialise(**arguments).errors(),
+    "selective_state_update_replay": lambda **arguments: replay(**arguments).errors(),
+}
 """The error bounds of public functions: called with the arguments but outputs, they return by result name the absolute
 error per element that float32 arithmetic may make; rounding to the result's dtype is not included.
 """

@@ -144,12 +144,7 @@ def selective_state_update(
     """
     philox_rounds = checks.integer("philox_rounds", philox_rounds)
     checks.between("philox_rounds", philox_rounds, 0, MAX_ROUNDS)
-    seed = None
-    if rand_seed is not None and isinstance(rand_seed, int | np.integer):
-        if isinstance(rand_seed, bool):
-            checks.integer("rand_seed", rand_seed)
-        checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
-        seed, rand_seed = int(rand_seed), None
+    seed, rand_seed = seed_of(rand_seed)
     given = (
         *(state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices),
         *(intermediate_states_buffer, intermediate_state_indices, num_accepted_tokens, cu_seqlens),
@@ -162,6 +157,16 @@ def selective_state_update(
     options = (softplus, is_read_only, padding, seed is not None, philox_rounds or DEFAULT_ROUNDS, keeps_padding)
     (result,) = _update(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
     return result
+
+
+def seed_of(rand_seed: Any) -> tuple[int | None, Any]:
+    """A seed that is a number, and one that is an array; at most one of them is not None."""
+    if rand_seed is None or not isinstance(rand_seed, int | np.integer):
+        return None, rand_seed
+    if isinstance(rand_seed, bool):
+        checks.integer("rand_seed", rand_seed)
+    checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
+    return int(rand_seed), None
 
 
 def _check(
@@ -193,7 +198,7 @@ def _check(
     sequences = tokens[0] if given["cu_seqlens"] is None else given["cu_seqlens"].shape[0] - 1
     _check_index_arrays(given, sequences, pool_slots)
     _check_buffer(given, tokens[1] if len(tokens) > 1 else 1, pool_slots, sequences)
-    _check_scales(given)
+    check_scales(given)
     _check_parents(given, tokens)
     stochastic = has_seed or given["rand_seed"] is not None
     if stochastic and state.dtype is FLOAT32:
@@ -348,7 +353,7 @@ def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) 
         raise ValueError(message("rows of intermediate_states_buffer", rows, because))
 
 
-def _check_scales(given: Layouts) -> None:
+def check_scales(given: Layouts) -> None:
     """Checks the scales of states that are codes."""
     for states_name, name in (
         ("state", "state_scale"),
@@ -392,7 +397,7 @@ def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | Non
     return layout
 
 
-def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
+def check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
     lengths = np.full(o.sequences, o.x.shape[1])
     if (starts := read("cu_seqlens")) is not None:
@@ -466,5 +471,5 @@ _update = Operation(
     check=_check,
     plan=plan,
     reference=_reference,
-    contents=_check_contents,
+    contents=check_contents,
 )

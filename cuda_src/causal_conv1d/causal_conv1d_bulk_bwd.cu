@@ -16,15 +16,64 @@
 #include "causal_conv1d/conv_bwd_row.cuh"
 #include "common/warp_copies.cuh"
 
+// The arguments are only those that rows without states need: they arrive by cache lines, one miss after another.
 struct CausalConv1dBulkBwdParams {
-    CausalConv1dBwdOperands operands;
+    const void* x;
+    const void* dout;
+    void* dx;
+    const void* weight;
+    const void* bias;
+    void* dweight;
+    void* dbias;
+    float* scratch;
     FastDiv row_units;       // units a row
     FastDiv channel_groups;  // blocks that have different channels
     unsigned warps_shift;    // binary logarithm of the warps a channel in a block
     unsigned row_vecs;       // vectors a row
     unsigned units;          // units a channel, in all rows
     unsigned warp_units;     // units that a warp walks
+    int dim;
+    int seqlen;
+    index_t x_stride[3];  // batch, dim, seqlen; as those of every launch of the gradients
+    index_t dout_stride[3];
+    index_t dx_stride[3];
+    index_t weight_stride[2];
+    index_t bias_stride;
+    index_t dweight_stride[2];
+    index_t dbias_stride;
+    int bias_is_float32;
+    int dweight_is_float32;
+    int dbias_is_float32;
 };
+
+// The same as the functions of the gradients take them, with nothing for the rest.
+__device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1dBulkBwdParams& params) {
+    CausalConv1dBwdOperands p{};
+    p.x = params.x;
+    p.weight = params.weight;
+    p.bias = params.bias;
+    p.dout = params.dout;
+    p.dx = params.dx;
+    p.dweight = params.dweight;
+    p.dbias = params.dbias;
+    p.scratch = params.scratch;
+    p.dbias_stride = params.dbias_stride;
+    p.bias_stride = params.bias_stride;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+        p.x_stride[i] = params.x_stride[i];
+        p.dout_stride[i] = params.dout_stride[i];
+        p.dx_stride[i] = params.dx_stride[i];
+        if (i < 2) p.weight_stride[i] = params.weight_stride[i];
+        if (i < 2) p.dweight_stride[i] = params.dweight_stride[i];
+    }
+    p.dweight_is_float32 = params.dweight_is_float32;
+    p.dbias_is_float32 = params.dbias_is_float32;
+    p.bias_is_float32 = params.bias_is_float32;
+    p.dim = params.dim;
+    p.seqlen = params.seqlen;
+    return p;
+}
 
 template <int kWidth, typename input_t, typename weight_t, bool kSilu>
 struct CausalConv1dBulkBwdTraits {
@@ -53,7 +102,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Gradients = RowGradients<kWidth, input_t, weight_t, kVec, false, kSilu, Rows::kOne, false>;
     using Vector = Vec<input_t, kVec>;
     using Vecs = Place<kVec, false>;
-    const CausalConv1dBwdOperands p = with_states<false>(params.operands);
+    const CausalConv1dBwdOperands p = operands_of(params);
     // x, from the vectors before a unit on, and dout.
     __shared__ alignas(128) Vector memory[Traits::kWarps][kStages][Traits::kStageVecs];
     __shared__ WarpBarriers<kStages> barriers[Traits::kWarps];

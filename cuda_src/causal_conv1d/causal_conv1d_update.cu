@@ -12,7 +12,7 @@
 // kSequences  sequences a thread where there is one token, no ring, no rejected token and no intermediate window; else
 // 0
 // kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
-// kPacked     sequences may have any numbers of tokens, one behind the other
+// kPacked     sequences have any numbers of tokens, one behind the other
 // kTokenStates  the state after each token may go to a slot, windows have all columns or lie over each other
 #include "causal_conv1d/conv_token_states.cuh"
 
@@ -60,12 +60,9 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         const int batch = share.batch(p, i);
         if (batch >= p.batch) return;
         const SequenceTokens<kPacked> tokens(p, indices[i]);
-        store_padding<input_t, kVec, kRanges, kAddressed>(p, batch, tokens, share.channel);
-        if (columns[i].slot < 0) {
-            store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel);
-            continue;
-        }
-        if (kPacked && tokens.count(p) == 0) continue;
+        const bool has_results = columns[i].slot >= 0 && tokens.has_any();
+        store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel, has_results);
+        if (!has_results) continue;
         window[i][kHalo] = convert<state_t>(x[i]);
         destination_of<input_t, kVec, kRanges>(p, share.channel, tokens.entry, tokens.begin)
             .store_vector(filter.output(x[i], [&](int k, int c) { return window[i][k].to_float(c); }));
@@ -211,13 +208,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         inputs.load(p, tokens, share.channel, 0);
         const StateColumns<state_t, kVec> columns{&p, indices.start(p), share.channel, indices.is_fresh(p)};
         const StatePlace<kWidth - 1> place(p, before, tokens.count(p));
-        store_padding<input_t, kVec, kRanges, kAddressed>(p, share.first, tokens, share.channel);
-        if (kPacked && tokens.count(p) == 0) return;
-        if (columns.slot >= 0 && place.is_valid) {
-            update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges, kAddressed, kPacked, kTokenStates>(
-                p, indices, tokens, columns, place, raw, inputs);
-        } else {
-            store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel);
-        }
+        const bool has_results = columns.slot >= 0 && place.is_valid && tokens.has_any();
+        store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel, has_results);
+        if (!has_results) return;
+        update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges, kAddressed, kPacked, kTokenStates>(
+            p, indices, tokens, columns, place, raw, inputs);
     }
 }

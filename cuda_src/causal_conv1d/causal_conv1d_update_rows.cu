@@ -11,7 +11,7 @@
 // kSilu       silu after the sum       kRanges  how channels fall into ranges
 // kSequences  sequences a thread where there is one token; else 0
 // kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
-// kPacked     sequences may have any numbers of tokens, one behind the other
+// kPacked     sequences have any numbers of tokens, one behind the other
 // kTokenStates  the state after each token may go to a slot, and to intermediate windows
 #include "causal_conv1d/conv_token_states.cuh"
 
@@ -23,7 +23,10 @@ template <int kWidth, typename input_t, typename weight_t, typename state_t, int
           int kStateLen, int kSequences, bool kAddressed, bool kPacked, bool kTokenStates>
 struct CausalConv1dUpdateRowsTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 1;
+    // Of 80 registers a thread, instead of 72, fewer blocks run at a time: 0.73 of copy instead of 0.81.
+    static constexpr bool kIsTight =
+        kSequences == 2 && kAddressed != kPacked && kVec == 4 && kWidth <= 4 && kRanges == Ranges::kOne;
+    static constexpr int kMinBlocks = kIsTight ? 7 : 1;
     static constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
     static_assert(kIsWidth<kWidth> && kFirst >= 0 && kStateLen > 0);
 };
@@ -99,12 +102,9 @@ __device__ __forceinline__ void update_row(const CausalConv1dUpdateOperands& p, 
     if (kAddressed) row.packed = {};
     row.load(p, channel, slot, indices.is_fresh(p));
     const Filter filter(raw);
-    store_padding<input_t, kVec, kRanges, kAddressed>(p, batch, tokens, channel);
-    if (slot < 0) {
-        store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, channel);
-        return;
-    }
-    if (kPacked && tokens.count(p) == 0) return;
+    const bool has_results = slot >= 0 && tokens.has_any();
+    store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, channel, has_results);
+    if (!has_results) return;
     row.to_floats();
     const WindowRow window(p, batch, slot);
     if constexpr (kTokenStates && kWidth > 2) {
@@ -158,13 +158,10 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
         const int batch = share.batch(p, i);
         if (batch >= p.batch) return;
         const SequenceTokens<kPacked> tokens(p, indices[i]);
-        store_padding<input_t, kVec, kRanges, kAddressed>(p, batch, tokens, share.channel);
         const int slot = indices[i].start(p);
-        if (slot < 0) {
-            store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel);
-            continue;
-        }
-        if (kPacked && tokens.count(p) == 0) continue;
+        const bool has_results = slot >= 0 && tokens.has_any();
+        store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel, has_results);
+        if (!has_results) continue;
         rows[i].to_floats();
         destination_of<input_t, kVec, kRanges>(p, share.channel, tokens.entry, tokens.begin)
             .store_vector(filter.output(x[i], [&](int k, int c) { return rows[i].input(k, c); }));

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int slot = indices.start(p);
     const SequenceTokens<false> tokens(p, indices);
     if (slot < 0) {
-        store_no_tokens<input_t, kVec, kRanges, true>(p, tokens, share.channel);
+        store_padding<input_t, kVec, kRanges, true>(p, tokens, share.channel, false);
         return;
     }
     const StateColumns<state_t, kVec> source{&p, slot, share.channel, indices.is_fresh(p)};

@@ -23,7 +23,6 @@ struct SequenceIndices {
     RawIndex target;
     RawIndex begin;
     RawIndex end;
-    RawIndex last;
 
     __device__ __forceinline__ void load(const CausalConv1dUpdateOperands& p, int batch_) {
         batch = batch_;
@@ -36,11 +35,11 @@ struct SequenceIndices {
                            : -1;
             return;
         }
-        if (kPacked && p.query_start_loc != nullptr) {
+        if constexpr (kPacked) {
+            // What is behind the last sequence is empty.
             const index_t stride = p.query_start_loc_stride;
-            last.load(p.query_start_loc, p.sequences * stride, p.query_start_loc_is_int64);
-            if (is_there) begin.load(p.query_start_loc, batch * stride, p.query_start_loc_is_int64);
-            if (is_there) end.load(p.query_start_loc, (batch + 1) * stride, p.query_start_loc_is_int64);
+            begin.load(p.query_start_loc, min(batch, p.sequences) * stride, p.query_start_loc_is_int64);
+            end.load(p.query_start_loc, min(batch + 1, p.sequences) * stride, p.query_start_loc_is_int64);
         }
         has_column = true;
         if constexpr (kAddressed) {
@@ -93,37 +92,32 @@ struct SequenceTokens {
     int begin;
     int computed;
     int all;
-    int behind;  // in the packed tensor, the first token of no sequence that this one has to mark as padding
+    int behind;  // in the packed tensor, the first token behind those of the last sequence; for others its end
 
-    // A sequence's share of the tokens behind the last sequence is every one at a distance of all sequences, so that
-    // threads share them evenly. An empty sequence begins inside the tensor, where its threads may load.
+    // An empty sequence begins inside the tensor, where its threads may load.
     template <bool kAddressed>
     __device__ __forceinline__ SequenceTokens(const CausalConv1dUpdateOperands& p,
                                               const SequenceIndices<kAddressed, kPacked>& indices)
         : entry(indices.batch), begin(0), computed(p.seqlen), all(p.seqlen), behind(p.total) {
-        if (!kPacked || p.query_start_loc == nullptr) return;
-        entry = 0;
-        begin = token_at(p, indices.begin);
-        all = indices.is_there ? max(token_at(p, indices.end) - begin, 0) : 0;
-        begin = min(begin, p.total - 1);
-        computed = min(all, p.seqlen);
-        behind = token_at(p, indices.last) + indices.batch;
+        if constexpr (kPacked) {
+            entry = 0;
+            begin = indices.begin.clamped(p.query_start_loc_is_int64, p.total);
+            const int end = max(indices.end.clamped(p.query_start_loc_is_int64, p.total), begin);
+            all = end - begin;
+            begin = min(begin, p.total - 1);
+            computed = min(all, p.seqlen);
+            if (indices.batch + 1 >= p.sequences) behind = end;
+        }
     }
 
     // Tokens with results.
     __device__ __forceinline__ int count(const CausalConv1dUpdateOperands& p) const {
         return kPacked ? computed : p.seqlen;
     }
+    __device__ __forceinline__ bool has_any() const { return !kPacked || computed > 0; }
     // Tokens, those behind the ones with results included, which are padding.
     __device__ __forceinline__ int length(const CausalConv1dUpdateOperands& p) const {
         return kPacked ? all : p.seqlen;
-    }
-
- private:
-    // A boundary of packed sequences, brought inside the tensor.
-    __device__ __forceinline__ static int token_at(const CausalConv1dUpdateOperands& p, const RawIndex& raw) {
-        const index_t token = raw.value(p.query_start_loc_is_int64);
-        return token < 0 ? 0 : token > p.total ? p.total : static_cast<int>(token);
     }
 };
 
@@ -131,31 +125,23 @@ struct SequenceTokens {
 template <int kVec, typename input_t, bool kPacked>
 __device__ __forceinline__ Vec<input_t, kVec> load_first_token(const CausalConv1dUpdateOperands& p,
                                                                const SequenceTokens<kPacked>& tokens, index_t channel) {
-    return load_token<kVec, input_t>(p, min(tokens.entry, p.batch - 1), channel, tokens.begin);
+    return load_token<kVec, input_t>(p, kPacked ? 0 : min(tokens.entry, p.batch - 1), channel, tokens.begin);
 }
 
-// Zeros for a sequence's tokens from number `from` on, unless results keep what they hold there.
+// Zeros for the tokens of a sequence that have no results: all of them, or those that are too many and, by the last
+// sequence, those of no sequence; unless results keep what they hold there.
 template <typename input_t, int kVec, Ranges kRanges, bool kAddressed, bool kPacked>
-__device__ __forceinline__ void store_no_tokens(const CausalConv1dUpdateOperands& p,
-                                                const SequenceTokens<kPacked>& tokens, index_t channel, int from = 0) {
-    if (kAddressed && p.keeps_padding) return;
-    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, tokens.entry, tokens.begin + from);
-    for (int t = from; t < tokens.length(p); ++t, destination.advance())
+__device__ __forceinline__ void store_padding(const CausalConv1dUpdateOperands& p,
+                                              const SequenceTokens<kPacked>& tokens, index_t channel,
+                                              bool has_results) {
+    if ((!kPacked && has_results) || (kAddressed && p.keeps_padding)) return;
+    const int count = has_results ? tokens.count(p) : 0;
+    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, tokens.entry, tokens.begin + count);
+    const int behind = kPacked ? p.total - tokens.behind : 0;
+#pragma unroll 1
+    for (int left = tokens.length(p) - count + behind; left > 0; --left, destination.advance()) {
         destination.store_vector(Vec<input_t, kVec>::zero());
-}
-
-// Zeros for what a sequence leaves of a packed tensor: its tokens that are too many, and its share of those that belong
-// to no sequence.
-template <typename input_t, int kVec, Ranges kRanges, bool kAddressed, bool kPacked>
-__device__ __forceinline__ void store_padding(const CausalConv1dUpdateOperands& p, int batch,
-                                              const SequenceTokens<kPacked>& tokens, index_t channel) {
-    if (!kPacked || p.query_start_loc == nullptr || (kAddressed && p.keeps_padding)) return;
-    store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, tokens, channel, tokens.count(p));
-    const Vec<input_t, kVec> zero = Vec<input_t, kVec>::zero();
-    for (int t = 0; batch == 0 && t < tokens.begin; ++t)
-        destination_of<input_t, kVec, kRanges>(p, channel, 0, t).store_vector(zero);
-    for (int t = tokens.behind; t < p.total; t += p.batch)
-        destination_of<input_t, kVec, kRanges>(p, channel, 0, t).store_vector(zero);
+    }
 }
 
 // The next tokens of a sequence, several of which are on their way before the first is used.

@@ -197,6 +197,25 @@ __device__ __forceinline__ float quotient(float a, float b) {
     return fmaf(fmaf(-b, second, a), inverse, second);
 }
 
+// Whether there are tensor cores with products of 16-bit floats that are added in float32.
+inline constexpr bool kHasTensorCores = kArch >= 80;
+
+// sum += a * b of a warp, by the layout of common/mma.cuh: of __half, or of __nv_bfloat16.
+template <bool kIsHalf>
+__device__ __forceinline__ void multiply_add_tile(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if constexpr (kIsHalf) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+#endif
+}
+
 // The greater of two numbers; NaN if one of them is, where fmaxf gives the other.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -135,6 +135,13 @@ struct RawIndex {
         if (is_int64) high = __ldg(words + 1);
     }
 
+    // The number brought into 0 to `most`.
+    __device__ __forceinline__ int clamped(int is_int64, int most) const {
+        const int sign = low >> 31;
+        const int number = is_int64 && high != sign ? (high < 0 ? 0 : most) : low;
+        return min(max(number, 0), most);
+    }
+
     __device__ __forceinline__ index_t value(int is_int64) const {
         return is_int64 ? high * (index_t{1} << 32) + static_cast<unsigned>(low) : low;
     }
@@ -199,6 +206,11 @@ struct PackedVec {
     __device__ __forceinline__ void load(const T* p) {
 #pragma unroll
         for (int i = 0; i < kCount / kVec; ++i) parts[i] = ::load<kVec, kMemory>(p + i * kVec);
+    }
+
+    __device__ __forceinline__ void store(T* p) const {
+#pragma unroll
+        for (int i = 0; i < kCount / kVec; ++i) ::store(p + i * kVec, parts[i]);
     }
 
     __device__ __forceinline__ float to_float(int i) const { return parts[i / kVec].to_float(i % kVec); }

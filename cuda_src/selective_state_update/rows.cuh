@@ -41,14 +41,23 @@ struct TokenCursor {
         C = element(p.C_stride);
     }
 
-    // Goes on to the next token.
-    __device__ __forceinline__ void advance(const SelectiveStateUpdateOperands& p) {
-        x += to_offset(p.x_stride[1]);
-        z += to_offset(p.z_stride[1]);
-        dt += to_offset(p.dt_stride[1]);
-        out += to_offset(p.out_stride[1]);
-        B += to_offset(p.B_stride[1]);
-        C += to_offset(p.C_stride[1]);
+    // The same offsets, `tokens` tokens further on.
+    __device__ __forceinline__ TokenCursor after(const SelectiveStateUpdateOperands& p, int tokens) const {
+        TokenCursor moved = *this;
+        moved.x += tokens * to_offset(p.x_stride[1]);
+        moved.z += tokens * to_offset(p.z_stride[1]);
+        moved.dt += tokens * to_offset(p.dt_stride[1]);
+        moved.out += tokens * to_offset(p.out_stride[1]);
+        moved.B += tokens * to_offset(p.B_stride[1]);
+        moved.C += tokens * to_offset(p.C_stride[1]);
+        return moved;
+    }
+
+    // Goes on by some rows of the head.
+    __device__ __forceinline__ void move_rows(const SelectiveStateUpdateOperands& p, int rows) {
+        x += rows * to_offset(p.x_stride[3]);
+        z += rows * to_offset(p.z_stride[3]);
+        out += rows * to_offset(p.out_stride[3]);
     }
 
     __device__ __forceinline__ void store(const SelectiveStateUpdateOperands& p, float y) const {
@@ -151,6 +160,16 @@ struct RowParameters {
     }
 };
 
+// dt' from dt.
+template <typename Traits>
+__device__ __forceinline__ float step_length(const SelectiveStateUpdateOperands& p,
+                                             const RowParameters<Traits>& parameters,
+                                             const RawNumber<typename Traits::Input>& dt) {
+    float step = dt.to_float(p.dt_is_float32);
+    if (p.dt_bias != nullptr) step += parameters.dt_bias.to_float(p.dt_bias_is_float32);
+    return p.dt_softplus ? softplus(step) : step;
+}
+
 // dt' of the lane's own row, and exp(dt' * A) when the rows of a head share it.
 template <typename Traits>
 struct TokenStep {
@@ -161,9 +180,7 @@ struct TokenStep {
     __device__ __forceinline__ TokenStep(const SelectiveStateUpdateOperands& p, const RowParameters<Traits>& parameters,
                                          const TokenInputs<Traits>& inputs, float scale)
         : scale(scale) {
-        step = inputs.dt.to_float(p.dt_is_float32);
-        if (p.dt_bias != nullptr) step += parameters.dt_bias.to_float(p.dt_bias_is_float32);
-        if (p.dt_softplus) step = softplus(step);
+        step = step_length(p, parameters, inputs.dt);
         if constexpr (Traits::kHasSharedDecay) { decay = exp2_approx(step * kLog2E * parameters.A[0][0].to_float(0)); }
     }
 };
@@ -192,15 +209,27 @@ __device__ __forceinline__ float advance_row(const RowParameters<Traits>& parame
     return sum;
 }
 
-// The result of the lane's own row, from the partial sums of all rows of the group.
+// The sum of the lane's own row, from the partial sums of all rows of the group.
+template <typename Traits>
+__device__ __forceinline__ float gather_own_sum(float (&sums)[Traits::kRowsOfGroup]) {
+    const float sum = sum_rows_over_lanes<Traits::kRowsOfGroup, Traits::kLanes>(sums);
+    constexpr int kGroups = Traits::kGroups;
+    return from_lane(sum, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
+}
+
+// The result of the lane's own row, from C * S.
+template <typename Traits>
+__device__ __forceinline__ float finish_result(const SelectiveStateUpdateOperands& p,
+                                               const RowParameters<Traits>& parameters,
+                                               const TokenInputs<Traits>& inputs, float y) {
+    if (p.D != nullptr) y = fmaf(parameters.D.to_float(p.D_is_float32), inputs.x.to_float(0), y);
+    if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(Traits::kIsWide ? p.z_is_float32 : 0));
+    return y;
+}
+
 template <typename Traits>
 __device__ __forceinline__ float gather_result(const SelectiveStateUpdateOperands& p,
                                                const RowParameters<Traits>& parameters,
                                                const TokenInputs<Traits>& inputs, float (&sums)[Traits::kRowsOfGroup]) {
-    const float sum = sum_rows_over_lanes<Traits::kRowsOfGroup, Traits::kLanes>(sums);
-    constexpr int kGroups = Traits::kGroups;
-    float y = from_lane(sum, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
-    if (p.D != nullptr) y = fmaf(parameters.D.to_float(p.D_is_float32), inputs.x.to_float(0), y);
-    if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(Traits::kIsWide ? p.z_is_float32 : 0));
-    return y;
+    return finish_result<Traits>(p, parameters, inputs, gather_own_sum<Traits>(sums));
 }

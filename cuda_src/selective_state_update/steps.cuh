@@ -6,13 +6,15 @@
 
 // How a kernel divides rows among lanes; the parameters are those of selective_state_update.cu.
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
+          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32,
+          int kMostLanes = kWarpSize>
 struct RowTraits {
     static constexpr bool kIsQuantised = kMaxCode<state_t> > 0.0f;
     // Elements that a lane has at least: what a row of codes costs by itself, its scale, is for 16 of each lane.
     static constexpr int kShare = kIsQuantised && kVec == 8 ? 16 : kVec;
     static constexpr int kShares = (kDState + kShare - 1) / kShare;
-    static constexpr int kLanes = kShares > 16 ? 32 : kShares > 8 ? 16 : kShares > 4 ? 8 : kShares > 2 ? 4 : kShares;
+    static constexpr int kFitting = kShares > 16 ? 32 : kShares > 8 ? 16 : kShares > 4 ? 8 : kShares > 2 ? 4 : kShares;
+    static constexpr int kLanes = kFitting < kMostLanes ? kFitting : kMostLanes;
     static constexpr int kChunks = (kDState + kLanes * kVec - 1) / (kLanes * kVec);
     static constexpr int kElements = kChunks * kVec;  // per row and lane
     static constexpr int kGroups = kWarpSize / kLanes;
@@ -177,20 +179,34 @@ __device__ __forceinline__ void store_padding(const SelectiveStateUpdateOperands
     for (int t = begin; t < end; ++t) TokenCursor<Traits>(p, warp, entry, t).store(p, 0.0f);
 }
 
+// The tokens of a warp's sequence: from `begin` to `end` - 1 of a batch entry. The results of tokens of no sequence are
+// set to zero.
+template <typename Traits>
+struct SequenceTokens {
+    int entry;
+    int begin;
+    int end;
+
+    __device__ __forceinline__ SequenceTokens(const SelectiveStateUpdateOperands& p, const WarpRows& warp) {
+        const bool is_packed = p.cu_seqlens != nullptr;
+        entry = is_packed ? 0 : warp.batch;
+        begin = is_packed ? first_token(p, warp.batch) : 0;
+        // Without any sequence all tokens are padding.
+        end = !is_packed ? p.tokens : warp.batch < p.batch ? first_token(p, warp.batch + 1) : begin;
+        if (is_packed) {
+            // The first sequence's warps zero the padding before it, the last one's that behind it.
+            store_padding<Traits>(p, warp, entry, 0, warp.batch == 0 ? begin : 0);
+            const int behind = warp.batch + 1 >= p.batch ? max(begin, end) : p.tokens;
+            store_padding<Traits>(p, warp, entry, behind, p.tokens);
+        }
+    }
+};
+
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update_many(const Params& params, const WarpRows& warp) {
     const SelectiveStateUpdateOperands& p = params.operands;
-    const bool is_packed = p.cu_seqlens != nullptr;
-    const int entry = is_packed ? 0 : warp.batch;
-    const int begin = is_packed ? first_token(p, warp.batch) : 0;
-    // Without any sequence all tokens are padding.
-    const int end = !is_packed ? p.tokens : warp.batch < p.batch ? first_token(p, warp.batch + 1) : begin;
-    if (is_packed) {
-        // The first sequence's warps zero the padding before it, the last one's that behind it.
-        store_padding<Traits>(p, warp, entry, 0, warp.batch == 0 ? begin : 0);
-        const int behind = warp.batch + 1 >= p.batch ? max(begin, end) : p.tokens;
-        store_padding<Traits>(p, warp, entry, behind, p.tokens);
-    }
+    const SequenceTokens<Traits> tokens(p, warp);
+    const int entry = tokens.entry, begin = tokens.begin, end = tokens.end;
     if (begin >= end) return;
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     if (slot < 0) {
@@ -239,7 +255,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
         TokenInputs<Traits> next_inputs;
         TokenMatrices<Traits> next_maps;
         if (t + 1 < end) {
-            next.advance(p);
+            next = cursor.after(p, 1);
             next_inputs.load(p, next);
             next_maps.load(p, next);
         }

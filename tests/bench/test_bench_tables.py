@@ -80,7 +80,7 @@ def test_a_function_that_was_never_measured_says_so(monkeypatch: pytest.MonkeyPa
     found = measured([*kernels(), *hosts()])
     monkeypatch.setitem(REPORT, "silu_mul", ())
     assert "| `silu_mul` | | | | not measured | |" in tables.others(found).splitlines()
-    assert "| `silu_mul` | not measured | not measured | not measured | not measured |" in tables.host(found)
+    assert f"| `silu_mul` |{' not measured |' * 6}" in tables.host(found).splitlines()
     monkeypatch.setitem(REPORT, "silu_mul", ({"rows": 64, "columns": 4096, "dtype": "float16"},))
     line = "| `silu_mul` | | rows 64, columns 4096 | float16 | not measured | |"
     assert line in tables.others(found).splitlines()

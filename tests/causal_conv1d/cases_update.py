@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.causal_conv1d.update import ACCEPTED, COLUMNS, ODD, RING, ROWS, Step
+from tests.causal_conv1d.update import ACCEPTED, COLUMNS, FROZEN, ODD, RING, ROWS, Step
 from tests.support.compare import ROUNDING
 from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
 
@@ -16,8 +16,6 @@ class Case(Step):
 
     FUNCTION = "causal_conv1d_update"
 
-
-FROZEN: Any = {"frozen": True}
 
 UNIT = (
     # State columns apart: every vector width, number of taps and pair of dtypes.
@@ -183,6 +181,7 @@ UNIT = (
     Case(131, 3, 4, 2, "float16", "float32", tree=True, keep=True, activation=None, bias=None, **ODD),
     Case(8, 3, 3, 1, tree=True, layout="last_offset_by_2", first_column=0, pool="columns_longer"),
     Case(6, 3, None, 5, tree=True, index="int64"),
+    Case(6, 3, 3, 3, "float32", "float16", "float32", tree=True),
     # Nothing to do.
     Case(136, 0),
     Case(0, 3, 2, window="columns"),

@@ -25,6 +25,7 @@ ROWS: Any = {"pool": "columns_and_one"}
 ODD: Any = {"slots": "odd"}
 RING: Any = {"mode": "circular"}
 ACCEPTED: Any = {"mode": "accepted"}
+FROZEN: Any = {"frozen": True}
 """What cases have in common."""
 
 

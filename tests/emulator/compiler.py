@@ -91,8 +91,7 @@ def sanitizer() -> Path:
 def runtime() -> Path:
     """The runtime library: the fibers, barriers and shared memory that all kernels run with."""
     sources = sorted(_RUNTIME.glob("*.cpp"))
-    files = sorted([*_RUNTIME.iterdir(), *_INCLUDE.iterdir()])
-    folder = _folder(root(), "runtime", _digest(files, _OF_RUNTIME))
+    folder = _folder(root(), "runtime", _digest([*_texts(_RUNTIME), *_texts(_INCLUDE), *_OF_RUNTIME]))
     library = folder / "runtime.so"
     if not library.exists():
         _compile(library, (*_OF_RUNTIME, f"-I{_INCLUDE}", *map(str, sources)), folder)
@@ -135,7 +134,7 @@ class _Unit:
             self._flags.append("-ftrivial-auto-var-init=pattern")
         self._files = _read(source_folder(kernel)).of(kernel.file).files
         texts = [part for name in sorted(self._files) for part in (name, self._files[name])]
-        digest = _digest(sorted(_INCLUDE.iterdir()), [*self._flags, *texts])
+        digest = _digest([*_texts(_INCLUDE), *self._flags, *texts])
         self.folder = _folder(root(), kernel.unit, digest)
 
     def find(self, kernel: Kernel) -> Path | None:
@@ -189,10 +188,15 @@ def _gxx(*arguments: str) -> str:
     return subprocess.run(["g++", *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def _digest(files: Iterable[Path], texts: Iterable[str]) -> str:
-    parts = [part for path in files for part in (path.name, path.read_text(encoding="utf-8"))]
+@functools.cache
+def _texts(folder: Path) -> tuple[str, ...]:
+    """The names and the texts of a folder's files."""
+    return tuple(part for path in sorted(folder.iterdir()) for part in (path.name, path.read_text(encoding="utf-8")))
+
+
+def _digest(parts: Iterable[str]) -> str:
     sha = hashlib.sha256()
-    for part in (_version(), *parts, *texts):
+    for part in (_version(), *parts):
         encoded = part.encode()
         sha.update(len(encoded).to_bytes(8, "little") + encoded)
     return sha.hexdigest()[:16]

@@ -90,7 +90,7 @@ def test_the_good_call_is_good(name: str, checked: str, kind: str, monkeypatch: 
     arguments = GOOD[name](module_of(kind))
     written = {each: on_host(arguments[each]) for each in WRITTEN.get(name, {})}
     results = function_of(name)(**arguments)
-    returned = results if isinstance(results, tuple) else (results,)
+    returned = results if isinstance(results, tuple) else () if results is None else (results,)
     names = [each for each in cases.kind(name.partition(":")[0]).OUTPUTS if each in arguments and each not in written]
     outs = arguments.get("out")
     given = outs if isinstance(outs, tuple) else [arguments[each] for each in names]

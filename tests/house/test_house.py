@@ -137,7 +137,7 @@ def test_heavy_libraries_are_not_imported_with_the_package() -> None:
     assert not top_level
 
 
-@pytest.mark.parametrize("function", cuconv.__all__)
+@pytest.mark.parametrize("function", cuconv.OPERATORS)
 def test_a_public_function_has_all_that_it_needs(function: str) -> None:
     module = getattr(cuconv, function).__module__
     family = room(module)

@@ -156,7 +156,8 @@ class Case(cases.Case):
     def own_dtypes(self) -> dict[str, DType]:
         """The dtypes of the arrays that need not have that of x."""
         own = ["dt", "D", "dt_bias"] if self.dtypes == "float32" else self.dtypes.split()
-        named = dict.fromkeys(self.UPDATED[:2], self.state_dtype) | dict.fromkeys(self.UPDATED[2:], "float32")
+        states, scales = reference.UPDATED[:2], reference.UPDATED[2:]
+        named = dict.fromkeys(states, self.state_dtype) | dict.fromkeys(scales, "float32")
         named |= {"A": self.A_dtype} | dict.fromkeys(own, "float32")
         named |= dict(zip(INDICES, cycle(INDEX_DTYPES[self.index]), strict=False))
         named |= {"rand_seed": "int64", "has_initial_state": "bool"}
@@ -174,7 +175,7 @@ class Case(cases.Case):
     def placements(self) -> dict[str, Placement]:
         known, of_shape, of_dtype = self.integers(), self.shapes(), self.own_dtypes()
         placed = {}
-        for name in inspect.signature(cuconv.selective_state_update).parameters:
+        for name in inspect.signature(getattr(cuconv, self.FUNCTION)).parameters:
             shape = known[name].shape if name in known else of_shape.get(name)
             of_buffer = ("intermediate_states_buffer", "intermediate_state_scales")
             is_left_out = self.steps is None if name in of_buffer else not self.has(name)
@@ -249,7 +250,7 @@ class Case(cases.Case):
     def range(self, name: str) -> tuple[float, float]:
         """A range with which states grow slowly."""
         low, high = (RANGES if self.softplus else LINEAR_RANGES).get(name, (-1.0, 1.0))
-        if self.quantised and name in self.UPDATED:
+        if self.quantised and name in reference.UPDATED:
             largest = LARGEST[self.own_dtypes()["state"].numpy]
             low, high = (0.1 / largest, 1.0 / largest) if name.startswith("state_s") else (-largest, largest)
         loud = self.loud if name in ("dt", "z") else 1.0
@@ -309,7 +310,7 @@ class Case(cases.Case):
 
         operation = copy(update._update)
         # Without what is remembered of calls with the kernel that is planned otherwise.
-        operation._plan, operation._remembered, operation._last = plan, operation._prepare, None  # type: ignore[assignment]
+        operation._plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
         return mock.patch.object(update, "_update", operation)
 
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from cuconv.torch import causal_conv1d_packed, operators, selective_scan_packed  # noqa: E402
 
-FUNCTIONS = [name for name in cuconv.__all__ if name in SMALL]
+FUNCTIONS = [name for name in cuconv.OPERATORS if name in SMALL]
 
 
 @pytest.fixture(autouse=True)

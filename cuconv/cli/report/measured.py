@@ -54,7 +54,7 @@ class Measured:
             elif isinstance(row, Kernel):
                 self._kernels.setdefault(_key(row.function, row.sizes), {})[row.library] = header, row
             else:
-                hosts = self._hosts.setdefault((row.function, row.arrays, row.out), {})
+                hosts = self._hosts.setdefault((row.function, row.arrays, row.out, row.bound), {})
                 hosts[_key(row.function, row.sizes)] = row
 
     def kernel(self, function: str, sizes: Sizes) -> Kernel | None:
@@ -78,9 +78,9 @@ class Measured:
             if row is not None and microseconds(row):
                 yield row, self.peers(function, sizes)
 
-    def host(self, function: str, arrays: str, out: bool) -> Host | None:
+    def host(self, function: str, arrays: str, out: bool, bound: bool = False) -> Host | None:
         """The host time for the first sizes of the report that have one: it hardly depends on them."""
-        found = self._hosts.get((function, arrays, out), {})
+        found = self._hosts.get((function, arrays, out, bound), {})
         keys = [key for key in (_key(function, sizes) for sizes in report(function)) if key in found]
         return found[keys[0]] if keys else None
 

@@ -238,13 +238,18 @@ def _channels(sizes: Sizes) -> str:
     return found.replace(",", ", ").replace("x", " × ") + note
 
 
+HOST_KINDS = {(False, False): "new", (True, False): "`out`", (True, True): "bound"}
+"""The columns of host times: whether `out` is given and whether the call is bound, and how a table says it."""
+
+
 def host(measured: Measured) -> str:
-    kinds = [(arrays, out) for arrays in ("torch", "cupy") for out in (False, True)]
+    kinds = [(arrays, *kind) for arrays in ("torch", "cupy") for kind in HOST_KINDS]
     rows = []
     for function in REPORT:
-        found = [measured.host(function, arrays, out) for arrays, out in kinds]
+        found = [measured.host(function, *kind) for kind in kinds]
         rows.append([f"`{function}`", *(figure(row.host_us) if row else MISSING for row in found)])
-    return _table([""], ["torch, new µs", "torch, `out` µs", "CuPy, new µs", "CuPy, `out` µs"], rows)
+    columns = [f"{library}, {kind} µs" for library in ("torch", "CuPy") for kind in HOST_KINDS.values()]
+    return _table([""], columns, rows)
 
 
 STEPS = ("prefill", "decode", "training")
