@@ -396,6 +396,7 @@ UNIT = (
     Case(3, 2, 37, 128, state_dtype="int8", force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, state_dtype="int16", force="rows=8 stream=0 index32=0", targets="one", **PER_HEAD),
     Case(3, 2, 9, 128, state_dtype="float8_e4m3fn", dtype="float32", **PER_HEAD),
+    Case(2, 2, 37, 128, state_dtype="float8_e4m3fn", tokens=2, steps="row", force="rows=4", **PER_HEAD),
     Case(3, 0, 40, 16, state_dtype="int16", dtype="float32", null_slot=0),
     Case(2, 0, 9, 16, state_dtype="float8_e4m3fn", pool="transposed"),
     Case(3, 2, 6, 128, state_dtype="int8", pool="offset_by_2", frozen=True, **PER_HEAD),
