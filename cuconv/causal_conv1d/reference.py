@@ -23,6 +23,9 @@ def causal_conv1d_fn(
     seq_idx: Array | None = None,
     initial_states: Array | None = None,
     activation: str | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array]:
     """Depthwise causal convolution: (out in float64, final states in x's dtype).
 
@@ -32,6 +35,7 @@ def causal_conv1d_fn(
     """
     batch, dim, seqlen = x.shape
     width = weight.shape[1]
+    x = gated_input(x, pre_gate)
     past = np.zeros((batch, dim, width - 1), x.dtype) if initial_states is None else initial_states
     inputs = np.concatenate([past, x], axis=2)
     out = np.zeros((batch, dim, seqlen))
@@ -46,6 +50,7 @@ def causal_conv1d_fn(
         out += term
     if activation is not None:
         out = silu(out)
+    out = gated_output(out, x.dtype, post_gate, residual)
     if seq_idx is not None:
         out = np.where((seq_idx < 0)[:, None], 0.0, out)
     return out, inputs[:, :, seqlen:]
@@ -68,22 +73,30 @@ def causal_conv1d_varlen_fn(
     initial_states: Array | None = None,
     null_slot: int | None = None,
     pad_output: str = "zero",
-) -> tuple[Array, Array | None]:
-    """The convolution of packed sequences: (out (dim, total) in float64, a copy of conv_states after the call).
+    snapshots: Array | None = None,
+    snapshot_count: Array | None = None,
+    snapshot_out: Array | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+) -> tuple[Array, dict[str, Array]]:
+    """The convolution of packed sequences: (out (dim, total) in float64, copies of the states after the call by name).
 
     Where `pad_output` is "keep", out is NaN at padding.
     """
-    pool = None if conv_states is None else conv_states.copy()
+    given = {"conv_states": conv_states, "snapshot_out": snapshot_out}
+    updated = {name: states.copy() for name, states in given.items() if states is not None}
 
     def live(states: Array | None) -> Array | None:
         return states if states is None or first_column != 0 else states[:, :, : weight.shape[1] - 1]
 
     out, is_padding = convolve_packed(
-        *(x, weight, bias, live(pool), query_start_loc, cache_indices, has_initial_state, state_column),
-        *(dst_state_indices, live(initial_states), activation, slots.padding(pad_slot_id, null_slot)),
+        *(x, weight, bias, live(updated.get("conv_states")), query_start_loc, cache_indices, has_initial_state),
+        *(state_column, dst_state_indices, live(initial_states), activation, slots.padding(pad_slot_id, null_slot)),
+        *(snapshots, snapshot_count, updated.get("snapshot_out"), pre_gate, post_gate, residual),
     )
-    out[:, is_padding & (pad_output == "keep")] = np.nan
-    return out, pool
+    out[is_padding if x.ndim == 3 else (slice(None), is_padding)] = np.nan if pad_output == "keep" else 0.0
+    return out, updated
 
 
 def convolve_packed(
@@ -99,18 +112,37 @@ def convolve_packed(
     initial_states: Array | None,
     activation: str | None,
     pad_slot_id: int,
+    snapshots: Array | None = None,
+    snapshot_count: Array | None = None,
+    snapshot_out: Array | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array]:
     """The convolution of packed sequences: ((dim, total) in float64, which tokens are padding).
+
+    Of a dense batch ((batch, dim, seqlen), which entries are padding).
 
     Sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, follows the last width - 1 columns of
     slot cache_indices[i] of conv_states where has_initial_state[i] is true, else zeros. It leaves the last width - 1 of
     all these inputs, in place, in slot dst_state_indices[i], unless that is padding; the same slot when None. Without
     conv_states it follows initial_states, unless has_initial_state[i] is false, and leaves nothing. A sequence with
-    slot pad_slot_id or a slot outside the pool gives 0, and so does padding. Nothing else of the pool is read or
-    written.
+    slot pad_slot_id or a slot outside the pool gives 0, and so does padding. A row (sequence, position, slot) of
+    snapshots leaves in its slot of snapshot_out, or of conv_states, the last of the inputs before that position.
+    Nothing else of the pool is read or written.
     """
+    if x.ndim == 3:
+        batch, dim, seqlen = x.shape
+        flat, starts = x.swapaxes(0, 1).reshape(dim, batch * seqlen), np.arange(batch + 1) * seqlen
+        packed, is_padding = convolve_packed(
+            *(flat, weight, bias, conv_states, starts, cache_indices, has_initial_state, state_column),
+            *(dst_state_indices, initial_states, activation, pad_slot_id, snapshots, snapshot_count, snapshot_out),
+        )
+        entries: Array = np.all(is_padding.reshape(batch, seqlen), axis=1)
+        return packed.reshape(dim, batch, seqlen).swapaxes(0, 1), entries
     dim, total = x.shape
     width = weight.shape[1]
+    x = gated_input(x, pre_gate)
     begins = sequence_starts(query_start_loc, total)
     count = len(begins) - 1
     out, is_padding = np.zeros((dim, total)), np.ones(total, bool)
@@ -127,28 +159,58 @@ def convolve_packed(
     # All states are read before the first one is written.
     pasts: dict[int, Array] = {}
     if pool is not None:
-        pasts = {i: pool[starts[i], :, first:].astype(np.float64) for i in np.flatnonzero(is_live & goes_on).tolist()}
+        pasts = {i: pool[starts[i]].astype(np.float64) for i in np.flatnonzero(is_live & goes_on).tolist()}
+    kept_in, kept_pad, kept_from = snapshot_out, -1, 0
+    if kept_in is None and conv_states is not None:
+        kept_in, kept_pad, kept_from = conv_states, pad_slot_id, first
+    rows = slots.live_snapshots(snapshots, snapshot_count, 0 if kept_in is None else len(kept_in), kept_pad)
     for i in np.flatnonzero(is_live).tolist():
         begin, end = begins[i], begins[i + 1]
         if end <= begin:
             continue
-        past = pasts.get(i, np.zeros((dim, width - 1)))
+        past = pasts.get(i, np.zeros((dim, first + width - 1)))
         inputs = x[:, begin:end].astype(np.float64)
-        result, states = causal_conv1d_fn(inputs[None], weight, bias, None, past[None], activation)
+        result, states = causal_conv1d_fn(inputs[None], weight, bias, None, past[None, :, first:], activation)
         out[:, begin:end] = result[0]
         is_padding[begin:end] = False
         if conv_states is not None and stores[i]:
             conv_states[finals[i], :, first:] = states[0].astype(conv_states.dtype)
+        for _, position, slot in rows[rows[:, 0] == i]:
+            if kept_in is not None and 0 <= position <= end - begin:
+                columns = kept_in.shape[2] - kept_from
+                joined = np.concatenate([np.zeros((dim, columns)), past, inputs[:, :position]], axis=1)
+                kept_in[slot, :, kept_from:] = joined[:, joined.shape[1] - columns :].astype(kept_in.dtype)
+    out = gated_output(out, x.dtype, post_gate, residual)
+    out[:, is_padding] = 0.0
     return out, is_padding
 
 
-def causal_conv1d_varlen_states(x: Array, cu_seqlens: Array, state_len: int) -> Array:
-    """The last state_len tokens of every packed sequence, zeros before its first: (n, dim, state_len) of x's dtype."""
+def gated_input(x: Array, pre_gate: Array | None) -> Array:
+    """What a filter reads: pre_gate * x, rounded to x's dtype."""
+    if pre_gate is None:
+        return x
+    product: Array = (pre_gate.astype(np.float64) * x.astype(np.float64)).astype(x.dtype)
+    return product
+
+
+def gated_output(out: Array, dtype: Any, post_gate: Array | None, residual: Array | None) -> Array:
+    """post_gate * out + residual in float64, with `out` rounded to x's dtype before a gate."""
+    if post_gate is not None:
+        out = out.astype(dtype).astype(np.float64) * post_gate.astype(np.float64)
+    return out if residual is None else out + residual.astype(np.float64)
+
+
+def causal_conv1d_varlen_states(
+    x: Array, cu_seqlens: Array, state_len: int, previous_states: Array | None = None
+) -> Array:
+    """The last state_len tokens of every packed sequence, behind those of previous_states: (n, dim, state_len)."""
     total, dim = x.shape
     starts = sequence_starts(cu_seqlens, total)
     states = np.zeros((len(starts) - 1, dim, state_len), x.dtype)
     for i, (begin, end) in enumerate(pairwise(starts)):
         taken = min(max(end - begin, 0), state_len)
+        if previous_states is not None:
+            states[i, :, : state_len - taken] = previous_states[i, :, taken:]
         states[i, :, state_len - taken :] = x[end - taken : end].T
     return states
 
@@ -368,8 +430,48 @@ def _error(convolve: Callable[..., tuple[Any, ...]], activation: str | None, arg
     return np.where(terms > 0.0, error, 0.0)
 
 
-def _packed_error(*, activation: str | None = "silu", **arguments: Any) -> Array:
-    return _error(causal_conv1d_varlen_fn, activation, arguments)
+ROUNDING = {"float32": HALF_ULP, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The largest relative error of rounding to a dtype."""
+
+
+def _gated_error(
+    convolve: Callable[..., tuple[Any, ...]],
+    activation: str | None,
+    arguments: dict[str, Any],
+    pre_gate: Array | None,
+    post_gate: Array | None,
+    residual: Array | None,
+) -> Array:
+    """The same where gates and residuals are around `convolve`.
+
+    What is rounded in front of a gate may differ from the oracle by its own error and one step of its dtype; the
+    product and the sum round in float32.
+    """
+    x = gated_input(arguments["x"], pre_gate)
+    arguments["x"] = x
+    error = _error(convolve, activation, arguments)
+    if post_gate is None and residual is None:
+        return error
+    out, is_computed = np.abs(convolve(**arguments, activation=activation)[0]), error > 0.0
+    rounding = ROUNDING[x.dtype.name]
+    if post_gate is not None:
+        gate = np.abs(post_gate.astype(np.float64))
+        error = gate * (error + 2.0 * rounding * (out + error) + (2.0**-24 if rounding == 2.0**-11 else 0.0))
+        out = gate * out
+    if residual is not None:
+        out = out + np.abs(residual.astype(np.float64))
+    return np.where(is_computed, error + 2.0 * HALF_ULP * (out + error), 0.0)
+
+
+def _packed_error(
+    *,
+    activation: str | None = "silu",
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+    **arguments: Any,
+) -> Array:
+    return _gated_error(causal_conv1d_varlen_fn, activation, arguments, pre_gate, post_gate, residual)
 
 
 def _step_error(*, x: Array, activation: str | None = None, **arguments: Any) -> Array:
@@ -410,8 +512,16 @@ def _normalized(heads: Array, error: Array, eps: float) -> Array:
     return result
 
 
-def _fn_errors(*, return_final_states: bool = False, activation: str | None = None, **arguments: Any) -> Errors:
-    return {"out": _error(causal_conv1d_fn, activation, arguments)}
+def _fn_errors(
+    *,
+    return_final_states: bool = False,
+    activation: str | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+    **arguments: Any,
+) -> Errors:
+    return {"out": _gated_error(causal_conv1d_fn, activation, arguments, pre_gate, post_gate, residual)}
 
 
 def _varlen_errors(**arguments: Any) -> Errors:

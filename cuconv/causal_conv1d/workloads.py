@@ -19,7 +19,9 @@ from cuconv.runtime.workload import (
     element_of,
     numbered,
     scattered,
+    snapshot_rows,
     spread,
+    without_zero,
 )
 
 
@@ -120,11 +122,12 @@ def _parameter_cuts(dim: int) -> dict[str, Cut]:
 
 
 def packed(
-    sequences: str, dim: int, width: int, element: DType, contiguous: str, bias: bool
+    sequences: str, dim: int, width: int, element: DType, contiguous: str, bias: bool, snapshots: int = 0
 ) -> tuple[dict[str, Array], dict[str, Cut]]:
     """Packed sequences that each go on from a state of its own in a pool; channels cut out of them all."""
     counts = lengths(sequences)
     n, total = len(counts), sum(counts)
+    kept = snapshot_rows(counts, snapshots)
     is_by_channel = choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS
     filters = filter_arrays(dim, width, element, bias)
     arrays = {
@@ -132,24 +135,26 @@ def packed(
         **filters,
         # Read and written, but for the empty sequences'.
         "conv_states": Array(
-            (n, dim, width - 1), element, (0, 2, 1) if is_by_channel else (0, 1, 2),
-            touched=2 * sum(count > 0 for count in counts) * dim * (width - 1),
+            (n + len(kept), dim, width - 1), element, (0, 2, 1) if is_by_channel else (0, 1, 2),
+            touched=(2 * sum(count > 0 for count in counts) + len(kept)) * dim * (width - 1),
         ),
         "query_start_loc": Array((n + 1,), INT32, values=(0, *accumulate(counts))),
         "cache_indices": Array((n,), INT32, values=scattered(n)),
         "has_initial_state": Array((n,), BOOL, values=(1,) * n),
     }  # fmt: skip
-    kept = spread(dim)
-    return arrays, {"x": (0, kept), "weight": (0, kept), "bias": (0, kept), "conv_states": (1, kept)}
+    if kept:
+        arrays["snapshots"] = Array((len(kept), 3), INT32, values=tuple(number for row in kept for number in row))
+    chosen = spread(dim)
+    return arrays, {"x": (0, chosen), "weight": (0, chosen), "bias": (0, chosen), "conv_states": (1, chosen)}
 
 
 def causal_conv1d_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
-    bias: bool = True, silu: bool = True,
+    bias: bool = True, silu: bool = True, snapshots: int = 0,
 ) -> Workload:  # fmt: skip
-    """Packed prefill with a pool of states."""
-    sizes = dict(locals())
-    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias)
+    """Packed prefill with a pool of states, which gets snapshots of them every `snapshots` tokens unless that is 0."""
+    sizes = without_zero(locals(), "snapshots")
+    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias, snapshots)
     x = arrays["x"]
     cuts["out"] = cuts["x"]
     return Workload("causal_conv1d_varlen_fn", sizes, arrays, {"out": x}, activation(silu), ("conv_states",), cuts=cuts)
@@ -199,13 +204,13 @@ def causal_conv1d_split(
 
 def causal_conv1d_qkv_split(
     sequences: str = "1x8192", heads: str = "16x128,16x128,16x128", width: int = 4, dtype: str = "bfloat16",
-    contiguous: str = CHANNELS, bias: bool = False, l2norm: bool = False,
+    contiguous: str = CHANNELS, bias: bool = False, l2norm: bool = False, snapshots: int = 0,
 ) -> Workload:  # fmt: skip
-    """Packed prefill of q, k and v, head by head, with SiLU."""
-    sizes = dict(locals())
+    """Packed prefill of q, k and v, head by head, with SiLU; with snapshots as causal_conv1d_varlen_fn."""
+    sizes = without_zero(locals(), "snapshots")
     options = heads_of(heads)
     dim = sum(count * size for count, size in head_shapes(options))
-    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias)
+    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias, snapshots)
     x = arrays["x"]
     outs = numbered(Array((1, x.shape[1], *shape), x.dtype) for shape in head_shapes(options))
     kept, cut_options = first_heads(options)
@@ -429,9 +434,9 @@ SMALL: Rows = {
         for width in (2, 4)
     ),
     "causal_conv1d_varlen_fn": tuple(
-        {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous}
+        {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous, "snapshots": snapshots}
         for contiguous in _BOTH
-        for width in (2, 4)
+        for width, snapshots in ((2, 0), (4, 0), (4, 16))
     ),
     "causal_conv1d_split": ({"sequences": "70+0+1+33", "parts": "100,30,30"},),
     "causal_conv1d_qkv_split": tuple(

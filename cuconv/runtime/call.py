@@ -161,7 +161,7 @@ class Call(Generic[Operands]):
             self._make_scratch = family.maker(Layout((plan.scratch,), (1,), BYTE, self.device, 0))
             held.append(SCRATCH)
         self._launches = plan.launches
-        self._orders = [_order(names, held, launch.kernel) for launch in plan.launches]
+        self._orders = [_order(names, operation.absent, held, launch.kernel) for launch in plan.launches]
         self._enqueues: list[tuple[Enqueue, Order]] = []
         self.recogniser: Recogniser | None = None
         """Tells other arrays with the facts of this call."""
@@ -287,19 +287,20 @@ Order = Callable[[list[int]], Sequence[int]]
 """Takes the pointers of a kernel out of those of a call, of which the last one is null."""
 
 
-def _order(arguments: Sequence[str], held: Sequence[str], kernel: Kernel) -> Order:
+def _order(arguments: Sequence[str], absent: tuple[str, ...], held: Sequence[str], kernel: Kernel) -> Order:
     """The pointers of a kernel by their places in a call that has addresses of the arrays `held`, in this order.
 
-    An argument is known to kernels by its name, without a final "_out"; the one result `out` is also `out[0]`, and
-    further ones of a kernel that has room for several are null.
+    An argument is known to kernels by its name, or without a final "_out"; the one result `out` is also `out[0]`, and
+    further ones of a kernel that has room for several are null, as are those that are absent.
     """
-    names = {name: name.removesuffix("_out") for name in (*arguments, SCRATCH)}
-    places = {names[name]: number for number, name in enumerate(held)}
+    places = {name: number for number, name in enumerate(held)}
+    places |= {name.removesuffix("_out"): number for number, name in enumerate(held)}
+    known = {*absent, *arguments, *(name.removesuffix("_out") for name in arguments), SCRATCH}
     if "out" in places:
         places["out[0]"] = places["out"]
     order = []
     for name in kernel.params.pointer_names:
-        if name not in names.values() and not name.startswith("out[") and name not in kernel.null_pointers:
+        if name not in known and not name.startswith("out["):
             raise TypeError(f"{kernel.unit} has a pointer {name}, which is none of {', '.join(arguments)}")
         order.append(places.get(name, -1))
     while order and order[-1] < 0:
@@ -327,6 +328,7 @@ class Operation(Generic[Operands]):
         reference: Callable[..., None],
         contents: Callable[[Operands, Callable[[str], Any]], None] | None = None,
         leader: str = "",
+        absent: tuple[str, ...] = (),
     ) -> None:
         """Take the functions of an operator family.
 
@@ -341,6 +343,7 @@ class Operation(Generic[Operands]):
             contents: takes the operands and a function that reads an array back by name (None for an absent one);
                 raises for contents that cannot be right. It is called under CUCONV_CHECK=1.
             leader: the array that determines the kind and the device of all; the first when empty.
+            absent: pointers of its kernels that are null in every call, because another operation has them.
         """
         self.name = name
         if name:
@@ -349,6 +352,8 @@ class Operation(Generic[Operands]):
         """The arguments that are arrays, but results, in the order in which they are given."""
         self.outputs = outputs
         """The arguments for results, empty when every call names its own."""
+        self.absent = absent
+        """Pointers of its kernels that are null in every call."""
         self.leader = inputs.index(leader) if leader else 0
         """The place of the array that determines the kind and the device of all."""
         self.reference = reference

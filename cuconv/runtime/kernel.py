@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -140,9 +140,6 @@ class Declared:
 @dataclass(frozen=True)
 class Kernel(Declared):
     """Base of all kernels. The fields of a subclass are the template parameters of its .cu, in order."""
-
-    null_pointers: ClassVar[frozenset[str]] = frozenset()
-    """Pointers of the argument struct that no call of this kernel has: those of a struct that kernels share."""
 
     @classmethod
     def variants(cls) -> Iterator[Kernel]:

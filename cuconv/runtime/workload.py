@@ -171,6 +171,17 @@ class Workload:
         return array.take(kept, axis)
 
 
+def snapshot_rows(counts: Sequence[int], every: int) -> list[tuple[int, int, int]]:
+    """Rows of snapshots (sequence, position, slot) every `every` tokens, none for 0, in slots behind the sequences'."""
+    places = [(i, t) for i, count in enumerate(counts) for t in (range(every, count + 1, every) if every else ())]
+    return [(*place, len(counts) + number) for number, place in enumerate(places)]
+
+
+def without_zero(sizes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """All sizes, but for one of this name that is 0: it is not told from calls that were described without it."""
+    return {each: value for each, value in sizes.items() if each != name or value}
+
+
 def spread(count: int, most: int = 32) -> tuple[int, ...]:
     """Up to `most` indices from first to last."""
     return tuple(dict.fromkeys(int(i) for i in np.linspace(0, count - 1, min(count, most))))

@@ -80,13 +80,6 @@ def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
 class _OfRows(Kernel):
     """Groups of lanes own rows of d_state elements."""
 
-    null_pointers = frozenset(
-        (
-            *("dst_state_batch_indices", "intermediate_states_buffer", "intermediate_state_indices"),
-            *("num_accepted_tokens", "state_column", "parents", "count"),
-        )
-    )
-
     d_state: int
     input_t: DType
     state_t: DType
@@ -160,14 +153,6 @@ class SelectiveStateUpdateReplay(_OfRows):
 @dataclass(frozen=True)
 class SelectiveStateUpdateFold(_OfRows):
     """A warp has rows of one head, and needs no other warp."""
-
-    null_pointers = frozenset(
-        (
-            *_OfRows.null_pointers,
-            *("x", "dt", "B", "C", "D", "z", "dt_bias", "cu_seqlens"),
-            *("has_initial_state", "rand_seed", "out", "force_flush"),
-        )
-    )
 
     token: bool
     masked: bool

@@ -276,7 +276,9 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         most = most_tokens(o.rings)
         if (longer := np.flatnonzero(lengths > most)).size:
             i = int(longer[0])
-            raise ValueError(message(f"cu_seqlens[{i + 1}]", starts[i + 1], f"at most {starts[i] + most}, {most} tokens on"))
+            raise ValueError(
+                message(f"cu_seqlens[{i + 1}]", starts[i + 1], f"at most {starts[i] + most}, {most} tokens on")
+            )
     sources = read("state_batch_indices")
     used = np.arange(step.sequences) if sources is None else sources[: step.sequences].astype(np.int64)
     live = (used >= 0) & (used < step.state.shape[0]) & (lengths > 0)
@@ -296,4 +298,8 @@ _replay = Operation(
     plan=plan,
     reference=_reference,
     contents=_check_contents,
+    absent=(
+        *("dst_state_batch_indices", "intermediate_states_buffer", "intermediate_state_indices"),
+        *("num_accepted_tokens", "state_column", "parents", "count"),
+    ),
 )

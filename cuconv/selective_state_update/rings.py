@@ -193,6 +193,11 @@ _fold = Operation(
     check=_check_fold,
     plan=plan_fold,
     reference=_reference_fold,
+    absent=(
+        *("x", "dt", "B", "C", "D", "z", "dt_bias", "out"),
+        *("cu_seqlens", "has_initial_state", "rand_seed", "force_flush"),
+        *("intermediate_states_buffer", "intermediate_state_indices", "num_accepted_tokens", "state_column", "parents"),
+    ),
 )
 
 

@@ -22,10 +22,14 @@ from cuconv.torch import derivatives
 
 SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
 
+PACKED = SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padding"
+
 OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
+    "causal_conv1d_gated_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
-    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padding",
+    "causal_conv1d_varlen_fn": PACKED,
+    "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool keeps"),
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": SPLIT
@@ -34,6 +38,7 @@ OPTIONS = {
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
+    "selective_scan_varlen_with_snapshots": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
     "int philox_rounds, bool keeps_padding, int? seed",
     "selective_state_update_replay": "int window, bool? fold, bool dt_softplus, int pad_slot_id, bool has_seed, "
@@ -54,7 +59,7 @@ WITHOUT_RESULTS = ("selective_state_update_commit", "selective_state_update_mate
 
 UPDATED = (
     *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "x_ring", "B_ring", "dt_ring", "cursors"),
-    *("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales"),
+    *("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales", "snapshot_out", "payload"),
 )
 """The arguments that operators write to."""
 
@@ -142,7 +147,7 @@ def _is_made(operation: Operation[Any], name: str, inputs: Sequence[Any], option
     """Whether a call has this result."""
     if operation.name in ("causal_conv1d_bwd", "causal_conv1d_varlen_bwd", "selective_scan_bwd"):
         return inputs[operation.inputs.index(name[1:])] is not None
-    if operation.name == "causal_conv1d_fn":
+    if operation.name in ("causal_conv1d_fn", "causal_conv1d_gated_fn"):
         return name == "out" or bool(options[0])
     if operation.name == "selective_scan_fn":
         return name == "out" or bool(options[1] if name == "last_state_out" else options[2])
@@ -232,9 +237,9 @@ def _define() -> torch.library.Library:
     for name, options in OPTIONS.items():
         operation = Operation.named[name]
         letters = iter("abcdefgh")
-        inputs = [
-            f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in operation.inputs
-        ]
+        # A schema's names have no brackets.
+        names = [each.replace("[", "_").replace("]", "") for each in operation.inputs]
+        inputs = [f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in names]
         arguments = f"{', '.join(inputs)}, {options}"
         run: Callable[..., Any] = partial(_run, operation)
         has_one = operation.outputs or name in WITHOUT_RESULTS

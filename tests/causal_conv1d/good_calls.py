@@ -90,6 +90,7 @@ def states(xp: Any) -> dict[str, Any]:
         "x": xp.ones((TOTAL, DIM), np.float32),
         "cu_seqlens": starts,
         "state_len": 3,
+        "previous_states": xp.ones((3, DIM, 3), np.float32),
         "out": poisoned(xp, 3, DIM, 3),
     }
 

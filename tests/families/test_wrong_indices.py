@@ -38,6 +38,13 @@ CALLS: tuple[Any, ...] = (
     cases_varlen.Case(5, PACKED, index="int64", layout="tokens"),
     *(scan.Case(35, PACKED, index="int64", layout=layout) for layout in ("channels", "tokens")),
     scan.Case(35, PACKED, index="int64", table="column", moved=True),
+    *(
+        cases_varlen.Case(channels, PACKED, index="int64", layout=layout, snapshots=where, initial="all")
+        for channels, layout in ((136, "channels"), (5, "tokens"))
+        for where in ("pool", "whole")
+    ),
+    cases_varlen.Case(5, "6x9", index="int64", layout="channel_first", snapshots="pool", dense=True),
+    *(scan.Case(128, PACKED, index="int64", layout=layout, snapshots="own") for layout in ("channels", "tokens")),
     Update(6, 2, 6, 128, tokens=3, targets="one", steps="row", index="int64", per_head="all"),
     Update(6, 2, 6, 128, tokens=3, column="chosen", tree=True, steps="row", index="int64", per_head="all"),
     Update(6, 2, 6, 128, tokens=2, accepted=True, targets="each", steps="slot", index="int64", per_head="all"),

@@ -18,7 +18,7 @@ from tests.support.discovery import ROOT, families
 PACKAGE = ROOT / "cuconv"
 
 FAMILY = "a family"
-FLOORS = ("jit", "runtime", FAMILY, "torch", "", "bench", "cli", "__main__")
+FLOORS = ("jit", "runtime", FAMILY, "torch", "engines", "", "bench", "cli", "__main__")
 """The folders and files right under cuconv from the lowest floor up, "" being cuconv/__init__.py. Code imports from
 lower floors and from its own folder; families do not import each other.
 """
@@ -35,7 +35,7 @@ IMPORTERS = {
     "cupy_backends": {"cuconv.runtime.kernel", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
     "matplotlib": {"cuconv.cli.report"},
-    "torch": {"cuconv.torch", "cuconv.bench", "cuconv.cli.doctor"},
+    "torch": {"cuconv.torch", "cuconv.engines._tensors", "cuconv.bench", "cuconv.cli.doctor"},
 }
 """The only modules and folders that may import these libraries: whoever does makes them needed."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.causal_conv1d.bad_input_slots import snapshots
 from tests.support.bad_input import Good, poisoned
 
 BATCH, DIM, SEQLEN, N = 2, 6, 9, 5
@@ -69,8 +70,10 @@ def good_packed_bwd(xp: Any) -> dict[str, Any]:
     return {**backward(xp, forward, 3), "query_start_loc": forward["query_start_loc"]}
 
 
+KEEPING = "selective_scan_varlen_fn:snapshots"
 GOOD: Good = {
     "selective_scan_fn": good_rows, "selective_scan_varlen_fn": good_packed,
+    KEEPING: lambda xp: {**good_packed(xp), **snapshots(xp)},
     "selective_scan_bwd": good_rows_bwd, "selective_scan_varlen_bwd": good_packed_bwd,
 }  # fmt: skip
 WRITTEN: dict[str, dict[str, Any]] = {"selective_scan_fn": {"chunk_states_out": ...}}

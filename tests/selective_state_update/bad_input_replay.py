@@ -155,7 +155,9 @@ OF_COMMITS: dict[str, Row] = {
 
 OF_MATERIALISED: dict[str, Row] = {
     "B_ring-groups": (
-        zeros("B_ring", (SLOTS, 3, RING_ROWS, N)), ValueError, "ngroups of B_ring: got 3; wanted a divisor of nheads, 4"
+        zeros("B_ring", (SLOTS, 3, RING_ROWS, N)),
+        ValueError,
+        "ngroups of B_ring: got 3; wanted a divisor of nheads, 4",
     ),
     "slots-none": (bad.value(SLOT, None), TypeError, f"{SLOT}: got None; wanted an array"),
     "slots-float32": bad.dtype(SLOT, np.float32, INDICES),

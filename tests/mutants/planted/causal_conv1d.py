@@ -18,6 +18,27 @@ _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
 _STATES = "causal_conv1d_varlen_states-136-9x1+7-3-out_channels-index_int64"
 _STATES_EVERY = "causal_conv1d_varlen_states-6-2+30-16-dtype_float32-layout_sliced_by_2-out_channels-spacing_3"
+_CARRIED = "causal_conv1d_varlen_states-136-2+4+0+3+off2+1-4-out_channels-previous_channels_sliced"
+_KEPT = "causal_conv1d_varlen_fn-136-off2+20+0+3x1+30+2-pool_channels_longer-slots_odd-longer_2-snapshots_pool"
+_KEPT_MOVED = "causal_conv1d_varlen_fn-16-9+70+3-width_16-initial_all-moved-snapshots_pool"
+_KEPT_WHOLE = (
+    "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-others_strided-pool_channels_longer-initial_all-snapshots_whole"
+)
+_KEPT_ROWS = (
+    "causal_conv1d_varlen_fn-33-off2+20+0+3x1+30+2-dtype_float16-layout_tokens-pool_columns-slots_odd-longer_2"
+    "-snapshots_pool"
+)
+_KEPT_L2NORM = "causal_conv1d_qkv_split-1,1,1,256,256,8-12+3+1-dtype_float32-initial_all-snapshots_whole-l2norm"
+_GATED = "causal_conv1d_varlen_fn-136-off2+20+0+3x1+30+2-width_3-initial_all-activation_None-gates_pre_gate_post_gate"
+_GATED_ROWS = (
+    "causal_conv1d_varlen_fn-3-off2+20+0+3x1+30+2-width_7-layout_tokens-initial_all-activation_None"
+    "-gates_pre_gate_post_gate-beside_tokens_sliced"
+)
+_GATED_DENSE = (
+    "causal_conv1d_fn-2-3-300-width_7-dtype_float16-layout_offset_alike-seq_idx-initial-final-gates_pre_gate_post_gate"
+    "-beside_offset_by_1"
+)
+_DENSE = "causal_conv1d_varlen_fn-5-3x1029-layout_channel_first-pool_columns-initial_all-moved-snapshots_pool-dense"
 _STEP = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd"
 _STEPS = (
     "causal_conv1d_update-40-4-seqlen_3-width_3-dtype_float16-weight_dtype_float32"
@@ -322,14 +343,14 @@ MUTANTS = (
     Mutant(
         "Columns of a state are counted from the sequence's first token.",
         "causal_conv1d/causal_conv1d_varlen_states.cu",
-        "load_boundary(p, sequence + 1) - p.columns.divisor + column",
-        "load_boundary(p, sequence) + column",
+        "const index_t token = end - p.columns.divisor + column;",
+        "const index_t token = begin + column;",
         (_STATES_EVERY,),
     ),
     Mutant(
         "A sequence shorter than its state reads the tokens before it.",
         "causal_conv1d/causal_conv1d_varlen_states.cu",
-        "if (token >= load_boundary(p, sequence)) {",
+        "if (token >= begin) {",
         "if (token >= 0) {",
         (_STATES,),
     ),
@@ -686,5 +707,148 @@ MUTANTS = (
         "if (kHalo == 0 || bits == 0) return;",
         "return;",
         (_BWD_VARLEN_ROWS,),
+    ),
+    Mutant(
+        "A state that is carried on lacks the tokens in between.",
+        "causal_conv1d/causal_conv1d_varlen_states.cu",
+        "(column + tokens) * stride[2]",
+        "column * stride[2]",
+        (_CARRIED,),
+    ),
+    Mutant(
+        "A snapshot holds the inputs one token later.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "first_input(snapshot.position - p.snapshot_columns) {",
+        "first_input(snapshot.position - p.snapshot_columns + 1) {",
+        (_KEPT, _KEPT_L2NORM, _KEPT_ROWS),
+    ),
+    Mutant(
+        "A snapshot near the sequence's start has zeros in place of the state.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "source.goes_on ? -static_cast<int>(p.first_column) - (kWidth - 1) : 0",
+        "0",
+        (_KEPT, _KEPT_WHOLE),
+    ),
+    Mutant(
+        "A snapshot of whole states reads the state's columns before the filter's as zeros.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "-static_cast<int>(p.first_column) - (kWidth - 1)",
+        "-(kWidth - 1)",
+        (_KEPT_WHOLE,),
+    ),
+    Mutant(
+        "A snapshot over the slot that its sequence starts from is not stored.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "if (source.is_over_start(p, snapshot) != is_over_start) continue;",
+        "if (source.is_over_start(p, snapshot) || is_over_start) continue;",
+        (_KEPT_MOVED,),
+    ),
+    Mutant(
+        "Rows of snapshots behind the count are stored.",
+        "common/snapshots.cuh",
+        "count > p.snapshot_rows ? p.snapshot_rows : static_cast<int>(count)",
+        "p.snapshot_rows",
+        (_KEPT, _KEPT_WHOLE, "selective_scan_varlen_fn-128-200+236+300+200-slots_odd-longer_2-snapshots_own"),
+    ),
+    Mutant(
+        "Only the first rows of snapshots of a block's sequences are found.",
+        "common/snapshots.cuh",
+        "from + highest(hits) + 1}",
+        "from + lowest(hits) + 1}",
+        (_KEPT_MOVED, _KEPT_WHOLE),
+    ),
+    Mutant(
+        "A snapshot behind its sequence's last token is stored.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "length > 0 && snapshot.position <= length;",
+        "length > 0;",
+        (_KEPT_ROWS, _KEPT),
+    ),
+    Mutant(
+        "The state holds the inputs in front of the gate.",
+        "causal_conv1d/conv_varlen.cuh",
+        "if (gate != nullptr) v = multiply(v, load<kVec>(gate));",
+        "",
+        (_GATED, _GATED_ROWS),
+    ),
+    Mutant(
+        "The last inputs of a sequence are multiplied by the gates of its first tokens.",
+        "causal_conv1d/conv_state.cuh",
+        "begin + length - kHalo + i);",
+        "begin + i);",
+        (_GATED, _GATED_ROWS),
+    ),
+    Mutant(
+        "Results are multiplied by the gate of the token before.",
+        "causal_conv1d/conv_tile.cuh",
+        "beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token)",
+        "beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, max(token - 1, 0))",
+        (_GATED,),
+    ),
+    Mutant(
+        "Rows with gates lack their past.",
+        "causal_conv1d/conv_row.cuh",
+        "{ add_past<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]); }",
+        "{}",
+        (_GATED_DENSE,),
+    ),
+    Mutant(
+        "A final state of gated rows holds the inputs in front of the gate.",
+        "causal_conv1d/conv.cuh",
+        "if (token >= 0 && p.pre_gate != nullptr) {",
+        "if (false) {",
+        (_GATED_DENSE,),
+    ),
+    Mutant(
+        "Gates of channels multiply the past as well.",
+        "causal_conv1d/causal_conv1d_channellast_fwd.cu",
+        "if (i >= begin) x[i] = multiply(x[i], gates[i]);",
+        "x[i] = multiply(x[i], gates[i]);",
+        ("causal_conv1d_fn-2-136-20-width_3-layout_channel_last-initial-final-gates_pre_gate_post_gate",),
+    ),
+    Mutant(
+        "A walk's halo comes from the same group of vectors.",
+        "causal_conv1d/causal_conv1d_varlen_walk_fwd.cu",
+        "            wrapped = now[i];\n",
+        "",
+        (_DENSE,),
+    ),
+    Mutant(
+        "A walk leaves the first inputs of a sequence as its final state.",
+        "causal_conv1d/causal_conv1d_varlen_walk_fwd.cu",
+        "kept = inputs.state(length - kHalo + lane_id());",
+        "kept = inputs.state(lane_id());",
+        (_DENSE,),
+    ),
+    Mutant(
+        "A walk's results of the first tokens see the batch entry before.",
+        "causal_conv1d/causal_conv1d_varlen_walk_fwd.cu",
+        "i < 0 ? before(i).to_float(0) : token(i).to_float(0)",
+        "token(i).to_float(0)",
+        (_DENSE,),
+    ),
+    Mutant(
+        "The gates of a payload change places.",
+        "causal_conv1d/conv_tile.cuh",
+        "const int gate = i < heads ? 0 : 1;",
+        "const int gate = i < heads ? 1 : 0;",
+        ("causal_conv1d_qkv_split-1,1,1,256,256,8-12+3+1-dtype_float32-moved-l2norm-payload_40-payload_lies_sliced",),
+    ),
+    Mutant(
+        "A payload holds the inputs of the tokens before.",
+        "causal_conv1d/conv_tile.cuh",
+        "store(to, inputs.x[Inputs::kHalo + i]);",
+        "store(to, inputs.x[i]);",
+        (
+            "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3+2+9-slots_odd-l2norm-payload_2",
+            "causal_conv1d_qkv_split-1,2,1,5,5,7-20+2-payload_1-payload_lies_spaced",
+        ),
+    ),
+    Mutant(
+        "A snapshot over the slot that its sequence starts from is stored before the others have read it.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "if (source.is_over_start(p, snapshot) != is_over_start) continue;",
+        "if (is_over_start) continue;",
+        ("causal_conv1d/test_slots.py::test_a_snapshot_may_overwrite_what_its_sequence_starts_from",),
     ),
 )
