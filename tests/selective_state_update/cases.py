@@ -414,6 +414,12 @@ UNIT = (
     Case(2, 2, 5, 3, state_dtype="int8", **PER_HEAD),
     Case(2, 2, 3, 6, state_dtype="float8_e4m3fn", **PER_HEAD),
     Case(2, 1, 3, 512, state_dtype="int16"),
+    Case(2, 2, 5, 2, state_dtype="int16"),
+    Case(2, 2, 37, 128, state_dtype="int16", pool="offset_by_2", force="rows=16 stream=0", **PER_HEAD),
+    Case(2, 2, 3, 32, dtype="float16", A_dtype="", state_dtype="int8", **PER_HEAD),
+    Case(2, 2, 3, 64, A_dtype="", state_dtype="int16", **PER_HEAD),
+    Case(2, 2, 3, 96, state_dtype="int8", **PER_HEAD),
+    Case(2, 2, 3, 256, state_dtype="float8_e4m3fn", **PER_HEAD),
     Case(0, 2, 3, 16, state_dtype="int8", tokens=2),
     # Every number of states.
     Case(2, 2, 5, 2, state_dtype="float32"),
