@@ -303,13 +303,25 @@ struct GradientWalk {
     }
 
  private:
-    // Starts to bring the states of the sequences that begin before the token `limit` to the L2 cache.
+    // Starts to bring the states, and the gradients of states, of the sequences that begin before the token `limit` to
+    // the L2 cache: loads that miss it would each be waited for, one behind the other.
     __device__ __forceinline__ void announce_states(int limit) {
 #pragma unroll 1
         while (announced_end < limit && announced + 1 < p.sequences) {
             ++announced;
             announced_end = first_token(p, announced + 1);
-            prefetch_states<kWidth, input_t>(p, announced, load_slot(p, announced), channel);
+            const int slot = load_slot(p, announced);
+#pragma unroll
+            for (int k = 0; k < kHalo; ++k) {
+                if (slot >= 0 && p.initial_states != nullptr) {
+                    prefetch_number<input_t>(p.initial_states, initial_state_at(p, slot, channel, k),
+                                             p.states_are_float32);
+                }
+                if (p.dfinal_states != nullptr) {
+                    prefetch_number<input_t>(p.dfinal_states, final_gradient_at(p, announced, channel, k),
+                                             p.dfinal_states_are_float32);
+                }
+            }
         }
     }
 

@@ -214,24 +214,6 @@ __device__ __forceinline__ index_t final_gradient_at(const CausalConv1dBwdOperan
            column * p.dfinal_states_stride[2];
 }
 
-// Starts to bring the states of a packed sequence, and the gradients of its states, to the L2 cache: where sequences
-// meet, loads that miss it would be waited for one behind the other.
-template <int kWidth, typename input_t>
-__device__ __forceinline__ void prefetch_states(const CausalConv1dBwdOperands& p, int sequence, int slot,
-                                                index_t channel) {
-    if (slot < 0) return;
-#pragma unroll
-    for (int k = 0; k < kWidth - 1; ++k) {
-        if (p.initial_states != nullptr) {
-            prefetch_number<input_t>(p.initial_states, initial_state_at(p, slot, channel, k), p.states_are_float32);
-        }
-        if (p.dfinal_states != nullptr) {
-            prefetch_number<input_t>(p.dfinal_states, final_gradient_at(p, sequence, channel, k),
-                                     p.dfinal_states_are_float32);
-        }
-    }
-}
-
 // Whether a packed sequence follows an initial state.
 __device__ __forceinline__ bool follows_state(const CausalConv1dBwdOperands& p, int number) {
     return p.initial_states != nullptr && (p.has_initial_state == nullptr || has_past(p, number));
