@@ -174,8 +174,6 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
           int kThreads>
 struct GradientWalk {
     static constexpr int kHalo = kWidth - 1;
-    // Tokens that are walked together or singly in a step where packed sequences meet.
-    static constexpr int kPart = kRows == Rows::kPacked && kTokens == 8 && kHalo <= 4 ? 4 : kTokens;
     using Vector = Vec<input_t, kVec>;
 
     const CausalConv1dBwdOperands& p;
@@ -228,18 +226,10 @@ struct GradientWalk {
                                          const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
         if constexpr (kRows == Rows::kPacked && kStates && kHalo > 0) announce_states(token + 2 * kTokens);
-        if (is_plain(token, kTokens)) {
-            walk_together<kTokens>(slots, token, firsts, is_first, taps, bias, sums);
+        if (is_plain(token)) {
+            walk_together(slots, token, firsts, is_first, taps, bias, sums);
         } else if constexpr (kRows != Rows::kOne || kStates) {
-#pragma unroll 1
-            for (int i = 0; i < kTokens; i += kPart) {
-                const Vector* const part = slots + i * kThreads;
-                if (kPart < kTokens && is_plain(token + i, kPart)) {
-                    walk_together<kPart>(part, token + i, firsts, is_first && i == 0, taps, bias, sums);
-                } else {
-                    walk_singly(part, token + i, firsts, is_first && i == 0, taps, bias, sums);
-                }
-            }
+            walk_singly(slots, token, firsts, is_first, taps, bias, sums);
         }
     }
 
@@ -325,9 +315,9 @@ struct GradientWalk {
         }
     }
 
-    // Whether these tokens and the width - 1 before them are in one sequence, and no state has to do with them.
-    __device__ __forceinline__ bool is_plain(int token, int tokens) const {
-        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + tokens);
+    // Whether a step's tokens and the width - 1 before them are in one sequence, and no state has to do with them.
+    __device__ __forceinline__ bool is_plain(int token) const {
+        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + kTokens);
         bool is_same = !kStates || (token >= kHalo && token + kTokens <= p.seqlen);
         if constexpr (kRows == Rows::kNumbered) {
             const int own = load_seq_idx(p, batch, token);
@@ -340,14 +330,13 @@ struct GradientWalk {
         return is_same;
     }
 
-    // kCount plain tokens. The numbers of the last ones stay those of the first.
-    template <int kCount>
+    // All tokens of a plain step. The numbers of the last ones stay those of the first.
     __device__ __forceinline__ void walk_together(const Vector* slots, int token, float* firsts, bool is_first,
                                                   const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                                   ParameterSums<kWidth> (&sums)[kVec]) {
-        Vector results[kCount];
+        Vector results[kTokens];
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {
+        for (int i = 0; i < kTokens; ++i) {
             set_input(kHalo + i, slots[i * kThreads]);
             float dx[kVec];
             add_token<Rows::kOne>(i, slots[(kTokens + i) * kThreads], taps, bias, sums, dx);
@@ -355,14 +344,14 @@ struct GradientWalk {
         }
         // Behind the sums: a condition among them would keep the compiler from mixing tokens.
 #pragma unroll
-        for (int i = 0; i < kCount; ++i, dx_at += p.dx_stride[2]) {
+        for (int i = 0; i < kTokens; ++i, dx_at += p.dx_stride[2]) {
             if (is_own(token + i - kHalo)) store(dx_at, results[i]);
         }
         if (is_first) {
 #pragma unroll
             for (int i = 0; i < kHalo; ++i) keep_first(firsts, i, gradients[kHalo + i]);
         }
-        carry<kCount>();
+        carry<kTokens>();
     }
 
     // Token by token, any of which may be the first of a packed sequence: the inputs before it are its past then.
@@ -370,7 +359,7 @@ struct GradientWalk {
                                                 const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                                 ParameterSums<kWidth> (&sums)[kVec]) {
 #pragma unroll 1
-        for (int i = 0; i < kPart; ++i, ++token, dx_at += p.dx_stride[2]) {
+        for (int i = 0; i < kTokens; ++i, ++token, dx_at += p.dx_stride[2]) {
             set_input(kHalo, slots[i * kThreads]);
             if constexpr (kRows == Rows::kNumbered) seq[kHalo] = load_seq_idx(p, batch, token);
             if constexpr (kRows == Rows::kPacked) {
