@@ -186,17 +186,11 @@ struct GradientWalk {
     float gradients[kHalo + kTokens][kVec];
     int seq[kWidth];      // numbers of the sequences of the last width - 1 tokens, and of the current one
     PackedCursor cursor;  // of packed sequences, at the last token that was walked
-    int announced;        // the last packed sequence whose states are on their way to the L2 cache
-    int announced_end;    // the token behind it
 
     // The search for the first packed sequence is made while the first tokens are on their way.
     __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_)
         : p(p_), channel(channel_) {
-        if constexpr (kRows == Rows::kPacked) {
-            cursor = PackedCursor(p, first_);
-            announced = max(cursor.number, 0) - 1;
-            announced_end = cursor.begin;
-        }
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first_);
     }
 
     // Begins a row, or inside one with the width - 1 inputs before the token.
@@ -225,7 +219,6 @@ struct GradientWalk {
     __device__ __forceinline__ void step(const Vector* slots, int token, float* firsts, bool is_first,
                                          const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
-        if constexpr (kRows == Rows::kPacked && kStates && kHalo > 0) announce_states(token + 2 * kTokens);
         if (is_plain(token)) {
             walk_together(slots, token, firsts, is_first, taps, bias, sums);
         } else if constexpr (kRows != Rows::kOne || kStates) {
@@ -293,28 +286,6 @@ struct GradientWalk {
     }
 
  private:
-    // Starts to bring the states, and the gradients of states, of the sequences that begin before the token `limit` to
-    // the L2 cache: loads that miss it would each be waited for, one behind the other.
-    __device__ __forceinline__ void announce_states(int limit) {
-#pragma unroll 1
-        while (announced_end < limit && announced + 1 < p.sequences) {
-            ++announced;
-            announced_end = first_token(p, announced + 1);
-            const int slot = load_slot(p, announced);
-#pragma unroll
-            for (int k = 0; k < kHalo; ++k) {
-                if (slot >= 0 && p.initial_states != nullptr) {
-                    prefetch_number<input_t>(p.initial_states, initial_state_at(p, slot, channel, k),
-                                             p.states_are_float32);
-                }
-                if (p.dfinal_states != nullptr) {
-                    prefetch_number<input_t>(p.dfinal_states, final_gradient_at(p, announced, channel, k),
-                                             p.dfinal_states_are_float32);
-                }
-            }
-        }
-    }
-
     // Whether a step's tokens and the width - 1 before them are in one sequence, and no state has to do with them.
     __device__ __forceinline__ bool is_plain(int token) const {
         if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + kTokens);
@@ -527,18 +498,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
     constexpr int kStageSlots = Traits::kStageSlots;
     float* const firsts = reinterpret_cast<float*>(memory.bytes + kStages * Traits::kStageBytes) + threadIdx.x;
-    const input_t* const x_begin = fetch.x_at;
+    Vector before[kWidth];
+#pragma unroll
+    for (int i = 0; i < kHalo; ++i) {
+        before[i] = cursor.token > 0 ? load<kVec>(fetch.x_at - (kHalo - i) * p.x_stride[2]) : Vector::zero();
+    }
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
         fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
-    Vector before[kWidth];
-#pragma unroll
-    for (int i = 0; i < kHalo; ++i) {
-        before[i] = cursor.token > 0 ? load<kVec>(x_begin - (kHalo - i) * p.x_stride[2]) : Vector::zero();
-    }
-    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     Walk walk(p, channel, cursor.token);
     float bias[kVec];
     float taps[kVec][kWidth];
