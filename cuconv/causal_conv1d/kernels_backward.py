@@ -153,12 +153,13 @@ class CausalConv1dBulkBwd(Kernel):
     MIN_FILL: ClassVar[float] = 0.75
     """The least part of a row's units that its vectors fill."""
     MAX_ROW_UNITS: ClassVar[int] = 64
-    """Units of a row beyond which causal_conv1d_bwd is quicker: on an H200, B1 D8192 L65536 in bfloat16 takes it 770 us
-    instead of 781, but B2 D4096 L8192 101 instead of 100.
+    """Units of a row beyond which causal_conv1d_bwd is quicker.
+
+    On an H200, B1 D8192 L65536 in bfloat16 takes it 770 us instead of 781, but B2 D4096 L8192 101 instead of 100.
     """
     MAX_PAIRS: ClassVar[int] = 8
-    """The same of rows of two units: B32 D2048 L1024 in bfloat16 takes it 103 us instead of 106, but B2 D8192 L1024 30.5
-    instead of 29.5.
+    """Rows of two units per channel beyond which it is quicker, too: B32 D2048 L1024 in bfloat16 takes it 103 us
+    instead of 106, but B2 D8192 L1024 30.5 instead of 29.5.
     """
 
     width: int
