@@ -16,8 +16,9 @@ ARGS :=
 run: $(READY)
 	$(PY) -m cuconv $(ARGS)
 
+# Several processes, where pytest-xdist is installed; each takes tests from another that has more left.
 test: $(READY)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(if $(shell $(PY) -c 'import xdist; print(1)' 2>/dev/null),-n auto --dist worksteal) $(ARGS)
 
 bench: $(READY)
 	$(PY) -m pytest tests/benchmarks $(ARGS)

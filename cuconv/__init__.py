@@ -11,9 +11,18 @@ try:
     )
     from cuconv.causal_conv1d.varlen import causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
     from cuconv.runtime import call as _call
+    from cuconv.runtime.bind import bind
     from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
     from cuconv.selective_scan.dense import selective_scan_fn
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
+    from cuconv.selective_state_update.replay import selective_state_update_replay
+    from cuconv.selective_state_update.rings import (
+        ReplayRings as ReplayRings,
+    )
+    from cuconv.selective_state_update.rings import (
+        selective_state_update_commit,
+        selective_state_update_materialise,
+    )
     from cuconv.selective_state_update.update import selective_state_update
 
     def _through_torch(operation, given, options, outputs, late):  # type: ignore[no-untyped-def]
@@ -52,4 +61,12 @@ __all__ = [
     "selective_scan_varlen_bwd",
     "selective_scan_varlen_fn",
     "selective_state_update",
+    "selective_state_update_commit",
+    "selective_state_update_materialise",
+    "selective_state_update_replay",
 ]
+
+OPERATORS = tuple(__all__)
+"""The functions that compute."""
+
+__all__ += ["bind"]

@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, settings
 
 from cuconv.jit import cache
 from tests import emulator
+from tests.support.processors import processors
 from tests.support.runners import Runner, emulated, on_gpu
 
 BIG_MEMORY_GIB = 24
+MOST_PROCESSES = 8
 
 
 @functools.cache
@@ -50,6 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             reason = missing_memory()
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `make test`: one for each processor, each with a gigabyte. A GPU has no room for two."""
+    return min(processors(), MOST_PROCESSES) if missing_gpu() else 0
 
 
 @pytest.fixture(params=["unit-emulated", pytest.param("unit-gpu", marks=pytest.mark.gpu)])

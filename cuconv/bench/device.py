@@ -122,6 +122,11 @@ def _random(array: Array, seed: int) -> Any:
     if array.dtype.name == "bfloat16":
         # Cut off, not rounded: these are random numbers, and not every CuPy converts to bfloat16.
         buffer = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    elif array.dtype.name == "float8_e4m3fn":
+        # Cut off as well: 20 bits of the mantissa, and 120 of the exponent; what is smaller then becomes 0.
+        numbers = values.view(np.uint32)
+        sizes = cupy.maximum(numbers >> np.uint32(20) & np.uint32(0x7FF), np.uint32(960)) - np.uint32(960)
+        buffer = (sizes | numbers >> np.uint32(24) & np.uint32(0x80)).astype(np.uint8)
     else:
         buffer = values.astype(array.dtype.numpy, copy=False)
     return _view(buffer, array.shape, array.dtype.numpy, _byte_strides(array))

@@ -15,10 +15,10 @@ from cuconv.runtime.workload import Workload
 
 def _modules() -> dict[str, ModuleType]:
     """The `workloads` module beside each public function, families in order and functions as they stand in it."""
-    families = dict.fromkeys(getattr(cuconv, name).__module__.split(".")[1] for name in cuconv.__all__)
+    families = dict.fromkeys(getattr(cuconv, name).__module__.split(".")[1] for name in cuconv.OPERATORS)
     names = [name for family in families if importlib.util.find_spec(name := f"cuconv.{family}.workloads")]
     modules = map(importlib.import_module, names)
-    return {name: module for module in modules for name in vars(module) if name in cuconv.__all__}
+    return {name: module for module in modules for name in vars(module) if name in cuconv.OPERATORS}
 
 
 MODULES = _modules()

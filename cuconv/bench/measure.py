@@ -124,6 +124,8 @@ def _ours(case: Case) -> Kernel:
 def _theirs(case: Case, peer: Loaded) -> Kernel | None:
     """None for a workload that the library has no means for."""
     library = peer.peer.library
+    if not case.workload.is_common:
+        return None
     try:
         ready = list(_ready(case, peer))
         if not ready:
@@ -227,7 +229,7 @@ def speed_up(rows: Sequence[Kernel]) -> float | None:
 
 
 def hosts(machine: Machine, workload: Workload, kernel_us: float) -> Iterator[Host]:
-    """Until a call returns, of CuPy arrays and, where torch is, of its tensors, with results given and not."""
+    """Until a call returns: of CuPy arrays and, where torch is, tensors; results given and not, and the call bound."""
     machine.release()
     function = getattr(cuconv, workload.function)
     arrays, outs = machine.arrays(workload, 0), machine.outs(workload)
@@ -242,3 +244,5 @@ def hosts(machine: Machine, workload: Workload, kernel_us: float) -> Iterator[Ho
         for given in (None, outs):
             seconds = machine.host_time(partial(function, **workload.call(arrays, given)), calls)
             yield Host(workload.function, dict(workload.sizes), library, given is not None, seconds * 1e6)
+        seconds = machine.host_time(cuconv.bind(function, **workload.call(arrays, outs)), calls)
+        yield Host(workload.function, dict(workload.sizes), library, True, seconds * 1e6, bound=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 import cuconv
 from cuconv.bench.makers import MODULES
-from cuconv.runtime.dtypes import BY_NUMPY, FLOATS
+from cuconv.runtime.dtypes import BY_NUMPY, CODES, FLOATS
 from cuconv.runtime.workload import Workload
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ class Difference:
 
     name: str
     error: float
-    """The largest |got - wanted| / (|wanted| + scale); the scale makes the tolerance of an element a relative one."""
+    """The largest |got - wanted| / size, the size of an element such that its tolerance is a relative one."""
     tolerance: float
     detail: str = ""
     """The place of the largest error, and both values there."""
@@ -108,21 +108,23 @@ def _difference(name: str, got: Array, wanted: Array, allowed: Array | None) -> 
     """How far one result is from the oracle's; it must be the same when no error is allowed."""
     if got.shape != wanted.shape:
         return Difference(name, np.inf, 0.0, f"{name}: got the shape {got.shape}; wanted {wanted.shape}")
-    scale: Array | float = 0.0
-    tolerance = 0.0
+    size, tolerance = np.abs(wanted), 0.0
     if allowed is None:
         wanted = wanted.astype(got.dtype).astype(np.float64)
+    elif BY_NUMPY[got.dtype] in CODES:
+        # Errors of codes are differences of what is stored: rounding is part of them.
+        size, tolerance = allowed, 1.0
     else:
         finfo: Any = ml_dtypes.finfo
         kept = finfo(got.dtype)
         tolerance = SECOND_ORDER * float(kept.eps) / 2
         # The oracle's own rounding to float32 counts as arithmetic.
         arithmetic = SECOND_ORDER * (allowed + UNIT * np.abs(wanted))
-        scale = (arithmetic + float(kept.smallest_subnormal) / 2) / tolerance
+        size = size + (arithmetic + float(kept.smallest_subnormal) / 2) / tolerance
     with np.errstate(invalid="ignore", divide="ignore"):
         off = np.abs(got.astype(np.float64) - wanted)
         # Where nothing differs there may be nothing to divide by; NaN differs from everything.
-        errors = np.divide(off, np.abs(wanted) + scale, out=np.zeros(off.shape), where=off != 0.0)
+        errors = np.divide(off, size, out=np.zeros(off.shape), where=off != 0.0)
     if not errors.size:
         return Difference(name, 0.0, tolerance)
     place = tuple(int(i) for i in np.unravel_index(np.argmax(np.where(np.isnan(errors), np.inf, errors)), errors.shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
@@ -71,6 +71,8 @@ class Host:
     out: bool
     """Whether `out` is given."""
     host_us: float
+    bound: bool = False
+    """Whether the call was prepared by cuconv.bind."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,25 @@ class Step:
     step_ms: float
 
 
-Row = Kernel | Host | Step
+@dataclass(frozen=True)
+class Drift:
+    """The errors of state updates after many steps, relative to the results' root mean square."""
+
+    state_dtype: str
+    is_random: bool
+    """Whether states are rounded up or down at random, else to nearest."""
+    inputs: str
+    """random or steady."""
+    decay: float
+    """The factor of the state in one step."""
+    steps: int
+    error: float
+    """The root mean square of the errors of the last steps."""
+    bias: float
+    """The mean of the errors in the direction of the results."""
+
+
+Row = Kernel | Host | Step | Drift
 
 
 @dataclass(frozen=True)
@@ -96,7 +116,7 @@ class Run:
     rows: list[Row] = field(default_factory=list)
 
 
-KINDS: dict[str, type[Header | Row]] = {"run": Header, "kernel": Kernel, "host": Host, "step": Step}
+KINDS: dict[str, type[Header | Row]] = {"run": Header, "kernel": Kernel, "host": Host, "step": Step, "drift": Drift}
 
 
 def to_json(item: Header | Row) -> dict[str, Any]:
@@ -176,7 +196,8 @@ def _parse(line: str) -> Header | Row:
         raise ValueError(message("schema", repr(schema), SCHEMA))
     known = KINDS[kind]
     names = [each.name for each in fields(known)]
-    if value.keys() != set(names):
+    needed = {each.name for each in fields(known) if each.default is MISSING}
+    if not needed <= value.keys() <= set(names):
         raise ValueError(message(f"keys of a {kind}", ", ".join(value), ", ".join(names)))
     if isinstance(value.get("kernel_us"), dict):
         value["kernel_us"] = _percentiles(value["kernel_us"])
@@ -198,21 +219,27 @@ def _check(known: type[Any], value: dict[str, Any]) -> None:
         allowed = [get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
         # A whole number is written without a point.
         allowed += [int] if float in allowed else []
-        if type(value[name]) not in allowed:
+        if name in value and type(value[name]) not in allowed:
             raise ValueError(message(name, repr(value[name]), one_of(each.__name__ for each in allowed)))
 
 
+def _what(row: Kernel | Host | Step) -> tuple[Any, ...]:
+    """What a row is of, but for its sizes."""
+    if isinstance(row, Step):
+        return row.model, row.step, row.library
+    return row.function, *((row.library,) if isinstance(row, Kernel) else (row.arrays, row.out, row.bound))
+
+
 def latest(paths: Iterable[str | Path]) -> list[tuple[Header, Row]]:
-    """The newest row of each function or step, sizes and library, host times by kind of arrays, and its run."""
+    """The newest row of each function or step, sizes and library, host times by kind of arrays, errors, and its run."""
     newest: dict[tuple[Any, ...], tuple[Header, Row]] = {}
     for path in paths:
         for run in read(path):
             for row in run.rows:
-                if isinstance(row, Step):
-                    what: tuple[Any, ...] = (row.model, row.step, row.library)
+                if isinstance(row, Drift):
+                    key: tuple[Any, ...] = row.state_dtype, row.is_random, row.inputs, row.decay
                 else:
-                    what = (row.function, *((row.library,) if isinstance(row, Kernel) else (row.arrays, row.out)))
-                key = (*what, json.dumps(row.sizes, sort_keys=True))
+                    key = (*_what(row), json.dumps(row.sizes, sort_keys=True))
                 if key not in newest or newest[key][0].time <= run.header.time:
                     newest[key] = (run.header, row)
     return list(newest.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.kernels import WIDTHS
+from cuconv.causal_conv1d.kernels import GATES, WIDTHS
 from cuconv.causal_conv1d.plan_dense import Operands, plan
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
@@ -25,6 +25,9 @@ def causal_conv1d_fn(
     final_states_out: Any = None,
     activation: str | None = None,
     *,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Any = None,
 ) -> Any:
     """Depthwise causal convolution along a sequence, with the meaning it has in Dao-AILab's causal-conv1d.
@@ -47,6 +50,10 @@ def causal_conv1d_fn(
         return_final_states: also return the last width - 1 inputs of each row, at any seq_idx.
         final_states_out: (batch, dim, width - 1), x's dtype: where to write them.
         activation: None, "silu" or "swish" (the same).
+        pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states
+            hold.
+        post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
+        residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
 
     Returns:
@@ -57,14 +64,17 @@ def causal_conv1d_fn(
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
     checks.activation(activation)
-    given = (x, weight, bias, seq_idx, initial_states, out, final_states_out)
     options = checks.flag("return_final_states", return_final_states), activation is not None
-    out, final_states = _forward(given, options)
+    if pre_gate is post_gate is residual is None:
+        out, final_states = _forward((x, weight, bias, seq_idx, initial_states, out, final_states_out), options)
+    else:
+        inputs = (x, weight, bias, seq_idx, initial_states, pre_gate, post_gate, residual)
+        out, final_states = _forward_gated((*inputs, out, final_states_out), options)
     return (out, final_states) if return_final_states else out
 
 
 def _check(given: Layouts, return_final_states: bool, silu: bool) -> Checked[Operands]:
-    x, weight, bias, seq_idx, initial_states, out, final_states = given.values()
+    x, weight, bias, seq_idx, initial_states, *_, out, final_states = given.values()
     assert x is not None
     checks.rank("x", x.shape, "batch, dim, seqlen")
     checks.dtype("x", x.dtype, FLOATS)
@@ -81,6 +91,7 @@ def _check(given: Layouts, return_final_states: bool, silu: bool) -> Checked[Ope
     for argument, layout, shape, axes, dtypes in (
         ("seq_idx", seq_idx, (batch, seqlen), "batch, seqlen of x", (INT32,)),
         ("initial_states", initial_states, states_shape, "batch, dim of x, width - 1", (x.dtype,)),
+        *((name, given.get(name), x.shape, "the shape of x", (x.dtype,)) for name in GATES),
         ("out", out, x.shape, "the shape of x", (x.dtype,)),
         ("final_states_out", final_states, states_shape, "batch, dim of x, width - 1", (x.dtype,)),
     ):
@@ -88,23 +99,36 @@ def _check(given: Layouts, return_final_states: bool, silu: bool) -> Checked[Ope
             checks.dtype(argument, layout.dtype, dtypes)
             checks.shape(argument, layout.shape, shape, axes)
     out = out or dense(x.shape, order_like(x), x)
-    operands = Operands(x, weight, bias, seq_idx, initial_states, out, final_states, silu)
+    gates = (given.get(name) for name in GATES)
+    operands = Operands(x, weight, bias, seq_idx, initial_states, out, final_states, silu, *gates)
     return Checked(operands, {"out": out, "final_states_out": final_states})
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
-    x, weight, bias, seq_idx, initial_states, out, final_states = arrays.values()
+    x, weight, bias, seq_idx, initial_states, *gates, out, final_states = arrays.values()
     activation = "silu" if o.silu else None
-    result, states = reference.causal_conv1d_fn(x, weight, bias, seq_idx, initial_states, activation)
+    result, states = reference.causal_conv1d_fn(x, weight, bias, seq_idx, initial_states, activation, *gates)
     out[...] = result.astype(out.dtype)
     if final_states is not None:
         final_states[...] = states
 
 
+INPUTS = ("x", "weight", "bias", "seq_idx", "initial_states")
+
 _forward = Operation(
-    ("x", "weight", "bias", "seq_idx", "initial_states"),
+    INPUTS,
     ("out", "final_states_out"),
     name="causal_conv1d_fn",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    absent=GATES,
+)
+# An array that is absent costs a call some time, too.
+_forward_gated = Operation(
+    INPUTS + GATES,
+    ("out", "final_states_out"),
+    name="causal_conv1d_gated_fn",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -27,6 +27,9 @@ from cuconv.runtime.layout import Layout, strides_or_zeros
 WIDTHS = range(1, 1 + structs.constant(source.load(), "causal_conv1d/conv.cuh", "kMaxWidth"))
 """Filter widths, in taps."""
 
+GATES = ("pre_gate", "post_gate", "residual")
+"""The arguments that are elementwise around a convolution: arrays of the shape of x."""
+
 MAX_TOKENS = 2**30
 """Most tokens of a packed call or a decode step: kernels count in 32 bits up to a few tokens beyond the last one."""
 
@@ -156,6 +159,14 @@ class CausalConv1dFwd(RowKernel):
 
     LANE_VECS: ClassVar[tuple[int, ...]] = tuple(range(1, MAX_LANE_VECS + 1))
 
+    gated: bool = False
+    """Whether inputs and results are multiplied by gates, or residuals added to results."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dFwd]:
+        for axes, lane_vecs, gated in product(_dense_axes(), cls.LANE_VECS, (False, True)):
+            yield cls(lane_vecs=lane_vecs, gated=gated, **axes)
+
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division]:
         """The launch for batch * dim rows of `row_vecs` vectors."""
         row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
@@ -218,14 +229,16 @@ class CausalConv1dChannellastFwd(FilterKernel):
     """Whether tokens have sequence numbers and see only inputs with their own."""
     states: bool
     """Whether initial or final states are given."""
+    gated: bool = False
+    """Whether inputs and results are multiplied by gates, or residuals added to results."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dChannellastFwd]:
         for axes in _dense_axes():
             width, itemsize = axes["width"], axes["input_t"].itemsize
             if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
-                for dim_vecs in (8, 2, 1):
-                    yield cls(tokens=channel_tile_tokens(itemsize, width, dim_vecs), **axes)
+                for dim_vecs, gated in product((8, 2, 1), (False, True)):
+                    yield cls(tokens=channel_tile_tokens(itemsize, width, dim_vecs), gated=gated, **axes)
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division]:
         """The launch for x of (batch, dim, seqlen)."""

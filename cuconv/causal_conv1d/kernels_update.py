@@ -25,6 +25,13 @@ MANY_TOKENS_CHANNELS = 4
 """Most channels per thread where a sequence has several tokens: the inputs kept between them take the registers."""
 
 
+FORMS = (
+    *((False, False, False), (True, False, False), (False, True, False), (True, True, False)),
+    *((True, False, True), (True, True, True)),
+)
+"""The values of `addressed`, `packed` and `token_states`: what keeps states after single tokens is addressed, too."""
+
+
 def widest_channels(itemsize: int, width: int) -> int:
     """Most channels per thread of a decode step: one access has them, and their taps fit in registers."""
     channels = MAX_VECTOR_BYTES // itemsize
@@ -69,16 +76,23 @@ class CausalConv1dUpdate(UpdateKernel):
     """States of any strides: a thread owns `vec` channels of a sequence."""
 
     sequences: int
-    """Sequences per thread where each has one token; 0 where it may have several, a ring or intermediate windows."""
+    """Sequences per thread where each has one token; 0 where it may have several, a ring or rejected ones."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other."""
+    token_states: bool
+    """Whether the states after single tokens may go to slots and to intermediate windows."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdate]:
-        for axes, addressed in product(_update_axes(), (False, True)):
+        for axes, form in product(_update_axes(), FORMS):
             for sequences in (0, *SEQUENCES):
-                if sequences or axes["vec"] <= MANY_TOKENS_CHANNELS:
-                    yield cls(sequences=sequences, addressed=addressed, **axes)
+                addressed, packed, token_states = form
+                if axes["vec"] <= MANY_TOKENS_CHANNELS if sequences == 0 else not token_states:
+                    yield cls(
+                        **axes, sequences=sequences, addressed=addressed, packed=packed, token_states=token_states
+                    )
 
 
 def row_state_lens(width: int) -> list[int]:
@@ -93,12 +107,30 @@ class CausalConv1dUpdateRows(UpdateKernel):
     state_len: int
     """Columns per state."""
     sequences: int
-    """Sequences per thread."""
+    """Sequences per thread where each has one token; else 0."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other."""
+    token_states: bool
+    """Whether the states after single tokens may go to slots and to intermediate windows."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateRows]:
-        for axes, addressed in product(_update_axes(), (False, True)):
-            for state_len, sequences in product(row_state_lens(axes["width"]), SEQUENCES):
-                yield cls(state_len=state_len, sequences=sequences, addressed=addressed, **axes)
+        for axes, form in product(_update_axes(), FORMS):
+            addressed, packed, token_states = form
+            for state_len, sequences in product(row_state_lens(axes["width"]), (0, *SEQUENCES)):
+                if sequences == 0 or not token_states:
+                    yield cls(
+                        **axes, state_len=state_len, sequences=sequences,
+                        addressed=addressed, packed=packed, token_states=token_states,
+                    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateTree(UpdateKernel):
+    """Trees of tokens after states of any strides: a thread owns `vec` channels of a sequence."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateTree]:
+        return (cls(**axes) for axes in _update_axes() if axes["vec"] <= MANY_TOKENS_CHANNELS)

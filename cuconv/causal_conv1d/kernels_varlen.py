@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels import (
     share_channels,
 )
 from cuconv.causal_conv1d.ranges import MAX_RANGES
+from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
@@ -29,6 +30,9 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
+
+SNAPSHOTS_AT_ONCE = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsAtOnce")
+"""Rows of snapshots per thread."""
 
 
 def _mix_groups(tile_groups: int, prefix_groups: int) -> tuple[int, int, int]:
@@ -66,21 +70,27 @@ class CausalConv1dVarlenFwd(PoolKernel):
     routed: bool
     """Whether vectors may cross the borders of ranges, or not be aligned in a result."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
+    """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    gated: bool = False
+    """Whether inputs and results are multiplied by gates, or residuals added to results."""
+    payload: bool = False
+    """Whether raw inputs are copied to a payload."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
         for axes in _varlen_channel_axes():
-            for routed in (False, True)[: axes["vec"]]:
-                yield cls(routed=routed, **axes)
+            for routed, more in product((False, True)[: axes["vec"]], (None, "gated", "payload")):
+                yield cls(routed=routed, gated=more == "gated", payload=more == "payload", **axes)
 
-    def launch_config(self, dim: int, total: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total)."""
+    def launch_config(self, dim: int, total: int, sequences: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total) and this many rows of snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
-        prefix_groups = ceil_div(sequences, tiles) if self.width > 1 else 0
+        snapshot_groups = ceil_div(snapshots, tiles * SNAPSHOTS_AT_ONCE)
+        prefix_groups = (ceil_div(sequences, tiles) if self.width > 1 else 0) + snapshot_groups
         mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
         return self.config(dim_blocks * mix[0]), {
+            "snapshot_groups": snapshot_groups,
             "block_vecs": fast_div(block_vecs),
             "dim_blocks": fast_div(dim_blocks),
             "mix": mix,
@@ -101,19 +111,23 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
     wide: bool
     """Whether heads may have more channels than a warp takes at once."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
+    """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    payload: bool = False
+    """Whether raw inputs are copied to a payload."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
         for axes in _varlen_channel_axes():
             if axes["tokens"] == channel_tile_tokens(axes["input_t"].itemsize, axes["width"], WARP_SIZE):
-                for wide in (False, True):
-                    yield cls(wide=wide, **axes)
+                for wide, payload in product((False, True), repeat=2):
+                    yield cls(wide=wide, payload=payload, **axes)
 
     def launch_config(
-        self, heads: Sequence[tuple[int, int]], normalized: int, total: int, sequences: int
+        self, heads: Sequence[tuple[int, int]], normalized: int, total: int, sequences: int, snapshots: int = 0
     ) -> tuple[LaunchConfig, Division]:
-        """The launch for ranges of (heads, head_dim), of which the first `normalized` are normalised head by head."""
+        """The launch for ranges of (heads, head_dim), of which the first `normalized` are normalised head by head, and
+        this many rows of snapshots.
+        """
         units, widths, lanes = [], [], []
         for number, (count, head_dim) in enumerate(heads):
             width = head_dim if number < normalized else min(count * head_dim, WARP_SIZE * self.vec)
@@ -121,10 +135,12 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
             lanes.append(min(WARP_SIZE, 1 << (ceil_div(width, self.vec) - 1).bit_length()))
             units.append(ceil_div(ceil_div(count * head_dim, width), WARP_SIZE // lanes[-1]))
         ends = list(accumulate(units))
-        prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
+        snapshot_groups = ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
+        prefix_groups = (ceil_div(sequences, self.warps) if self.width > 1 else 0) + snapshot_groups
         mix = _mix_groups(ceil_div(total, self.tokens * self.warps), prefix_groups)
         absent = MAX_RANGES - len(units)
         return self.config(ends[-1] * mix[0]), {
+            "snapshot_groups": snapshot_groups,
             "units": fast_div(ends[-1]),
             "mix": mix,
             "unit_end": ends + [0] * absent,
@@ -145,25 +161,55 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
     silu: bool
     """Whether SiLU follows the sum."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
+    """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    gated: bool = False
+    """Whether inputs and results are multiplied by gates, or residuals added to results."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowsFwd]:
         for axes in _varlen_axes():
-            for lane_vecs in range(1, MAX_LANE_VECS + 1):
-                yield cls(lane_vecs=lane_vecs, **axes)
+            for lane_vecs, gated in product(range(1, MAX_LANE_VECS + 1), (False, True)):
+                yield cls(lane_vecs=lane_vecs, gated=gated, **axes)
 
-    def launch_config(self, dim: int, row_vecs: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for `dim` rows of `row_vecs` vectors."""
+    def launch_config(
+        self, dim: int, row_vecs: int, sequences: int, snapshots: int = 0
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for `dim` rows of `row_vecs` vectors and this many rows of snapshots."""
         row_tiles = ceil_div(row_vecs, WARP_SIZE * self.lane_vecs)
         most = self.constants["kGroup"]
         group = min(dim, most)
         if group * row_tiles + self.warps > MAX_DIVIDEND:
             raise TooLarge(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         row_blocks = ceil_div(group * row_tiles, self.warps)
-        blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0)
-        division = {"group_blocks": fast_div(blocks), "row_tiles": fast_div(row_tiles), "row_blocks": row_blocks}
+        snapshot_blocks = ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
+        blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0) + snapshot_blocks
+        division = {
+            "group_blocks": fast_div(blocks),
+            "row_tiles": fast_div(row_tiles),
+            "row_blocks": row_blocks,
+            "snapshot_groups": snapshot_blocks,
+        }
         return self.config(ceil_div(dim, most) * blocks), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenWalkFwd(PoolKernel):
+    """Results over x, and dense batches with a pool: a warp owns one channel of a sequence, and walks its tokens."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenWalkFwd]:
+        for axes in _varlen_axes():
+            if not axes.pop("addressed"):
+                yield cls(**axes)
+
+    def launch_config(self, dim: int, sequences: int, *, is_dense: bool) -> tuple[LaunchConfig, Division]:
+        """The launch for packed sequences, with the padding around them, or for a dense batch."""
+        dim_blocks = ceil_div(dim, self.warps)
+        division = {"dim_blocks": fast_div(dim_blocks), "is_dense": is_dense, "snapshot_groups": 0}
+        return self.config(dim_blocks * (sequences if is_dense else sequences + 2)), division
 
 
 def _widths(cls: type[Kernel]) -> range:
@@ -182,7 +228,7 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     silu: bool
     """Whether SiLU follows the sum."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or be only read, or padding stay as it is."""
+    """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
@@ -198,7 +244,7 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
         """The launch for x of (dim, total)."""
         tiles = ceil_div(total, self.tile)
-        return self.config(ceil_div(dim, WARP_SIZE) * tiles), {"tiles": fast_div(tiles)}
+        return self.config(ceil_div(dim, WARP_SIZE) * tiles), {"tiles": fast_div(tiles), "snapshot_groups": 0}
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,17 @@ class Operands(NamedTuple):
     """(batch, dim, width - 1)."""
     silu: bool
     """Whether SiLU follows the sum."""
+    pre_gate: Layout | None = None
+    """(batch, dim, seqlen)."""
+    post_gate: Layout | None = None
+    """(batch, dim, seqlen)."""
+    residual: Layout | None = None
+    """(batch, dim, seqlen)."""
+
+    @property
+    def beside_x(self) -> tuple[Layout, ...]:
+        """The gates and residuals that are there."""
+        return tuple(each for each in (self.pre_gate, self.post_gate, self.residual) if each is not None)
 
 
 def plan(o: Operands) -> Plan:
@@ -55,11 +66,12 @@ def _launch(o: Operands) -> Launch | None:
     has_final = o.final_states is not None and o.final_states.size > 0
     if batch * dim == 0 or (seqlen == 0 and not has_final):
         return None
-    channel_last = is_channel_last(o.x), is_channel_last(o.out)
+    arrays = (o.x, o.out, *o.beside_x)
+    channel_last = [is_channel_last(each) for each in arrays]
     if all(channel_last):
         vec = _channel_last_vector(o)
         return _channel_last(o, vec)
-    if not any(channel_last) and _has_contiguous_rows(o.x) and _has_contiguous_rows(o.out):
+    if not any(channel_last) and all(map(_has_contiguous_rows, arrays)):
         return _channel_first(o)
     # No common vector: lanes run along the axis that is denser in x.
     if abs(o.x.strides[1]) < abs(o.x.strides[2]):
@@ -72,14 +84,14 @@ def _has_contiguous_rows(layout: Layout) -> bool:
 
 
 def _channel_last_vector(o: Operands) -> int:
-    quantities = [o.x.first, o.out.first, *o.x.active(0, 2), *o.out.active(0, 2)]
+    quantities = [number for each in (o.x, o.out, *o.beside_x) for number in (each.first, *each.active(0, 2))]
     limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
     return widest_vector(o.x.itemsize, o.x.shape[1], *quantities, limit=limit)
 
 
 def _channel_last(o: Operands, vec: int) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(o.x.shape[1], vec))
-    kernel = CausalConv1dChannellastFwd(tokens=tokens, **_axes(o, vec))
+    kernel = CausalConv1dChannellastFwd(tokens=tokens, gated=bool(o.beside_x), **_axes(o, vec))
     config, division = kernel.launch_config(*o.x.shape)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
@@ -87,13 +99,15 @@ def _channel_last(o: Operands, vec: int) -> Launch:
 def _channel_first(o: Operands) -> Launch:
     # The vectors of a row start where its memory is aligned, wherever the row begins. So rows of x and of out must be
     # equally far from alignment.
-    differences = [o.x.first - o.out.first]
-    differences += [a - b for axis in (0, 1) for a, b in zip(o.x.active(axis), o.out.active(axis), strict=True)]
+    differences = []
+    for each in (o.out, *o.beside_x):
+        differences.append(o.x.first - each.first)
+        differences += [a - b for axis in (0, 1) for a, b in zip(o.x.active(axis), each.active(axis), strict=True)]
     vec = widest_vector(o.x.itemsize, *differences)
     seqlen = o.x.shape[2]
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 1))
     if vec > aligned and seqlen < FEW_VECTORS * vec:
-        end_to_end = _end_to_end_vector(o)
+        end_to_end = 1 if o.beside_x else _end_to_end_vector(o)
         if end_to_end > aligned:
             return _end_to_end(o, end_to_end)
         vec = max(aligned, vec // 2 if seqlen >= 4 * vec else 1)
@@ -122,10 +136,10 @@ def _end_to_end(o: Operands, vec: int) -> Launch:
 def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     batch, dim, _ = o.x.shape
     kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
-    if _prefers_short(batch, dim, row_vecs):
+    if not o.beside_x and _prefers_short(batch, dim, row_vecs):
         kernel = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
     else:
-        kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), **_axes(o, vec))
+        kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
     config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
@@ -165,6 +179,9 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "initial_states_stride": strides_or_zeros(o.initial_states, 3),
         "final_states_stride": strides_or_zeros(o.final_states, 3),
         "seq_idx_stride": strides_or_zeros(o.seq_idx, 2),
+        "pre_gate_stride": strides_or_zeros(o.pre_gate, 3),
+        "post_gate_stride": strides_or_zeros(o.post_gate, 3),
+        "residual_stride": strides_or_zeros(o.residual, 3),
         "seqlen": seqlen,
         "batch": batch,
         "dim": dim,

@@ -10,12 +10,15 @@ from cuconv.causal_conv1d.kernels_update import (
     MANY_TOKENS_CHANNELS,
     CausalConv1dUpdate,
     CausalConv1dUpdateRows,
+    CausalConv1dUpdateTree,
+    UpdateKernel,
     row_state_lens,
     widest_channels,
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
 from cuconv.runtime.call import Launch, Plan
+from cuconv.runtime.dtypes import INT64
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
 
@@ -39,7 +42,7 @@ class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent."""
 
     x: Layout
-    """(batch, dim, seqlen)."""
+    """(batch, dim, seqlen); (1, dim, tokens) with query_start_loc, and then `batch` below is the sequences."""
     conv_state: Layout
     """(slots, dim, state_len)."""
     weight: Layout
@@ -53,7 +56,7 @@ class Operands(NamedTuple):
     num_accepted_tokens: Layout | None
     """(batch,)."""
     intermediate_conv_window: Layout | None
-    """(rows, steps, dim, width - 1)."""
+    """(rows, steps, dim, width - 1 or state_len)."""
     intermediate_state_indices: Layout | None
     """(batch,)."""
     state_column: Layout | None
@@ -62,6 +65,12 @@ class Operands(NamedTuple):
     """(batch,)."""
     has_initial_state: Layout | None
     """(batch,)."""
+    query_start_loc: Layout | None
+    """(batch + 1,)."""
+    token_state_indices: Layout | None
+    """(batch, columns)."""
+    parents: Layout | None
+    """(batch, seqlen)."""
     outs: tuple[Layout, ...]
     """The result of each range of channels, (batch, seqlen, heads, head_dim)."""
     split: Split
@@ -72,8 +81,29 @@ class Operands(NamedTuple):
     """The slot number of sequences that only fill a batch."""
     disable_state_update: bool
     """Whether conv_state stays as it is."""
+    sequences: int
+    """Sequences, however their tokens are laid out."""
+    seqlen: int
+    """Tokens per sequence at most; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
+
+    @property
+    def windows_are_whole(self) -> bool:
+        """Whether intermediate windows have all columns of a state, where that is more than the inputs of a filter."""
+        windows, columns = self.intermediate_conv_window, self.weight.shape[1] - 1
+        return windows is not None and windows.shape[3] != columns
+
+    @property
+    def windows_are_overlaid(self) -> bool:
+        """Whether the intermediate window of a token is that of the token before it, one column on."""
+        windows = self.intermediate_conv_window
+        return windows is not None and is_overlaid(windows)
+
+
+def is_overlaid(windows: Layout) -> bool:
+    """Whether windows (rows, steps, dim, columns) of successive tokens lie over each other, shifted by one column."""
+    return min(windows.shape[1], windows.shape[3]) > 1 and windows.strides[1] == windows.strides[3]
 
 
 def plan(o: Operands) -> Plan:
@@ -81,38 +111,53 @@ def plan(o: Operands) -> Plan:
     return Plan((_launch(o, _kernel(o)),)) if o.x.size else Plan()
 
 
-def _kernel(o: Operands) -> CausalConv1dUpdate | CausalConv1dUpdateRows:
-    is_plain = o.cache_seqlens is None and o.num_accepted_tokens is None and o.intermediate_conv_window is None
-    batch, dim, seqlen = o.x.shape
-    token_bytes = batch * dim * o.x.itemsize
-    if is_plain and _has_short_rows(o):
+def _kernel(o: Operands) -> UpdateKernel:
+    if o.parents is not None:
+        return CausalConv1dUpdateTree(**_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
+    is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
+    form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
+    token_bytes = o.sequences * o.x.shape[1] * o.x.itemsize
+    if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
         while vec > 1 and not _rows_are_packed(o, vec):
             vec //= 2
         if _rows_are_packed(o, vec):
-            sequences = _sequences(o, vec)
-            return CausalConv1dUpdateRows(state_len=o.conv_state.shape[2], sequences=sequences, **_axes(o, vec))
-    vec = 1 if seqlen == 1 and token_bytes in FEW_IN_COLUMNS else _vector(o)
-    if is_plain and seqlen == 1:
-        return CausalConv1dUpdate(sequences=_sequences(o, vec), **_axes(o, vec))
-    vec = min(vec, MANY_TOKENS_CHANNELS)
-    return CausalConv1dUpdate(sequences=0, **_axes(o, vec))
+            sequences = _sequences(o, vec, form) if o.seqlen == 1 and not form["token_states"] else 0
+            return CausalConv1dUpdateRows(state_len=o.conv_state.shape[2], sequences=sequences, **form, **_axes(o, vec))
+    vec = 1 if o.seqlen == 1 and token_bytes in FEW_IN_COLUMNS else _vector(o)
+    if is_row and o.seqlen == 1 and not form["token_states"]:
+        return CausalConv1dUpdate(sequences=_sequences(o, vec, form), **form, **_axes(o, vec))
+    return CausalConv1dUpdate(sequences=0, **form, **_axes(o, min(vec, MANY_TOKENS_CHANNELS)))
 
 
-def _launch(o: Operands, kernel: CausalConv1dUpdate | CausalConv1dUpdateRows) -> Launch:
-    batch, dim, _ = o.x.shape
-    config, division = kernel.launch_config(dim, batch, max(1, kernel.sequences))
+def _form(o: Operands, *, keeps_states: bool) -> dict[str, Any]:
+    """The template parameters for what only some calls do, where the states after single tokens are kept or not."""
+    addressed = o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state))
+    packed = o.query_start_loc is not None
+    return {"addressed": addressed or keeps_states, "packed": packed, "token_states": keeps_states}
+
+
+def _launch(o: Operands, kernel: UpdateKernel) -> Launch:
+    sequences = max(1, getattr(kernel, "sequences", 1))
+    config, division = kernel.launch_config(o.x.shape[1], _batch(o), sequences)
     return Launch.packed(kernel, config, **_numbers(o, kernel.vec), **division)
 
 
-def _sequences(o: Operands, vec: int) -> int:
+def _batch(o: Operands) -> int:
+    """Sequences that a launch counts: one where packed tokens belong to none, which it marks as padding."""
+    return max(1, o.sequences)
+
+
+def _sequences(o: Operands, vec: int, form: dict[str, Any]) -> int:
     """Sequences per thread.
 
     Where threads abound, two of 16-bit inputs are 1 to 4 % faster than one; four are slower, and so are two of float32
-    (measured on an H200).
+    or, by 7 %, of packed tokens with slots in columns and the like, for they take too many registers (measured on an
+    H200).
     """
-    batch, dim, _ = o.x.shape
-    return 2 if o.x.itemsize == 2 and batch * dim // vec >= 2 * MANY_THREADS else 1
+    if form["packed"] and form["addressed"]:
+        return 1
+    return 2 if o.x.itemsize == 2 and o.sequences * o.x.shape[1] // vec >= 2 * MANY_THREADS else 1
 
 
 def _vector(o: Operands) -> int:
@@ -145,13 +190,32 @@ def _rows_are_packed(o: Operands, vec: int) -> bool:
 def _windows_are_packed(o: Operands, vec: int) -> bool:
     """Whether the windows of `vec` channels, end to end, can be written by the widest accesses that divide them."""
     windows = o.intermediate_conv_window
-    if windows is None or windows.size == 0:
+    if windows is None or windows.size == 0 or o.windows_are_overlaid:
         return False
     _, _, dim, columns = windows.shape
     if (columns > 1 and windows.strides[3] != 1) or (dim > 1 and windows.strides[2] != columns):
         return False
     access = widest_vector(windows.itemsize, vec * columns, limit=MAX_VECTOR_BYTES)
     return not any(quantity % access for quantity in (windows.first, *windows.active(0, 1)))
+
+
+def _windows_are_one(o: Operands, vec: int) -> bool:
+    """Whether windows lie over each other so that those of all tokens, for `vec` channels, are aligned vectors."""
+    windows, is_row = o.intermediate_conv_window, o.cache_seqlens is None and o.num_accepted_tokens is None
+    if windows is None or not o.windows_are_overlaid or not is_row or o.query_start_loc is not None:
+        return False
+    _, steps, dim, columns = windows.shape
+    if windows.strides[3] != 1 or (dim > 1 and windows.strides[2] != steps + columns - 1) or steps != o.seqlen:
+        return False
+    return not any(quantity % vec for quantity in (windows.first, *windows.active(0)))
+
+
+def _window_columns_are_packed(o: Operands, vec: int) -> bool:
+    """Whether `vec` channels of a column of a window are an aligned vector."""
+    windows = o.intermediate_conv_window
+    if windows is None or (windows.shape[2] > 1 and windows.strides[2] != 1):
+        return False
+    return not any(quantity % vec for quantity in (windows.first, *windows.active(0, 1, 3)))
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
@@ -164,37 +228,55 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "vec": vec,
         "silu": o.silu,
         "ranges": ranges.kind(o.outs, vec),
-        "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state)),
     }
 
 
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
     """The fields of CausalConv1dUpdateOperands behind the pointers, but for how the launch divides the work."""
-    batch, dim, seqlen = o.x.shape
+    _, dim, tokens = o.x.shape
     windows = o.intermediate_conv_window
     return {
         "x_stride": o.x.strides,
         "conv_state_stride": o.conv_state.strides,
         "intermediate_conv_window_stride": strides_or_zeros(windows, 4),
         "slots": o.conv_state.shape[0],
-        "pad_slot_id": pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices),
+        "pad_slot_id": pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices or o.token_state_indices),
         "intermediate_rows": windows.shape[0] if windows else 0,
+        "intermediate_steps": windows.shape[1] if windows else 0,
         **ranges.numbers(o.outs, vec),
-        "batch": batch,
+        "batch": _batch(o),
+        "sequences": o.sequences,
         "dim": dim,
-        "seqlen": seqlen,
+        "seqlen": o.seqlen,
+        "total": tokens,
         "state_len": o.conv_state.shape[2],
         "states_are_packed": states_are_packed(o.conv_state, 0, vec),
         "windows_are_packed": _windows_are_packed(o, vec),
+        "windows_are_whole": o.windows_are_whole,
+        "windows_are_overlaid": o.windows_are_overlaid,
+        "windows_are_one": _windows_are_one(o, vec),
+        "window_columns_are_packed": _window_columns_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
         "keeps_padding": o.keeps_padding,
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
+        "token_state_columns": o.token_state_indices.shape[1] if o.token_state_indices else 0,
+        **_table_numbers(token_state_indices=o.token_state_indices, parents=o.parents),
         **filter_numbers(o.weight, o.bias, vec),
         **index_numbers(
             cache_seqlens=o.cache_seqlens,
             conv_state_indices=o.conv_state_indices,
             num_accepted_tokens=o.num_accepted_tokens,
             intermediate_state_indices=o.intermediate_state_indices,
+            query_start_loc=o.query_start_loc,
         ),
         **slots.numbers(o.conv_state_indices, o.state_column, o.dst_state_indices),
     }
+
+
+def _table_numbers(**tables: Layout | None) -> dict[str, object]:
+    """The fields of an argument struct for index arrays by sequence and token."""
+    numbers: dict[str, object] = {}
+    for name, layout in tables.items():
+        numbers[f"{name}_stride"] = strides_or_zeros(layout, 2)
+        numbers[f"{name}_is_int64"] = layout is not None and layout.dtype is INT64
+    return numbers

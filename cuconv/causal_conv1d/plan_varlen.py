@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenRowsFwd,
     CausalConv1dVarlenShortrowsFwd,
+    CausalConv1dVarlenWalkFwd,
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
@@ -34,7 +35,7 @@ class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent."""
 
     x: Layout
-    """(dim, total)."""
+    """(dim, total), or (batch, dim, seqlen) of sequences of equal lengths."""
     weight: Layout
     """(dim, width)."""
     bias: Layout | None
@@ -54,7 +55,7 @@ class Operands(NamedTuple):
     initial_states: Layout | None
     """(slots, dim, state_len), absent where conv_states are there."""
     outs: tuple[Layout, ...]
-    """The result of each range of channels, (total, heads, head_dim)."""
+    """The result of each range of channels, ([batch,] total, heads, head_dim)."""
     split: Split
     """The ranges of channels."""
     silu: bool
@@ -63,6 +64,29 @@ class Operands(NamedTuple):
     """The slot number of sequences that only fill a batch."""
     keeps_padding: bool = False
     """Whether results of padding stay as they are, instead of becoming zeros."""
+    snapshots: Layout | None = None
+    """(rows, 3)."""
+    snapshot_count: Layout | None = None
+    """(1,)."""
+    snapshot_out: Layout | None = None
+    """(slots, dim, state_len); absent where snapshots go to conv_states."""
+    pre_gate: Layout | None = None
+    """(dim, total)."""
+    post_gate: Layout | None = None
+    """(dim, total)."""
+    residual: Layout | None = None
+    """(dim, total)."""
+    payload: Layout | None = None
+    """(total, channels of k and v and two gates)."""
+    payload_gates: tuple[Layout, ...] = ()
+    """(total, heads) each."""
+    in_place: bool = False
+    """Whether the result goes over x."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether sequences are entries of a batch."""
+        return len(self.x.shape) == 3
 
     @property
     def states(self) -> Layout | None:
@@ -70,8 +94,20 @@ class Operands(NamedTuple):
         return self.conv_states or self.initial_states
 
     @property
+    def beside_x(self) -> tuple[Layout, ...]:
+        """The gates and residuals that are there."""
+        return tuple(each for each in (self.pre_gate, self.post_gate, self.residual) if each is not None)
+
+    @property
+    def snapshot_rows(self) -> int:
+        """Rows of snapshots at most."""
+        return 0 if self.snapshots is None else self.snapshots.shape[0]
+
+    @property
     def sequences(self) -> int:
         """Number of sequences, empty ones included."""
+        if self.is_dense:
+            return self.x.shape[0]
         return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
 
 
@@ -81,18 +117,37 @@ def plan(o: Operands) -> Plan:
 
 
 def _launch(o: Operands) -> Launch:
+    if o.in_place or o.is_dense:
+        return _walk(o)
     if o.split.normalized:
         return _normalized(o)
-    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1):
+    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1) or o.payload is not None:
         return _channels(o)
     if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
         return _channels(o)
-    # Tiles of short sequences are stored whole, with their padding.
-    return _short_rows(o) if _is_short(o) and not o.keeps_padding else _rows(o)
+    if not all(_has_contiguous_tokens(each, 1) for each in o.beside_x):
+        return _channels(o)
+    # Tiles of short sequences are stored whole, with their padding, and have no threads for snapshots or gates.
+    has_more = o.keeps_padding or o.snapshots is not None or o.beside_x
+    return _short_rows(o) if _is_short(o) and not has_more else _rows(o)
 
 
 def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
     return layout.shape[axis] == 1 or layout.strides[axis] == 1
+
+
+def _walk(o: Operands) -> Launch:
+    *_, dim, total = o.x.shape
+    (out,) = o.outs
+    vec = 1
+    if _has_contiguous_tokens(o.x, -1) and _has_contiguous_tokens(out, -3) and total > 1:
+        rows = zip(o.x.strides[:-1], (*out.strides[:-3], out.strides[-1]), o.x.shape[:-1], strict=True)
+        vec = widest_vector(o.x.itemsize, o.x.first - out.first, *(a - b for a, b, n in rows if n > 1))
+    axes = {name: value for name, value in _axes(o, vec).items() if name != "addressed"}
+    kernel = CausalConv1dVarlenWalkFwd(**axes)
+    config, division = kernel.launch_config(dim, o.sequences, is_dense=o.is_dense)
+    batch_stride = o.x.strides[0] if o.is_dense else 0
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division, batch_stride=batch_stride)
 
 
 def _channels(o: Operands) -> Launch:
@@ -100,8 +155,9 @@ def _channels(o: Operands) -> Launch:
     routed = not all(ranges.are_packed(o.outs, vec))
     dim, total = o.x.shape
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
-    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **_axes(o, vec))
-    config, division = kernel.launch_config(dim, total, o.sequences)
+    more: dict[str, Any] = {"gated": bool(o.beside_x), "payload": o.payload is not None}
+    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **more, **_axes(o, vec))
+    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
@@ -112,8 +168,8 @@ def _normalized(o: Operands) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
     heads = ranges.heads(o.outs)
     wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])
-    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, **_axes(o, vec))
-    config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences)
+    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, payload=o.payload is not None, **_axes(o, vec))
+    config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division, eps=o.split.eps)
 
 
@@ -127,11 +183,14 @@ def _rows(o: Operands) -> Launch:
         differences.append(o.x.first + begin * o.x.strides[0] - out.first)
         differences += [head_dim * o.x.strides[0] - out.strides[1]] * (heads > 1)
         differences += [o.x.strides[0] - out.strides[2]] * (head_dim > 1)
+    for each in o.beside_x:
+        differences += [o.x.first - each.first]
+        differences += [a - b for a, b in zip(o.x.active(0), each.active(0), strict=True)]
     vec = widest_vector(o.x.itemsize, *differences)
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
     row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
-    kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs_for(row_vecs), **_axes(o, vec))
-    config, division = kernel.launch_config(dim, row_vecs, o.sequences)
+    kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
+    config, division = kernel.launch_config(dim, row_vecs, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
@@ -159,10 +218,16 @@ def _short_rows(o: Operands) -> Launch:
 def _channel_vector(o: Operands) -> int:
     """Elements of the widest vector along the channels of x."""
     dim, _ = o.x.shape
-    if dim > 1 and o.x.strides[0] != 1:
+    arrays = (o.x, *o.beside_x)
+    if dim > 1 and any(each.strides[0] != 1 for each in arrays):
         return 1
     limit = channel_vector_bytes(o.x.itemsize, o.weight.shape[1])
-    return widest_vector(o.x.itemsize, o.x.first, *o.x.active(1), dim, limit=limit)
+    quantities = [quantity for each in arrays for quantity in (each.first, *each.active(1))]
+    if o.payload is not None:
+        if o.payload.shape[1] > 1 and o.payload.strides[1] != 1:
+            return 1
+        quantities += [o.payload.first, *o.payload.active(0), *ranges.ends(o.outs)]
+    return widest_vector(o.x.itemsize, *quantities, dim, limit=limit)
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
@@ -171,20 +236,20 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "width": o.weight.shape[1],
         "input_t": o.x.dtype,
         "weight_t": o.weight.dtype,
-        "state_t": o.x.dtype if o.states is None else o.states.dtype,
+        "state_t": (o.states or o.snapshot_out or o.x).dtype,
         "vec": vec,
         "silu": o.silu,
-        "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.initial_states)),
+        "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.initial_states, o.snapshots)),
     }
 
 
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
     """The fields of CausalConv1dVarlenOperands behind the pointers."""
-    dim, total = o.x.shape
+    *_, dim, total = o.x.shape
     states = o.states
     first_column = 0 if states is None else states.shape[2] - (o.weight.shape[1] - 1)
     return {
-        "x_stride": o.x.strides,
+        "x_stride": o.x.strides[-2:],
         "conv_states_stride": strides_or_zeros(states, 3),
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "total": total,
@@ -200,4 +265,23 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         **ranges.numbers(o.outs, vec),
         **index_numbers(query_start_loc=o.query_start_loc, cache_indices=o.cache_indices),
         **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
+        **_snapshot_numbers(o, first_column, vec),
+        "pre_gate_stride": strides_or_zeros(o.pre_gate, 2),
+        "post_gate_stride": strides_or_zeros(o.post_gate, 2),
+        "residual_stride": strides_or_zeros(o.residual, 2),
+        "payload_stride": strides_or_zeros(o.payload, 2),
+        "payload_gates_stride": [stride for gate in o.payload_gates for stride in gate.strides] or [0] * 4,
+        "payload_heads": o.payload_gates[0].shape[1] if o.payload_gates else 0,
+    }
+
+
+def _snapshot_numbers(o: Operands, first_column: int, vec: int) -> dict[str, object]:
+    """The fields of the same struct for snapshots, which have the columns of final states in a pool, else all."""
+    first = first_column if o.snapshot_out is None else 0
+    pool = o.snapshot_out or o.conv_states
+    return {
+        "snapshot_first_column": first,
+        "snapshot_columns": o.weight.shape[1] - 1 if o.snapshot_out is None else o.snapshot_out.shape[2],
+        "snapshots_are_packed": pool is not None and states_are_packed(pool, first, vec),
+        **slots.snapshot_numbers(o.snapshots, o.snapshot_count, o.conv_states, o.snapshot_out, o.pad_slot_id),
     }

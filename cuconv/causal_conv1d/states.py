@@ -12,10 +12,12 @@ from cuconv.runtime.call import Arrays, Checked, Launch, Layouts, Operation, Pla
 from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
-from cuconv.runtime.layout import Layout, dense, index_numbers
+from cuconv.runtime.layout import Layout, dense, index_numbers, strides_or_zeros
 
 
-def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out: Any = None) -> Any:
+def causal_conv1d_varlen_states(
+    x: Any, cu_seqlens: Any, state_len: int, *, previous_states: Any = None, out: Any = None
+) -> Any:
     """The last tokens of packed sequences, with the meaning it has in Dao-AILab's causal-conv1d.
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. The kernel
@@ -26,17 +28,19 @@ def causal_conv1d_varlen_states(x: Any, cu_seqlens: Any, state_len: int, *, out:
         x: (total, dim), float32, float16 or bfloat16.
         cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling.
         state_len: number of tokens per sequence, at least 1.
+        previous_states: (sequences, dim, state_len), x's dtype: the tokens before each sequence's first, the latest in
+            the last column. So states are carried on from chunk to chunk.
         out: (sequences, dim, state_len), x's dtype: where to write the result. It must not overlap any other argument.
 
     Returns:
         (sequences, dim, state_len), channels contiguous in memory: column state_len - 1 holds a sequence's last token,
-        and columns before its first one hold 0.
+        and columns before its first one hold the last of previous_states, or 0 without them.
 
     Raises:
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    (result,) = _states((x, cu_seqlens, out), (checks.natural("state_len", state_len),))
+    (result,) = _states((x, cu_seqlens, previous_states, out), (checks.natural("state_len", state_len),))
     return result
 
 
@@ -52,12 +56,14 @@ class Operands(NamedTuple):
     """(total, dim)."""
     cu_seqlens: Layout
     """(sequences + 1,)."""
+    previous_states: Layout | None
+    """(sequences, dim, state_len)."""
     out: Layout
     """(sequences, dim, state_len)."""
 
 
 def _check(given: Layouts, state_len: int) -> Checked[Operands]:
-    x, cu_seqlens, out = given.values()
+    x, cu_seqlens, previous_states, out = given.values()
     assert x is not None
     if cu_seqlens is None:
         raise TypeError(message("cu_seqlens", "None", "an array (sequences + 1)"))
@@ -68,27 +74,34 @@ def _check(given: Layouts, state_len: int) -> Checked[Operands]:
     checks.between("state_len", state_len, 1, MAX_DIVIDEND)
     shape = (count, x.shape[1], state_len)
     out = out or dense(shape, (0, 2, 1), x)
-    checks.dtype("out", out.dtype, (x.dtype,))
-    checks.shape("out", out.shape, shape, "sequences, dim of x, state_len")
-    return Checked(Operands(x, cu_seqlens, out), {"out": out})
+    for argument, layout in (("previous_states", previous_states), ("out", out)):
+        if layout is not None:
+            checks.dtype(argument, layout.dtype, (x.dtype,))
+            checks.shape(argument, layout.shape, shape, "sequences, dim of x, state_len")
+    return Checked(Operands(x, cu_seqlens, previous_states, out), {"out": out})
 
 
 def plan(o: Operands) -> Plan:
     """The launch that computes a call."""
-    x, cu_seqlens, out = o
+    x, cu_seqlens, previous, out = o
     if out.size == 0:
         return Plan()
     total, dim = x.shape
     vec = 1
-    if dim == 1 or (x.strides[1] == 1 and out.strides[1] == 1):
-        vec = widest_vector(x.itemsize, dim, x.first, out.first, *x.active(0), *out.active(0, 2))
+    states = (out,) if previous is None else (out, previous)
+    if dim == 1 or all(each.strides[1] == 1 for each in (x, *states)):
+        begins = [each.first for each in (x, *states)]
+        vec = widest_vector(x.itemsize, dim, *begins, *x.active(0), *(n for each in states for n in each.active(0, 2)))
     assert not isinstance(x.dtype, str)  # _check has seen to that
     kernel = CausalConv1dVarlenStates(x.dtype, vec)
     config, division = kernel.launch_config(*out.shape)
     indices = index_numbers(cu_seqlens=cu_seqlens)
-    launch = Launch.packed(
-        kernel, config, x_stride=x.strides, out_stride=out.strides, total=total, **indices, **division
-    )
+    strides = {
+        "x_stride": x.strides,
+        "previous_states_stride": strides_or_zeros(previous, 3),
+        "out_stride": out.strides,
+    }
+    launch = Launch.packed(kernel, config, total=total, **strides, **indices, **division)
     return Plan((launch,))
 
 
@@ -97,11 +110,13 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
-    arrays["out"][...] = reference.causal_conv1d_varlen_states(arrays["x"], arrays["cu_seqlens"], o.out.shape[2])
+    arrays["out"][...] = reference.causal_conv1d_varlen_states(
+        arrays["x"], arrays["cu_seqlens"], o.out.shape[2], arrays["previous_states"]
+    )
 
 
 _states = Operation(
-    ("x", "cu_seqlens"),
+    ("x", "cu_seqlens", "previous_states"),
     ("out",),
     name="causal_conv1d_varlen_states",
     check=_check,

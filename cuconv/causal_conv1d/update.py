@@ -9,17 +9,24 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, MAX_TOKENS, WIDTHS
-from cuconv.causal_conv1d.plan_update import Operands, plan
+from cuconv.causal_conv1d.plan_update import Operands, is_overlaid, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
-from cuconv.runtime import checks, slots
+from cuconv.runtime import checks, slots, trees
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, FLOATS
+from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
 
 BY_SEQUENCE = ("cache_seqlens", "num_accepted_tokens", "intermediate_state_indices")
+
+NOT_BESIDE = {
+    "token_state_indices": ("cache_seqlens",),
+    "parents": ("cache_seqlens", "num_accepted_tokens", "query_start_loc"),
+}
+"""Arrays that have no meaning beside others: states after single tokens are no rings, and the tokens of a tree are not
+packed."""
 
 
 def causal_conv1d_update(
@@ -31,9 +38,13 @@ def causal_conv1d_update(
     cache_seqlens: Any = None,
     conv_state_indices: Any = None,
     *,
+    query_start_loc: Any = None,
+    max_query_len: int | None = None,
     num_accepted_tokens: Any = None,
     intermediate_conv_window: Any = None,
     intermediate_state_indices: Any = None,
+    token_state_indices: Any = None,
+    parents: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -63,13 +74,17 @@ def causal_conv1d_update(
       the first width - 1 + seqlen - 1 columns, and the columns behind them as they are. A prefill with first_column=0
       comes before such calls, with one accepted token; and behind a call of one token, calls with first_column=0.
 
+    Sequences may have different numbers of tokens, packed one behind the other (query_start_loc), and the tokens of one
+    may be those of a tree (parents). The state after each token may be kept, too, in a buffer or in slots: what a call
+    that ends with this token would leave. A tree leaves the state after its last token.
+
     Many tokens in one call, as many calls of one token, and the prefill of `causal_conv1d_varlen_fn` give the same bits
     as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch or DLPack ones, all of one
     kind and on one device, of any strides. The kernel runs on the caller's current stream, and the call waits for
     nothing, except under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
-        x: (batch, dim) or (batch, dim, seqlen), float32, float16 or bfloat16.
+        x: (batch, dim) or (batch, dim, seqlen), packed (tokens, dim), float32, float16 or bfloat16.
         conv_state: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place.
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
@@ -80,12 +95,27 @@ def causal_conv1d_update(
             pad_slot_id or outside the pool gives 0, and its state is neither read nor written. Two sequences must not
             share a slot that one of them writes. Here and in all other arrays by sequence, rows behind those of the
             batch are ignored.
-        num_accepted_tokens: (batch,), int32 or int64. A sequence with more accepted tokens than the state can hold
-            gives 0, and its state is neither read nor written. state_len must be at least width - 1 + seqlen - 1.
+        query_start_loc: (batch + 1,), int32 or int64, from 0 up to at most tokens, never falling: where sequences
+            begin in a packed x, and where the last one ends. An empty sequence leaves its state as it is. Tokens of no
+            sequence are padding and give 0.
+        max_query_len: the most tokens of a packed sequence, where that is known: calls of one token are quicker then.
+            Further tokens of a sequence are padding.
+        num_accepted_tokens: (batch,), int32 or int64. A sequence with more accepted tokens, or packed tokens, than the
+            state can hold gives 0, and its state is neither read nor written. state_len must be at least width - 1 +
+            seqlen - 1, with max_query_len in the place of seqlen.
         intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives
-            the width - 1 inputs that end with each token.
+            the width - 1 inputs that end with each token, of packed sequences those of the first `steps` tokens. A
+            token's window may be the next one's but for a column: strides of steps and columns that are equal. (rows,
+            steps, dim, state_len), without cache_seqlens and num_accepted_tokens: receives the state after each token.
         intermediate_state_indices: (batch,), int32 or int64: the row there of each sequence, its slot when None. A
             sequence with a row outside the buffer writes nothing there. Two sequences must not share a row.
+        token_state_indices: (batch, columns), int32 or int64: the slots for the states after single tokens; a state is
+            not kept where there is no column, or a slot that is negative, pad_slot_id or outside the pool. No other
+            state must go there, nor another sequence start there; its own may with disable_state_update. With
+            num_accepted_tokens these are windows for one accepted token. It has no meaning with cache_seqlens.
+        parents: (batch, seqlen), int32 or int64: the number of the token that each follows, less than its own, or else
+            it follows the state, as the first always does; `cuconv.runtime.trees.tree_parents` finds them. It has no
+            meaning with cache_seqlens, num_accepted_tokens or query_start_loc.
         state_column: (batch,), int32 or int64: the column of conv_state_indices for each sequence. One without such a
             column is treated as if its slot were negative.
         dst_state_indices: (batch,), int32 or int64: the slot that each sequence leaves its state in, the one it starts
@@ -94,7 +124,7 @@ def causal_conv1d_update(
             No sequence must leave its state where another one does, or starts.
         has_initial_state: (batch,), bool: whether each sequence starts from what its slot holds, else from zeros; true
             when None.
-        disable_state_update: leave conv_state as it is.
+        disable_state_update: leave conv_state as it is, but for the slots in token_state_indices.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: the same, as engines name it that have a slot, often 0, for no state. Where both are 0 or more they
             must be equal.
@@ -102,8 +132,8 @@ def causal_conv1d_update(
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
             cache_seqlens.
-        out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
-            argument.
+        out: shape and dtype of x: where to write the result. It may be x itself, unless there are parents, but must not
+            overlap any other argument.
 
     Returns:
         out, its channels contiguous in memory where x's are, of the caller's kind and on the caller's device.
@@ -115,11 +145,13 @@ def causal_conv1d_update(
     """
     inputs = (
         x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
-        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
+        token_state_indices, parents,
     )  # fmt: skip
     outs = None if out is None else (out,)
     return _run(
-        WHOLE, inputs, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column
+        *(WHOLE, inputs, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
+        max_query_len,
     )[0]
 
 
@@ -133,9 +165,13 @@ def causal_conv1d_update_split(
     conv_state_indices: Any = None,
     *,
     sizes: Sequence[int],
+    query_start_loc: Any = None,
+    max_query_len: int | None = None,
     num_accepted_tokens: Any = None,
     intermediate_conv_window: Any = None,
     intermediate_state_indices: Any = None,
+    token_state_indices: Any = None,
+    parents: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -154,17 +190,22 @@ def causal_conv1d_update_split(
     Args:
         sizes: the number of channels of every range, in the order of x: 1 to 16 numbers of at least 1 that add up to
             dim.
-        out: for every range an array (batch, size) or (batch, size, seqlen) of x's dtype and any strides, or None.
+        out: for every range an array (batch, size), (batch, size, seqlen) or (tokens, size) of x's dtype and any
+            strides, or None.
 
     Returns:
-        For every range (batch, size) or (batch, size, seqlen), channels contiguous in memory where x's are.
+        For every range (batch, size), (batch, size, seqlen) or (tokens, size), channels contiguous in memory where x's
+        are.
     """
     inputs = (
         x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
-        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
+        token_state_indices, parents,
     )  # fmt: skip
+    split = by_sizes(sizes)
     return _run(
-        by_sizes(sizes), inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column
+        *(split, inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
+        max_query_len,
     )
 
 
@@ -183,9 +224,13 @@ def causal_conv1d_update_qkv_split(
     head_q: int,
     head_k: int,
     head_v: int,
+    query_start_loc: Any = None,
+    max_query_len: int | None = None,
     num_accepted_tokens: Any = None,
     intermediate_conv_window: Any = None,
     intermediate_state_indices: Any = None,
+    token_state_indices: Any = None,
+    parents: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -208,16 +253,18 @@ def causal_conv1d_update_qkv_split(
         out: (q, k, v) of the shapes below, x's dtype and any strides, or None.
 
     Returns:
-        q, k and v, each (batch, heads, head_dim), or (batch, seqlen, heads, head_dim) when x has an axis for tokens;
-        contiguous.
+        q, k and v, each (batch, heads, head_dim), (batch, seqlen, heads, head_dim) or (tokens, heads, head_dim), as x
+        has axes; contiguous.
     """
     inputs = (
         x, conv_state, weight, bias, cache_seqlens, conv_state_indices, num_accepted_tokens, intermediate_conv_window,
-        intermediate_state_indices, state_column, dst_state_indices, has_initial_state,
+        intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
+        token_state_indices, parents,
     )  # fmt: skip
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     q, k, v = _run(
-        split, inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column
+        *(split, inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
+        max_query_len,
     )
     return q, k, v
 
@@ -232,6 +279,7 @@ def _run(
     null_slot: int | None,
     pad_output: str,
     first_column: int | None,
+    max_query_len: int | None,
 ) -> tuple[Any, ...]:
     checks.activation(activation)
     is_read_only = checks.flag("disable_state_update", disable_state_update)
@@ -240,7 +288,10 @@ def _run(
         checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
     )
     keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
-    options = (split, activation is not None, is_read_only, pad_slot_id, checks.column(first_column), keeps_padding)
+    if max_query_len is not None:
+        max_query_len = checks.integer("max_query_len", max_query_len)
+    column = checks.column(first_column)
+    options = (split, activation is not None, is_read_only, pad_slot_id, column, max_query_len, keeps_padding)
     return tuple(_step(inputs + split.given_outs(out), options, split.names))
 
 
@@ -251,50 +302,101 @@ def _check(
     disable_state_update: bool,
     pad_slot_id: int,
     first_column: int | None = None,
+    max_query_len: int | None = None,
     keeps_padding: bool = False,
 ) -> Checked[Operands]:
     x, conv_state, weight, bias, *_ = given.values()
     assert x is not None
-    if len(x.shape) not in (2, 3):
-        raise ValueError(message("x", f"shape {x.shape}", "2 or 3 axes (batch, dim[, seqlen])"))
+    is_packed = given["query_start_loc"] is not None
+    if len(x.shape) not in ((2,) if is_packed else (2, 3)):
+        wanted = "2 axes (tokens, dim)" if is_packed else "2 or 3 axes (batch, dim[, seqlen])"
+        raise ValueError(message("x", f"shape {x.shape}", wanted))
     checks.dtype("x", x.dtype, FLOATS)
-    batch, dim, *tokens = x.shape
-    checks.between("batch of x", batch, 0, MAX_SEQUENCES)
-    checks.between("dim of x", dim, 0, MAX_DIVIDEND)
-    checks.between("seqlen of x", x.size // max(1, batch * dim) if tokens else 1, 0, MAX_TOKENS)
+    _check_modes(given, disable_state_update, first_column, max_query_len)
+    dim, sequences, seqlen, axes = _check_tokens(x, given["query_start_loc"], max_query_len)
     checks.taps(weight, bias, dim, WIDTHS)
     assert weight is not None
-    seqlen, width = tokens[0] if tokens else 1, weight.shape[1]
-    _check_modes(given, disable_state_update, first_column)
-    _check_state(conv_state, given, batch, dim, seqlen, width)
+    width = weight.shape[1]
+    longest = max(seqlen, 1) if not is_packed else max(max_query_len or 1, 1)
+    _check_state(conv_state, given, sequences, dim, longest, width)
     assert conv_state is not None
     for name in BY_SEQUENCE:
-        slots.by_sequence(name, given[name], batch, "batch of x")
-    slots.by_sequence("has_initial_state", given["has_initial_state"], batch, "batch of x", (BOOL,))
-    starts = slots.sources(given, "conv_state_indices", batch, "batch of x")
-    _check_windows(given, conv_state, batch, dim, seqlen, width)
-    shared = (batch,), tuple(tokens)
-    results = split.results(given, x, *shared, _axes(split, has_tokens=bool(tokens)))
+        slots.by_sequence(name, given[name], sequences, axes)
+    slots.by_sequence("has_initial_state", given["has_initial_state"], sequences, axes, (BOOL,))
+    starts = slots.sources(given, "conv_state_indices", sequences, axes)
+    live = conv_state if given["num_accepted_tokens"] is not None else window(conv_state, width - 1, first_column)
+    windows = _check_windows(given, live, sequences, dim, 0 if is_packed else seqlen, width)
+    _check_tables(given, sequences, seqlen, axes)
+    shared = (x.shape[0],), tuple(x.shape[2:])
+    results = split.results(given, x, *shared, _axes(split, is_packed, has_tokens=len(x.shape) == 3))
     if keeps_padding:
         slots.check_kept(given, split.names)
-    inputs = {name: layout for name, layout in given.items() if name not in results} | {"conv_state_indices": starts}
-    if given["num_accepted_tokens"] is None:
-        inputs["conv_state"] = window(conv_state, width - 1, first_column)
+    outs = tuple(split.by_head(out, *shared) for out in results.values())
+    by_token = x if len(x.shape) == 3 else x.with_axis(2)
+    if is_packed:
+        by_token, outs = by_token.with_order(2, 1, 0), tuple(out.with_order(1, 0, 2, 3) for out in outs)
+    inputs = {name: layout for name, layout in given.items() if name not in results}
     operands = Operands(
-        **{**inputs, "x": x if tokens else x.with_axis(2)},  # type: ignore[arg-type]
-        outs=tuple(split.by_head(out, *shared) for out in results.values()),
+        **{**inputs, "x": by_token, "conv_state": live, "conv_state_indices": starts},  # type: ignore[arg-type]
+        outs=outs,
         split=split,
         silu=silu,
         pad_slot_id=pad_slot_id,
         disable_state_update=disable_state_update,
+        sequences=sequences,
+        seqlen=seqlen,
         keeps_padding=keeps_padding,
     )
-    written = ("conv_state", "intermediate_conv_window")[disable_state_update:]
-    return Checked(operands, results, updated=written, in_place=("out", "x") if split is WHOLE else None)
+    is_written = not disable_state_update or given["token_state_indices"] is not None
+    # A token of a tree reads the inputs before it, when the results of those may have been written.
+    may_be_x = split is WHOLE and given["parents"] is None
+    return Checked(
+        operands,
+        results,
+        updated=("conv_state", "intermediate_conv_window")[not is_written :],
+        in_place=("out", "x") if may_be_x else None,
+        overlaid={} if windows is None else {"intermediate_conv_window": windows},
+    )
 
 
-def _check_modes(given: Layouts, disable_state_update: bool, first_column: int | None) -> None:
+def _check_tokens(x: Layout, starts: Layout | None, max_query_len: int | None) -> tuple[int, int, int, str]:
+    """Checks the sizes of x; returns dim, sequences, their tokens at most, and how errors call the sequences."""
+    batch, dim, *tokens = x.shape
+    checks.between("dim of x", dim, 0, MAX_DIVIDEND)
+    if starts is None:
+        checks.between("batch of x", batch, 0, MAX_SEQUENCES)
+        checks.between("seqlen of x", x.size // max(1, batch * dim) if tokens else 1, 0, MAX_TOKENS)
+        return dim, batch, tokens[0] if tokens else 1, "batch of x"
+    checks.between("tokens of x", batch, 0, MAX_TOKENS)
+    sequences = checks.starts("query_start_loc", starts, MAX_SEQUENCES)
+    seqlen = batch if max_query_len is None else min(max_query_len, batch)
+    return dim, sequences, seqlen, "sequences of query_start_loc"
+
+
+def _check_tables(given: Layouts, sequences: int, seqlen: int, axes: str) -> None:
+    """Checks the arrays that have a row per sequence and a column per token."""
+    if (slots_of_tokens := given["token_state_indices"]) is not None:
+        checks.dtype("token_state_indices", slots_of_tokens.dtype, INDICES)
+        if len(slots_of_tokens.shape) != 2 or slots_of_tokens.shape[0] < sequences:
+            wanted = f"({sequences}, tokens) or more rows ({axes})"
+            raise ValueError(message("token_state_indices", f"shape {slots_of_tokens.shape}", wanted))
+        checks.between("columns of token_state_indices", slots_of_tokens.shape[1], 0, MAX_TOKENS)
+    if given["parents"] is not None:
+        trees.check(given["parents"], sequences, seqlen, "batch, seqlen of x")
+
+
+def _check_modes(
+    given: Layouts, disable_state_update: bool, first_column: int | None, max_query_len: int | None
+) -> None:
     """Raise ValueError for arguments that have no meaning together."""
+    if max_query_len is not None:
+        if given["query_start_loc"] is None:
+            raise ValueError(message("max_query_len", max_query_len, "None unless query_start_loc is given"))
+        checks.between("max_query_len", max_query_len, 0, MAX_TOKENS)
+    for name, others in NOT_BESIDE.items():
+        for other in others:
+            if given[name] is not None and given[other] is not None:
+                raise ValueError(message(name, "an array", f"None beside {other}"))
     if first_column is not None and given["cache_seqlens"] is not None:
         wanted = "None beside cache_seqlens, which says where the inputs are"
         raise ValueError(message("first_column", first_column, wanted))
@@ -305,44 +407,56 @@ def _check_modes(given: Layouts, disable_state_update: bool, first_column: int |
         if given["cache_seqlens"] is not None:
             wanted = "None beside cache_seqlens: a ring takes tokens back by a smaller cache_seqlens"
             raise ValueError(message("num_accepted_tokens", "an array", wanted))
-        if disable_state_update:
-            wanted = "false beside num_accepted_tokens: the next call finds the accepted tokens in the state"
+        if disable_state_update and given["token_state_indices"] is None and given["intermediate_conv_window"] is None:
+            wanted = "false beside num_accepted_tokens, unless states are kept: the next call finds tokens in the state"
             raise ValueError(message("disable_state_update", "true", wanted))
     if given["intermediate_state_indices"] is not None and given["intermediate_conv_window"] is None:
         wanted = "None unless intermediate_conv_window is given"
         raise ValueError(message("intermediate_state_indices", "an array", wanted))
 
 
-def _check_state(conv_state: Layout | None, given: Layouts, batch: int, dim: int, seqlen: int, width: int) -> None:
+def _check_state(conv_state: Layout | None, given: Layouts, sequences: int, dim: int, seqlen: int, width: int) -> None:
     if conv_state is None:
         raise TypeError(message("conv_state", "None", "an array (slots, dim, state_len)"))
     columns = width - 1, "width - 1"
     if given["num_accepted_tokens"] is not None:
-        columns = width - 1 + max(seqlen, 1) - 1, "width - 1 + seqlen - 1, for num_accepted_tokens"
-    slots = batch if given["conv_state_indices"] is None else 0, "conv_state_indices"
+        name = "seqlen" if given["query_start_loc"] is None else "max_query_len"
+        columns = width - 1 + seqlen - 1, f"width - 1 + {name} - 1, for num_accepted_tokens"
+    slots = sequences if given["conv_state_indices"] is None else 0, "conv_state_indices"
     checks.pool("conv_state", conv_state, dim, columns, slots)
     checks.between("state_len of conv_state", conv_state.shape[2], 0, MAX_TOKENS)
 
 
-def _check_windows(given: Layouts, conv_state: Layout, batch: int, dim: int, seqlen: int, width: int) -> None:
+def _check_windows(given: Layouts, live: Layout, sequences: int, dim: int, seqlen: int, width: int) -> Layout | None:
+    """Checks the intermediate windows; returns their distinct elements where windows lie over each other."""
     windows = given["intermediate_conv_window"]
     if windows is None:
-        return
+        return None
     checks.rank("intermediate_conv_window", windows.shape, "rows, steps, dim, width - 1")
-    checks.dtype("intermediate_conv_window", windows.dtype, (conv_state.dtype,))
-    rows, steps, *_ = windows.shape
-    shape = (rows, steps, dim, width - 1)
-    checks.shape("intermediate_conv_window", windows.shape, shape, "rows, steps, dim of x, width - 1")
+    checks.dtype("intermediate_conv_window", windows.dtype, (live.dtype,))
+    rows, steps, _, columns = windows.shape
+    wanted_columns, axes = width - 1, "rows, steps, dim of x, width - 1"
+    if given["cache_seqlens"] is None and given["num_accepted_tokens"] is None:
+        axes += " or state_len"
+        wanted_columns = columns if columns == live.shape[2] else width - 1
+    checks.shape("intermediate_conv_window", windows.shape, (rows, steps, dim, wanted_columns), axes)
     if steps < seqlen:
         raise ValueError(message("steps of intermediate_conv_window", steps, f"at least {seqlen}, the tokens of x"))
-    wanted = batch if given["conv_state_indices"] is None else conv_state.shape[0]
+    checks.between("steps of intermediate_conv_window", steps, 0, MAX_TOKENS)
+    wanted = sequences if given["conv_state_indices"] is None else live.shape[0]
     if given["intermediate_state_indices"] is None and rows < wanted:
         because = f"at least {wanted}, one a slot, or intermediate_state_indices"
         raise ValueError(message("rows of intermediate_conv_window", rows, because))
+    if columns != width - 1 or given["parents"] is not None or not is_overlaid(windows):
+        return None
+    row, step, channel, _ = windows.strides
+    return windows._replace(shape=(rows, dim, steps + columns - 1), strides=(row, channel, step))
 
 
-def _axes(split: Split, has_tokens: bool) -> str:
+def _axes(split: Split, is_packed: bool, has_tokens: bool) -> str:
     """The axes of a result, as an error names them."""
+    if is_packed:
+        return "tokens of x, heads, head_dim" if split.has_heads else "tokens of x, channels"
     if split.has_heads:
         return "batch, seqlen of x, heads, head_dim" if has_tokens else "batch of x, heads, head_dim"
     return "batch of x, channels, seqlen of x" if has_tokens else "batch of x, channels"
@@ -350,22 +464,45 @@ def _axes(split: Split, has_tokens: bool) -> str:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
-    batch, _, _ = o.x.shape
     count, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
-    starts, pad = slots.read_starts(read, "conv_state_indices", batch), o.pad_slot_id
-    live = np.ones(batch, bool) if o.conv_state_indices is None else ~slots.are_padding(starts, pad)
+    lengths, most = np.full(o.sequences, o.seqlen), state_len - (o.weight.shape[1] - 1) + 1
+    if (begins := read("query_start_loc")) is not None:
+        checks.boundaries("query_start_loc", begins, o.x.shape[2])
+        lengths = np.diff(begins)
+        longest = min(o.seqlen, most) if o.num_accepted_tokens is not None else o.seqlen
+        if (longer := np.flatnonzero(lengths > longest)).size:
+            i = longer[0]
+            because = "max_query_len" if longest == o.seqlen else "what the state holds"
+            wanted = f"at most {longest}, {because}"
+            raise ValueError(message("query_start_loc", f"{lengths[i]} tokens for sequence {i}", wanted))
+    starts, pad = slots.read_starts(read, "conv_state_indices", o.sequences), o.pad_slot_id
+    live = lengths > 0
+    if o.conv_state_indices is not None:
+        live &= ~slots.are_padding(starts, pad)
     finals, goes_on = read("dst_state_indices"), read("has_initial_state")
-    reads = live if goes_on is None else goes_on[:batch]
-    slots.check_contents("conv_state_indices", starts, finals, live, reads, count, pad, o.disable_state_update)
+    reads = live if goes_on is None else goes_on[: o.sequences]
+    kept = slots.check_contents("conv_state_indices", starts, finals, live, reads, count, pad, o.disable_state_update)
+    if (targets := read("token_state_indices")) is not None:
+        targets = targets[: o.sequences]
+        tokens = np.arange(targets.shape[1])
+        is_kept = live[:, None] & (tokens < lengths[:, None]) & ~slots.are_padding(targets, pad)
+        checks.slots("token_state_indices", np.concatenate([targets[is_kept], kept]), count)
+        readers = np.flatnonzero(live & reads)
+        writers = np.nonzero(is_kept)[0]
+        checks.not_read_by_others("token_state_indices", targets[is_kept], writers, starts[readers], readers)
     if (accepted := read("num_accepted_tokens")) is not None:
-        most = state_len - (o.weight.shape[1] - 1) + 1
-        if (outside := accepted[:batch][live & (accepted[:batch] > most)]).size:
+        accepted = accepted[: o.sequences]
+        if (outside := accepted[live & (accepted > most)]).size:
             wanted = f"at most {most}, for what the state holds"
             raise ValueError(message("num_accepted_tokens", outside[0], wanted))
     if o.intermediate_conv_window is not None:
         rows = read("intermediate_state_indices")
-        name, used = ("conv_state_indices", starts) if rows is None else ("intermediate_state_indices", rows[:batch])
+        name, used = ("conv_state_indices", starts)
+        if rows is not None:
+            name, used = ("intermediate_state_indices", rows[: o.sequences])
         checks.rows(name, used[live], o.intermediate_conv_window.shape[0], pad)
+    if o.parents is not None:
+        trees.check_contents(read("parents")[: o.sequences][live])
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
@@ -373,20 +510,21 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     inputs["conv_state"] = inputs["conv_state"][:, :, : o.conv_state.shape[2]]
     if inputs["x"].ndim == 2:
         inputs["x"] = inputs["x"][:, :, None]
-    result, is_live = reference.convolve_step(
+    result, is_computed = reference.convolve_step(
         **inputs,
         activation="silu" if o.silu else None,
         disable_state_update=o.disable_state_update,
         pad_slot_id=o.pad_slot_id,
+        max_query_len=o.seqlen,
     )
-    o.split.write(result, arrays, is_live if o.keeps_padding else None)
+    o.split.write(result, arrays, is_computed if o.keeps_padding else None)
 
 
 _step = Operation(
     (
         *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
         *("intermediate_conv_window", "intermediate_state_indices", "state_column", "dst_state_indices"),
-        "has_initial_state",
+        *("has_initial_state", "query_start_loc", "token_state_indices", "parents"),
     ),
     name="causal_conv1d_update",
     check=_check,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
+from cuconv.causal_conv1d.kernels import GATES, MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
@@ -35,6 +37,12 @@ def causal_conv1d_varlen_fn(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    snapshots: Any = None,
+    snapshot_count: Any = None,
+    snapshot_out: Any = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Any = None,
 ) -> Any:
     """Depthwise causal convolution of packed sequences, as serving engines prefill: vLLM's causal_conv1d_fn.
@@ -59,7 +67,8 @@ def causal_conv1d_varlen_fn(
     contiguous channels (engines' layout) or contiguous tokens have vector kernels.
 
     Args:
-        x: (dim, total), float32, float16 or bfloat16.
+        x: (dim, total), float32, float16 or bfloat16; or (batch, dim, seqlen), a sequence in each entry of a batch, and
+            then query_start_loc and the gates must be None. Splits take no batch.
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
         conv_states: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place. None:
@@ -84,7 +93,22 @@ def causal_conv1d_varlen_fn(
         pad_output: "zero", or "keep": padding leaves out, which must be given, as it is.
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them and `causal_conv1d_update` looks for them with num_accepted_tokens. None: the last ones.
-        out: shape and dtype of x: where to write the result. It must not overlap any other argument.
+        snapshots: (rows, 3), int32 or int64: a row (sequence, position, slot) puts the state after the sequence's first
+            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order, and
+            those of one sequence next to each other are found soonest. One counts for nothing if its slot is negative,
+            pad_slot_id or outside the pool, if its sequence is empty, padding or does not exist, or if it lies behind
+            the sequence's last token. No two rows or final states must share a slot, and none may have a slot that a
+            sequence starts from, but for the row's own sequence.
+        snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
+        snapshot_out: (slots, dim, state_len), state_len at least width - 1, the other states' dtype: where snapshots
+            go, with their last state_len inputs; those before the sequence's first are the columns of its state as far
+            as this has any, then zeros. None: to conv_states, into the columns that final states have.
+        pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states
+            and snapshots hold.
+        post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
+        residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself.
+        out: shape and dtype of x: where to write the result. It may be x itself where there are no gates; it must not
+            overlap any other argument.
 
     Returns:
         out, laid out in memory like x: of the caller's kind and on the caller's device.
@@ -97,9 +121,11 @@ def causal_conv1d_varlen_fn(
         x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
         state_column, dst_state_indices, initial_states,
     )  # fmt: skip
-    return _run(
-        WHOLE, inputs, None if out is None else (out,), activation, pad_slot_id, null_slot, pad_output, first_column
-    )[0]
+    extras = None
+    if out is x or not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
+        extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual, None, None, None
+    outs = None if out is None else (out,)
+    return _run(WHOLE, inputs, extras, outs, activation, pad_slot_id, null_slot, pad_output, first_column)[0]
 
 
 def causal_conv1d_split(
@@ -120,6 +146,12 @@ def causal_conv1d_split(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    snapshots: Any = None,
+    snapshot_count: Any = None,
+    snapshot_out: Any = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
     """`causal_conv1d_varlen_fn` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
@@ -139,7 +171,10 @@ def causal_conv1d_split(
         x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state,
         state_column, dst_state_indices, initial_states,
     )  # fmt: skip
-    return _run(by_sizes(sizes), inputs, out, activation, pad_slot_id, null_slot, pad_output, first_column)
+    extras = None
+    if not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
+        extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual, None, None, None
+    return _run(by_sizes(sizes), inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
 
 
 def causal_conv1d_qkv_split(
@@ -167,6 +202,14 @@ def causal_conv1d_qkv_split(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    snapshots: Any = None,
+    snapshot_count: Any = None,
+    snapshot_out: Any = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
+    payload: Any = None,
+    payload_gates: Sequence[Any] | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_varlen_fn` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
@@ -181,6 +224,10 @@ def causal_conv1d_qkv_split(
         qk_l2norm: divide every head y of q and k, after the activation, by sqrt(sum of y * y + l2norm_eps), computed in
             float32 (Yang et al., "Gated Delta Networks", 2024).
         l2norm_eps: at least 0; without meaning unless qk_l2norm.
+        payload: (total, channels of k and v + 2 * gate heads), x's dtype: where to write what a later replay of the
+            tokens needs, a row for each of x's tokens: its k and v as they are in x, then its rows of both
+            payload_gates.
+        payload_gates: two arrays (total, gate heads) of x's dtype, for payload.
         out: (q, k, v), each (1, total, heads, head_dim) of x's dtype and any strides, or None.
 
     Returns:
@@ -192,13 +239,32 @@ def causal_conv1d_qkv_split(
     )  # fmt: skip
     heads = (num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=l2norm_eps)
-    q, k, v = _run(split, inputs, out, activation, pad_slot_id, null_slot, pad_output, first_column)
+    extras = None
+    gates = pre_gate, post_gate, residual
+    if not (
+        snapshots
+        is snapshot_count
+        is snapshot_out
+        is pre_gate
+        is post_gate
+        is residual
+        is payload
+        is payload_gates
+        is None
+    ):
+        if payload_gates is not None:
+            checks.sequence("payload_gates", payload_gates)
+            if len(payload_gates) != 2:
+                raise ValueError(message("payload_gates", f"{len(payload_gates)} arrays", 2))
+        extras = snapshots, snapshot_count, snapshot_out, *gates, payload, *(payload_gates or (None, None))
+    q, k, v = _run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
     return q, k, v
 
 
 def _run(
     split: Split,
     inputs: tuple[Any, ...],
+    extras: tuple[Any, ...] | None,
     out: Sequence[Any] | None,
     activation: str | None,
     pad_slot_id: int,
@@ -213,7 +279,11 @@ def _run(
     )
     keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
     options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
-    return tuple(_packed(inputs + split.given_outs(out), options, split.names))
+    if extras is None:
+        return tuple(_packed(inputs + split.given_outs(out), options, split.names))
+    outs = split.given_outs(out)
+    more = (*options[:-1], outs[0] is inputs[0], keeps_padding)
+    return tuple(_packed_with_extras(inputs + extras + outs, more, split.names))
 
 
 def _check(
@@ -223,19 +293,24 @@ def _check(
     pad_slot_id: int,
     first_column: int | None = None,
     keeps_padding: bool = False,
+    *,
+    in_place: bool = False,
 ) -> Checked[Operands]:
     x, weight, bias, conv_states, query_start_loc, *_ = given.values()
     assert x is not None
-    checks.rank("x", x.shape, "dim, total")
+    is_dense = split is WHOLE and len(x.shape) == 3
+    checks.rank("x", x.shape, "batch, dim, seqlen" if is_dense else "dim, total")
     checks.dtype("x", x.dtype, FLOATS)
-    dim, total = x.shape
+    *batch, dim, total = x.shape
+    checks.between("batch of x", batch[0] if batch else 1, 0, MAX_TOKENS)
     checks.between("dim of x", dim, 0, MAX_DIVIDEND)
     checks.between("total of x", total, 0, MAX_TOKENS)
     checks.taps(weight, bias, dim, WIDTHS)
     assert weight is not None
     width = weight.shape[1]
-    count = checks.starts("query_start_loc", query_start_loc, MAX_TOKENS)
+    count = batch[0] if batch else checks.starts("query_start_loc", query_start_loc, MAX_TOKENS)
     _check_modes(given, first_column)
+    _check_gates(given, split, is_dense=is_dense, in_place=in_place)
     slots.by_sequence("has_initial_state", given["has_initial_state"], count, "sequences", (BOOL,))
     starts = slots.sources(given, "cache_indices", count, "sequences")
     pools: dict[str, Layout | None] = {"conv_states": conv_states, "initial_states": given["initial_states"]}
@@ -245,11 +320,19 @@ def _check(
             checks.pool(argument, pool, dim, (width - 1, "width - 1"), least)
             pools[argument] = window(pool, width - 1, first_column)
     axes = "1, total of x, heads, head_dim" if split.has_heads else "channels, total of x"
-    results = split.results(given, x, (), (total,), axes)
+    results = split.results(given, x, tuple(batch), (total,), "the shape of x" if is_dense else axes)
     if keeps_padding:
         slots.check_kept(given, split.names)
-    outs = tuple(split.by_head(out, (), (total,)) for out in results.values())
-    inputs = {name: layout for name, layout in given.items() if name not in results}
+    outs = tuple(split.by_head(out, tuple(batch), (total,)) for out in results.values())
+    snapshots_to = slots.check_snapshots(given, "conv_states", "slots, dim, state_len")
+    if snapshots_to is not None and given["snapshot_out"] is not None:
+        checks.pool("snapshot_out", snapshots_to, dim, (width - 1, "width - 1"), (0, ""))
+    for name in GATES:
+        if (gate := given.get(name)) is not None:
+            checks.dtype(name, gate.dtype, (x.dtype,))
+            checks.shape(name, gate.shape, x.shape, "the shape of x")
+    _check_payload(given, split)
+    inputs = {name: layout for name, layout in given.items() if name not in results and name not in PAYLOAD}
     inputs |= pools | {"cache_indices": starts}
     operands = Operands(
         **inputs,  # type: ignore[arg-type]
@@ -258,8 +341,57 @@ def _check(
         silu=silu,
         pad_slot_id=pad_slot_id,
         keeps_padding=keeps_padding,
+        payload=given.get("payload"),
+        payload_gates=tuple(each for name in PAYLOAD[1:] if (each := given.get(name)) is not None),
+        in_place=in_place,
     )
-    return Checked(operands, results, updated=("conv_states",))
+    updated = ("conv_states", "snapshot_out", "payload") if "payload" in given else UPDATED
+    return Checked(operands, results, updated, in_place=("out", "x") if in_place else None)
+
+
+def _check_with_extras(
+    given: Layouts,
+    split: Split,
+    silu: bool,
+    pad_slot_id: int,
+    first_column: int | None,
+    in_place: bool,
+    keeps_padding: bool,
+) -> Checked[Operands]:
+    return _check(given, split, silu, pad_slot_id, first_column, keeps_padding, in_place=in_place)
+
+
+def _check_payload(given: Layouts, split: Split) -> None:
+    """A payload and its gates have a row a token."""
+    payload, *gates = (given.get(name) for name in PAYLOAD)
+    x, there = given["x"], [gate for gate in gates if gate is not None]
+    if payload is None or len(there) < len(gates):
+        for name, each in zip(PAYLOAD, (payload, *gates), strict=True):
+            if each is not None:
+                raise ValueError(message(name, "an array", "None unless payload and both payload_gates are given"))
+        return
+    assert x is not None
+    dim, total = x.shape
+    (heads_q, head_q), *_ = split.heads(dim)
+    heads = there[0].shape[-1]
+    for name, gate in zip(PAYLOAD[1:], there, strict=True):
+        checks.dtype(name, gate.dtype, (x.dtype,))
+        checks.shape(name, gate.shape, (total, heads), "total of x, heads")
+    checks.dtype("payload", payload.dtype, (x.dtype,))
+    shape = (total, dim - heads_q * head_q + 2 * heads)
+    checks.shape("payload", payload.shape, shape, "total of x, channels of k and v, heads of both gates")
+
+
+def _check_gates(given: Layouts, split: Split, *, is_dense: bool, in_place: bool) -> None:
+    """Raise ValueError for arguments that have no meaning for a dense x, and for gates where no kernel has them."""
+    if is_dense and given["query_start_loc"] is not None:
+        raise ValueError(message("query_start_loc", "an array", "None where x has 3 axes (batch, dim, seqlen)"))
+    if not (is_dense or in_place or split.normalized or given.get("payload") is not None):
+        return
+    for name in GATES:
+        if given.get(name) is not None:
+            wanted = "None where x has 3 axes, where out is x, with qk_l2norm, and beside payload"
+            raise ValueError(message(name, "an array", wanted))
 
 
 def _check_modes(given: Layouts, first_column: int | None) -> None:
@@ -280,26 +412,56 @@ def _check_modes(given: Layouts, first_column: int | None) -> None:
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
     pool = o.states.shape[0] if o.states else None
-    slots.check_packed(read, o.x.shape[1], pool, o.pad_slot_id, is_read_only=o.conv_states is None)
+    snapshot_slots = None
+    if o.snapshots is not None:
+        snapshots_to = o.snapshot_out or o.conv_states
+        assert snapshots_to is not None
+        snapshot_slots = snapshots_to.shape[0]
+    is_read_only = o.conv_states is None
+    total = o.x.shape[-1]
+    lengths = np.full(o.sequences, total) if o.is_dense else None
+    slots.check_packed(
+        read, total, pool, o.pad_slot_id, lengths, is_read_only=is_read_only, snapshot_slots=snapshot_slots
+    )
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
-    inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
+    inputs = {name: array for name, array in arrays.items() if name not in (*o.split.names, *PAYLOAD)}
     for name in ("conv_states", "initial_states"):
         if inputs[name] is not None and o.states is not None:
             inputs[name] = inputs[name][:, :, : o.states.shape[2]]
     activation = "silu" if o.silu else None
     result, is_padding = reference.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
+    if o.payload is not None:
+        (heads_q, head_q), *_ = o.split.heads(o.x.shape[0])
+        raw = arrays["x"][heads_q * head_q :].T
+        arrays["payload"][...] = np.concatenate([raw, *(arrays[name] for name in PAYLOAD[1:])], axis=1)
     o.split.write(result, arrays, ~is_padding if o.keeps_padding else None)
 
 
+UPDATED = ("conv_states",)
+INPUTS = (
+    *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
+    *("state_column", "dst_state_indices", "initial_states"),
+)
+PAYLOAD = ("payload", "payload_gates[0]", "payload_gates[1]")
+EXTRAS = (*slots.SNAPSHOTS, *GATES, *PAYLOAD)
+"""Further arrays, which few calls have."""
+
 _packed = Operation(
-    (
-        *("x", "weight", "bias", "conv_states", "query_start_loc", "cache_indices", "has_initial_state"),
-        *("state_column", "dst_state_indices", "initial_states"),
-    ),
+    INPUTS,
     name="causal_conv1d_varlen_fn",
     check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=EXTRAS,
+)
+# An array that is absent costs a call some time, too.
+_packed_with_extras = Operation(
+    INPUTS + EXTRAS,
+    name="causal_conv1d_varlen_with_extras",
+    check=_check_with_extras,
     plan=plan,
     reference=_reference,
     contents=_check_contents,

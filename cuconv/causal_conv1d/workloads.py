@@ -19,7 +19,9 @@ from cuconv.runtime.workload import (
     element_of,
     numbered,
     scattered,
+    snapshot_rows,
     spread,
+    without_zero,
 )
 
 
@@ -120,11 +122,12 @@ def _parameter_cuts(dim: int) -> dict[str, Cut]:
 
 
 def packed(
-    sequences: str, dim: int, width: int, element: DType, contiguous: str, bias: bool
+    sequences: str, dim: int, width: int, element: DType, contiguous: str, bias: bool, snapshots: int = 0
 ) -> tuple[dict[str, Array], dict[str, Cut]]:
     """Packed sequences that each go on from a state of its own in a pool; channels cut out of them all."""
     counts = lengths(sequences)
     n, total = len(counts), sum(counts)
+    kept = snapshot_rows(counts, snapshots)
     is_by_channel = choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS
     filters = filter_arrays(dim, width, element, bias)
     arrays = {
@@ -132,24 +135,26 @@ def packed(
         **filters,
         # Read and written, but for the empty sequences'.
         "conv_states": Array(
-            (n, dim, width - 1), element, (0, 2, 1) if is_by_channel else (0, 1, 2),
-            touched=2 * sum(count > 0 for count in counts) * dim * (width - 1),
+            (n + len(kept), dim, width - 1), element, (0, 2, 1) if is_by_channel else (0, 1, 2),
+            touched=(2 * sum(count > 0 for count in counts) + len(kept)) * dim * (width - 1),
         ),
         "query_start_loc": Array((n + 1,), INT32, values=(0, *accumulate(counts))),
         "cache_indices": Array((n,), INT32, values=scattered(n)),
         "has_initial_state": Array((n,), BOOL, values=(1,) * n),
     }  # fmt: skip
-    kept = spread(dim)
-    return arrays, {"x": (0, kept), "weight": (0, kept), "bias": (0, kept), "conv_states": (1, kept)}
+    if kept:
+        arrays["snapshots"] = Array((len(kept), 3), INT32, values=tuple(number for row in kept for number in row))
+    chosen = spread(dim)
+    return arrays, {"x": (0, chosen), "weight": (0, chosen), "bias": (0, chosen), "conv_states": (1, chosen)}
 
 
 def causal_conv1d_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
-    bias: bool = True, silu: bool = True,
+    bias: bool = True, silu: bool = True, snapshots: int = 0,
 ) -> Workload:  # fmt: skip
-    """Packed prefill with a pool of states."""
-    sizes = dict(locals())
-    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias)
+    """Packed prefill with a pool of states, which gets snapshots of them every `snapshots` tokens unless that is 0."""
+    sizes = without_zero(locals(), "snapshots")
+    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias, snapshots)
     x = arrays["x"]
     cuts["out"] = cuts["x"]
     return Workload("causal_conv1d_varlen_fn", sizes, arrays, {"out": x}, activation(silu), ("conv_states",), cuts=cuts)
@@ -199,13 +204,13 @@ def causal_conv1d_split(
 
 def causal_conv1d_qkv_split(
     sequences: str = "1x8192", heads: str = "16x128,16x128,16x128", width: int = 4, dtype: str = "bfloat16",
-    contiguous: str = CHANNELS, bias: bool = False, l2norm: bool = False,
+    contiguous: str = CHANNELS, bias: bool = False, l2norm: bool = False, snapshots: int = 0,
 ) -> Workload:  # fmt: skip
-    """Packed prefill of q, k and v, head by head, with SiLU."""
-    sizes = dict(locals())
+    """Packed prefill of q, k and v, head by head, with SiLU; with snapshots as causal_conv1d_varlen_fn."""
+    sizes = without_zero(locals(), "snapshots")
     options = heads_of(heads)
     dim = sum(count * size for count, size in head_shapes(options))
-    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias)
+    arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias, snapshots)
     x = arrays["x"]
     outs = numbered(Array((1, x.shape[1], *shape), x.dtype) for shape in head_shapes(options))
     kept, cut_options = first_heads(options)
@@ -263,16 +268,44 @@ def step(
     return arrays, {"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "conv_state": (1, kept)}
 
 
+DENSE, PACKED, MOVED, WINDOWS, STATES, TREE = FORMS = ("dense", "packed", "moved", "windows", "states", "tree")
+"""Decode steps: the usual one; the same with packed tokens; with another slot for each state; with the inputs before
+each next token, or whole states, in a buffer; of trees with such inputs.
+"""
+
+
 def causal_conv1d_update(
     batch: int = 1, dim: int = 6144, tokens: int = 1, width: int = 4, dtype: str = "bfloat16",
-    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True,
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True, form: str = DENSE,
 ) -> Workload:  # fmt: skip
-    """A decode step of the convolution."""
+    """A decode step of the convolution, plain or in another form."""
     sizes = dict(locals())
+    choice("form", form, *FORMS)
     arrays, cuts = step(batch, dim, tokens, width, element_of(dtype), contiguous, bias)
+    options, state = activation(silu), arrays["conv_state"]
+    updated: tuple[str, ...] = ("conv_state",)
+    if form == PACKED:
+        arrays["x"] = Array((batch * tokens, dim), state.dtype)
+        arrays["query_start_loc"] = Array((batch + 1,), INT32, values=tuple(range(0, (batch + 1) * tokens, tokens)))
+        options["max_query_len"] = tokens
+    elif form == MOVED:
+        slots = scattered(2 * batch)
+        arrays["conv_state"] = replace(state, shape=(2 * batch, *state.shape[1:]))
+        for name, chosen in (("conv_state_indices", slots[:batch]), ("dst_state_indices", slots[batch:])):
+            arrays[name] = Array((batch,), INT32, values=chosen)
+    elif form != DENSE:
+        columns = state.shape[2] if form == STATES else width - 1
+        order = (0, 1, 3, 2) if contiguous == CHANNELS else None
+        arrays["intermediate_conv_window"] = Array((batch, tokens, dim, columns), state.dtype, order)
+        cuts["intermediate_conv_window"] = (2, spread(dim))
+        updated += ("intermediate_conv_window",)
+        if form == TREE:
+            arrays["parents"] = Array((batch, tokens), INT32, values=tuple((t - 1) // 2 for t in range(tokens)) * batch)
     cuts["out"] = cuts["x"]
-    outs = {"out": arrays["x"]}
-    return Workload("causal_conv1d_update", sizes, arrays, outs, activation(silu), ("conv_state",), cuts=cuts)
+    return Workload(
+        "causal_conv1d_update", sizes, arrays, {"out": arrays["x"]}, options, updated, cuts=cuts,
+        is_common=form == DENSE,
+    )  # fmt: skip
 
 
 def causal_conv1d_update_split(
@@ -369,7 +402,9 @@ REPORT: Rows = {
             for contiguous in _BOTH
         ),
         *({"batch": 256, "dim": 10240, "dtype": "float32", "contiguous": contiguous} for contiguous in _BOTH),
-        {"batch": 64, "dim": 8192, "tokens": 4},
+        *({"batch": 64, "dim": 8192, "tokens": 4, "form": form} for form in (DENSE, PACKED, WINDOWS, TREE)),
+        {"batch": 64, "dim": 8192, "tokens": 4, "form": STATES, "contiguous": TOKENS},
+        *({"batch": 256, "dim": 10240, "form": form} for form in (PACKED, MOVED)),
     ),
     "causal_conv1d_update_split": ({"batch": 256},),
     "causal_conv1d_update_qkv_split": ({"batch": 256},),
@@ -399,9 +434,9 @@ SMALL: Rows = {
         for width in (2, 4)
     ),
     "causal_conv1d_varlen_fn": tuple(
-        {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous}
+        {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous, "snapshots": snapshots}
         for contiguous in _BOTH
-        for width in (2, 4)
+        for width, snapshots in ((2, 0), (4, 0), (4, 16))
     ),
     "causal_conv1d_split": ({"sequences": "70+0+1+33", "parts": "100,30,30"},),
     "causal_conv1d_qkv_split": tuple(
@@ -409,10 +444,21 @@ SMALL: Rows = {
         for heads, l2norm in (("2x64,2x64,4x32", False), ("2x64,2x64,4x32", True), ("3x7,3x7,2x11", False))
     ),
     "causal_conv1d_varlen_states": ({"sequences": "70+0+1+33", "dim": 136},),
-    "causal_conv1d_update": tuple(
-        {"batch": 5, "dim": 136, "tokens": tokens, "width": width, "contiguous": contiguous}
-        for contiguous in _BOTH
-        for tokens, width in ((1, 4), (1, 3), (3, 4))
+    "causal_conv1d_update": (
+        *(
+            {"batch": 5, "dim": 136, "tokens": tokens, "width": width, "contiguous": contiguous}
+            for contiguous in _BOTH
+            for tokens, width in ((1, 4), (1, 3), (3, 4))
+        ),
+        *(
+            {"batch": 5, "dim": 136, "tokens": tokens, "contiguous": contiguous, "form": form}
+            for contiguous, tokens, form in (
+                (CHANNELS, 3, PACKED),
+                (CHANNELS, 1, MOVED),
+                (CHANNELS, 4, TREE),
+                (TOKENS, 3, STATES),
+            )
+        ),
     ),
     "causal_conv1d_update_split": ({"batch": 5, "parts": "100,30,30"},),
     "causal_conv1d_update_qkv_split": ({"batch": 5, "heads": "2x64,2x64,4x32"},),

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cuconv.bench import device, measure, results, steps
+from cuconv.bench import device, drift, measure, results, steps
 from cuconv.bench.machine import Machine
 from cuconv.bench.makers import MAKERS, label, parse
 from cuconv.bench.models import MODELS
@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", action="store_true", help="instead, steps of models of transformers and of Mamba, beside torch's own"
     )
+    parser.add_argument(
+        "--drift", action="store_true", help="instead, errors of state updates after many steps, by the states' dtype"
+    )
     parser.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
     parser.add_argument("--quick", action="store_true", help="fewer replays")
     parser.add_argument("--output", metavar="FILE", type=path, help="add the results to this file of JSON lines")
@@ -50,8 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Time what the options name. Returns WRONG when a result of cuconv is wrong or a call of it fails."""
-    if options.steps and (options.op or options.model or options.shape or options.dtype):
-        raise ValueError(message("--steps", "beside what names functions", "alone, with --quick, --output and --json"))
+    for name in ("steps", "drift"):
+        others = [options.op, options.model, options.shape, options.dtype, name == "drift" and options.steps]
+        if getattr(options, name) and any(others):
+            wanted = "alone, with --quick, --output and --json"
+            raise ValueError(message(f"--{name}", "beside what names other rows", wanted))
     chosen = choose(options)
     names = libraries(options.peers)
     if (reason := device.missing()) is not None:
@@ -60,6 +66,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     with contextlib.redirect_stdout(sys.stderr):
         if options.steps:
             return _run_steps(Machine(options.quick), options, console)
+        if options.drift:
+            return _run_drift(Machine(options.quick), options, console)
         return _run(Machine(options.quick), chosen, names, options, console)
 
 
@@ -84,6 +92,24 @@ def _run_steps(machine: Machine, options: argparse.Namespace, console: Console) 
         {"run": results.to_json(header), "missing": missing, "rows": list(map(results.to_json, record.rows))}
     )
     return WRONG if missing else OK
+
+
+def _run_drift(machine: Machine, options: argparse.Namespace, console: Console) -> int:
+    record = Record(options.output)
+    header = machine.header()
+    record.add(header)
+    for line in machine_lines(header, machine.clocks(), {}):
+        console.line(line)
+    steps = drift.LAST if options.quick else drift.STEPS
+    console.line(f"errors of the last of {steps} steps, relative to their root mean square; mean towards the result")
+    for row in drift.on_gpu(steps):
+        record.add(row)
+        rounding = "random" if row.is_random else "nearest"
+        console.line(
+            clip(f"{row.error:10.1e} {row.bias:+10.1e}  {row.state_dtype} {rounding}, {row.inputs}, decay {row.decay}")
+        )
+    console.finish({"run": results.to_json(header), "rows": list(map(results.to_json, record.rows))})
+    return OK
 
 
 def _run(
@@ -242,7 +268,8 @@ def host_line(times: Sequence[Host]) -> str:
     """The line of host times: microseconds until a call returns, by kind of arrays."""
     kinds: dict[str, list[str]] = {}
     for row in times:
-        kinds.setdefault(row.arrays, []).append(f"{row.host_us:.1f}{' with out' if row.out else ''}")
+        kind = " bound" if row.bound else " with out" if row.out else ""
+        kinds.setdefault(row.arrays, []).append(f"{row.host_us:.1f}{kind}")
     found = "; ".join(f"{arrays} {', '.join(texts)}" for arrays, texts in kinds.items())
     return clip(f"  us until a call returns: {found}")
 

@@ -1,11 +1,15 @@
 """The device code: where it is, its text, and a digest that identifies it."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+_INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -24,6 +28,13 @@ class Source:
                 # With its length in front, text that moves from one file to the next changes the digest.
                 sha.update(len(part).to_bytes(8, "little") + part)
         return sha.hexdigest()
+
+    def of(self, unit: str) -> Source:
+        """A file and all headers of this source that it includes, itself or by way of others."""
+        names = [unit]
+        for name in names:
+            names += [found for found in _INCLUDE.findall(self.files[name]) if found in self.files.keys() - {*names}]
+        return Source({name: self.files[name] for name in names})
 
     def headers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names and the texts of the headers, for a compiler that reads them from memory."""

@@ -16,7 +16,6 @@ SCALARS = {"int": "i4", "unsigned": "u4", "index_t": "i8", "float": "f4"}
 """NumPy codes of the types that an argument struct may hold beside pointers."""
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 _DATA_MEMBER = re.compile(r"(?P<type>(?:const )?\w+(?P<pointer>\s*\*)?)\s*\b(?P<name>\w+)(?:\[(?P<count>[\w* ]+)\])?")
 _MEMBER_CONSTANT = re.compile(r"static constexpr int (\w+) = (\d+);")
 _GLOBAL_CONSTANT = re.compile(r"inline constexpr int (\w+) = (\d+);")
@@ -66,10 +65,7 @@ def _code(source: Source, file: str) -> str:
 
 def _reachable(source: Source, unit: str) -> str:
     """The text of a file and of all headers that it includes, without comments."""
-    files = [unit]
-    for file in files:
-        files += [header for header in _INCLUDE.findall(source.files[file]) if header not in files]
-    return "\n".join(_code(source, file) for file in files)
+    return "\n".join(_code(source, file) for file in source.of(unit).files)
 
 
 def _body(code: str, name: str) -> str:

@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from cuconv.runtime import arrays
-from cuconv.runtime.arrays import Facts, PlainFamily
+from cuconv.runtime.arrays import Facts, Maker, PlainFamily
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.kernel import Enqueue, Kernel
@@ -47,6 +48,7 @@ class AbstractArray:
 
 class AbstractFamily(PlainFamily):
     name = "abstract"
+    address = attrgetter("pointer")
 
     def _place(self, array: Any) -> tuple[int, int]:
         return array.pointer, assumed_device()
@@ -54,9 +56,15 @@ class AbstractFamily(PlainFamily):
     def layout(self, argument: str, facts: Facts) -> Layout:
         return Layout(*facts)
 
-    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        array = AbstractArray(layout.shape, layout.strides, dtype or like.dtype)
-        return array, array.pointer
+    def maker(self, layout: Layout) -> Maker:
+        assert isinstance(layout.dtype, DType)
+        dtype = layout.dtype
+
+        def make() -> tuple[Any, int]:
+            array = AbstractArray(layout.shape, layout.strides, dtype)
+            return array, array.pointer
+
+        return make
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         raise TypeError("an abstract array has no contents")

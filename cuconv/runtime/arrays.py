@@ -10,13 +10,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any, NoReturn
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT64, DType
-from cuconv.runtime.environment import contents_are_checked, variable
+from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT8_E4M3FN, FLOAT64, DType
+from cuconv.runtime.environment import CHECK, contents_are_checked, variable
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
 
@@ -27,12 +28,31 @@ Layout, and cheaper to get."""
 untraced: tuple[type, ...] = (np.ndarray,)
 """Array types that torch never traces: calls on them need not ask."""
 
-Recogniser = Callable[[Sequence[Any]], list[int] | None]
-"""Gives the addresses of a call's arrays where their facts are those of an earlier call, FOLLOWED where autograd
-follows it, and None where neither is sure."""
+Maker = Callable[[], tuple[Any, int]]
+"""Makes an array and tells its address."""
 
-FOLLOWED: list[int] = []
-"""Instead of addresses: autograd follows the call."""
+
+class Followed(NamedTuple):
+    """How autograd follows calls like an earlier one."""
+
+    options: tuple[Any, ...]
+    outputs: tuple[str, ...] | None
+    run: Callable[[Any, tuple[Any, ...], list[int]], Sequence[Any]]
+    """Runs a prepared call on arrays that are recognised, at these addresses."""
+
+
+class Recogniser:
+    """Tells other arrays with the facts of a call."""
+
+    def __init__(
+        self, addresses: Callable[[Sequence[Any]], list[int] | None], followed_places: tuple[int, ...] = ()
+    ) -> None:
+        self.addresses = addresses
+        """The addresses of arrays with the facts of an earlier call; None where it cannot be sure."""
+        self.followed_places = followed_places
+        """The places in the call of the arrays that autograd follows in grad mode."""
+        self.followed: Followed | None = None
+        """How it does, once it is known."""
 
 
 class NotPlain(Exception):
@@ -49,9 +69,11 @@ class Family:
     """Whether float64 may stand in for float32 on the CPU, so that derivatives can be checked by differences."""
     stream: Callable[[int], int]
     """The raw handle of the caller's current stream on a device."""
+    address: Callable[[Any], int]
+    """The address of an array's first element."""
 
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
-        """Addresses and facts of a call's arrays, 0 and None for an absent one.
+        """The addresses of a call's arrays, without absent ones, and the facts of all, None for an absent one.
 
         TypeError for an array of another family, ValueError for one that cannot take part. One call inspects all
         arrays, because this is on the path of every call.
@@ -73,8 +95,16 @@ class Family:
         refuse_other_arithmetic(argument, array)
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
-    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        """A new array on the device of `like` with a `dense` layout, and its address; `like` has the default dtype."""
+    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool]:
+        """What tells whether arrays still have these addresses."""
+        address = self.address
+        return lambda: list(map(address, given)) == pointers
+
+    through: Callable[..., Sequence[Any]] | None = None
+    """Makes calls on its arrays, with the arguments of Operation.__call__ behind the operation; None for the runner."""
+
+    def maker(self, layout: Layout) -> Maker:
+        """What makes new arrays with a `dense` layout, on its device."""
         raise NotImplementedError
 
     def keep_if_captured(self, array: Any, device: int) -> None:
@@ -96,7 +126,7 @@ class Family:
 
     def checks_contents(self) -> bool:
         """Whether CUCONV_CHECK asks for index arrays to be read back and checked."""
-        word = variable(b"CUCONV_CHECK")
+        word = variable(CHECK)
         return word is not None and contents_are_checked(word.decode(errors="replace"))
 
     def load(self, kernel: Any, device: int) -> Any:
@@ -117,7 +147,6 @@ class PlainFamily(Family):
         place, known = self._place, _family_of_type
         for array in given:
             if array is None:
-                pointers.append(0)
                 facts.append(None)
                 continue
             if known.get(type(array)) is not self and family(array) is not self:
@@ -143,15 +172,22 @@ class ByteStrideFamily(PlainFamily):
 
 class NumpyFamily(ByteStrideFamily):
     name = "NumPy"
+    address = attrgetter("ctypes.data")
     has_host = True
 
     def _place(self, array: Any) -> tuple[int, int]:
         return array.ctypes.data, HOST
 
-    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
+    def maker(self, layout: Layout) -> Maker:
         _, strides = in_bytes(layout.shape, layout.strides, layout.itemsize)
-        array = np.ndarray(layout.shape, like.dtype if dtype is None else dtype.numpy, strides=strides)
-        return array, array.ctypes.data
+        assert isinstance(layout.dtype, DType)
+        dtype = layout.dtype.numpy
+
+        def make() -> tuple[Any, int]:
+            array: np.ndarray[Any, Any] = np.ndarray(layout.shape, dtype, strides=strides)
+            return array, array.ctypes.data
+
+        return make
 
     def is_writable(self, array: Any) -> bool:
         writable: bool = array.flags.writeable
@@ -166,6 +202,7 @@ class NumpyFamily(ByteStrideFamily):
 
 class CupyFamily(ByteStrideFamily):
     name = "CuPy"
+    address = attrgetter("data.ptr")
 
     def __init__(self) -> None:
         import cupy
@@ -183,7 +220,6 @@ class CupyFamily(ByteStrideFamily):
         known = _family_of_type
         for array in given:
             if array is None:
-                pointers.append(0)
                 facts.append(None)
                 continue
             if known.get(type(array)) is not self and family(array) is not self:
@@ -193,18 +229,21 @@ class CupyFamily(ByteStrideFamily):
             facts.append((array.shape, array.strides, array.dtype, data.device_id, pointer % ALIGNMENT))
         return pointers, facts
 
-    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        kind = like.dtype if dtype is None else dtype.numpy
-        if self._get_device() != layout.device:
-            with self._cupy.cuda.Device(layout.device):
-                return self.new(like, layout, dtype)
-        nbytes, strides = in_bytes(layout.shape, layout.strides, kind.itemsize)
-        if strides is None:
-            array = self._ndarray(layout.shape, kind)
-        else:
+    def maker(self, layout: Layout) -> Maker:
+        assert isinstance(layout.dtype, DType)
+        shape, device, dtype = layout.shape, layout.device, layout.dtype.numpy
+        nbytes, strides = in_bytes(shape, layout.strides, dtype.itemsize)
+        ndarray, alloc, get_device = self._ndarray, self._alloc, self._get_device
+
+        def make() -> tuple[Any, int]:
+            if get_device() != device:
+                with self._cupy.cuda.Device(device):
+                    return make()
             # A transposed view of a new array would take half as long again.
-            array = self._ndarray(layout.shape, kind, self._alloc(nbytes), strides)
-        return array, array.data.ptr
+            array = ndarray(shape, dtype) if strides is None else ndarray(shape, dtype, alloc(nbytes), strides)
+            return array, array.data.ptr
+
+        return make
 
     def keep_if_captured(self, array: Any, device: int) -> None:
         # torch has a memory pool for every graph; the one of CuPy would hand the memory out again.
@@ -225,6 +264,9 @@ KNOWN_TORCH = (2, 11), (2, 13)
 guards crash when they are not given the arguments that they expect."""
 
 
+SAME_ADDRESSES = "_tensors_data_ptrs_at_indices_equal"
+
+
 class TorchFamily(Family):
     name = "torch"
     has_host = True
@@ -233,19 +275,23 @@ class TorchFamily(Family):
     def __init__(self) -> None:
         torch = sys.modules["torch"]
         self._tensor = torch.Tensor
-        self._bfloat16, self._int16 = torch.bfloat16, torch.int16
+        self.address, self._empty_strided = torch.Tensor.data_ptr, torch.empty_strided
+        # NumPy has no bfloat16 nor 8-bit floats of its own, and so torch gives it none.
+        self._bits = {torch.bfloat16: (torch.int16, BFLOAT16.numpy)}
+        self._bits[torch.float8_e4m3fn] = torch.uint8, FLOAT8_E4M3FN.numpy
         increment_version = torch.autograd.graph.increment_version
         self._increment_version = getattr(torch._C, "_increment_version", increment_version)
         inner = _internals()
         self._guards: Any = getattr(inner, "TensorGuards", None)
         self.recogniser = None if self._guards is None else self._recogniser
         # What makes an empty tensor on the current device; the dispatcher takes as long again.
-        self._empty = getattr(inner, "_empty_strided_cuda", None)
-        self._get_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
+        self._empty: Any = getattr(inner, "_empty_strided_cuda", None)
         self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
         self._dtypes[torch.float64] = FLOAT64
         self._torch_dtypes = {dtype: of_torch for of_torch, dtype in self._dtypes.items()}
+        # One C function compares the addresses of all tensors; it is there where torch is built for GPUs.
+        self._have_addresses: Any = None if inner is None else getattr(torch._C, SAME_ADDRESSES, None)
         # Without grad mode nothing is saved for a backward pass that a write could spoil.
         self._is_grad_enabled = self.follows_writes = torch.is_grad_enabled
         # torch.cuda.current_stream builds an object and takes 6 us instead of 0.05.
@@ -260,7 +306,6 @@ class TorchFamily(Family):
         try:
             for array in given:
                 if array is None:
-                    pointers.append(0)
                     facts.append(None)
                     continue
                 if type(array) is not tensor and (other := family(array)) is not self:
@@ -295,35 +340,58 @@ class TorchFamily(Family):
             dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
             dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
         ).check
-        types, present = list(map(type, given)), itemgetter(*places)
-        offsets = [0 if tensor is None else tensor.data_ptr() % ALIGNMENT for tensor in given]
-        followed = next((place for place in places if given[place].requires_grad), None)
-        is_grad_enabled, forward_mode = self._is_grad_enabled, self._forward_mode
+        count, take = len(given), itemgetter(*places)
+        absent = [place for place, tensor in enumerate(given) if tensor is None]
+        # The first is named twice, because itemgetter makes a tuple of two.
+        take_absent = itemgetter(*absent[:1], *absent) if absent else itemgetter(slice(0))
+        nones = take_absent(given)
+        address, forward_mode = self.address, self._forward_mode
+        offsets = [address(tensor) % ALIGNMENT for tensor in tensors]
 
         def addresses(given: Sequence[Any]) -> list[int] | None:
-            if len(given) != len(types):
+            try:
+                if len(given) != count or take_absent(given) != nones:
+                    return None
+            except (TypeError, ValueError):
+                # Other libraries compare their arrays with None element by element.
                 return None
-            if followed is not None and is_grad_enabled():
-                return FOLLOWED if getattr(given[followed], "requires_grad", False) else None
-            if forward_mode._current_level >= 0 or list(map(type, given)) != types or not check(*present(given)):
+            if forward_mode._current_level >= 0 or not check(*(tensors := take(given))):
                 return None
-            pointers = [0 if tensor is None else tensor.data_ptr() for tensor in given]
+            pointers = list(map(address, tensors))
             return pointers if [pointer % ALIGNMENT for pointer in pointers] == offsets else None
 
-        return addresses
+        return Recogniser(addresses, tuple(place for place in places if given[place].requires_grad))
+
+    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool]:
+        if self._have_addresses is None:
+            return super().stays(given, pointers)
+        return partial(self._have_addresses, given, pointers, list(range(len(given))))
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset = facts
         known = self._dtypes.get(dtype, str(dtype).removeprefix("torch."))
         return Layout(tuple(shape), tuple(strides), known, device, offset)
 
-    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        kind = like.dtype if dtype is None else self._torch_dtypes[dtype]
-        if self._empty is None or layout.device == HOST or layout.device != self._get_device():
-            array = like.new_empty_strided(layout.shape, layout.strides, dtype=kind)
-        else:
-            array = self._empty(layout.shape, layout.strides, kind)
-        return array, array.data_ptr()
+    def maker(self, layout: Layout) -> Maker:
+        assert isinstance(layout.dtype, DType)
+        shape, strides, device, dtype = layout.shape, layout.strides, layout.device, self._torch_dtypes[layout.dtype]
+        empty, address = self._empty, self.address
+        get_device: Callable[[], int] = int
+        if device != HOST:
+            from cupy.cuda import runtime
+
+            # It takes half as long as torch's own.
+            get_device = runtime.getDevice
+        own = None if empty is None else device
+        dispatched = partial(
+            self._empty_strided, shape, strides, dtype=dtype, device="cpu" if device == HOST else f"cuda:{device}"
+        )
+
+        def make() -> tuple[Any, int]:
+            array = empty(shape, strides, dtype) if get_device() == own else dispatched()
+            return array, address(array)
+
+        return make
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         copy: np.ndarray[Any, Any] = array.cpu().numpy()
@@ -333,10 +401,10 @@ class TorchFamily(Family):
         if not array.is_cpu:
             raise ValueError(message("device", f"a tensor on {array.device}", "CUDA or the CPU"))
         plain = array.detach()
-        # NumPy has no bfloat16 of its own, and so torch gives it none.
-        if plain.dtype is self._bfloat16:
-            bits: np.ndarray[Any, Any] = plain.view(self._int16).numpy()
-            return bits.view(BFLOAT16.numpy)
+        if plain.dtype in self._bits:
+            of_bits, dtype = self._bits[plain.dtype]
+            bits: np.ndarray[Any, Any] = plain.view(of_bits).numpy()
+            return bits.view(dtype)
         memory: np.ndarray[Any, Any] = plain.numpy()
         return memory
 

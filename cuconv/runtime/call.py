@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import add, itemgetter, le
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -16,13 +16,17 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from cuconv.runtime import arrays, checks, dlpack
-from cuconv.runtime.arrays import Facts, Family, Recogniser
+from cuconv.runtime.arrays import Facts, Family, Maker, Recogniser
 from cuconv.runtime.dtypes import BYTE, FLOAT32, FLOAT64, DType
+from cuconv.runtime.environment import CHECK, variable
 from cuconv.runtime.errors import message
-from cuconv.runtime.kernel import Enqueue, Kernel
+from cuconv.runtime.kernel import Enqueue, Kernel, Replay
 from cuconv.runtime.launch import LaunchConfig, TooLarge
 from cuconv.runtime.layout import HOST, Layout, View
 from cuconv.runtime.memo import SharedLimit, remembered
+
+RECENT = 4
+"""Most calls of an operation that arrays are compared with, before all that is remembered is searched."""
 
 SCRATCH = "scratch"
 """The name of a kernel's pointer to memory that a plan asks for."""
@@ -58,7 +62,8 @@ _modules = sys.modules
 def is_traced() -> bool:
     """Whether torch.compile or torch.export traces this call."""
     torch = _modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
+    # Where it is not Dynamo that traces, tensors tell by their types.
+    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 class Launch(NamedTuple):
@@ -102,18 +107,8 @@ class Checked(Generic[Operands]):
     """Arguments that are read and written; absent ones may be named, too."""
     in_place: tuple[str, str] | None = None
     """An output and an input that may be the same memory, laid out alike."""
-
-
-class New(NamedTuple):
-    """A result that the caller has not given."""
-
-    number: int
-    """The argument's place in the call."""
-    like: int
-    """The place of an array of the caller's kind, and of the result's dtype if there is one."""
-    layout: Layout
-    dtype: DType | None
-    """The result's dtype; None where `like` has the same."""
+    overlaid: Layouts = field(default_factory=dict)
+    """The distinct elements of written arguments that have one element at several indices, where equal values go."""
 
 
 class Call(Generic[Operands]):
@@ -121,62 +116,156 @@ class Call(Generic[Operands]):
 
     def __init__(
         self,
-        arguments: Sequence[str],
-        leader: int,
-        layouts: list[Layout | None],
-        checked: Checked[Operands],
-        plan: Plan,
-        follows_writes: bool,
+        operation: Operation[Operands],
+        family: Family,
+        outputs: tuple[str, ...] | None,
+        options: tuple[Any, ...],
+        facts: list[Facts | None],
     ) -> None:
-        first = layouts[leader]
-        assert first is not None
+        """Check and plan; raises before anything is launched or written."""
+        self.operation, self.family, self.outputs, self.options, self.facts = operation, family, outputs, options, facts
+        self.names = names = operation.names(outputs)
+        """The arguments that are arrays, in the order in which they are given."""
+        layouts = [None if fact is None else family.layout(name, fact) for name, fact in zip(names, facts, strict=True)]
+        checked, plan = operation.planned(family, dict(zip(names, layouts, strict=True)), options)
+        leader = layouts[operation.leader]
+        assert leader is not None
         self.operands = checked.operands
-        self.device = first.device
-        self.on_host = first.device == HOST
-        self.new: list[New] = []
-        self._arguments = arguments
-        self._layouts = list(layouts)
-        for name, layout in checked.outputs.items():
-            number = arguments.index(name)
-            if layout is not None and layouts[number] is None:
-                like = next((i for i, each in enumerate(layouts) if each and each.dtype is layout.dtype), None)
-                assert isinstance(layout.dtype, DType)
-                self.new.append(
-                    New(number, leader, layout, layout.dtype) if like is None else New(number, like, layout, None)
-                )
-                self._layouts[number] = layout
-        self._spans = [(0, 0) if layout is None else layout.span for layout in self._layouts]
+        self.device = leader.device
+        self.on_host = leader.device == HOST
+        self._given = [number for number, layout in enumerate(layouts) if layout is not None]
+        """The places in the call of the arrays that are given, in the order of their addresses."""
+        self._views = [layout for layout in layouts if layout is not None]
+        self._spans = [layout.span for layout in self._views]
         self._begins, self._ends = zip(*self._spans, strict=True)
-        self.written = [i for i in _written(arguments, checked) if layouts[i] is not None]
-        """The places of the given arrays that are written."""
-        self.is_marked = follows_writes and bool(self.written)
-        """Whether the library may want to know that arrays of the caller have been written."""
+        written = [names.index(name) for name in (*checked.updated, *checked.outputs)]
+        self._written = [self._given.index(number) for number in written if layouts[number] is not None]
+        """Which of the given arrays are written."""
         self._in_place = None
         if checked.in_place is not None:
-            output, source = map(arguments.index, checked.in_place)
-            if layouts[output] == layouts[source]:
-                self._in_place = output, source
-        self.scratch = Layout((plan.scratch,), (1,), BYTE, self.device, 0) if plan.scratch else None
+            output, source = map(names.index, checked.in_place)
+            if layouts[output] is not None and layouts[output] == layouts[source]:
+                self._in_place = self._given.index(output), self._given.index(source)
+        # The library may want to know that arrays of the caller have been written.
+        self._follows_writes = family.follows_writes if self._written else None
+        self._count = len(operation.inputs)
+        held = [names[number] for number in self._given]
+        self._makers: list[tuple[int, Maker]] = []
+        """The places among the results of those that the caller has not given, and what makes them."""
+        for name, layout in checked.outputs.items():
+            if layout is not None and name not in held:
+                self._makers.append((names.index(name) - self._count, family.maker(layout)))
+                held.append(name)
+        self._make_scratch: Maker | None = None
+        if plan.scratch:
+            self._make_scratch = family.maker(Layout((plan.scratch,), (1,), BYTE, self.device, 0))
+            held.append(SCRATCH)
         self._launches = plan.launches
-        self._orders = [_order(arguments, launch.kernel, plan.scratch > 0) for launch in plan.launches]
-        self._enqueues: list[tuple[Enqueue, Order | None]] = []
+        self._orders = [_order(names, operation.absent, held, launch.kernel) for launch in plan.launches]
+        self._enqueues: list[tuple[Enqueue, Order]] = []
         self.recogniser: Recogniser | None = None
         """Tells other arrays with the facts of this call."""
         self.apart: set[tuple[int, ...]] = set()
         """Addresses at which no written array meets another one."""
 
-    def check_overlap(self, pointers: Sequence[int]) -> None:
-        """Raise ValueError when an array that is written shares memory with another argument."""
+    def run(self, given: tuple[Any, ...], pointers: list[int], late: Late = NO_NUMBERS) -> list[Any]:
+        """Run the call on arrays with its facts, at these addresses; its results, None for each that is not wanted."""
+        if self._written and tuple(pointers) not in self.apart:
+            self.check_written(given, pointers)
+        if self.operation.contents is not None and variable(CHECK) is not None:
+            self.check_contents(given)
+        results = list(given[self._count :])
+        for number, make in self._makers:
+            results[number], address = make()
+            pointers.append(address)
+        if self.on_host:
+            self.compute(given, results, late)
+        elif self._launches:
+            if not self._enqueues:
+                self._enqueues = self._load()
+            if self._make_scratch is not None:
+                scratch, address = self._make_scratch()
+                self.family.keep_if_captured(scratch, self.device)
+                pointers.append(address)
+            pointers.append(0)
+            stream = self.family.stream(self.device)
+            if late:
+                for launch, (enqueue, order) in zip(self._launches, self._enqueues, strict=True):
+                    enqueue(order(pointers), stream, launch.with_numbers(late))
+            else:
+                for enqueue, order in self._enqueues:
+                    enqueue(order(pointers), stream)
+        if self._follows_writes is not None and self._follows_writes():
+            self.family.mark_written(self.written(given))
+        return results
+
+    def fixed(self, given: tuple[Any, ...], pointers: list[int], late: Late) -> tuple[list[Any], list[Replay], Any]:
+        """The results of a call that is run later, as often as wanted, on these arrays; what runs it on a stream; and
+        the scratch memory that it needs.
+        """
+        self.check_written(given, pointers)
+        self.check_contents(given)
+        results, scratch = list(given[self._count :]), None
+        for number, make in self._makers:
+            results[number], address = make()
+            pointers.append(address)
+        if self.on_host:
+            return results, [lambda stream: self.compute(given, results, late)], None
+        if self._make_scratch is not None:
+            scratch, address = self._make_scratch()
+            pointers.append(address)
+        pointers.append(0)
+        replays = [
+            self.family.load(launch.kernel, self.device).fixed(
+                launch.config, launch.with_numbers(late), order(pointers)
+            )
+            for launch, order in zip(self._launches, self._orders, strict=True)
+        ]
+        return results, replays, scratch
+
+    def _load(self) -> list[tuple[Enqueue, Order]]:
+        return [
+            (self.family.load(kernel, self.device).bound(config, numbers), order)
+            for (kernel, config, numbers), order in zip(self._launches, self._orders, strict=True)
+        ]
+
+    def check_written(self, given: tuple[Any, ...], pointers: list[int]) -> None:
+        """Raise ValueError when an array that is written is read-only or shares memory with another argument."""
+        for number, array in zip(self._written, self.written(given), strict=True):
+            if not self.family.is_writable(array):
+                name = self.names[self._given[number]]
+                raise ValueError(message(name, "a read-only array", "one that can be written"))
         self._check_apart(pointers)
-        _addresses.add(self.apart, tuple(pointers))
+        # An array at the same addresses may be read-only on the CPU.
+        if not self.on_host:
+            _addresses.add(self.apart, tuple(pointers))
+
+    def check_contents(self, given: tuple[Any, ...]) -> None:
+        """Raise ValueError for contents that cannot be right, if CUCONV_CHECK asks for it."""
+        if self.operation.contents is not None and self.family.checks_contents():
+            named = dict(zip(self.names, given, strict=True))
+            read = self.family.to_host
+            self.operation.contents(self.operands, lambda name: None if named[name] is None else read(named[name]))
+
+    def compute(self, given: tuple[Any, ...], results: list[Any], late: Late) -> None:
+        """Compute arrays on the CPU by the reference."""
+        inputs = given[: self._count]
+        memory = [None if each is None else self.family.as_numpy(each) for each in (*inputs, *results)]
+        # Infinities and NaN are results as on a GPU, where nothing warns of them.
+        with np.errstate(all="ignore"):
+            self.operation.reference(self.operands, dict(zip(self.names, memory, strict=True)), **late)
+
+    def written(self, given: tuple[Any, ...]) -> list[Any]:
+        """Those of the given arrays that are written."""
+        return [given[self._given[number]] for number in self._written]
 
     def _check_apart(self, pointers: Sequence[int]) -> None:
-        if len(self.written) > 1:
+        if len(self._written) > 1:
             # It is quicker to see that no two arrays meet at all than to compare each written one with all others.
             begins = sorted(map(add, pointers, self._begins))
             if all(map(le, sorted(map(add, pointers, self._ends)), begins[1:])):
                 return
-        for number in self.written:
+        for number in self._written:
             begin, end = self._spans[number]
             begin += pointers[number]
             end += pointers[number]
@@ -185,70 +274,41 @@ class Call(Generic[Operands]):
                 if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != number:
                     if (number, other) == self._in_place and pointers[number] == pointers[other]:
                         continue
-                    self._check_disjoint(number, other, pointers)
-
-    def _check_disjoint(self, number: int, other: int, pointers: Sequence[int]) -> None:
-        a, b = self._layouts[number], self._layouts[other]
-        assert a is not None and b is not None  # their spans are not empty
-        names = self._arguments
-        checks.disjoint(names[number], View(pointers[number], a), names[other], View(pointers[other], b))
-
-    def enqueue(self, pointers: list[int], family: Family, like: Any, late: Late = NO_NUMBERS) -> None:
-        """Launch on the caller's current stream, unless there is nothing to compute."""
-        if not self._enqueues:
-            if not self._launches:
-                return
-            bound = [
-                family.load(kernel, self.device).bound(config, numbers) for kernel, config, numbers in self._launches
-            ]
-            self._enqueues = list(zip(bound, self._orders, strict=True))
-        if self.scratch is not None:
-            scratch, address = family.new(like, self.scratch, BYTE)
-            family.keep_if_captured(scratch, self.device)
-            pointers.append(address)
-        stream = family.stream(self.device)
-        if late:
-            for launch, (enqueue, order) in zip(self._launches, self._enqueues, strict=True):
-                enqueue(pointers if order is None else order(pointers), stream, launch.with_numbers(late))
-            return
-        for enqueue, order in self._enqueues:
-            enqueue(pointers if order is None else order(pointers), stream)
+                    names = [self.names[self._given[each]] for each in (number, other)]
+                    views = [View(pointers[each], self._views[each]) for each in (number, other)]
+                    checks.disjoint(names[0], views[0], names[1], views[1])
 
 
 def _exchanged(layout: Layout | None, old: DType, new: DType) -> Layout | None:
     return layout._replace(dtype=new) if layout is not None and layout.dtype is old else layout
 
 
-def _written(arguments: Sequence[str], checked: Checked[Any]) -> list[int]:
-    return [arguments.index(name) for name in (*checked.updated, *checked.outputs)]
-
-
 Order = Callable[[list[int]], Sequence[int]]
-"""Takes the pointers of a kernel out of those of a call."""
+"""Takes the pointers of a kernel out of those of a call, of which the last one is null."""
 
 
-def _order(arguments: Sequence[str], kernel: Kernel, has_scratch: bool) -> Order | None:
-    """The pointers of a kernel by their places in a call, null where it has none; None when they are the call's own.
+def _order(arguments: Sequence[str], absent: tuple[str, ...], held: Sequence[str], kernel: Kernel) -> Order:
+    """The pointers of a kernel by their places in a call that has addresses of the arrays `held`, in this order.
 
-    An argument is known to kernels by its name, without a final "_out"; the one result `out` is also `out[0]`, and
-    further ones of a kernel that has room for several are null.
+    An argument is known to kernels by its name, or without a final "_out"; the one result `out` is also `out[0]`, and
+    further ones of a kernel that has room for several are null, as are those that are absent.
     """
-    places = {name.removesuffix("_out"): number for number, name in enumerate(arguments)}
-    places[SCRATCH] = len(arguments) if has_scratch else -1
+    places = {name: number for number, name in enumerate(held)}
+    places |= {name.removesuffix("_out"): number for number, name in enumerate(held)}
+    known = {*absent, *arguments, *(name.removesuffix("_out") for name in arguments), SCRATCH}
     if "out" in places:
         places["out[0]"] = places["out"]
     order = []
     for name in kernel.params.pointer_names:
-        if name not in places and not name.startswith("out["):
+        if name not in known and not name.startswith("out["):
             raise TypeError(f"{kernel.unit} has a pointer {name}, which is none of {', '.join(arguments)}")
         order.append(places.get(name, -1))
     while order and order[-1] < 0:
         order.pop()
-    if order == list(range(len(arguments) + has_scratch)):
-        return None
-    if -1 not in order and len(order) > 1:
-        return itemgetter(*order)
-    return lambda pointers: [pointers[number] if number >= 0 else 0 for number in order]
+    # A slice, because itemgetter makes no tuple of one; where there is none, that of no pointers.
+    first = max(order[0], 0) if order else 0
+    is_consecutive = order == list(range(first, first + len(order)))
+    return itemgetter(slice(first, first + len(order))) if is_consecutive else itemgetter(*order)
 
 
 class Operation(Generic[Operands]):
@@ -268,6 +328,7 @@ class Operation(Generic[Operands]):
         reference: Callable[..., None],
         contents: Callable[[Operands, Callable[[str], Any]], None] | None = None,
         leader: str = "",
+        absent: tuple[str, ...] = (),
     ) -> None:
         """Take the functions of an operator family.
 
@@ -282,6 +343,7 @@ class Operation(Generic[Operands]):
             contents: takes the operands and a function that reads an array back by name (None for an absent one);
                 raises for contents that cannot be right. It is called under CUCONV_CHECK=1.
             leader: the array that determines the kind and the device of all; the first when empty.
+            absent: pointers of its kernels that are null in every call, because another operation has them.
         """
         self.name = name
         if name:
@@ -290,15 +352,18 @@ class Operation(Generic[Operands]):
         """The arguments that are arrays, but results, in the order in which they are given."""
         self.outputs = outputs
         """The arguments for results, empty when every call names its own."""
+        self.absent = absent
+        """Pointers of its kernels that are null in every call."""
+        self.leader = inputs.index(leader) if leader else 0
+        """The place of the array that determines the kind and the device of all."""
+        self.reference = reference
+        self.contents = contents
         self._arguments = inputs + outputs
-        self._count = len(inputs)
-        self._leader = inputs.index(leader) if leader else 0
         self._check = check
         self._plan = plan
-        self._reference = reference
-        self._contents = contents
         self._remembered: Callable[..., Call[Operands]] = partial(_prepared, self)
-        self._last: tuple[Any, Any, Call[Operands]] | None = None
+        self.recent: tuple[Call[Operands], ...] = ()
+        """The last calls that differ, the latest first."""
 
     def __call__(
         self,
@@ -317,73 +382,72 @@ class Operation(Generic[Operands]):
             late: integers for fields of argument structs, and for the reference, that nothing is remembered by.
             may_be_traced: False for the call of an operator in a graph, which runs whatever torch traces meanwhile.
         """
-        leader = given[self._leader]
+        leader = given[self.leader]
         if may_be_traced and not isinstance(leader, arrays.untraced) and is_traced():
             return through_torch(self, given, options, outputs, late)
+        # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
+        # arrays is quicker than comparing facts, and that takes half as long as hashing them.
+        recent = self.recent
+        for call in recent:
+            if (known := call.recogniser) is None:
+                continue
+            if known.followed_places and call.family.follows_writes():  # type: ignore[misc]
+                followed = known.followed
+                if followed is not None and followed.options == options and followed.outputs == outputs:
+                    pointers = known.addresses(given)
+                    if pointers is not None:
+                        if call is not recent[0]:
+                            self._bring_forward(call)
+                        return followed.run(call, given, pointers)
+            elif call.options == options and call.outputs == outputs:
+                pointers = known.addresses(given)
+                if pointers is not None:
+                    if call is not recent[0]:
+                        self._bring_forward(call)
+                    return call.run(given, pointers, late)
         family = arrays.family(leader)
         if family is None:
             return self._through_dlpack(given, options, outputs, late)
-        # The last call is tried first, because the layers of a model make equal calls one after another. Recognising
-        # arrays is quicker than comparing facts, and that takes half as long as hashing them.
-        key, last = (family, outputs, options), self._last
-        recognise = None if last is None else last[2].recogniser
-        known = None if recognise is None else recognise(given)
-        if known is arrays.FOLLOWED:
+        if family.through is not None:
+            return family.through(self, given, options, outputs, late)
+        try:
+            call, pointers = self.find(family, given, options, outputs)
+        except arrays.NotPlain:
             return through_torch(self, given, options, outputs, late)
-        if last is not None and last[0] != key:
-            last = None
-        if last is not None and known is not None:
-            pointers, call = known, last[2]
-        else:
-            try:
-                pointers, facts = family.inspect(self._arguments if outputs is None else self.inputs + outputs, given)
-            except arrays.NotPlain:
-                return through_torch(self, given, options, outputs, late)
-            if last is None or last[1] != facts:
-                call = self._remembered(*key, *facts)
-                self._last = key, facts, call
-            else:
-                call = last[2]
-                if family.recogniser is not None:
-                    # To make one takes as long as a call, so it is for the second of equal calls.
-                    call.recogniser = None if call.recogniser else family.recogniser(given)
-        if call.written:
-            if call.on_host:
-                self._check_writable(call, family, given, outputs)
-            if tuple(pointers) not in call.apart:
-                call.check_overlap(pointers)
-        if self._contents is not None and family.checks_contents():
-            self._check_contents(call, family, dict(zip(self._names(outputs), given, strict=True)))
-        count = self._count
-        results = list(given[count:])
-        if call.new:
-            for number, like, layout, dtype in call.new:
-                results[number - count], pointers[number] = family.new(given[like], layout, dtype)
-        if call.on_host:
-            # Infinities and NaN are results as on a GPU, where nothing warns of them.
-            memory = [None if each is None else family.as_numpy(each) for each in (*given[:count], *results)]
-            with np.errstate(all="ignore"):
-                self._reference(call.operands, dict(zip(self._names(outputs), memory, strict=True)), **late)
-        else:
-            call.enqueue(pointers, family, leader, late)
-        if call.is_marked and family.follows_writes():  # type: ignore[misc]
-            family.mark_written([given[number] for number in call.written])
-        return results
+        return call.run(given, pointers, late)
 
-    def _names(self, outputs: tuple[str, ...] | None) -> tuple[str, ...]:
+    def find(
+        self, family: Family, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    ) -> tuple[Call[Operands], list[int]]:
+        """The prepared call with the facts of these arrays, and their addresses; raises for what does not fit."""
+        pointers, facts = family.inspect(self.names(outputs), given)
+        call = self.recent[0] if self.recent else None
+        if (
+            call is None
+            or call.facts != facts
+            or call.options != options
+            or call.outputs != outputs
+            or call.family is not family
+        ):
+            call = self._remembered(family, outputs, options, *facts)
+        if family.recogniser is not None and call in self.recent:
+            # To make one takes as long as a call, so it is for the second of equal calls.
+            call.recogniser = None if call.recogniser else family.recogniser(given)
+        if not self.recent or call is not self.recent[0]:
+            self._bring_forward(call)
+        return call, pointers
+
+    def _bring_forward(self, call: Call[Operands]) -> None:
+        """Let a call be the first of the recent ones."""
+        self.recent = (call, *[each for each in self.recent if each is not call][: RECENT - 1])
+
+    def names(self, outputs: tuple[str, ...] | None) -> tuple[str, ...]:
         """The arguments that are arrays, in the order in which they are given."""
         return self._arguments if outputs is None else self.inputs + outputs
 
-    def _check_writable(
-        self, call: Call[Operands], family: Family, given: tuple[Any, ...], outputs: tuple[str, ...] | None
-    ) -> None:
-        for number in call.written:
-            if not family.is_writable(given[number]):
-                raise ValueError(message(self._names(outputs)[number], "a read-only array", "one that can be written"))
-
     def layouts_of_results(self, layouts: Layouts, options: tuple[Any, ...]) -> dict[str, Layout]:
         """The results that a call on these layouts makes, by argument; raises for what does not fit."""
-        first = layouts[self.inputs[self._leader]]
+        first = layouts[self.inputs[self.leader]]
         assert first is not None
         checked = self._checked(layouts, options, first.device == HOST)
         return {
@@ -393,32 +457,29 @@ class Operation(Generic[Operands]):
     def _prepare(
         self, family: Family, outputs: tuple[str, ...] | None, options: tuple[Any, ...], *facts: Facts | None
     ) -> Call[Operands]:
-        """Check and plan a call; raises before anything is launched or written."""
-        arguments = self._names(outputs)
-        layouts = [
-            None if fact is None else family.layout(argument, fact)
-            for argument, fact in zip(arguments, facts, strict=True)
-        ]
-        name, leader = arguments[self._leader], layouts[self._leader]
+        return Call(self, family, outputs, options, list(facts))
+
+    def planned(self, family: Family, layouts: Layouts, options: tuple[Any, ...]) -> tuple[Checked[Operands], Plan]:
+        """Check and plan a call on arrays of a family; raises before anything is launched or written."""
+        name = self.inputs[self.leader]
+        leader = layouts[name]
         if leader is None:
             raise TypeError(message(name, "None", "an array"))
         if not family.has_host:
             checks.on_gpu(name, leader.device, "NumPy arrays are computed on the CPU")
-        checked = self._checked(
-            dict(zip(arguments, layouts, strict=True)), options, family.has_float64 and leader.device == HOST
-        )
-        for argument, layout in zip(arguments, layouts, strict=True):
+        checked = self._checked(layouts, options, family.has_float64 and leader.device == HOST)
+        for argument, layout in layouts.items():
             if layout is not None:
                 checks.device(argument, layout.device, leader.device, name)
-        for number in _written(arguments, checked):
-            if (layout := layouts[number]) is not None:
-                checks.not_self_overlapping(arguments[number], layout.shape, layout.strides)
+        for argument in (*checked.updated, *checked.outputs):
+            if (layout := checked.overlaid.get(argument) or layouts[argument]) is not None:
+                checks.not_self_overlapping(argument, layout.shape, layout.strides)
         try:
             plan = Plan() if leader.device == HOST else self._plan(checked.operands)
         except TooLarge as error:
             got = f"shape {leader.shape}, in a call that no launch can take ({error})"
             raise ValueError(message(name, got, "fewer elements")) from None
-        return Call(arguments, self._leader, layouts, checked, plan, family.follows_writes is not None)
+        return checked, plan
 
     def _checked(self, layouts: Layouts, options: tuple[Any, ...], may_be_float64: bool) -> Checked[Operands]:
         """What the family says; where float64 may stand in for float32, it stands in for all that a call has of it."""
@@ -433,18 +494,13 @@ class Operation(Generic[Operands]):
         outputs = {name: _exchanged(layout, FLOAT32, FLOAT64) for name, layout in checked.outputs.items()}
         return replace(checked, outputs=outputs)
 
-    def _check_contents(self, call: Call[Operands], family: Family, given: Arrays) -> None:
-        assert self._contents is not None
-        self._contents(call.operands, lambda name: None if given[name] is None else family.to_host(given[name]))
-
     def _through_dlpack(
         self, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None, late: Late
     ) -> list[Any]:
         """Run a call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
-        arguments = self._names(outputs)
-        imported = dlpack.imported(arguments, given, arguments[self._leader])
+        imported = dlpack.imported(self.names(outputs), given, self.inputs[self.leader])
         results = self(imported, options, outputs, late)
-        return dlpack.exported(results, given[len(self.inputs) :], like=given[self._leader])
+        return dlpack.exported(results, given[len(self.inputs) :], like=given[self.leader])
 
 
 @remembered

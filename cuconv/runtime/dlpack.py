@@ -24,13 +24,18 @@ def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tup
     )
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of any library."""
+    # A class has the methods of its objects.
+    return not isinstance(value, type) and (hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"))
+
+
 def _import(argument: str, array: Any) -> Any:
     refuse_other_arithmetic(argument, array)
-    # A class has the methods of its objects.
-    if not hasattr(array, "__dlpack__") or isinstance(array, type):
-        if not hasattr(array, "__cuda_array_interface__") or isinstance(array, type):
-            raise TypeError(message(argument, describe(array), WANTED))
-        # Numba's arrays on a GPU have this only.
+    if not is_array(array):
+        raise TypeError(message(argument, describe(array), WANTED))
+    if not hasattr(array, "__dlpack__"):
+        # Numba's arrays on a GPU have the other interface only.
         import cupy
 
         return cupy.asarray(array)

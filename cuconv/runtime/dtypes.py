@@ -25,14 +25,19 @@ FLOAT16 = DType("float16", "__half", 2, np.dtype(np.float16))
 BFLOAT16 = DType("bfloat16", "__nv_bfloat16", 2, np.dtype(ml_dtypes.bfloat16))
 INT32 = DType("int32", "int", 4, np.dtype(np.int32))
 INT64 = DType("int64", "long long", 8, np.dtype(np.int64))
+INT16 = DType("int16", "short", 2, np.dtype(np.int16))
+INT8 = DType("int8", "signed char", 1, np.dtype(np.int8))
+FLOAT8_E4M3FN = DType("float8_e4m3fn", "float8_e4m3fn", 1, np.dtype(ml_dtypes.float8_e4m3fn))
 BOOL = DType("bool", "bool", 1, np.dtype(np.bool_))
 BYTE = DType("uint8", "unsigned char", 1, np.dtype(np.uint8))
 FLOAT64 = DType("float64", "double", 8, np.dtype(np.float64))
 """No kernel reads it: it may stand in for float32 where the references compute torch tensors."""
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+CODES = (INT16, INT8, FLOAT8_E4M3FN)
+"""The dtypes of codes: numbers are these times a scale."""
 INDICES = (INT32, INT64)
 
-TABLE = (*FLOATS, *INDICES, BOOL, BYTE)
+TABLE = (*FLOATS, *CODES, *INDICES, BOOL, BYTE)
 BY_NAME = {dtype.name: dtype for dtype in TABLE}
 BY_NUMPY = {dtype.numpy: dtype for dtype in TABLE}

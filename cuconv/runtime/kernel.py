@@ -193,21 +193,28 @@ def _loaded(kernel: Kernel, artifact: Artifact, device: int) -> LoadedKernel:
 
 
 class _Buffer:
-    """Memory for the argument struct of a thread's current launch; the driver copies it before it returns."""
+    """Memory for the argument struct of a launch; the driver copies it before it returns."""
 
-    def __init__(self) -> None:
-        self.bytes = bytearray(MAX_ARGUMENT_BYTES)
+    def __init__(self, content: bytes) -> None:
+        self.bytes = bytearray(content)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
         self._pointers = (ctypes.c_void_p * 1)(address)
         self.pointers = ctypes.addressof(self._pointers)
-        self.bound_devices: set[int] = set()
+
+
+class _Own(_Buffer):
+    """What a thread has for its launches: the arguments of the current one, and the devices that it has used."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes(MAX_ARGUMENT_BYTES))
+        self.devices: set[int] = set()
 
 
 class _Thread(threading.local):
     """Each thread's own state, in a single attribute: looking one up takes longer than on a plain object."""
 
     def __init__(self) -> None:
-        self.buffer = _Buffer()
+        self.own = _Own()
 
 
 _thread = _Thread()
@@ -216,6 +223,10 @@ _thread = _Thread()
 Enqueue = Callable[..., None]
 """Enqueues a launch with these pointers on a raw stream of the kernel's device, and with other packed numbers where
 they follow."""
+
+
+Replay = Callable[[int], None]
+"""Enqueues a launch with the arguments that it has, on a raw stream of the kernel's device."""
 
 
 class LoadedKernel:
@@ -241,15 +252,35 @@ class LoadedKernel:
         packing, own_device, get_device = self._packing, self._device, self._get_device
 
         def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
-            buffer = _thread.buffer
-            packing[len(pointers)].pack_into(buffer.bytes, 0, *pointers, numbers)
-            device = get_device()
-            # A CUDA runtime call makes a thread's context current by itself; the driver's launch does not.
-            if device != own_device or own_device not in buffer.bound_devices:
-                self._set_device(own_device)
-                buffer.bound_devices.add(own_device)
-            launch(stream, buffer.pointers, 0)
-            if device != own_device:
-                self._set_device(device)
+            own = _thread.own
+            packing[len(pointers)].pack_into(own.bytes, 0, *pointers, numbers)
+            if get_device() == own_device and own_device in own.devices:
+                launch(stream, own.pointers, 0)
+            else:
+                self._launch_elsewhere(launch, stream, own.pointers)
 
         return enqueue
+
+    def fixed(self, config: LaunchConfig, numbers: bytes, pointers: Sequence[int]) -> Replay:
+        """A function that enqueues one launch, with these pointers and packed numbers, as often as it is called."""
+        launch = partial(self._launch, self._pointer, *config.flat)
+        buffer = _Buffer(self._packing[len(pointers)].pack(*pointers, numbers))
+        own_device, get_device = self._device, self._get_device
+
+        def replay(stream: int) -> None:
+            if get_device() == own_device and own_device in _thread.own.devices:
+                launch(stream, buffer.pointers, 0)
+            else:
+                self._launch_elsewhere(launch, stream, buffer.pointers)
+
+        return replay
+
+    def _launch_elsewhere(self, launch: Callable[..., None], stream: int, arguments: int) -> None:
+        """Launch while another device is the current one, or for the first time in a thread."""
+        device = self._get_device()
+        # A CUDA runtime call makes a thread's context current by itself; the driver's launch does not.
+        self._set_device(self._device)
+        _thread.own.devices.add(self._device)
+        launch(stream, arguments, 0)
+        if device != self._device:
+            self._set_device(device)

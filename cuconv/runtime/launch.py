@@ -60,7 +60,7 @@ def fast_div(divisor: int) -> tuple[int, int, int]:
 
 def vectors(dtype: DType) -> list[int]:
     """The numbers of elements that an access to a dtype may have, the scalar fallback first."""
-    return [vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= MAX_VECTOR_BYTES]
+    return [vec for vec in (1, 2, 4, 8, 16) if vec * dtype.itemsize <= MAX_VECTOR_BYTES]
 
 
 def widest_vector(itemsize: int, *quantities: int, limit: int = MAX_VECTOR_BYTES) -> int:

@@ -68,6 +68,12 @@ class Layout(NamedTuple):
         strides.insert(axis, 0)
         return self._replace(shape=tuple(shape), strides=tuple(strides))
 
+    def with_order(self, *axes: int) -> Layout:
+        """The same elements with these axes in this order."""
+        return self._replace(
+            shape=tuple(self.shape[axis] for axis in axes), strides=tuple(self.strides[axis] for axis in axes)
+        )
+
 
 def strides_or_zeros(layout: Layout | None, rank: int) -> tuple[int, ...]:
     """Strides in elements, `rank` zeros for an array that is absent."""

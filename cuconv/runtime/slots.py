@@ -14,8 +14,9 @@ import numpy as np
 
 from cuconv.runtime import checks
 from cuconv.runtime.call import Layouts
-from cuconv.runtime.dtypes import INDICES, INT64, DType
+from cuconv.runtime.dtypes import FLOATS, INDICES, INT64, DType
 from cuconv.runtime.errors import message
+from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, strides_or_zeros
 
 Array = np.ndarray[Any, Any]
@@ -101,6 +102,72 @@ def numbers(indices: Layout | None, state_column: Layout | None, dst_state_indic
     }
 
 
+SNAPSHOTS = ("snapshots", "snapshot_count", "snapshot_out")
+"""The arrays that say which states inside sequences are kept, and where."""
+
+
+def check_snapshots(given: Layouts, pool: str, axes: str) -> Layout | None:
+    """Check the arrays of snapshots but the shape of snapshot_out; returns the array that they go to, if any do.
+
+    Args:
+        given: the layouts of a call; these arrays may be missing.
+        pool: the argument that snapshots go to where there is no snapshot_out.
+        axes: those of snapshot_out.
+    """
+    rows, count, out = (given.get(name) for name in SNAPSHOTS)
+    if rows is None:
+        for name in SNAPSHOTS[1:]:
+            if given.get(name) is not None:
+                raise ValueError(message(name, "an array", "None unless snapshots is given"))
+        return None
+    checks.dtype("snapshots", rows.dtype, INDICES)
+    if len(rows.shape) != 2 or rows.shape[1] != 3:
+        raise ValueError(message("snapshots", f"shape {rows.shape}", "(rows, 3) (sequence, position, slot)"))
+    checks.between("rows of snapshots", rows.shape[0], 0, MAX_DIVIDEND)
+    if count is not None:
+        checks.dtype("snapshot_count", count.dtype, INDICES)
+        checks.shape("snapshot_count", count.shape, (1,), "one number")
+    if out is None and given[pool] is None:
+        raise ValueError(message("snapshots", "an array", f"None unless {pool} or snapshot_out is given"))
+    if out is not None:
+        checks.rank("snapshot_out", out.shape, axes)
+        checks.between("slots of snapshot_out", out.shape[0], 0, MAX_DIVIDEND)
+        states = next((each for name in (pool, "initial_states") if (each := given.get(name)) is not None), None)
+        checks.dtype("snapshot_out", out.dtype, FLOATS if states is None else (states.dtype,))
+    return out or given[pool]
+
+
+def snapshot_numbers(
+    snapshots: Layout | None,
+    snapshot_count: Layout | None,
+    pool: Layout | None,
+    snapshot_out: Layout | None,
+    pad_slot_id: int,
+) -> dict[str, object]:
+    """The fields of an argument struct that say where snapshots lie, and where they go."""
+    to = snapshot_out or pool
+    is_in_pool = snapshots is not None and snapshot_out is None
+    return {
+        "snapshots_stride": strides_or_zeros(snapshots, 2),
+        "snapshots_is_int64": snapshots is not None and snapshots.dtype is INT64,
+        "snapshot_count_is_int64": snapshot_count is not None and snapshot_count.dtype is INT64,
+        "snapshot_rows": snapshots.shape[0] if snapshots else 0,
+        "snapshot_stride": to.strides if snapshots and to else (0, 0, 0),
+        "snapshot_slots": to.shape[0] if snapshots and to else 0,
+        "snapshot_pad_slot": pad_slot_id if is_in_pool else -1,
+        "snapshots_in_pool": is_in_pool,
+    }
+
+
+def live_snapshots(snapshots: Array | None, snapshot_count: Array | None, count: int, pad_slot_id: int) -> Array:
+    """The rows (sequence, position, slot) that have one of `count` slots, in NumPy."""
+    if snapshots is None:
+        return np.zeros((0, 3), np.int64)
+    rows = snapshots[: None if snapshot_count is None else max(int(snapshot_count[0]), 0)].astype(np.int64)
+    found: Array = rows[are_live(rows[:, 2], count, pad_slot_id)]
+    return found
+
+
 def start_slots(indices: Array | None, state_column: Array | None, count: int) -> Array:
     """The slot that each of `count` sequences starts from, in NumPy; -1 where its column does not exist."""
     if indices is None:
@@ -148,8 +215,8 @@ def check_contents(
     count: int,
     pad_slot_id: int,
     is_read_only: bool = False,
-) -> None:
-    """Raise ValueError where a final state would meet another one, or the state that another sequence starts from.
+) -> Array:
+    """The slots of final states; ValueError where one meets another, or the state that another sequence starts from.
 
     Args:
         argument: the array of slots that sequences start from.
@@ -163,17 +230,25 @@ def check_contents(
     """
     checks.inside(argument, starts[is_live], count)
     if is_read_only:
-        return
+        return starts[:0]
     finals, stores = final_slots(starts, dst_state_indices), is_live
     if dst_state_indices is not None:
         argument, stores = "dst_state_indices", is_live & ~are_padding(finals, pad_slot_id)
     checks.slots(argument, finals[stores], count)
     readers = np.flatnonzero(is_live & reads)
     checks.not_read_by_others(argument, finals[stores], np.flatnonzero(stores), starts[readers], readers)
+    return finals[stores]
 
 
 def check_packed(
-    read: Callable[[str], Any], total: int, pool_slots: int | None, pad_slot_id: int, *, is_read_only: bool = False
+    read: Callable[[str], Any],
+    total: int,
+    pool_slots: int | None,
+    pad_slot_id: int,
+    lengths: Array | None = None,
+    *,
+    is_read_only: bool = False,
+    snapshot_slots: int | None = None,
 ) -> None:
     """Raise ValueError for index arrays of packed sequences with contents that cannot be right.
 
@@ -182,18 +257,62 @@ def check_packed(
         total: tokens of all sequences and of padding.
         pool_slots: slots of the pool of states, None where there is none.
         pad_slot_id: the slot number that pads.
+        lengths: the tokens of each sequence of a dense batch, None where query_start_loc says so.
         is_read_only: whether no final states are kept, and sequences start from their slots by default.
+        snapshot_slots: slots of the array that snapshots go to, None where there are none.
     """
-    begins = read("query_start_loc")
-    begins = np.array([0, total]) if begins is None else begins
-    checks.boundaries("query_start_loc", begins, total)
+    if lengths is None:
+        begins = read("query_start_loc")
+        begins = np.array([0, total]) if begins is None else begins
+        checks.boundaries("query_start_loc", begins, total)
+        lengths = np.diff(begins)
     if pool_slots is None:
+        if snapshot_slots is not None:
+            _check_snapshots(read, lengths, snapshot_slots, -1)
         return
-    starts = read_starts(read, "cache_indices", len(begins) - 1)
-    is_live = np.diff(begins) > 0
+    starts = read_starts(read, "cache_indices", len(lengths))
+    is_live = lengths > 0
     if read("cache_indices") is not None:
         is_live &= ~are_padding(starts, pad_slot_id)
     has = read("has_initial_state")
     reads = np.full(len(starts), is_read_only) if has is None else has[: len(starts)]
     finals = read("dst_state_indices")
     check_contents("cache_indices", starts, finals, is_live, reads, pool_slots, pad_slot_id, is_read_only)
+    if snapshot_slots is None:
+        return
+    if read("snapshot_out") is not None:
+        _check_snapshots(read, lengths, snapshot_slots, -1)
+        return
+    kept = _check_snapshots(read, lengths, snapshot_slots, pad_slot_id)
+    kept = kept[is_live[kept[:, 0]]]
+    targets = final_slots(starts, finals)
+    stores = is_live if finals is None else is_live & ~are_padding(targets, pad_slot_id)
+    if (shared := np.flatnonzero(np.isin(kept[:, 2], targets[stores]))).size:
+        slot = kept[shared[0], 2]
+        raise ValueError(message("snapshots", f"slot {slot}, where a final state goes", "a slot of its own"))
+    readers = np.flatnonzero(is_live & reads)
+    checks.not_read_by_others("snapshots", kept[:, 2], kept[:, 0], starts[readers], readers)
+
+
+def _check_snapshots(read: Callable[[str], Any], lengths: Array, count: int, pad_slot_id: int) -> Array:
+    """Raise ValueError for rows of snapshots that cannot be right; returns those that have a slot and tokens.
+
+    Args:
+        read: reads an array back by its name.
+        lengths: the tokens of each sequence.
+        count: slots of the array that the snapshots go to.
+        pad_slot_id: the slot number that pads.
+    """
+    rows, number = read("snapshots").astype(np.int64), read("snapshot_count")
+    if number is not None:
+        checks.between("snapshot_count", int(number[0]), 0, len(rows))
+        rows = rows[: int(number[0])]
+    is_kept = (rows[:, 2] >= 0) & (rows[:, 2] != pad_slot_id)
+    for i in np.flatnonzero(is_kept).tolist():
+        sequence, position, _ = rows[i].tolist()
+        checks.between(f"snapshots[{i}, 0]", sequence, 0, len(lengths) - 1)
+        checks.between(f"snapshots[{i}, 1]", position, 0, int(lengths[sequence]))
+    rows = rows[is_kept]
+    checks.slots("snapshots", rows[:, 2], count)
+    found: Array = rows[lengths[rows[:, 0]] > 0]
+    return found

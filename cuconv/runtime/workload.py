@@ -105,6 +105,8 @@ class Workload:
     """
     cut_options: Mapping[str, Any] = field(default_factory=dict)
     """Options that differ in the call on those parts."""
+    is_common: bool = True
+    """Whether other libraries may have such a call."""
     parts: tuple[Mapping[str, Cut], ...] = ()
     """In place of `cuts` where no one part of the arguments gives a part of every result: several cuts, and each is
     compared in the results that it names.
@@ -169,6 +171,17 @@ class Workload:
         return array.take(kept, axis)
 
 
+def snapshot_rows(counts: Sequence[int], every: int) -> list[tuple[int, int, int]]:
+    """Rows of snapshots (sequence, position, slot) every `every` tokens, none for 0, in slots behind the sequences'."""
+    places = [(i, t) for i, count in enumerate(counts) for t in (range(every, count + 1, every) if every else ())]
+    return [(*place, len(counts) + number) for number, place in enumerate(places)]
+
+
+def without_zero(sizes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """All sizes, but for one of this name that is 0: it is not told from calls that were described without it."""
+    return {each: value for each, value in sizes.items() if each != name or value}
+
+
 def spread(count: int, most: int = 32) -> tuple[int, ...]:
     """Up to `most` indices from first to last."""
     return tuple(dict.fromkeys(int(i) for i in np.linspace(0, count - 1, min(count, most))))
@@ -196,9 +209,9 @@ def choice(name: str, got: str, *known: str) -> str:
     return got
 
 
-def element_of(dtype: str, name: str = "dtype") -> DType:
-    """The floating-point dtype of this name."""
-    return next(each for each in FLOATS if each.name == choice(name, dtype, *map(str, FLOATS)))
+def element_of(dtype: str, name: str = "dtype", known: tuple[DType, ...] = FLOATS) -> DType:
+    """The dtype of this name, a floating-point one unless others are known."""
+    return next(each for each in known if each.name == choice(name, dtype, *map(str, known)))
 
 
 def scattered(count: int) -> tuple[int, ...]:

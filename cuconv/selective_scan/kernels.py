@@ -210,12 +210,15 @@ class SelectiveScanVarlenFwd(Kernel):
     b_vec: int
     c_vec: int
     state_t: DType
+    snapshots: bool = False
+    """Whether states inside sequences are kept, too."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenFwd]:
         for axes in scan_axes(constants=False):
-            for c_vec, state_t in product(matrix_accesses(axes["input_t"], constants=False), FLOATS):
-                yield cls(**axes, c_vec=c_vec, state_t=state_t)
+            accesses = matrix_accesses(axes["input_t"], constants=False)
+            for c_vec, state_t, snapshots in product(accesses, FLOATS, (False, True)):
+                yield cls(**axes, c_vec=c_vec, state_t=state_t, snapshots=snapshots)
 
 
 @dataclass(frozen=True)
@@ -233,11 +236,14 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     tokens: int
     resident: int
     mixed: bool
+    snapshots: bool = False
+    """Whether states inside sequences are kept, too."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
-        for input_t, state_t, shape, mixed in product(FLOATS, FLOATS, cls.TILES, (False, True)):
-            yield cls(input_t, state_t, *shape, mixed)
+        for input_t, state_t, shape in product(FLOATS, FLOATS, cls.TILES):
+            for mixed, snapshots in product((False, True), repeat=2):
+                yield cls(input_t, state_t, *shape, mixed, snapshots)
 
 
 @dataclass(frozen=True)

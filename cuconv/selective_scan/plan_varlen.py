@@ -113,6 +113,17 @@ class Operands(NamedTuple):
     pad_slot_id: int
     keeps_padding: bool
     """Whether the results of padding stay as they are."""
+    snapshots: Layout | None = None
+    """(rows, 3)."""
+    snapshot_count: Layout | None = None
+    """(1,)."""
+    snapshot_out: Layout | None = None
+    """(slots, dim, d_state); absent where snapshots go to ssm_states."""
+
+    @property
+    def snapshots_to(self) -> Layout | None:
+        """The array that snapshots go to, if there are any."""
+        return None if self.snapshots is None else self.snapshot_out or self.ssm_states
 
     @property
     def sequences(self) -> int:
@@ -130,14 +141,15 @@ def plan(o: Operands) -> Plan:
     inputs, pool = o.inputs, o.ssm_states
     if inputs.u.size == 0:
         return Plan()
-    dtype, state_t = input_dtype(inputs), pool.dtype if pool else FLOAT32
+    states_like = pool or o.snapshot_out
+    dtype, state_t = input_dtype(inputs), states_like.dtype if states_like else FLOAT32
     assert isinstance(state_t, DType)
     kernel: Kernel
     if has_tiles(inputs, SelectiveScanVarlenTilesFwd.threads):
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
         is_mixed = o.total < LONG * o.sequences
         shape = _tile_shape(o, is_mixed)
-        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, is_mixed)
+        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, is_mixed, o.snapshots is not None)
         division = _tile_division(inputs, shape) if is_mixed else Division(0, 0, shape.channels, is_mixed=False)
     else:
         lanes, states = lanes_for(inputs.d_state)
@@ -149,6 +161,7 @@ def plan(o: Operands) -> Plan:
             b_vec=matrix_vector(inputs.B),
             c_vec=matrix_vector(inputs.C),
             state_t=state_t,
+            snapshots=o.snapshots is not None,
         )
         division = _lane_division(inputs, lanes, states)
     config, divided = division.grid(o)
@@ -165,6 +178,8 @@ def plan(o: Operands) -> Plan:
         "pad_slot_id": o.pad_slot_id,
         "keeps_padding": o.keeps_padding,
         **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
+        **slots.snapshot_numbers(o.snapshots, o.snapshot_count, pool, o.snapshot_out, o.pad_slot_id),
+        "snapshots_is_vectors": o.snapshots_to is not None and _is_vectors(o.snapshots_to, states),
         "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
         "cache_indices_is_int64": o.cache_indices is not None and o.cache_indices.dtype is INT64,
     }

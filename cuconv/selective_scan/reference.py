@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -55,6 +56,8 @@ class LiveSequence(NamedTuple):
     """Where its tokens are in the call's arrays."""
     slot: int | None
     """The slot of the pool that the state after it goes to; None without one."""
+    snapshots: tuple[tuple[int, int], ...] = ()
+    """(position, slot) of the states inside it that are kept."""
 
 
 def live_sequences(
@@ -66,6 +69,9 @@ def live_sequences(
     dst_state_indices: Array | None = None,
     pad_slot_id: int = -1,
     null_slot: int | None = None,
+    snapshots: Array | None = None,
+    snapshot_count: Array | None = None,
+    snapshot_out: Array | None = None,
     **arguments: Any,
 ) -> Iterator[LiveSequence]:
     """The sequences that are not empty and, if there is a pool, have a slot of it; `arguments` are those of a Scan."""
@@ -76,6 +82,8 @@ def live_sequences(
     # Numbers of sequences are not compared with pad_slot_id.
     start_padding = -1 if cache_indices is None else padding
     final_padding = start_padding if dst_state_indices is None else padding
+    kept_in, kept_padding = (ssm_states, padding) if snapshot_out is None else (snapshot_out, -1)
+    rows = slots.live_snapshots(snapshots, snapshot_count, 0 if kept_in is None else len(kept_in), kept_padding)
     for i, (begin, end) in enumerate(pairwise(bounds)):
         slot, initial = None, np.zeros((1, *packed.A.shape))
         if ssm_states is not None:
@@ -86,23 +94,45 @@ def live_sequences(
             if has_initial_state is not None and has_initial_state[i]:
                 initial = ssm_states[starts[i]][None].astype(np.float64)
         if end > begin:
-            yield LiveSequence(packed.sequence(begin, end), initial, slice(begin, end), slot)
+            kept = tuple((t, at) for number, t, at in rows.tolist() if number == i and 0 <= t <= end - begin)
+            yield LiveSequence(packed.sequence(begin, end), initial, slice(begin, end), slot, kept)
+
+
+def state_after(tokens: int, each: LiveSequence) -> Array:
+    """The state (dim, d_state) after the first tokens of a sequence."""
+    state = each.initial_state
+    if tokens:
+        state = selective_scan_fn(**vars(first_tokens(each, tokens)), initial_state=state).last_state
+    only: Array = state[0]
+    return only
+
+
+def first_tokens(each: LiveSequence, tokens: int) -> Scan:
+    """The rows of a sequence up to a token."""
+    rows = each.rows
+    cut = {name: getattr(rows, name)[..., :tokens] for name in ("u", "delta", "B", "C")}
+    return replace(rows, **cut, z=None if rows.z is None else rows.z[..., :tokens])
 
 
 def selective_scan_varlen_fn(
     *, u: Array, ssm_states: Array | None, pad_output: str = "zero", **arguments: Any
-) -> tuple[Array, dict[int, Array]]:
-    """The results of packed sequences for the public function's arguments, and new states by slot, both in float64.
+) -> tuple[Array, dict[int, Array], dict[int, Array]]:
+    """The results of packed sequences for the public function's arguments, then new states and snapshots by slot.
+
+    All are in float64.
 
     Where `pad_output` is "keep", results are NaN at padding.
     """
-    out, states = np.full(u.shape, np.nan if pad_output == "keep" else 0.0), {}
+    out = np.full(u.shape, np.nan if pad_output == "keep" else 0.0)
+    states: dict[int, Array] = {}
+    kept: dict[int, Array] = {}
     for each in live_sequences(ssm_states, u=u, **arguments):
         result = selective_scan_fn(**vars(each.rows), initial_state=each.initial_state)
         out[:, each.tokens] = result.out[0]
         if each.slot is not None:
             states[each.slot] = result.last_state[0]
-    return out, states
+        kept |= {slot: state_after(tokens, each) for tokens, slot in each.snapshots}
+    return out, states, kept
 
 
 def _dense_errors(
@@ -138,11 +168,18 @@ def _packed_errors(
     errors = {"out": np.zeros(u.shape)}
     if ssm_states is not None:
         errors["ssm_states"] = np.zeros(ssm_states.shape)
+    if arguments.get("snapshot_out") is not None:
+        errors["snapshot_out"] = np.zeros(arguments["snapshot_out"].shape)
     for each in live_sequences(ssm_states, u=u, **arguments):
         found = row_errors(each.rows, each.initial_state, MAX_TOKENS, 0)
         errors["out"][:, each.tokens] = found.out[0]
         if each.slot is not None:
             errors["ssm_states"][each.slot] = found.last_state[0]
+        for tokens, slot in each.snapshots:
+            kept = np.zeros(each.initial_state.shape)
+            if tokens:
+                kept = row_errors(first_tokens(each, tokens), each.initial_state, MAX_TOKENS, 0).last_state
+            errors["ssm_states" if arguments.get("snapshot_out") is None else "snapshot_out"][slot] = kept[0]
     return errors
 
 

@@ -37,6 +37,9 @@ def selective_scan_varlen_fn(
     dst_state_indices: Any = None,
     null_slot: int | None = None,
     pad_output: str = "zero",
+    snapshots: Any = None,
+    snapshot_count: Any = None,
+    snapshot_out: Any = None,
     out: Any = None,
 ) -> Any:
     """The selective scan of packed sequences, as serving engines prefill: vLLM's, but that no input is overwritten.
@@ -85,6 +88,14 @@ def selective_scan_varlen_fn(
             cache_indices when None; one that is padding stores nothing.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
         pad_output: "zero", or "keep": where results are 0 because there is no slot or no sequence, out stays as it is.
+        snapshots: (rows, 3), int32 or int64: a row (sequence, position, slot) puts the state after the sequence's first
+            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order, and
+            those of one sequence next to each other are found soonest. One counts for nothing if its slot is negative,
+            that of padding or outside the pool, if its sequence is empty, padding or does not exist, or if it lies
+            behind the sequence's last token. No two rows or final states must share a slot, and none may have a slot
+            that a sequence starts from, but for the row's own sequence.
+        snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
+        snapshot_out: (slots, dim, d_state), ssm_states' dtype: where snapshots go; to ssm_states when None.
         out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
             ssm_states.
 
@@ -100,9 +111,12 @@ def selective_scan_varlen_fn(
     options = checks.flag("delta_softplus", delta_softplus), padding, keeps_padding
     given = (
         *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
-        *(state_column, dst_state_indices, out),
+        *(state_column, dst_state_indices),
     )
-    (result,) = _packed_scan(given, options)
+    if snapshots is snapshot_count is snapshot_out is None:
+        (result,) = _packed_scan((*given, out), options)
+    else:
+        (result,) = _packed_scan_with_snapshots((*given, snapshots, snapshot_count, snapshot_out, out), options)
     return result
 
 
@@ -121,9 +135,17 @@ def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding
     if pool is not None:
         _check_pool(pool, checked.A, count if given["cache_indices"] is None else 0)
     chosen = given["state_column"], given["dst_state_indices"]
-    operands = Operands(checked, pool, starts, cache_indices, has_initial_state, *chosen, pad_slot_id, keeps_padding)
+    snapshots_to = slots.check_snapshots(given, "ssm_states", "slots, dim, d_state")
+    if snapshots_to is not None and given["snapshot_out"] is not None:
+        shape = (snapshots_to.shape[0], *checked.A.shape)
+        checks.shape("snapshot_out", snapshots_to.shape, shape, "slots, dim of u, d_state of A")
+    operands = Operands(
+        *(checked, pool, starts, cache_indices, has_initial_state, *chosen, pad_slot_id, keeps_padding),
+        *(given.get(name) for name in slots.SNAPSHOTS),
+    )
     out = checked.out._replace(shape=checked.out.shape[1:], strides=checked.out.strides[1:])
-    return Checked(operands, {"out": out}, updated=("ssm_states",))
+    updated = ("ssm_states", "snapshot_out") if "snapshot_out" in given else ("ssm_states",)
+    return Checked(operands, {"out": out}, updated)
 
 
 def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
@@ -139,28 +161,45 @@ def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
-    slots.check_packed(read, o.total, o.ssm_states.shape[0] if o.ssm_states else None, o.pad_slot_id)
+    pool_slots, snapshot_slots = (None if pool is None else pool.shape[0] for pool in (o.ssm_states, o.snapshots_to))
+    slots.check_packed(read, o.total, pool_slots, o.pad_slot_id, snapshot_slots=snapshot_slots)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     named = {name: array for name, array in arrays.items() if name != "out"}
     named |= {"delta_softplus": o.inputs.delta_softplus, "pad_slot_id": o.pad_slot_id}
-    result, states = reference.selective_scan_varlen_fn(**named)
+    result, states, kept = reference.selective_scan_varlen_fn(**named)
     written = [each.tokens for each in reference.live_sequences(**named)] if o.keeps_padding else [slice(None)]
     for tokens in written:
         arrays["out"][:, tokens] = result[:, tokens].astype(arrays["out"].dtype)
     pool = arrays["ssm_states"]
     for slot, state in states.items():
         pool[slot] = state.astype(pool.dtype)
+    kept_in = pool if named.get("snapshot_out") is None else named["snapshot_out"]
+    for slot, state in kept.items():
+        kept_in[slot] = state.astype(kept_in.dtype)
 
+
+INPUTS = (
+    *("u", "ssm_states", "delta", "A", "B", "C", "D", "z", "delta_bias"),
+    *("query_start_loc", "cache_indices", "has_initial_state", "state_column", "dst_state_indices"),
+)
 
 _packed_scan = Operation(
-    (
-        *("u", "ssm_states", "delta", "A", "B", "C", "D", "z", "delta_bias"),
-        *("query_start_loc", "cache_indices", "has_initial_state", "state_column", "dst_state_indices"),
-    ),
+    INPUTS,
     ("out",),
     name="selective_scan_varlen_fn",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=slots.SNAPSHOTS,
+)
+# An array that is absent costs a call some time, too.
+_packed_scan_with_snapshots = Operation(
+    INPUTS + slots.SNAPSHOTS,
+    ("out",),
+    name="selective_scan_varlen_with_snapshots",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -8,7 +8,20 @@ from typing import Any
 from cuconv.runtime.batches import lengths
 from cuconv.runtime.dtypes import BOOL, FLOAT32, INT32, DType
 from cuconv.runtime.launch import ceil_div
-from cuconv.runtime.workload import CHANNELS, TOKENS, Array, Cut, Rows, Workload, choice, element_of, scattered, spread
+from cuconv.runtime.workload import (
+    CHANNELS,
+    TOKENS,
+    Array,
+    Cut,
+    Rows,
+    Workload,
+    choice,
+    element_of,
+    scattered,
+    snapshot_rows,
+    spread,
+    without_zero,
+)
 from cuconv.selective_scan.kernels import chunk_tokens
 
 
@@ -53,21 +66,27 @@ def selective_scan_fn(
 
 def selective_scan_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
+    snapshots: int = 0,
 ) -> Workload:  # fmt: skip
-    """The scan of packed sequences that each go on from a state of its own in a pool."""
-    sizes = dict(locals())
+    """The scan of packed sequences that each go on from a state of its own in a pool.
+
+    The pool gets snapshots of states every `snapshots` tokens, unless that is 0.
+    """
+    sizes = without_zero(locals(), "snapshots")
     counts = lengths(sequences)
-    n, total = len(counts), sum(counts)
+    n, total, kept = len(counts), sum(counts), snapshot_rows(counts, snapshots)
     given = rows((), dim, total, d_state, element_of(dtype), contiguous)
-    touched = 2 * sum(count > 0 for count in counts) * dim * d_state
+    touched = (2 * sum(count > 0 for count in counts) + len(kept)) * dim * d_state
     arrays = {
         "u": given.pop("u"),
-        "ssm_states": Array((n, dim, d_state), FLOAT32, touched=touched),
+        "ssm_states": Array((n + len(kept), dim, d_state), FLOAT32, touched=touched),
         **given,
         "query_start_loc": Array((n + 1,), INT32, values=(0, *accumulate(counts))),
         "cache_indices": Array((n,), INT32, values=scattered(n)),
         "has_initial_state": Array((n,), BOOL, values=(1,) * n),
     }
+    if kept:
+        arrays["snapshots"] = Array((len(kept), 3), INT32, values=tuple(number for row in kept for number in row))
     cuts = channels(0, dim)
     cuts["ssm_states"] = (1, cuts["A"][1])
     return Workload(
@@ -193,7 +212,9 @@ SMALL: Rows = {
         {"batch": 1, "dim": 40, "seqlen": 3000, "d_state": 64},
     ),
     "selective_scan_varlen_fn": tuple(
-        {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH
+        {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous, "snapshots": snapshots}
+        for contiguous in _BOTH
+        for snapshots in (0, 16)
     ),
     "selective_scan_bwd": (
         *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),

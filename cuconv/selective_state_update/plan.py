@@ -6,10 +6,17 @@ import math
 from typing import NamedTuple
 
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.dtypes import FLOAT32, INT64, DType
+from cuconv.runtime.dtypes import CODES, FLOAT32, INT64, DType
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
-from cuconv.selective_state_update.kernels import FEW_ROWS, SelectiveStateUpdate, capacity, lanes, most_rows
+from cuconv.selective_state_update.kernels import (
+    FEW_ROWS,
+    SelectiveStateUpdate,
+    SelectiveStateUpdateQuantised,
+    capacity,
+    lanes,
+    most_rows,
+)
 
 LARGE = 192 * 2**20
 """Bytes of states that are a few times an L2 cache. Measured on an H200 for Mamba-2 with 128 heads: 128 MiB reach 0.95
@@ -69,6 +76,10 @@ class Operands(NamedTuple):
     """(sequences, tokens)."""
     rand_seed: Layout | None
     """One element."""
+    state_scale: Layout | None
+    """(slots, nheads, headdim)."""
+    intermediate_state_scales: Layout | None
+    """(rows, steps, nheads, headdim)."""
     out: Layout
     """The shape of x."""
     dt_softplus: bool
@@ -94,6 +105,11 @@ class Operands(NamedTuple):
         return targets if targets is not None and len(targets.shape) == 2 else None
 
     @property
+    def quantised(self) -> bool:
+        """Whether states are codes, with a scale per row."""
+        return self.state.dtype in CODES
+
+    @property
     def stochastic(self) -> bool:
         """Whether states are rounded at random."""
         return self.has_seed or self.rand_seed is not None
@@ -110,14 +126,16 @@ def plan(o: Operands) -> Plan:
     return Plan((Launch(kernel, config, kernel.params.pack_numbers(**_numbers(o), **division)),))
 
 
-def choose(o: Operands) -> SelectiveStateUpdate:
+def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised:
     """The kernel that computes a call."""
     d_state = o.state.shape[3]
     vec, shared_decay = _vector(o), _has_shared_decay(o)
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
-    many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None or o.stochastic
+    many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None
+    many |= o.stochastic and not o.quantised
     chosen = _is_chosen(o)
-    return SelectiveStateUpdate(
+    kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
+    return kind(
         d_state=capacity(d_state),
         input_t=_dtype(o.x),
         state_t=_dtype(o.state),
@@ -144,9 +162,9 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
     """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
-    most = FEW_ROWS if _is_chosen(o) or _state_bytes(o) < LARGE else 16
-    rows = min(most_rows(fits, vec, shared_decay, many), most)
-    sharing = lanes(fits, vec)
+    most = FEW_ROWS if not o.quantised and (_is_chosen(o) or _state_bytes(o) < LARGE) else 16
+    rows = min(most_rows(fits, vec, _dtype(o.state), shared_decay, many), most)
+    sharing = lanes(fits, vec, _dtype(o.state))
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
     while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:
         rows //= 2
@@ -247,6 +265,9 @@ def _numbers(o: Operands) -> dict[str, object]:
         state_column=o.state_column,
     )
     numbers["has_initial_state_stride"] = strides_or_zeros(o.has_initial_state, 1)[0]
+    if o.quantised:
+        numbers["state_scale_stride"] = strides(o.state_scale, 3)
+        numbers["intermediate_state_scales_stride"] = strides(o.intermediate_state_scales, 4)
     for name in ("dt", "D", "dt_bias", "z"):
         layout = getattr(o, name)
         numbers[f"{name}_is_float32"] = layout is not None and layout.dtype is FLOAT32

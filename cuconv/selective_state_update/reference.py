@@ -11,7 +11,19 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from cuconv.runtime.state_space import Array, TokenInputs
-from cuconv.selective_state_update.rounding import random_numbers, round_stochastically
+from cuconv.selective_state_update import reference_replay
+from cuconv.selective_state_update.rounding import (
+    LARGEST,
+    codes_of,
+    factors_of,
+    quantised,
+    random_numbers,
+    round_stochastically,
+    scales_of,
+)
+
+UPDATED = ("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales")
+"""The arguments that a call writes to."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,12 +48,29 @@ class Token(TokenInputs):
         return self.before * self.decay + self.added
 
 
+class Stored(NamedTuple):
+    """States of (nheads, headdim, d_state) as they are stored."""
+
+    states: Array
+    """In the dtype of the pool."""
+    scales: Array | None
+    """(nheads, headdim), of codes."""
+
+    @property
+    def values(self) -> Array:
+        """The states in float64."""
+        values = self.states.astype(np.float64)
+        return values if self.scales is None else values * self.scales.astype(np.float64)[..., None]
+
+
 class Results(NamedTuple):
-    """The results of a call: out in float64, copies of the other two in their dtypes."""
+    """The results of a call: out in float64, copies of the others in their dtypes."""
 
     out: Array
     state: Array
     intermediate_states_buffer: Array | None
+    state_scale: Array | None
+    intermediate_state_scales: Array | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +102,8 @@ class SelectiveStateUpdate:
     pad_output: str = "zero"
     rand_seed: int | Array | None = None
     philox_rounds: int = 10
+    state_scale: Array | None = None
+    intermediate_state_scales: Array | None = None
 
     @property
     def inner(self) -> tuple[int, int, int]:
@@ -113,10 +144,6 @@ class SelectiveStateUpdate:
 
         Each follows the unrounded state before it, but in trees the rounded one after its parent.
         """
-        heads, headdim, d_state = self.inner
-        rows = (heads, headdim)
-        groups = self.B.shape[-2] if self.state.ndim == 4 else 1
-        A, D, bias = _float64(self.A, self.inner), _float64(self.D, rows), _float64(self.dt_bias, rows)
         for sequence, source, places in self.live():
             state = first = self.first_state(sequence, source)
             stored: list[Array] = []
@@ -124,29 +151,39 @@ class SelectiveStateUpdate:
                 if self.parents is not None:
                     parent = self.parent(sequence, number)
                     state = first if parent < 0 else stored[parent]
-                dt = _float64(self.dt[place], rows)
-                grouped = [_float64(each[place], (groups, d_state)) for each in (self.B, self.C)]
-                B, C = (np.repeat(each, heads // groups, axis=0)[:, None] for each in grouped)
-                token = Token(
-                    sequence=sequence,
-                    number=number,
-                    place=place,
-                    slot=self.target(sequence, number, source, number + 1 == len(places)),
-                    row=self.row(sequence, number, source),
-                    before=state,
-                    x=_float64(self.x[place], rows),
-                    biased_dt=dt if bias is None else dt + bias,
-                    A=A,
-                    B=B,
-                    C=C,
-                    D=D,
-                    z=None if self.z is None else _float64(self.z[place], rows),
-                    dt_softplus=self.dt_softplus,
-                )
+                slot = self.target(sequence, number, source, number + 1 == len(places))
+                token = self.token(sequence, number, place, slot, self.row(sequence, number, source), state)
                 yield token
                 state = token.after
                 if self.parents is not None:
-                    stored.append(self.rounded(token, token.after).astype(np.float64))
+                    stored.append(self.stored(token, token.after).values)
+
+    def token(
+        self, sequence: int, number: int, place: tuple[int, ...], slot: int | None, row: int | None, before: Array
+    ) -> Token:
+        """A token of a sequence at a place in x."""
+        heads, headdim, d_state = self.inner
+        rows = (heads, headdim)
+        groups = self.B.shape[-2] if self.state.ndim == 4 else 1
+        grouped = [_float64(each[place], (groups, d_state)) for each in (self.B, self.C)]
+        B, C = (np.repeat(each, heads // groups, axis=0)[:, None] for each in grouped)
+        dt, bias = _float64(self.dt[place], rows), _float64(self.dt_bias, rows)
+        return Token(
+            sequence=sequence,
+            number=number,
+            place=place,
+            slot=slot,
+            row=row,
+            before=before,
+            x=_float64(self.x[place], rows),
+            biased_dt=dt if bias is None else dt + bias,
+            A=_float64(self.A, self.inner),
+            B=B,
+            C=C,
+            D=_float64(self.D, rows),
+            z=None if self.z is None else _float64(self.z[place], rows),
+            dt_softplus=self.dt_softplus,
+        )
 
     def errors(self) -> Iterator[tuple[Token, Array]]:
         """Every token, and the error that the state after it may have: it grows from token to token."""
@@ -165,18 +202,17 @@ class SelectiveStateUpdate:
 
     def _stored_error(self, token: Token, error: Array) -> Array:
         """The error of the state after a token as it is stored, where float32 arithmetic makes this one of it."""
-        stored, *bounds = (
-            self.rounded(token, token.after + sign * error).astype(np.float64) for sign in (0.0, -1.0, 1.0)
-        )
-        errors: Array = np.maximum(np.abs(bounds[0] - stored), np.abs(bounds[1] - stored))
+        stored, (low, high) = self.stored(token, token.after).values, self.bounds(token, error)
+        corners = [Stored(codes, scales) for codes in (low[0], high[0]) for scales in (low[1], high[1])]
+        errors: Array = np.max([np.abs(corner.values - stored) for corner in corners], axis=0)
         return errors
 
     def first_state(self, sequence: int, source: int) -> Array:
         """The state before the first token of a sequence."""
         if self.has_initial_state is not None and not self.has_initial_state[sequence]:
             return np.zeros(self.inner)
-        state: Array = self.state[source]
-        return _float64(state, self.inner)
+        scales = None if self.state_scale is None else self.state_scale[source].reshape(self.inner[:2])
+        return Stored(self.state[source].reshape(self.inner), scales).values
 
     def parent(self, sequence: int, number: int) -> int:
         """The token that a token of a tree follows; -1 for the state before the first."""
@@ -218,42 +254,93 @@ class SelectiveStateUpdate:
         """The slot with a number that an index array holds."""
         return None if number in (self.pad_slot_id, self.null_slot) else _inside(number, len(self.state))
 
-    def rounded(self, token: Token, states: Array) -> Array:
+    def random(self, token: Token) -> Array | None:
+        """The random bits for the states after a token; None when they are rounded to nearest."""
+        if self.rand_seed is None:
+            return None
+        seed = int(np.asarray(self.rand_seed).reshape(())) & 0xFFFFFFFFFFFFFFFF
+        size = int(np.prod(self.inner))
+        return random_numbers(size, token.sequence, token.number, seed, self.philox_rounds).reshape(self.inner)
+
+    def stored(self, token: Token, states: Array) -> Stored:
         """States after a token as they are stored; those of float64, where torch tensors have it, are not rounded."""
-        if self.state.dtype == np.float64:
-            return states
+        dtype, random = self.state.dtype, self.random(token)
+        if dtype == np.float64:
+            return Stored(states, None)
         with np.errstate(over="ignore"):
             values = states.astype(np.float32)
-            if self.rand_seed is None:
-                return values.astype(self.state.dtype)
-        seed = int(np.asarray(self.rand_seed).reshape(())) & 0xFFFFFFFFFFFFFFFF
-        random = random_numbers(values.size, token.sequence, token.number, seed, self.philox_rounds)
-        return round_stochastically(values, random.reshape(values.shape), self.state.dtype)
+            if dtype in LARGEST:
+                return Stored(*quantised(values, dtype, random))
+            return Stored(values.astype(dtype) if random is None else round_stochastically(values, random, dtype), None)
+
+    def bounds(self, token: Token, error: Array) -> tuple[Stored, Stored]:
+        """The least and the greatest that is stored of the states after a token where these are off by `error`.
+
+        Codes are monotone in the state, and in the factor of the row, which falls with the largest magnitude.
+        """
+        after, dtype, random = token.after, self.state.dtype, self.random(token)
+        if dtype not in LARGEST:
+            return self.stored(token, after - error), self.stored(token, after + error)
+        size = np.abs(after)
+        magnitudes = (np.maximum(size - error, 0.0), size + error)
+        factors = [factors_of(each.max(axis=-1, initial=0.0).astype(np.float32), dtype) for each in magnitudes]
+        ends = [(after + sign * error).astype(np.float32) for sign in (-1.0, 1.0)]
+        codes = [codes_of(end, factor, dtype, random).astype(np.float64) for end in ends for factor in factors]
+        scales = [scales_of(factor) for factor in factors]
+        low, high = (
+            Stored(extreme(codes, axis=0).astype(dtype), extreme(scales, axis=0)) for extreme in (np.min, np.max)
+        )
+        return low, high
+
+    def stored_errors(self, token: Token, error: Array) -> Stored:
+        """The errors of what is stored after a token where the state is off by `error`: of states without scales, that
+        before they are rounded."""
+        if self.state_scale is None:
+            return Stored(error, None)
+        each = (self.stored(token, token.after), *self.bounds(token, error))
+        wide = [[np.asarray(array).astype(np.float64) for array in stored] for stored in each]
+        return Stored(*(np.maximum(high - stored, stored - low) for stored, low, high in zip(*wide, strict=True)))
 
     def results(self) -> Results:
         """What the call writes; the arrays of the call stay as they are."""
-        pool, buffer = self.state.copy(), self.intermediate_states_buffer
-        buffer = None if buffer is None else buffer.copy()
-        return Results(self.write(pool, buffer), pool, buffer)
+        pool, *others = (None if (given := getattr(self, name)) is None else given.copy() for name in UPDATED)
+        assert pool is not None
+        return Results(self.write(pool, *others), pool, *others)
 
-    def write(self, pool: Array, buffer: Array | None) -> Array:
-        """The result in float64; what the call changes in the other two arrays is written to these.
+    def write(
+        self,
+        pool: Array,
+        buffer: Array | None = None,
+        pool_scales: Array | None = None,
+        buffer_scales: Array | None = None,
+    ) -> Array:
+        """The result in float64; what the call changes in the other arrays is written to these.
 
         They may be the call's own: all states are read before the first is written. Nothing is touched but the slots
         and rows of the sequences. Values that are too large are infinite, as on a GPU, without a warning.
         """
         out = np.zeros(self.x.shape)
-        states: list[tuple[int, Array]] = []
+        states: list[tuple[int, Stored]] = []
         with np.errstate(over="ignore", invalid="ignore"):
             for token in self.tokens():
                 out[token.place] = token.out(token.after).reshape(out[token.place].shape)
+                if token.slot is None and token.row is None:
+                    continue
+                stored = self.stored(token, token.after)
                 if token.slot is not None:
-                    states.append((token.slot, self.rounded(token, token.after).reshape(pool.shape[1:])))
-                if token.row is not None and buffer is not None:
-                    buffer[token.row, token.number] = self.rounded(token, token.after).reshape(buffer.shape[2:])
-        for slot, state in states:
-            pool[slot] = state
+                    states.append((token.slot, stored))
+                if token.row is not None:
+                    _put(stored, (token.row, token.number), buffer, buffer_scales)
+        for slot, stored in states:
+            _put(stored, (slot,), pool, pool_scales)
         return out
+
+
+def _put(stored: Stored, place: tuple[int, ...], states: Array | None, scales: Array | None) -> None:
+    """Write states to their place in a pool or a buffer."""
+    for values, array in zip(stored, (states, scales), strict=True):
+        if values is not None and array is not None:
+            array[place] = values.reshape(array.shape[len(place) :])
 
 
 def selective_state_update(*arguments: Any, **named: Any) -> Results:
@@ -262,21 +349,82 @@ def selective_state_update(*arguments: Any, **named: Any) -> Results:
 
 
 def _errors(**arguments: Any) -> dict[str, Array]:
-    """The errors of out, and of states before they are rounded; those of states that stay are zero."""
+    """The errors of out, and of states before they are rounded; those of states that stay are zero.
+
+    Of codes and scales they are the errors of what is stored.
+    """
     call = SelectiveStateUpdate(**arguments)
-    found = {"out": np.zeros(call.x.shape), "state": np.zeros(call.state.shape)}
-    if call.intermediate_states_buffer is not None:
-        found["intermediate_states_buffer"] = np.zeros(call.intermediate_states_buffer.shape)
+    found = {"out": np.zeros(call.x.shape)}
+    found |= {name: np.zeros(array.shape) for name in UPDATED if (array := getattr(call, name)) is not None}
     for token, error in call.errors():
         found["out"][token.place] = token.out_error(token.after, error).reshape(call.x.shape[len(token.place) :])
+        errors = call.stored_errors(token, error)
         if token.slot is not None:
-            found["state"][token.slot] = error.reshape(call.state.shape[1:])
+            _put(errors, (token.slot,), found["state"], found.get("state_scale"))
         if token.row is not None:
-            found["intermediate_states_buffer"][token.row, token.number] = error.reshape(call.state.shape[1:])
+            buffers = (found.get(name) for name in ("intermediate_states_buffer", "intermediate_state_scales"))
+            _put(errors, (token.row, token.number), *buffers)
     return found
 
 
-ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {"selective_state_update": _errors}
+def replay(
+    *,
+    x_ring: Array,
+    B_ring: Array,
+    dt_ring: Array,
+    cursors: Array,
+    window: int = 16,
+    fold: bool | None = None,
+    force_flush: Array | None = None,
+    **arguments: Any,
+) -> reference_replay.Replay:
+    """A call of selective_state_update_replay."""
+    rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
+    inner, tokens = arguments["state"].shape[1:], arguments["x"].shape
+    for name, shape in (("A", inner), ("dt", tokens), ("D", inner[:-1]), ("dt_bias", inner[:-1])):
+        arguments[name] = _by_row(arguments.get(name), shape)
+    return reference_replay.Replay(SelectiveStateUpdate(**arguments), rings, force_flush, bool(fold))
+
+
+def materialise(
+    *,
+    state: Array,
+    x_ring: Array,
+    B_ring: Array,
+    dt_ring: Array,
+    cursors: Array,
+    A: Array,
+    state_batch_indices: Array,
+    count: Array | None = None,
+    window: int = 16,
+    **arguments: Any,
+) -> reference_replay.Materialise:
+    """A call of selective_state_update_materialise."""
+    sequences, (heads, headdim, d_state) = len(state_batch_indices), state.shape[1:]
+    x, B = np.zeros((sequences, heads, headdim)), np.zeros((sequences, 1, d_state))
+    arguments["state_batch_indices"] = state_batch_indices
+    call = SelectiveStateUpdate(state, x, x, _by_row(A, state.shape[1:]), B, B, **arguments)
+    rings = reference_replay.Rings(x_ring, B_ring, dt_ring, cursors, window)
+    return reference_replay.Materialise(call, rings, count)
+
+
+def _by_row(array: Array | None, shape: tuple[int, ...]) -> Any:
+    """An array with the last axes of a shape that it lacks."""
+    if array is None:
+        return None
+    return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape)
+
+
+def _no_errors(**_: Any) -> dict[str, Array]:
+    return {}
+
+
+ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
+    "selective_state_update": _errors,
+    "selective_state_update_commit": _no_errors,
+    "selective_state_update_materialise": lambda **arguments: materialise(**arguments).errors(),
+    "selective_state_update_replay": lambda **arguments: replay(**arguments).errors(),
+}
 """The error bounds of public functions: called with the arguments but outputs, they return by result name the absolute
 error per element that float32 arithmetic may make; rounding to the result's dtype is not included.
 """

@@ -1,9 +1,10 @@
-"""Stochastic rounding of float32 by the random numbers of Philox-4x32, bit by bit as kernels do it."""
+"""Stochastic rounding of float32 by the random numbers of Philox-4x32, and codes with scales, bit by bit as kernels."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, Any]
@@ -56,3 +57,55 @@ def _to_float16(values: Array, bits: Array, bits_up: Array) -> Array:
     small = np.copysign(np.floor(raised * 2.0**24) * 2.0**-24, values).astype(np.float32)
     rounded: Array = np.where(np.abs(values) >= np.float32(2.0**-14), normal, small).astype(np.float16)
     return rounded
+
+
+LARGEST = {np.dtype(np.int16): 32767.0, np.dtype(np.int8): 127.0, np.dtype(ml_dtypes.float8_e4m3fn): 448.0}
+"""The largest code of each dtype of codes."""
+
+LEAST, MOST = np.float32(2.0**-111), np.float32(2.0**126)
+"""A row of smaller magnitude is stored as zeros, one of larger magnitude has no codes."""
+
+
+def factors_of(magnitudes: Array, dtype: np.dtype[Any]) -> Array:
+    """What turns rows of these largest magnitudes into codes, float32; NaN for rows without codes."""
+    with np.errstate(all="ignore"):
+        factors: Array = np.float32(LARGEST[dtype]) / magnitudes.astype(np.float32)
+    return np.where(magnitudes < LEAST, np.float32(1.0), np.where(magnitudes <= MOST, factors, np.float32(np.nan)))
+
+
+def scales_of(factors: Array) -> Array:
+    """The scales that belong to factors."""
+    return np.float32(1.0) / factors
+
+
+def codes_of(values: Array, factors: Array, dtype: np.dtype[Any], random: Array | None) -> Array:
+    """Rows of float32 values times their factors as codes: the nearest ones, or by 16 random bits each.
+
+    Integers are the nearest ones to the products themselves; before all other roundings these are float32.
+    """
+    most = np.float32(LARGEST[dtype])
+    with np.errstate(all="ignore"):
+        scaled = np.clip(values * factors[..., None], -most, most)
+        if dtype == np.dtype(ml_dtypes.float8_e4m3fn):
+            return scaled.astype(dtype) if random is None else _to_float8(scaled, random)
+        if random is None:
+            whole = np.rint(values.astype(np.float64) * factors.astype(np.float64)[..., None])
+        else:
+            whole = np.floor(scaled.astype(np.float64) + random * 2.0**-16)
+        return np.nan_to_num(whole).astype(dtype)
+
+
+def quantised(values: Array, dtype: np.dtype[Any], random: Array | None) -> tuple[Array, Array]:
+    """Rows of float32 values as codes, and the scale of each row."""
+    factors = factors_of(np.abs(values).max(axis=-1, initial=0.0), dtype)
+    return codes_of(values, factors, dtype, random), scales_of(factors)
+
+
+def _to_float8(values: Array, random: Array) -> Array:
+    # Normal numbers lose 20 bits of their mantissa, the first 16 of them drawn; below them the step is 2**-9.
+    bits = values.view(np.uint32) + (random.astype(np.uint32) << np.uint32(4))
+    normal = (bits & np.uint32(0xFFF00000)).view(np.float32)
+    raised = np.abs(values).astype(np.float64) + random * 2.0**-25
+    small = np.copysign(np.floor(raised * 2.0**9) * 2.0**-9, values).astype(np.float32)
+    rounded: Array = np.where(np.abs(values) >= np.float32(2.0**-6), normal, small)
+    return rounded.astype(ml_dtypes.float8_e4m3fn)

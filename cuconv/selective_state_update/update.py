@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime import checks, slots
+from cuconv.runtime import checks, slots, trees
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, INT64, DType
-from cuconv.runtime.errors import message
+from cuconv.runtime.dtypes import BOOL, CODES, FLOAT32, FLOATS, INDICES, INT64, DType
+from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense
 from cuconv.selective_state_update import reference
@@ -54,6 +54,8 @@ def selective_state_update(
     pad_output: str = "zero",
     rand_seed: Any = None,
     philox_rounds: int = 10,
+    state_scale: Any = None,
+    intermediate_state_scales: Any = None,
     out: Any = None,
 ) -> Any:
     """The recurrence of Mamba and Mamba-2 for the next tokens of sequences, with the meaning it has in mamba_ssm.
@@ -76,10 +78,11 @@ def selective_state_update(
     awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
-        state: (slots, dim, d_state) or (slots, nheads, headdim, d_state), float32, float16 or bfloat16, d_state 1 to
-            512; updated in place.
+        state: (slots, dim, d_state) or (slots, nheads, headdim, d_state), float32, float16 or bfloat16, or codes of
+            int16, int8 or float8_e4m3fn with state_scale, d_state 1 to 512; updated in place. CuPy has float8_e4m3fn as
+            NumPy has it, by ml_dtypes: `cupy.zeros(shape, "uint8").view(ml_dtypes.float8_e4m3fn)`.
         x: (batch, [tokens,] dim) or (batch, [tokens,] nheads, headdim); (tokens, dim) or (tokens, nheads, headdim)
-            packed. Any of these dtypes.
+            packed, float32, float16 or bfloat16.
         dt: shape of x; x's dtype or float32.
         A: (dim, d_state) or (nheads, headdim, d_state); x's dtype or float32.
         B, C: (batch, [tokens,] d_state), with heads (batch, [tokens,] ngroups, d_state), and packed as x; both x's
@@ -113,11 +116,21 @@ def selective_state_update(
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
         pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
-        rand_seed: round states of bfloat16 or float16 up or down at random, so that their expected value is right: a
-            seed of 64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et
-            al., "Parallel random numbers: as easy as 1, 2, 3", 2011) for the element's number in its slot, the
-            sequence's in the batch and the token's in the sequence: the same on every GPU.
+        rand_seed: round states, but of float32, up or down at random, so that their expected value is right: a seed of
+            64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et al., "Parallel random
+            numbers: as easy as 1, 2, 3", 2011): with the seed as key the counter (n // 8, that of 64 bits in the first
+            two words, sequence in the batch, token in the sequence) gives 16 bits for each element n of the slot, from
+            the low half of the first word to the high half of the last. They are added below the last bit that is kept,
+            for codes below the last bit of S / scale, and the rest is cut off: the same on every GPU.
         philox_rounds: 1 to 20; 0 stands for 10.
+        state_scale: (slots, nheads, headdim) or (slots, dim), perhaps with an axis of 1 behind, float32; with states of
+            codes only, and updated with them: S = state * state_scale. Where a state is stored, the scale of a row is
+            its largest magnitude divided by 32767 (int16), 127 (int8) or 448 (float8_e4m3fn): 1 / f with f = 32767 /
+            magnitude and so on, and the codes are S * f rounded to nearest, even ones between two, or at random. out
+            follows from S before it is rounded. A row of magnitudes below 2**-111 becomes zeros with the scale 1; one
+            with any above 2**126, or that is not finite, gets the scale NaN, and its codes say nothing then.
+        intermediate_state_scales: (rows, steps, ...) and as state_scale behind its slots, float32: receives the scales
+            of intermediate_states_buffer.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
 
@@ -131,16 +144,11 @@ def selective_state_update(
     """
     philox_rounds = checks.integer("philox_rounds", philox_rounds)
     checks.between("philox_rounds", philox_rounds, 0, MAX_ROUNDS)
-    seed = None
-    if rand_seed is not None and isinstance(rand_seed, int | np.integer):
-        if isinstance(rand_seed, bool):
-            checks.integer("rand_seed", rand_seed)
-        checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
-        seed, rand_seed = int(rand_seed), None
+    seed, rand_seed = seed_of(rand_seed)
     given = (
         *(state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices),
         *(intermediate_states_buffer, intermediate_state_indices, num_accepted_tokens, cu_seqlens),
-        *(state_column, has_initial_state, parents, rand_seed, out),
+        *(state_column, has_initial_state, parents, rand_seed, state_scale, intermediate_state_scales, out),
     )
     softplus = checks.flag("dt_softplus", dt_softplus)
     is_read_only = checks.flag("disable_state_update", disable_state_update)
@@ -149,6 +157,16 @@ def selective_state_update(
     options = (softplus, is_read_only, padding, seed is not None, philox_rounds or DEFAULT_ROUNDS, keeps_padding)
     (result,) = _update(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
     return result
+
+
+def seed_of(rand_seed: Any) -> tuple[int | None, Any]:
+    """A seed that is a number, and one that is an array; at most one of them is not None."""
+    if rand_seed is None or not isinstance(rand_seed, int | np.integer):
+        return None, rand_seed
+    if isinstance(rand_seed, bool):
+        checks.integer("rand_seed", rand_seed)
+    checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
+    return int(rand_seed), None
 
 
 def _check(
@@ -167,7 +185,7 @@ def _check(
     assert state is not None and x is not None
     if len(state.shape) not in (3, 4):
         raise ValueError(message("state", f"shape {state.shape}", "3 or 4 axes (slots[, nheads], headdim, d_state)"))
-    checks.dtype("state", state.dtype, FLOATS)
+    checks.dtype("state", state.dtype, FLOATS + CODES)
     checks.dtype("x", x.dtype, FLOATS)
     pool_slots, *rows, d_state = state.shape
     checks.between("slots of state", pool_slots, 0, MAX_DIVIDEND)
@@ -180,6 +198,7 @@ def _check(
     sequences = tokens[0] if given["cu_seqlens"] is None else given["cu_seqlens"].shape[0] - 1
     _check_index_arrays(given, sequences, pool_slots)
     _check_buffer(given, tokens[1] if len(tokens) > 1 else 1, pool_slots, sequences)
+    check_scales(given)
     _check_parents(given, tokens)
     stochastic = has_seed or given["rand_seed"] is not None
     if stochastic and state.dtype is FLOAT32:
@@ -202,7 +221,8 @@ def _check(
         has_seed=has_seed,
         philox_rounds=philox_rounds,
     )
-    updated = ("intermediate_states_buffer", "state")[: 2 - disable_state_update]
+    pool = () if disable_state_update else ("state", "state_scale")
+    updated = ("intermediate_states_buffer", "intermediate_state_scales", *pool)
     return Checked(operands, {"out": out}, updated=updated, in_place=("out", "x"))
 
 
@@ -300,7 +320,6 @@ def _check_parents(given: Layouts, tokens: list[int]) -> None:
     parents, targets = given["parents"], given["dst_state_batch_indices"]
     if parents is None:
         return
-    checks.dtype("parents", parents.dtype, INDICES)
     for name in ("cu_seqlens", "num_accepted_tokens"):
         if given[name] is not None:
             raise ValueError(message("parents", "an array", f"None beside {name}"))
@@ -308,11 +327,8 @@ def _check_parents(given: Layouts, tokens: list[int]) -> None:
         raise ValueError(message("parents", "an array", "None beside a dst_state_batch_indices of 2 axes"))
     if given["intermediate_states_buffer"] is None:
         raise ValueError(message("parents", "an array", "None unless intermediate_states_buffer is given"))
-    checks.rank("parents", parents.shape, "batch, tokens")
     batch, count = (*tokens, 1)[:2]
-    if parents.shape[0] < batch or parents.shape[1] < count:
-        wanted = f"({batch}, {count}) or more (batch, tokens of x)"
-        raise ValueError(message("parents", f"shape {parents.shape}", wanted))
+    trees.check(parents, batch, count, "batch, tokens of x")
 
 
 def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) -> None:
@@ -337,14 +353,37 @@ def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) 
         raise ValueError(message("rows of intermediate_states_buffer", rows, because))
 
 
+def check_scales(given: Layouts) -> None:
+    """Checks the scales of states that are codes."""
+    for states_name, name in (
+        ("state", "state_scale"),
+        ("intermediate_states_buffer", "intermediate_state_scales"),
+    ):
+        states, scales = given[states_name], given[name]
+        if states is None or states.dtype not in CODES:
+            if scales is not None:
+                wanted = f"None unless {states_name} is {one_of(CODES)}"
+                raise ValueError(message(name, "an array", wanted))
+            continue
+        shape = states.shape[:-1]
+        if scales is None:
+            raise ValueError(message(name, "None", f"an array {shape} beside {states_name} of {states.dtype}"))
+        checks.dtype(name, scales.dtype, (FLOAT32,))
+        if scales.shape != (*shape, 1):
+            checks.shape(name, scales.shape, shape, f"{states_name} before d_state")
+
+
 def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | None:
     """An array with axes of length 1 for the heads, batch or tokens that a call has none of."""
     state, x = given["state"], given["x"]
     assert state is not None and x is not None
-    if layout is None or name not in ("state", "x", "dt", "A", "B", "C", "D", "z", "dt_bias", "out",
-                                      "intermediate_states_buffer"):  # fmt: skip
+    if layout is None or name not in ("state", "x", "dt", "A", "B", "C", "D", "z", "dt_bias", "out", "state_scale",
+                                      "intermediate_states_buffer", "intermediate_state_scales"):  # fmt: skip
         return layout
     has_heads = len(state.shape) == 4
+    behind = {"state_scale": "state", "intermediate_state_scales": "intermediate_states_buffer"}.get(name)
+    if behind is not None and (states := given[behind]) is not None and len(layout.shape) == len(states.shape):
+        layout = layout._replace(shape=layout.shape[:-1], strides=layout.strides[:-1])
     if name in ("x", "dt", "z", "out", "B", "C"):
         axes = [] if has_heads else [len(layout.shape) - 1]
         if given["cu_seqlens"] is not None:
@@ -352,13 +391,13 @@ def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | Non
         elif len(x.shape) == len(state.shape) - 1:
             axes.append(1)
     else:
-        axes = [] if has_heads else [{"state": 1, "intermediate_states_buffer": 2}.get(name, 0)]
+        axes = [] if has_heads else [1 if name.startswith("state") else 2 if name.startswith("intermediate") else 0]
     for axis in axes:
         layout = layout.with_axis(axis)
     return layout
 
 
-def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
+def check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
     lengths = np.full(o.sequences, o.x.shape[1])
     if (starts := read("cu_seqlens")) is not None:
@@ -400,12 +439,7 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         used = (own if rows is None else rows)[live]
         checks.rows(name, used, o.intermediate_states_buffer.shape[0], o.pad_slot_id)
     if o.parents is not None:
-        parents = read_rows("parents")[live]
-        # The first token follows the state in the slot, whether its entry is 0 or negative.
-        late = parents >= np.maximum(np.arange(parents.shape[1]), 1)
-        if late.any():
-            number = np.nonzero(late)[1][0]
-            raise ValueError(message("parents", f"{parents[late][0]} for token {number}", "an earlier token, or -1"))
+        trees.check_contents(read_rows("parents")[live])
 
 
 def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
@@ -420,7 +454,7 @@ def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
         philox_rounds=o.philox_rounds,
     )
     written = call.is_computed if o.keeps_padding else ...
-    out = call.write(arrays["state"], arrays["intermediate_states_buffer"])
+    out = call.write(*(arrays[name] for name in reference.UPDATED))
     arrays["out"][written] = out[written].astype(arrays["out"].dtype)
 
 
@@ -430,11 +464,12 @@ _update = Operation(
         *("state_batch_indices", "dst_state_batch_indices", "intermediate_states_buffer"),
         *("intermediate_state_indices", "num_accepted_tokens", "cu_seqlens"),
         *("state_column", "has_initial_state", "parents", "rand_seed"),
+        *("state_scale", "intermediate_state_scales"),
     ),
     ("out",),
     name="selective_state_update",
     check=_check,
     plan=plan,
     reference=_reference,
-    contents=_check_contents,
+    contents=check_contents,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NoReturn
+from operator import itemgetter
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
 from cuconv.causal_conv1d.split import Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
+from cuconv.runtime.arrays import Followed
 from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
@@ -66,19 +68,49 @@ class EagerFunction(torch.autograd.Function):
         cls.eager = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
 
 
-Run = tuple[Operation[Any], tuple[Any, ...], tuple[str, ...] | None, bool]
-"""An operation, its options, the names of its results where they differ from call to call, and whether torch traces."""
+class Run(NamedTuple):
+    """What calls have in common that a function of autograd makes."""
+
+    operation: Operation[Any]
+    options: tuple[Any, ...]
+    outputs: tuple[str, ...] | None
+    places: tuple[int, ...] | None = None
+    """The places in the call of the tensors that autograd follows: to look at the others takes it time. None where
+    torch traces, which has to see all of them."""
+
+    def results(self, given: tuple[Any, ...]) -> Sequence[Any]:
+        """What the operation returns."""
+        return self.operation(given, self.options, self.outputs, NO_NUMBERS, may_be_traced=self.places is None)
+
+
+def _wanted(results: Sequence[Any]) -> Any:
+    """The first result where it is the only one: autograd takes its time for others that are None."""
+    first, *others = results
+    return tuple(results) if any(each is not None for each in others) else first
+
+
+Made = tuple[Run, tuple[Any, ...] | None, Any, list[int], Callable[[Sequence[Any]], Any]]
+"""A call: all of its arrays, None where torch has to see them as arguments; the prepared call and the addresses, where
+arrays are recognised; and what `_wanted` does, which is quicker where it is known which results there are."""
 
 
 class _Followed(EagerFunction):
     """A call of an operation with all of its results new; subclasses add the backward."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
+    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
+        run, given, call, pointers, wanted = made
+        if given is None:
+            given = followed
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
-        operation, ctx.options, outputs, traced = run
-        return tuple(operation(given, ctx.options, outputs, NO_NUMBERS, traced))
+        ctx.run = run
+        return wanted(run.results(given) if call is None else call.run(given, pointers))
+
+    @staticmethod
+    def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The options with which autograd makes the call."""
+        return options
 
     @classmethod
     def call(
@@ -90,9 +122,37 @@ class _Followed(EagerFunction):
         traced: bool,
     ) -> Sequence[Any]:
         """The results, in the graph of autograd."""
-        apply = cls.apply if traced else cls.eager
-        results: Sequence[Any] = apply((operation, options, outputs, traced), *given)
+        inner = cls.inner_options(options)
+        absent = (None,) * (len(given) - len(operation.inputs) - 1)
+        if traced:
+            return _all(cls.apply((Run(operation, inner, outputs), None, None, [], _wanted), *given), absent)
+        places = tuple(place for place, each in enumerate(given) if each is not None and each.requires_grad)
+        # itemgetter makes no tuple of one.
+        take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
+        run, eager = Run(operation, inner, outputs, places), cls.eager
+        results = _all(eager((run, given, None, [], _wanted), *take(given)), absent)
+        call = operation.recent[0]
+        known = call.recogniser if (call.options, call.outputs) == (inner, outputs) else None
+        if known is not None and known.followed is None and known.followed_places == places:
+            wanted = itemgetter(0) if all(each is None for each in results[1:]) else tuple
+
+            def follow(call: Any, given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
+                return _all(eager((run, given, call, pointers, wanted), *take(given)), absent)
+
+            # With this the runner makes the next call on tensors that are recognised.
+            known.followed = Followed(options, outputs, follow)
         return results
+
+
+def _all(wanted: Any, absent: tuple[None, ...]) -> Sequence[Any]:
+    """All results, from what `forward` has returned."""
+    return wanted if type(wanted) is tuple else (wanted, *absent)
+
+
+def _gradients(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    """The gradients of the arguments of `forward`, out of those of all arrays of the call."""
+    places = ctx.run.places
+    return (None, *gradients) if places is None else (None, *map(gradients.__getitem__, places))
 
 
 class _Gradients(_Followed):
@@ -103,9 +163,10 @@ class _Gradients(_Followed):
     """
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
-        ctx.operation, options, outputs, traced = run
-        return tuple(ctx.operation(given, options, outputs, NO_NUMBERS, traced))
+    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
+        run, given, _, _, wanted = made
+        ctx.operation = run.operation
+        return wanted(run.results(followed if given is None else given))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -126,36 +187,42 @@ class _Convolution(_Followed):
             seq_idx=seq_idx,
             initial_states=initial_states,
             dfinal_states=dfinal_states,
-            activation="silu" if ctx.options[1] else None,
+            activation="silu" if ctx.run.options[1] else None,
         )
-        return None, dx, dweight, dbias, None, dinitial_states, None, None
+        return _gradients(ctx, dx, dweight, dbias, None, dinitial_states, None, None)
 
 
 class _Scan(_Followed):
     """`selective_scan_fn`, which leaves the states that its backward starts from."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *given: Any) -> tuple[Any, ...]:
-        ctx.set_materialize_grads(False)
-        operation, ctx.options, outputs, traced = run
-        delta_softplus, return_last_state, _ = ctx.options
-        options = delta_softplus, return_last_state, True
-        out, last_state, chunk_states = operation(given, options, outputs, NO_NUMBERS, traced)
-        ctx.save_for_backward(*given[:-3], chunk_states)
-        return out, last_state, None
+    def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
+        delta_softplus, return_last_state, _ = options
+        return delta_softplus, return_last_state, True
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None, *others: Any) -> tuple[Any, ...]:
+    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
+        run, given, call, pointers, wanted = made
+        if given is None:
+            given = followed
+        ctx.set_materialize_grads(False)
+        out, last_state, chunk_states = run.results(given) if call is None else call.run(given, pointers)
+        ctx.save_for_backward(*given[:-3], chunk_states)
+        ctx.run = run
+        return wanted((out, last_state, None))
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None = None, *others: Any) -> tuple[Any, ...]:
         u, delta, A, B, C, D, z, delta_bias, initial_state, chunk_states = ctx.saved_tensors
         gradients = selective_scan_bwd(
             *(u, delta, A, B, C, D, z, delta_bias),
             _incoming(dout, u),
-            delta_softplus=ctx.options[0],
+            delta_softplus=ctx.run.options[0],
             initial_state=initial_state,
             dlast_state=dlast_state,
             chunk_states=chunk_states,
         )
-        return (None, *gradients, None, None, None)
+        return _gradients(ctx, *gradients, None, None, None)
 
 
 def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
@@ -195,7 +262,7 @@ class _Packed(_Followed):
     @staticmethod
     def backward(ctx: Any, *douts: Tensor | None) -> tuple[Any, ...]:
         x, weight, bias, _, query_start_loc, *others = ctx.saved_tensors
-        split, silu, *_ = ctx.options
+        split, silu, *_ = ctx.run.options
         if split.normalized:
             plain = _without_norm.__wrapped__(split) if is_traced() else _without_norm(split)
             results = _convolve_packed(x, weight, bias, query_start_loc, plain, silu)
@@ -212,7 +279,7 @@ class _Packed(_Followed):
             query_start_loc=query_start_loc,
             activation=activation,
         )
-        return (None, dx, dweight, dbias, None, None, *[None] * len(others))
+        return _gradients(ctx, dx, dweight, dbias, None, None, *[None] * len(others))
 
 
 # Splits are compared by identity, so equal ones must be one object.
@@ -243,7 +310,7 @@ def _as_pool(initial_states: Tensor | None, shape: tuple[int, ...], like: Tensor
     return initial_states.clone(), torch.ones(shape[0], dtype=torch.bool, device=like.device)
 
 
-class PackedWithStates(torch.autograd.Function):
+class PackedWithStates(EagerFunction):
     """`causal_conv1d_varlen_fn` with the states before and after each sequence as an argument and a result."""
 
     @staticmethod

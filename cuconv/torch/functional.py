@@ -40,13 +40,14 @@ def causal_conv1d_packed(
     Raises:
         TypeError, ValueError: as `causal_conv1d_varlen_fn`.
     """
-    if not torch.compiler.is_compiling():
+    if not (traced := torch.compiler.is_compiling()):
         refuse_transforms("causal_conv1d_packed")
     checks.activation(activation)
     if initial_states is not None:
         shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
         _check_states("initial_states", initial_states, shape, "sequences, dim of x, width - 1", "x", x.dtype)
-    out, final_states = PackedWithStates.apply(x, weight, bias, query_start_loc, initial_states, activation)
+    apply = PackedWithStates.apply if traced else PackedWithStates.eager
+    out, final_states = apply(x, weight, bias, query_start_loc, initial_states, activation)
     return (out, final_states) if return_final_states else out
 
 
@@ -84,13 +85,14 @@ def selective_scan_packed(
     Raises:
         TypeError, ValueError: as `selective_scan_varlen_fn`.
     """
-    if not torch.compiler.is_compiling():
+    if not (traced := torch.compiler.is_compiling()):
         refuse_transforms("selective_scan_packed")
     if initial_state is not None:
         shape = (sequences(query_start_loc), *A.shape)
         _check_states("initial_state", initial_state, shape, "sequences, dim of u, d_state of A", "A", A.dtype)
     inputs = (u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state)
-    out, last_state = PackedScan.apply(*inputs, checks.flag("delta_softplus", delta_softplus), return_last_state)
+    apply = PackedScan.apply if traced else PackedScan.eager
+    out, last_state = apply(*inputs, checks.flag("delta_softplus", delta_softplus), return_last_state)
     return (out, last_state) if return_last_state else out
 
 

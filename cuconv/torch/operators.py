@@ -22,26 +22,45 @@ from cuconv.torch import derivatives
 
 SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
 
+PACKED = SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padding"
+
 OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
+    "causal_conv1d_gated_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
-    "causal_conv1d_varlen_fn": SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padding",
+    "causal_conv1d_varlen_fn": PACKED,
+    "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool keeps"),
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": SPLIT
-    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, bool keeps_padding",
+    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, int? max_query_len, "
+    "bool keeps_padding",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
+    "selective_scan_varlen_with_snapshots": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
     "int philox_rounds, bool keeps_padding, int? seed",
+    "selective_state_update_replay": "int window, bool? fold, bool dt_softplus, int pad_slot_id, bool has_seed, "
+    "int philox_rounds, bool keeps_padding, int? seed",
+    "selective_state_update_commit": "int ring_rows, int window, bool reset, int pad_slot_id",
+    "selective_state_update_materialise": "int window, int pad_slot_id",
 }
 """What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
 
 KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding" in options)
 """The operations that can leave old contents in their results."""
 
-UPDATED = ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state", "intermediate_states_buffer")
+SEEDED = tuple(name for name, options in OPTIONS.items() if "int? seed" in options)
+"""The operations that may round at random."""
+
+WITHOUT_RESULTS = ("selective_state_update_commit", "selective_state_update_materialise")
+"""The operations that only update arguments."""
+
+UPDATED = (
+    *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "x_ring", "B_ring", "dt_ring", "cursors"),
+    *("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales", "snapshot_out", "payload"),
+)
 """The arguments that operators write to."""
 
 UPDATING = tuple(name for name in OPTIONS if set(UPDATED) & set(Operation.named[name].inputs))
@@ -99,8 +118,8 @@ def _operate(
         raise ValueError(message("pad_output", "'keep'", "'zero' where torch traces: its operators make new results"))
     if operation.name == "selective_scan_fn":
         options = (*options[:2], options[2] or targets[2] is not None)
-    if operation.name == "selective_state_update":
-        options = (*options, late["seed"] if options[3] else None)
+    if operation.name in SEEDED:
+        options = (*options, late.get("seed"))
     made = getattr(torch.ops.cuconv, _variant(operation.name, len(names)))(*inputs, *_encoded(options))
     if len(names) == 1 and operation.name in UPDATING:
         made = (made,)
@@ -128,7 +147,7 @@ def _is_made(operation: Operation[Any], name: str, inputs: Sequence[Any], option
     """Whether a call has this result."""
     if operation.name in ("causal_conv1d_bwd", "causal_conv1d_varlen_bwd", "selective_scan_bwd"):
         return inputs[operation.inputs.index(name[1:])] is not None
-    if operation.name == "causal_conv1d_fn":
+    if operation.name in ("causal_conv1d_fn", "causal_conv1d_gated_fn"):
         return name == "out" or bool(options[0])
     if operation.name == "selective_scan_fn":
         return name == "out" or bool(options[1] if name == "last_state_out" else options[2])
@@ -150,10 +169,10 @@ def _encoded(options: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _decoded(operation: Operation[Any], options: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[str, ...] | None, Late]:
     """From a schema's options: the operation's, the names of its results where they vary by call, and late numbers."""
-    if operation.name == "selective_state_update":
+    if operation.name in SEEDED:
         *others, seed = options
         return tuple(others), None, NO_NUMBERS if seed is None else {"seed": seed % 2**64}
-    if operation.outputs:
+    if operation.outputs or operation.name in WITHOUT_RESULTS:
         return tuple(options), None, NO_NUMBERS
     ranges, has_heads, normalized, eps, *others = options
     split = _split(None if ranges is None else tuple(ranges), has_heads, normalized, eps)
@@ -170,6 +189,8 @@ def _split(ranges: tuple[int, ...] | None, has_heads: bool, normalized: int, eps
 
 
 def _returned(operation: Operation[Any], results: list[torch.Tensor]) -> Any:
+    if operation.name in WITHOUT_RESULTS:
+        return None
     if operation.name not in UPDATING:
         return results
     return results[0] if len(results) == 1 else tuple(results)
@@ -215,16 +236,18 @@ def _define() -> torch.library.Library:
     library = torch.library.Library("cuconv", "DEF")
     for name, options in OPTIONS.items():
         operation = Operation.named[name]
-        letters = iter("abc")
-        inputs = [
-            f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in operation.inputs
-        ]
+        letters = iter("abcdefgh")
+        # A schema's names have no brackets.
+        names = [each.replace("[", "_").replace("]", "") for each in operation.inputs]
+        inputs = [f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in names]
         arguments = f"{', '.join(inputs)}, {options}"
         run: Callable[..., Any] = partial(_run, operation)
-        most = MAX_RANGES if not operation.outputs else 1
-        for results in range(1, most + 1):
+        has_one = operation.outputs or name in WITHOUT_RESULTS
+        for results in range(1, 2 if has_one else MAX_RANGES + 1):
             variant = _variant(name, results)
             returned = f"({', '.join(['Tensor'] * results)})" if name in UPDATING else "Tensor[]"
+            if name in WITHOUT_RESULTS:
+                returned = "()"
             library.define(f"{variant}({arguments}) -> {returned}")
             for key in ("CPU", "CUDA"):
                 library.impl(variant, run, key)

@@ -8,6 +8,7 @@
 // kWidth    filter taps              input_t   x, out and states         weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a thread           kSilu     silu after the sum
 // kSeqIdx   tokens see only their own sequence number                kStates   initial or final states are given
+// kGated    inputs and results are multiplied by gates, or residuals added to results
 #include "causal_conv1d/conv_channels.cuh"
 #include "common/fastdiv.cuh"
 
@@ -20,11 +21,11 @@ struct CausalConv1dChannellastFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
-          bool kStates>
+          bool kStates, bool kGated>
 struct CausalConv1dChannellastFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
-    static constexpr bool kIsLean = kWidth <= 4 && !kSeqIdx && !kStates;
+    static constexpr bool kIsLean = kWidth <= 4 && !kSeqIdx && !kStates && !kGated;
     static constexpr int kMinBlocks = kIsLean ? 8 : 1;
     // Scaling the taps saves one multiplication per output. Without the bound on registers it costs occupancy.
     static constexpr bool kIsScaled = kSilu && kIsLean;
@@ -33,10 +34,33 @@ struct CausalConv1dChannellastFwdTraits {
     static_assert(kIsWidth<kWidth> && kTokens >= 1);
 };
 
+// An array beside x at kVec channels of a token; null where there is no array.
+template <typename T, int kVec>
+__device__ __forceinline__ const T* beside_x(const void* array, const index_t* stride, index_t batch, index_t channel,
+                                             index_t token) {
+    if (array == nullptr) return nullptr;
+    return static_cast<const T*>(array) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
+}
+
+template <typename Gates, typename input_t, int kVec>
+__device__ __forceinline__ Gates gates_of(const CausalConv1dOperands& p, index_t batch, index_t channel,
+                                          index_t token) {
+    if constexpr (kIsSame<Gates, NoGates>) {
+        return {};
+    } else {
+        return {beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, batch, channel, token),
+                p.post_gate_stride[2],
+                beside_x<input_t, kVec>(p.residual, p.residual_stride, batch, channel, token),
+                p.residual_stride[2],
+                token,
+                p.seqlen};
+    }
+}
+
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
-          bool kStates,
-          typename Traits =
-              CausalConv1dChannellastFwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx, kStates>>
+          bool kStates, bool kGated,
+          typename Traits = CausalConv1dChannellastFwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx,
+                                                             kStates, kGated>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_fwd_kernel(const CausalConv1dChannellastFwdParams params) {
     using Vector = Vec<input_t, kVec>;
@@ -80,6 +104,18 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         }
     }
 
+    if constexpr (kGated) {
+        if (p.pre_gate != nullptr) {
+            const index_t step = p.pre_gate_stride[2];
+            Vector gates[kRows];
+            load_tokens(gates, beside_x<input_t, kVec>(p.pre_gate, p.pre_gate_stride, batch, channel, token - kHalo),
+                        step, token - kHalo, p.seqlen);
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) {
+                if (i >= begin) x[i] = multiply(x[i], gates[i]);
+            }
+        }
+    }
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     float bias[kVec];
     float taps[kVec][kWidth];
@@ -94,6 +130,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         for (int i = 0; i < kRows; ++i) seq[i] = load_seq_idx(p, batch, token + i - kHalo);
     }
 
+    using Gates = Select<kGated, TileGates<input_t, kVec, kTokens>, NoGates>;
+    const Gates gates = gates_of<Gates, input_t, kVec>(p, batch, channel, token);
     const index_t out_step = p.out_stride[2];
     input_t* out_tile = static_cast<input_t*>(p.out) + batch * p.out_stride[0] +
                         channel * (kVec > 1 ? 1 : p.out_stride[1]) + token * out_step;
@@ -108,10 +146,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             out[c] = activate<input_t, kSilu, kSeqIdx, Traits::kIsScaled>(
                 convolve<kSeqIdx>(taps[c], bias[c], window, seq + i), seq[kHalo + i]);
         }
+        gates.apply(i, out);
+        if constexpr (kGated && kSeqIdx) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) out[c] = seq[kHalo + i] < 0 ? 0.0f : out[c];
+        }
         if (kHalo + i < end) store(out_tile + i * out_step, Vector::from_floats(out));
     }
     if (p.final_states != nullptr && token + kTokens >= p.seqlen) {
 #pragma unroll 1
-        for (int c = 0; c < kVec; ++c) store_final_state<kWidth, input_t>(p, batch, channel + c);
+        for (int c = 0; c < kVec; ++c) store_final_state<kWidth, input_t, kGated>(p, batch, channel + c);
     }
 }

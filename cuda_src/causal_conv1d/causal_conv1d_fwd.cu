@@ -8,6 +8,7 @@
 // kWidth    filter taps              input_t   x, out and states         weight_t  weight, and bias unless float
 // kVec      elements an access       kLaneVecs vectors a lane            kSilu     silu after the sum
 // kSeqIdx   tokens see only their own sequence number                kStates   initial or final states are given
+// kGated    inputs and results are multiplied by gates, or residuals added to results
 #include "causal_conv1d/conv_row.cuh"
 #include "common/fastdiv.cuh"
 
@@ -20,7 +21,7 @@ struct CausalConv1dFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kLaneVecs, bool kSilu, bool kSeqIdx,
-          bool kStates>
+          bool kStates, bool kGated>
 struct CausalConv1dFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kRowMinBlocks<kWidth>;
@@ -29,8 +30,9 @@ struct CausalConv1dFwdTraits {
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kLaneVecs, bool kSilu, bool kSeqIdx,
-          bool kStates,
-          typename Traits = CausalConv1dFwdTraits<kWidth, input_t, weight_t, kVec, kLaneVecs, kSilu, kSeqIdx, kStates>>
+          bool kStates, bool kGated,
+          typename Traits =
+              CausalConv1dFwdTraits<kWidth, input_t, weight_t, kVec, kLaneVecs, kSilu, kSeqIdx, kStates, kGated>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_fwd_kernel(const CausalConv1dFwdParams params) {
     using Window = ConvWindow<kWidth, input_t, kVec>;
@@ -48,12 +50,20 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const bool has_wrapped = lane_wraps<Window::kHaloVecs>() && row_tile.remainder > 0;
     Vector x[kLaneVecs];
     Vector wrapped = Vector::zero();
+    RowGates<input_t, kVec, kLaneVecs> gates;
+    if constexpr (kGated) {
+        gates.load(p, row.batch, row.channel, first_vec);
+        load_gated_tile<kWidth>(p, row, first_vec, has_wrapped, x, wrapped);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) { x[i] = load_whole(p, row, row.first_token(first_vec + i * kWarpSize)); }
-    if (has_wrapped) wrapped = load_whole(p, row, row.first_token(first_vec - kWarpSize));
+        for (int i = 0; i < kLaneVecs; ++i) { x[i] = load_whole(p, row, row.first_token(first_vec + i * kWarpSize)); }
+        if (has_wrapped) wrapped = load_whole(p, row, row.first_token(first_vec - kWarpSize));
 #pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) { add_edge<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]); }
-    if (has_wrapped) add_edge<kWidth>(p, row, row.first_token(first_vec - kWarpSize), wrapped);
+        for (int i = 0; i < kLaneVecs; ++i) {
+            add_edge<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]);
+        }
+        if (has_wrapped) add_edge<kWidth>(p, row, row.first_token(first_vec - kWarpSize), wrapped);
+    }
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, row.channel, taps);
     const float bias = load_bias<weight_t>(p, row.channel);
@@ -64,9 +74,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const index_t token = row.first_token(vec);
         const Window window(p, row, token, i == 0 ? wrapped : x[i == 0 ? 0 : i - 1], x[i]);
         const ConvSums<kSeqIdx, kVec> sums(p, row.batch, token, taps, bias, window);
-        store_tokens<Keep::kNormal>(p, row, token, sums.template outputs<input_t, kSilu>());
+        Vector results = sums.template outputs<input_t, kSilu>();
+        if constexpr (kGated) results = gates.template apply<kSilu>(i, sums);
+        store_tokens<Keep::kNormal>(p, row, token, results);
         if (p.final_states != nullptr && vec == params.row_vecs - 1) {
-            store_final_state<kWidth, input_t>(p, row.batch, row.channel);
+            store_final_state<kWidth, input_t, kGated>(p, row.batch, row.channel);
         }
     }
 }

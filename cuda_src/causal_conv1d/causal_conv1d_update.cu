@@ -12,71 +12,44 @@
 // kSequences  sequences a thread where there is one token, no ring, no rejected token and no intermediate window; else
 // 0
 // kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
-#include "causal_conv1d/conv_update.cuh"
+// kPacked     sequences have any numbers of tokens, one behind the other
+// kTokenStates  the state after each token may go to a slot, windows have all columns or lie over each other
+#include "causal_conv1d/conv_token_states.cuh"
 
 struct CausalConv1dUpdateParams {
     CausalConv1dUpdateOperands operands;
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          int kSequences, bool kAddressed>
+          int kSequences, bool kAddressed, bool kPacked, bool kTokenStates>
 struct CausalConv1dUpdateTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
     static_assert(kIsWidth<kWidth>);
 };
 
-template <typename state_t, int kVec>
-struct StateColumns {
-    const CausalConv1dUpdateOperands* p;
-    int slot;
-    index_t channel;
-    bool is_fresh;  // all columns count as zeros
-
-    __device__ __forceinline__ Vec<state_t, kVec> load(int column) const {
-        return is_fresh ? Vec<state_t, kVec>::zero() : at(column).load_all();
-    }
-
-    __device__ __forceinline__ StateColumn<state_t, kVec> at(int column) const {
-        const index_t* stride = p->conv_state_stride;
-        return {static_cast<state_t*>(p->conv_state) + slot * stride[0] + channel * stride[1] + column * stride[2],
-                stride[1], p->states_are_packed != 0};
-    }
-
-    // Copies `count` columns of another slot, or of this one, from column `from` on to the front, in rising order: each
-    // is read before it is overwritten.
-    __device__ __forceinline__ void take(const StateColumns& source, int count, int from) const {
-#pragma unroll 1
-        for (int i = 0; i < count; ++i) at(i).store_all(source.load(from + i));
-    }
-};
-
 // Advances kSequences sequences by one token each. All loads are issued before the first result is used.
 template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, int kSequences,
-          bool kAddressed>
+          bool kAddressed, bool kPacked>
 __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& p,
                                               const UpdateShare<kVec, kSequences>& share) {
     constexpr int kHalo = kWidth - 1;
     const int first = p.state_len - kHalo;
+    SequenceIndices<kAddressed, kPacked> indices[kSequences];
     StateColumns<state_t, kVec> columns[kSequences];
-    StateColumns<state_t, kVec> targets[kSequences];
     Vec<input_t, kVec> x[kSequences];
 #pragma unroll
-    for (int i = 0; i < kSequences; ++i) {
-        const int batch = share.batch(p, i);
-        const bool is_there = batch < p.batch;
-        columns[i] = {&p, is_there ? load_slot<kAddressed>(p, batch) : -1, share.channel,
-                      is_there && is_fresh<kAddressed>(p, batch)};
-        targets[i] = {&p, is_there ? load_target<kAddressed>(p, batch, columns[i].slot) : -1, share.channel, false};
-    }
+    for (int i = 0; i < kSequences; ++i) indices[i].load(p, share.batch(p, i));
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
-        x[i] = load_token<kVec, input_t>(p, min(share.batch(p, i), p.batch - 1), share.channel, 0);
+        if (!kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
     }
     const typename Filter::Raw raw(p, share.channel);
     Vec<state_t, kVec> window[kSequences][kWidth];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
+        if (kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
+        columns[i] = {&p, indices[i].start(p), share.channel, indices[i].is_fresh(p)};
         if (columns[i].slot < 0) continue;
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) window[i][k] = columns[i].load(first + k);
@@ -86,23 +59,24 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
     for (int i = 0; i < kSequences; ++i) {
         const int batch = share.batch(p, i);
         if (batch >= p.batch) return;
-        if (columns[i].slot < 0) {
-            store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, batch, share.channel);
-            continue;
-        }
+        const SequenceTokens<kPacked> tokens(p, indices[i]);
+        const bool has_results = columns[i].slot >= 0 && tokens.has_any();
+        store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel, has_results);
+        if (!has_results) continue;
         window[i][kHalo] = convert<state_t>(x[i]);
-        destination_of<input_t, kVec, kRanges>(p, share.channel, batch, 0)
+        destination_of<input_t, kVec, kRanges>(p, share.channel, tokens.entry, tokens.begin)
             .store_vector(filter.output(x[i], [&](int k, int c) { return window[i][k].to_float(c); }));
-        if (p.is_read_only || (kAddressed && targets[i].slot < 0)) continue;
-        targets[i].take(columns[i], first - 1, 1);
+        const StateColumns<state_t, kVec> target = columns[i].in(indices[i].final(p, columns[i].slot));
+        if (p.is_read_only || (kAddressed && target.slot < 0)) continue;
+        target.take(columns[i], first - 1, 1);
 #pragma unroll
         for (int k = 0; k <= kHalo; ++k) {
-            if (k > 0 || first > 0) targets[i].at(first - 1 + k).store_all(window[i][k]);
+            if (k > 0 || first > 0) target.at(first - 1 + k).store_all(window[i][k]);
         }
     }
 }
 
-// Which columns the tokens of one sequence read and write.
+// Which columns the tokens of one sequence read and write, of which there are `count`.
 template <int kHalo>
 struct StatePlace {
     int first;    // column of the earliest of the kHalo inputs before the first token
@@ -110,17 +84,26 @@ struct StatePlace {
     bool is_ring;
     bool is_valid;
 
-    __device__ __forceinline__ StatePlace(const CausalConv1dUpdateOperands& p, int batch)
-        : first(p.state_len - kHalo), goes_to(first - p.seqlen), is_ring(p.cache_seqlens != nullptr), is_valid(true) {
+    // What says where the inputs are, unless they are in the last columns.
+    __device__ __forceinline__ static RawIndex load(const CausalConv1dUpdateOperands& p, int batch) {
+        RawIndex raw;
+        if (p.cache_seqlens != nullptr) {
+            raw.load(p.cache_seqlens, batch * p.cache_seqlens_stride, p.cache_seqlens_is_int64);
+        } else if (p.num_accepted_tokens != nullptr) {
+            raw.load(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
+        }
+        return raw;
+    }
+
+    __device__ __forceinline__ StatePlace(const CausalConv1dUpdateOperands& p, const RawIndex& raw, int count)
+        : first(p.state_len - kHalo), goes_to(first - count), is_ring(p.cache_seqlens != nullptr), is_valid(true) {
         if (is_ring && p.state_len > 0) {
-            const index_t seen = load_index(p.cache_seqlens, batch * p.cache_seqlens_stride, p.cache_seqlens_is_int64);
-            first = static_cast<int>(seen % p.state_len) - kHalo;
+            first = static_cast<int>(raw.value(p.cache_seqlens_is_int64) % p.state_len) - kHalo;
             if (first < 0) first += p.state_len;
             if (first < 0) first += p.state_len;
         } else if (p.num_accepted_tokens != nullptr) {
-            const index_t accepted =
-                load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
-            is_valid = accepted <= first + 1;
+            const index_t accepted = raw.value(p.num_accepted_tokens_is_int64);
+            is_valid = accepted <= first + 1 && count <= first + 1;
             first = is_valid && accepted > 1 ? static_cast<int>(accepted) - 1 : 0;
             goes_to = -1;
         }
@@ -132,65 +115,48 @@ struct StatePlace {
     }
 };
 
-// Writes the kHalo inputs of each channel that end with a token to the intermediate window.
-template <typename state_t, int kVec, int kHalo>
-__device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p, index_t row, int token,
-                                             index_t channel, const float (&window)[kVec * kHalo]) {
-    const index_t* stride = p.intermediate_conv_window_stride;
-    state_t* at =
-        static_cast<state_t*>(p.intermediate_conv_window) + row * stride[0] + token * stride[1] + channel * stride[2];
-    if (p.windows_are_packed) {
-        store_packed(at, window);
-    } else {
-#pragma unroll
-        for (int i = 0; i < kVec * kHalo; ++i) {
-            at[i / kHalo * stride[2] + i % kHalo * stride[3]] = Dtype<state_t>::from_float(window[i]);
-        }
-    }
-}
-
-// Advances one sequence by all of its tokens.
-template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, bool kAddressed>
-__device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& p, int batch,
+// Advances one sequence by all of its tokens. The first loads are issued before a result is used.
+template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, bool kAddressed,
+          bool kPacked, bool kTokenStates>
+__device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& p,
+                                              const SequenceIndices<kAddressed, kPacked>& indices,
+                                              const SequenceTokens<kPacked>& tokens,
                                               const StateColumns<state_t, kVec>& columns,
-                                              const StateColumns<state_t, kVec>& target,
-                                              const StatePlace<kWidth - 1>& place, const Filter& filter) {
+                                              const StatePlace<kWidth - 1>& place, const typename Filter::Raw& raw,
+                                              TokenGroup<input_t, kVec>& inputs) {
     constexpr int kHalo = kWidth - 1;
-    constexpr int kAhead = 4;  // tokens that are loaded before the first of them is stored
+    Vec<state_t, kVec> past[kWidth];
+#pragma unroll
+    for (int k = 0; k < kHalo; ++k) past[k] = columns.load(place.column(p, k));
+    const Filter filter(raw);
+    const StateColumns<state_t, kVec> target = columns.in(indices.final(p, columns.slot));
     const bool is_kept = !p.is_read_only && (!kAddressed || target.slot >= 0);
     const bool is_row = !place.is_ring && is_kept;
     const bool is_ring = place.is_ring && is_kept;
-    index_t row = columns.slot;
-    if (p.intermediate_state_indices != nullptr) {
-        row = load_index(p.intermediate_state_indices, batch * p.intermediate_state_indices_stride,
-                         p.intermediate_state_indices_is_int64);
-    }
-    const bool has_windows = p.intermediate_conv_window != nullptr && row >= 0 && row < p.intermediate_rows;
 
     // The inputs of each channel, the earliest first. A float holds the values of any dtype exactly.
     float window[kHalo > 0 ? kVec * kHalo : 1];
 #pragma unroll
-    for (int k = 0; k < kHalo; ++k) {
-        const Vec<state_t, kVec> v = columns.load(place.column(p, k));
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) window[c * kHalo + k] = v.to_float(c);
-    }
-    if (is_row) target.take(columns, min(place.goes_to, p.state_len), p.seqlen);
+    for (int i = 0; i < kVec * kHalo; ++i) window[i] = past[i % kHalo].to_float(i / kHalo);
+    const Chain<input_t, kVec, kPacked> chain{p, tokens, columns.channel};
+    const WindowRow row(p, indices.batch, columns.slot);
+    if constexpr (kTokenStates && kHalo > 1) store_windows<kHalo, input_t>(p, row, tokens, columns);
+    // A state that is just the inputs before a token is in registers after each.
+    const bool is_longer = p.state_len > kHalo && p.num_accepted_tokens == nullptr;
+    int own = -1;
+    if (kTokenStates && is_longer) own = store_token_states(chain, p, indices.batch, columns, row);
+    if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));
     if (kAddressed && is_ring && (target.slot != columns.slot || columns.is_fresh))
         target.take(columns, p.state_len, 0);
-    auto destination = destination_of<input_t, kVec, kRanges>(p, columns.channel, batch, 0);
-    for (int from = 0; from < p.seqlen; from += kAhead) {
-        Vec<input_t, kVec> inputs[kAhead];
+    if (own >= 0) store_state(chain, columns, columns, own, p.state_len);
+    auto destination = destination_of<input_t, kVec, kRanges>(p, columns.channel, tokens.entry, tokens.begin);
+    for (int from = 0; from < tokens.count(p); from += inputs.kTokens) {
+        if (from > 0) inputs.load(p, tokens, columns.channel, from);
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-            inputs[i] = Vec<input_t, kVec>::zero();
-            if (from + i < p.seqlen) inputs[i] = load_token<kVec, input_t>(p, batch, columns.channel, from + i);
-        }
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
+        for (int i = 0; i < inputs.kTokens; ++i) {
             const int t = from + i;
-            if (t >= p.seqlen) break;
-            const Vec<input_t, kVec>& x = inputs[i];
+            if (t >= tokens.count(p)) break;
+            const Vec<input_t, kVec>& x = inputs.x[i];
             destination.store_vector(filter.output(x, [&](int k, int c) { return window[c * kHalo + k]; }));
             destination.advance();
             float leaving[kVec];
@@ -204,28 +170,25 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
             if (is_row && place.goes_to + t >= 0) {
                 target.at(place.goes_to + t).store_all(Vec<state_t, kVec>::from_floats(leaving));
             }
-            if (is_ring && t >= p.seqlen - p.state_len) {
+            if (is_ring && t >= tokens.count(p) - p.state_len) {
                 target.at(place.column(p, kHalo + t)).store_all(convert<state_t>(x));
             }
-            if constexpr (kHalo > 0) {
-                if (has_windows) store_window<state_t, kVec, kHalo>(p, row, t, columns.channel, window);
+            if constexpr (kTokenStates && kHalo > 0) {
+                if (!p.windows_are_whole) store_window<state_t, kVec, kHalo>(p, row, t, columns.channel, window);
+                const int slot = is_longer ? -1 : load_token_slot(p, indices.batch, t);
+                if (slot >= 0) store_columns<state_t, kVec, kHalo>(columns.in(slot), 0, window);
             }
         }
     }
-    if (!is_row) return;
-#pragma unroll
-    for (int k = 0; k < kHalo; ++k) {
-        float values[kVec];
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) values[c] = window[c * kHalo + k];
-        target.at(place.goes_to + p.seqlen + k).store_all(Vec<state_t, kVec>::from_floats(values));
+    if constexpr (kHalo > 0) {
+        if (is_row) store_columns<state_t, kVec, kHalo>(target, place.goes_to + tokens.count(p), window);
     }
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          int kSequences, bool kAddressed,
+          int kSequences, bool kAddressed, bool kPacked, bool kTokenStates,
           typename Traits = CausalConv1dUpdateTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges,
-                                                     kSequences, kAddressed>>
+                                                     kSequences, kAddressed, kPacked, kTokenStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_kernel(const CausalConv1dUpdateParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
@@ -233,19 +196,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
     if (share.is_empty) return;
     if constexpr (kSequences > 0) {
-        update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences, kAddressed>(p, share);
+        update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences, kAddressed, kPacked>(p, share);
     } else {
-        const StateColumns<state_t, kVec> columns{&p, load_slot<kAddressed>(p, share.first), share.channel,
-                                                  is_fresh<kAddressed>(p, share.first)};
-        const StateColumns<state_t, kVec> target{&p, load_target<kAddressed>(p, share.first, columns.slot),
-                                                 share.channel, false};
-        const StatePlace<kWidth - 1> place(p, share.first);
-        const Filter filter(typename Filter::Raw(p, share.channel));
-        if (columns.slot >= 0 && place.is_valid) {
-            update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges, kAddressed>(p, share.first, columns, target,
-                                                                                       place, filter);
-        } else {
-            store_no_tokens<input_t, kVec, kRanges, kAddressed>(p, share.first, share.channel);
-        }
+        SequenceIndices<kAddressed, kPacked> indices;
+        indices.load(p, share.first);
+        RawIndex before;
+        if (indices.is_there) before = StatePlace<kWidth - 1>::load(p, share.first);
+        const typename Filter::Raw raw(p, share.channel);
+        const SequenceTokens<kPacked> tokens(p, indices);
+        TokenGroup<input_t, kVec> inputs;
+        inputs.load(p, tokens, share.channel, 0);
+        const StateColumns<state_t, kVec> columns{&p, indices.start(p), share.channel, indices.is_fresh(p)};
+        const StatePlace<kWidth - 1> place(p, before, tokens.count(p));
+        const bool has_results = columns.slot >= 0 && place.is_valid && tokens.has_any();
+        store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, share.channel, has_results);
+        if (!has_results) return;
+        update_tokens<Filter, kWidth, input_t, state_t, kVec, kRanges, kAddressed, kPacked, kTokenStates>(
+            p, indices, tokens, columns, place, raw, inputs);
     }
 }

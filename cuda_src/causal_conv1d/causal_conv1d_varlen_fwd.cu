@@ -10,7 +10,10 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
 // kSilu     silu after the sum       kRouted   vectors may cross the borders of ranges
-// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
+// kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
+//             padding may stay as it is
+// kGated    inputs and results are multiplied by gates, or residuals added to results
+// kPayload  raw inputs are copied to a payload
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenFwdParams {
@@ -22,14 +25,15 @@ struct CausalConv1dVarlenFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed>
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload>
 struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
     static constexpr bool kIsLean = kWidth <= 4 && !kRouted;
     // An eighth block saves 2 % of the time, unless registers spill for it.
     static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
-    static constexpr int kMinBlocks = kIsLean ? kLeanBlocks : 1;
+    // Gates are further vectors that are loaded before the first is used.
+    static constexpr int kMinBlocks = !kIsLean ? 1 : kGated ? 4 : kPayload ? 6 : kLeanBlocks;
     static constexpr Ranges kRanges = kRouted ? Ranges::kRouted : Ranges::kMany;
     static constexpr bool kIsScaled = kSilu && kIsLean;
     static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
@@ -37,12 +41,14 @@ struct CausalConv1dVarlenFwdTraits {
 
 // Convolves one tile. All threads of the block take part in the search; idle ones do not store.
 template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
-          bool kAddressed>
+          bool kAddressed, bool kGated, bool kPayload>
 __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
                                               index_t channel, bool is_idle) {
     const int token = first_token + tile * kTokens;
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
-    const TileInputs<kWidth, input_t, kVec, kTokens> inputs(p, token, channel);
+    const TileInputs<kWidth, input_t, kVec, kTokens, kGated> inputs(p, token, channel);
+    using Gates = Select<kGated, TileGates<input_t, kVec, kTokens>, NoGates>;
+    const Gates gates = gates_of<Gates, input_t, kVec>(p, token, channel);
     const BlockRoles<kTokens, Traits::kThreads> block_roles;
     block_roles.template find<kAddressed>(p, first_token, tiles, kWidth - 1);
     float bias[kVec];
@@ -54,41 +60,62 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
     }
     const TokenRoles<kTokens> roles = block_roles.get(tile);
     if (is_idle) return;
+    if constexpr (kPayload) store_payload<decltype(inputs), input_t, kVec, kTokens>(p, inputs, token, channel);
     auto destination = destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token);
 #pragma unroll
     for (int i = 0; i < kTokens; ++i, destination.advance()) {
         float y[kVec];
 #pragma unroll
         for (int c = 0; c < kVec; ++c) y[c] = inputs.template output<kSilu, Traits::kIsScaled>(i, c, taps[c], bias[c]);
+        gates.apply(i, y);
         if (roles.inner >> i & 1) destination.store_vector(Vec<input_t, kVec>::from_floats(y));
     }
     store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.padding);
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed,
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload,
           typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
-                                                        kRouted, kAddressed>>
+                                                        kRouted, kAddressed, kGated, kPayload>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
 
     const QuotientRemainder row_vec = divide(threadIdx.x, params.block_vecs);
     const QuotientRemainder group_dim = divide(blockIdx.x, params.dim_blocks);
-    const GroupRole group(group_dim.quotient, params.mix);
     const index_t channel =
         (static_cast<index_t>(group_dim.remainder) * params.block_vecs.divisor + row_vec.remainder) * kVec;
     const int tiles = static_cast<int>(params.tiles);
-    const int first = static_cast<int>(group.number) * tiles;
     const int row = static_cast<int>(row_vec.quotient);
     const bool is_idle = row >= tiles || channel >= p.dim;
+    const GroupRole group(group_dim.quotient, params.mix);
+    const int first = static_cast<int>(group.number) * tiles;
     if (!group.is_prefix) {
+        if (kPayload && group_dim.remainder == 0) {
+            const int threads = static_cast<int>(Traits::kThreads);
+            store_payload_gates<input_t>(p, first * kTokens, tiles * kTokens, static_cast<int>(threadIdx.x), threads);
+        }
         // Idle threads read another thread's memory: all of them take part in the search.
-        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed>(
+        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
-    } else if constexpr (kWidth > 1) {
+        return;
+    }
+    if constexpr (kAddressed) {
+        // Snapshots follow prefixes: their blocks, too, wait for one load after another, while those of tiles move
+        // memory.
+        const int snapshot_group = static_cast<int>(group.number - params.mix.prefix_groups + p.snapshot_groups);
+        if (snapshot_group >= 0) {
+            if (is_idle) return;
+            store_inner_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, kVec, kGated>(
+                p, (snapshot_group * tiles + row) * kSnapshotsAtOnce, channel);
+            return;
+        }
+    }
+    if constexpr (kWidth > 1) {
+        SnapshotRows rows{0, 0};
+        if constexpr (kAddressed) rows = find_prefix_snapshots<Traits::kThreads, kWidth>(p, first, tiles);
         if (is_idle || first + row >= p.sequences) return;
-        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, kAddressed>(p, first + row,
-                                                                                                      channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, kAddressed, kGated>(
+            p, rows, first + row, channel);
     }
 }

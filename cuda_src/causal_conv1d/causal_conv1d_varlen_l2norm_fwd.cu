@@ -9,7 +9,9 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kTokens   tokens a thread
 // kSilu     silu after the sum       kWide     heads may have more channels than a warp
-// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
+// kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
+//             padding may stay as it is
+// kPayload  raw inputs are copied to a payload
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenL2normFwdParams {
@@ -24,7 +26,7 @@ struct CausalConv1dVarlenL2normFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kWide, bool kAddressed>
+          bool kWide, bool kAddressed, bool kPayload>
 struct CausalConv1dVarlenL2normFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
@@ -130,9 +132,9 @@ __device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands&
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kWide, bool kAddressed,
+          bool kWide, bool kAddressed, bool kPayload,
           typename Traits = CausalConv1dVarlenL2normFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
-                                                              kWide, kAddressed>>
+                                                              kWide, kAddressed, kPayload>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_l2norm_fwd_kernel(const CausalConv1dVarlenL2normFwdParams params) {
     using Inputs = TileInputs<kWidth, input_t, kVec, kTokens>;
@@ -148,16 +150,56 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const BlockRoles<kTokens, Traits::kThreads> block_roles;
         block_roles.template find<kAddressed>(p, token - warp * kTokens, Traits::kWarps, kWidth - 1);
         const TokenRoles<kTokens> roles = block_roles.get(warp);
+        if (kPayload && group_unit.remainder == 0) {
+            store_payload_gates<input_t>(p, token, kTokens, lane_id(), kWarpSize);
+        }
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kTokens>(
             p, lanes, params.eps, token, roles.inner, [&](index_t channel) { return Inputs(p, token, channel); },
-            [&](const Inputs&, index_t channel) {
+            [&](const Inputs& inputs, index_t channel) {
+                if constexpr (kPayload) { store_payload<Inputs, input_t, kVec, kTokens>(p, inputs, token, channel); }
                 store_zeros(destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token), roles.padding);
             });
-    } else if constexpr (kWidth > 1) {
+        return;
+    }
+    if constexpr (kAddressed) {
+        const int snapshot_group = static_cast<int>(group.number - params.mix.prefix_groups + p.snapshot_groups);
+        if (snapshot_group >= 0) {
+            const int row = snapshot_group * Traits::kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+            for (int at = lanes.lane * kVec; at < lanes.width; at += lanes.lanes * kVec) {
+                // One after the other: registers for two at once are not there.
+#pragma unroll 1
+                for (int i = 0; i < kSnapshotsAtOnce; ++i) {
+                    store_inner_snapshots<1, kWidth, input_t, state_t, kVec, false>(p, row * kSnapshotsAtOnce + i,
+                                                                                    lanes.begin + at);
+                }
+            }
+            return;
+        }
+    }
+    if constexpr (kWidth > 1) {
         using Prefix = SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed>;
+        SnapshotRows rows{0, 0};
+        if constexpr (kAddressed) {
+            const int first = static_cast<int>(group.number) * Traits::kWarps;
+            rows = find_prefix_snapshots<Traits::kThreads, kWidth>(p, first, Traits::kWarps);
+        }
         if (number >= p.sequences) return;  // whole warps leave: the shuffles stay complete
         const Prefix sequence(p, number);
         if (sequence.length == 0) return;
+        const auto store_snapshots = [&](bool is_over_start) {
+            if (rows.begin >= rows.end) return;
+            // Known anew, instead of kept in registers.
+            const unsigned block = static_cast<unsigned>(opaque(static_cast<int>(blockIdx.x)));
+            const QuotientRemainder group_own = divide(block, params.units);
+            const LaneGroup own(params, static_cast<int>(group_own.remainder));
+            const int own_number = static_cast<int>(GroupRole(group_own.quotient, params.mix).number * Traits::kWarps +
+                                                    threadIdx.x / kWarpSize);
+            for (int at = own.lane * kVec; at < own.width; at += own.lanes * kVec) {
+                store_prefix_snapshots<kWidth, input_t, state_t, kVec, false>(p, rows, own_number, own.begin + at,
+                                                                              is_over_start);
+            }
+        };
+        if constexpr (kAddressed) store_snapshots(false);
         const auto make = [&](index_t channel) {
             Prefix prefix = sequence;
             prefix.load(p, channel);
@@ -165,6 +207,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         };
         convolve_group<input_t, weight_t, kSilu, kWide, kWidth, kVec, kWidth - 1>(
             p, lanes, params.eps, sequence.begin, (1u << sequence.count()) - 1, make,
-            [&](const Prefix& prefix, index_t) { prefix.update_state(p); });
+            [&](const Prefix& prefix, index_t channel) { prefix.update_state(p, channel); });
+        if constexpr (kAddressed) store_snapshots(true);
     }
 }

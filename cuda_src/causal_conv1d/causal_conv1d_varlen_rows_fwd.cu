@@ -10,7 +10,9 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kLaneVecs vectors a lane
 // kSilu     silu after the sum
-// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
+// kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
+//             padding may stay as it is
+// kGated    inputs and results are multiplied by gates, or residuals added to results
 #include "causal_conv1d/conv_row.cuh"
 #include "causal_conv1d/conv_tile.cuh"
 
@@ -22,7 +24,7 @@ struct CausalConv1dVarlenRowsFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
-          bool kAddressed>
+          bool kAddressed, bool kGated>
 struct CausalConv1dVarlenRowsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -32,12 +34,24 @@ struct CausalConv1dVarlenRowsFwdTraits {
 };
 
 // All tokens as the rows of one batch entry without a past.
+template <bool kGated>
 __device__ __forceinline__ CausalConv1dOperands as_rows(const CausalConv1dVarlenOperands& p) {
     CausalConv1dOperands rows{};
     rows.x = p.x;
-    rows.x_stride[1] = p.x_stride[0];
-    rows.x_stride[2] = p.x_stride[1];
     rows.seqlen = p.total;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        rows.x_stride[1 + i] = p.x_stride[i];
+        if (!kGated) continue;
+        rows.pre_gate_stride[1 + i] = p.pre_gate_stride[i];
+        rows.post_gate_stride[1 + i] = p.post_gate_stride[i];
+        rows.residual_stride[1 + i] = p.residual_stride[i];
+    }
+    if (kGated) {
+        rows.pre_gate = p.pre_gate;
+        rows.post_gate = p.post_gate;
+        rows.residual = p.residual;
+    }
     return rows;
 }
 
@@ -59,12 +73,12 @@ __device__ __forceinline__ void store_by_role(const ConvRow<input_t, kVec>& row,
 
 // Convolves one tile of one row but for the prefixes of sequences. All lanes of a warp take part.
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
-          bool kAddressed>
+          bool kAddressed, bool kGated>
 __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperands& p, index_t channel,
                                                   index_t row_tile) {
     using Window = ConvWindow<kWidth, input_t, kVec>;
     using Vector = typename Window::Vector;
-    const CausalConv1dOperands rows = as_rows(p);
+    const CausalConv1dOperands rows = as_rows<kGated>(p);
     ConvRow<input_t, kVec> row(rows, 0, channel);
     auto destination = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, 0);
     row.out = destination.to;
@@ -72,16 +86,15 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
     const index_t tile_vec = row_tile * (kLaneVecs * kWarpSize);
     const index_t first_vec = tile_vec + lane_id();
 
-    // The neighbouring warp's vectors come last: asked for first, they would reach memory as lone sectors.
     const bool has_wrapped = lane_wraps<Window::kHaloVecs>() && row_tile > 0;
-    Vector x[kLaneVecs];
-    Vector wrapped = Vector::zero();
-#pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) x[i] = load_whole(rows, row, row.first_token(first_vec + i * kWarpSize));
-    if (has_wrapped) wrapped = load_whole(rows, row, row.first_token(first_vec - kWarpSize));
-#pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) add_edge<kWidth>(rows, row, row.first_token(first_vec + i * kWarpSize), x[i]);
-    if (has_wrapped) add_edge<kWidth>(rows, row, row.first_token(first_vec - kWarpSize), wrapped);
+    Vector x[kLaneVecs], wrapped;
+    RowGates<input_t, kVec, kLaneVecs> gates;
+    if constexpr (kGated) {
+        gates.load(rows, 0, channel, first_vec);
+        load_gated_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
+    } else {
+        load_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
+    }
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
     const float bias = load_bias<weight_t>(p, channel);
@@ -105,14 +118,16 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
         const int token = first + (i * kWarpSize + lane_id()) * kVec;
         const Window window(rows, row, token, i == 0 ? wrapped : x[i == 0 ? 0 : i - 1], x[i]);
         const ConvSums<false, kVec> sums(rows, 0, token, taps, bias, window);
-        store_by_role(row, token, sums.template outputs<input_t, kSilu>(), roles[i]);
+        Vector results = sums.template outputs<input_t, kSilu>();
+        if constexpr (kGated) results = gates.template apply<kSilu>(i, sums);
+        store_by_role(row, token, results, roles[i]);
     }
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kLaneVecs, bool kSilu,
-          bool kAddressed,
-          typename Traits =
-              CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed>>
+          bool kAddressed, bool kGated,
+          typename Traits = CausalConv1dVarlenRowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu,
+                                                            kAddressed, kGated>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_rows_fwd_kernel(const CausalConv1dVarlenRowsFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -125,12 +140,30 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const index_t channel = first_channel + row_tile.quotient;
         // Whole warps leave: the shuffles stay complete.
         if (row_tile.quotient >= Traits::kGroup || channel >= p.dim) return;
-        convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed>(p, channel,
-                                                                                                  row_tile.remainder);
-    } else if constexpr (kWidth > 1) {
-        const int number = static_cast<int>((group_block.remainder - params.row_blocks) * Traits::kWarps + warp);
+        convolve_row_tile<kWidth, input_t, weight_t, state_t, kVec, kLaneVecs, kSilu, kAddressed, kGated>(
+            p, channel, row_tile.remainder);
+        return;
+    }
+    if constexpr (kAddressed) {
+        const unsigned snapshot_block = params.group_blocks.divisor - p.snapshot_groups;
+        if (group_block.remainder >= snapshot_block) {
+            const index_t channel = first_channel + lane_id();
+            const unsigned row = (group_block.remainder - snapshot_block) * Traits::kWarps + warp;
+            if (channel < p.dim) {
+                store_inner_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, 1, kGated>(
+                    p, static_cast<int>(row) * kSnapshotsAtOnce, channel);
+            }
+            return;
+        }
+    }
+    if constexpr (kWidth > 1) {
+        const int first = static_cast<int>((group_block.remainder - params.row_blocks) * Traits::kWarps);
+        const int number = first + static_cast<int>(warp);
         const index_t channel = first_channel + lane_id();
+        SnapshotRows rows{0, 0};
+        if constexpr (kAddressed) rows = find_prefix_snapshots<Traits::kThreads, kWidth>(p, first, Traits::kWarps);
         if (number >= p.sequences || channel >= p.dim) return;
-        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany, kAddressed>(p, number, channel);
+        convolve_prefix<kWidth, input_t, weight_t, state_t, 1, kSilu, Ranges::kMany, kAddressed, kGated>(
+            p, rows, number, channel);
     }
 }

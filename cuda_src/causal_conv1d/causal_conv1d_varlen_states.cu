@@ -1,7 +1,8 @@
-// out[i, :, c] = x[end of sequence i - columns + c], the last tokens of each packed sequence, zeros before its first.
+// out[i, :, c] = x[end of sequence i - columns + c], the last tokens of each packed sequence; before its first the last
+// columns of previous_states[i], or zeros.
 //
-// Layout: x (total, dim), out (sequences, dim, columns); any strides when kVec is 1, else dim stride 1 in both. A
-// thread copies kVec channels of one column.
+// Layout: x (total, dim), out and previous_states (sequences, dim, columns); any strides when kVec is 1, else dim
+// stride 1 in all. A thread copies kVec channels of one column.
 //
 // input_t   x and out                kVec      channels an access
 #include "common/fastdiv.cuh"
@@ -10,9 +11,11 @@
 struct CausalConv1dVarlenStatesParams {
     const void* x;
     const void* cu_seqlens;
+    const void* previous_states;  // may be null
     void* out;
-    index_t x_stride[2];    // token, dim
-    index_t out_stride[3];  // sequence, dim, column
+    index_t x_stride[2];                // token, dim
+    index_t previous_states_stride[3];  // sequence, dim, column
+    index_t out_stride[3];
     index_t cu_seqlens_stride;
     index_t total;        // tokens
     FastDiv dim_vecs;     // channel vectors per token
@@ -43,10 +46,16 @@ __global__ void __launch_bounds__(Traits::kThreads)
     const index_t sequence = sequence_column.quotient;
     const index_t column = sequence_column.remainder;
 
-    const index_t token = load_boundary(p, sequence + 1) - p.columns.divisor + column;
+    const index_t begin = load_boundary(p, sequence), end = load_boundary(p, sequence + 1);
+    const index_t token = end - p.columns.divisor + column;
     Vec<input_t, kVec> v = Vec<input_t, kVec>::zero();
-    if (token >= load_boundary(p, sequence)) {
+    if (token >= begin) {
         v = load<kVec>(static_cast<const input_t*>(p.x) + token * p.x_stride[0] + channel * p.x_stride[1]);
+    } else if (p.previous_states != nullptr) {
+        const index_t* stride = p.previous_states_stride;
+        const index_t tokens = end < begin ? 0 : end - begin;
+        v = load<kVec>(static_cast<const input_t*>(p.previous_states) + sequence * stride[0] + channel * stride[1] +
+                       (column + tokens) * stride[2]);
     }
     store(static_cast<input_t*>(p.out) + sequence * p.out_stride[0] + channel * p.out_stride[1] +
               column * p.out_stride[2],

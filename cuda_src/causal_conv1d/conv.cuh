@@ -1,6 +1,7 @@
 // The causal convolution itself, for any memory layout: operands, taps, and what lies before the first token.
 #pragma once
 
+#include "causal_conv1d/conv_gates.cuh"
 #include "common/activation.cuh"
 #include "common/vec.cuh"
 
@@ -10,8 +11,9 @@ inline constexpr int kMaxWidth = 16;
 template <int kWidth>
 inline constexpr bool kIsWidth = kWidth >= 1 && kWidth <= kMaxWidth;
 
-// Strides are in elements. bias, seq_idx, initial_states and final_states may be null. bias holds float
-// when bias_is_float32, else the type of weight; the states hold the type of x.
+// Strides are in elements. bias, seq_idx, initial_states, final_states, the gates and residual may be null; only kGated
+// kernels read the last three. bias holds float when bias_is_float32, else the type of weight; the states hold the type
+// of x.
 struct CausalConv1dOperands {
     const void* x;
     const void* weight;
@@ -20,6 +22,9 @@ struct CausalConv1dOperands {
     const void* initial_states;
     void* out;
     void* final_states;
+    const void* pre_gate;
+    const void* post_gate;
+    const void* residual;
     index_t x_stride[3];               // batch, dim, seqlen
     index_t out_stride[3];             // batch, dim, seqlen
     index_t initial_states_stride[3];  // batch, dim, width - 1
@@ -32,6 +37,9 @@ struct CausalConv1dOperands {
     int dim;
     int bias_is_float32;
     int taps_are_packed;  // weight and bias are contiguous, and aligned to the taps and biases of a channel vector
+    index_t pre_gate_stride[3];  // batch, dim, seqlen
+    index_t post_gate_stride[3];
+    index_t residual_stride[3];
 };
 
 // Lets the compiler drop the code for states when there are none: it costs registers.
@@ -101,8 +109,8 @@ __device__ __forceinline__ input_t load_past(const CausalConv1dOperands& p, inde
                           (kWidth - 1 + token) * p.initial_states_stride[2]];
 }
 
-// Writes the last kWidth - 1 inputs of a row as its final state.
-template <int kWidth, typename input_t>
+// Writes the last kWidth - 1 inputs of a row as its final state; kGated: times pre_gate.
+template <int kWidth, typename input_t, bool kGated = false>
 __device__ __forceinline__ void store_final_state(const CausalConv1dOperands& p, index_t batch, index_t channel) {
     const input_t* x = static_cast<const input_t*>(p.x) + batch * p.x_stride[0] + channel * p.x_stride[1];
     input_t* state =
@@ -110,7 +118,15 @@ __device__ __forceinline__ void store_final_state(const CausalConv1dOperands& p,
 #pragma unroll 1
     for (int i = 0; i < kWidth - 1; ++i) {
         const index_t token = p.seqlen - (kWidth - 1) + i;
-        state[i * p.final_states_stride[2]] =
-            token >= 0 ? x[token * p.x_stride[2]] : load_past<kWidth, input_t>(p, batch, channel, token);
+        input_t input = token >= 0 ? x[token * p.x_stride[2]] : load_past<kWidth, input_t>(p, batch, channel, token);
+        if constexpr (kGated) {
+            if (token >= 0 && p.pre_gate != nullptr) {
+                const index_t* stride = p.pre_gate_stride;
+                const input_t* const gate = static_cast<const input_t*>(p.pre_gate) + batch * stride[0] +
+                                            channel * stride[1] + token * stride[2];
+                input = multiply(load<1>(x + token * p.x_stride[2]), load<1>(gate)).element(0);
+            }
+        }
+        state[i * p.final_states_stride[2]] = input;
     }
 }

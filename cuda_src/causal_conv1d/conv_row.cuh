@@ -94,6 +94,21 @@ __device__ __forceinline__ bool lane_wraps() {
     return lane_id() >= kWarpSize - kHaloVecs;
 }
 
+// The vectors of a tile, and those `wrapped` that the first group's lanes get from the tile before.
+template <int kWidth, typename input_t, int kVec, int kLaneVecs>
+__device__ __forceinline__ void load_tile(const CausalConv1dOperands& rows, const ConvRow<input_t, kVec>& row,
+                                          index_t first_vec, bool has_wrapped, Vec<input_t, kVec> (&x)[kLaneVecs],
+                                          Vec<input_t, kVec>& wrapped) {
+    // The neighbouring warp's vectors come last: asked for first, they would reach memory as lone sectors.
+    wrapped = Vec<input_t, kVec>::zero();
+#pragma unroll
+    for (int i = 0; i < kLaneVecs; ++i) x[i] = load_whole(rows, row, row.first_token(first_vec + i * kWarpSize));
+    if (has_wrapped) wrapped = load_whole(rows, row, row.first_token(first_vec - kWarpSize));
+#pragma unroll
+    for (int i = 0; i < kLaneVecs; ++i) add_edge<kWidth>(rows, row, row.first_token(first_vec + i * kWarpSize), x[i]);
+    if (has_wrapped) add_edge<kWidth>(rows, row, row.first_token(first_vec - kWarpSize), wrapped);
+}
+
 // The inputs that the kVec outputs of one vector need: kWidth - 1 from the vectors before it, then its own.
 template <int kWidth, typename input_t, int kVec>
 struct ConvWindow {
@@ -197,5 +212,78 @@ struct ConvSums {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) out[i] = activate<out_t, kSilu, kSeqIdx>(sum[i], seq[i]);
         return Vec<out_t, kVec>::from_floats(out);
+    }
+};
+
+// An array beside x, such as a gate, as rows without a past.
+__device__ __forceinline__ CausalConv1dOperands beside_rows(const CausalConv1dOperands& p, const void* array,
+                                                            const index_t (&stride)[3]) {
+    CausalConv1dOperands rows{};
+    rows.x = array;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) rows.x_stride[i] = stride[i];
+    rows.seqlen = p.seqlen;
+    return rows;
+}
+
+// load_tile() of x times pre_gate, where there is one; the row's past, which holds such products, stays as it is.
+template <int kWidth, typename input_t, int kVec, int kLaneVecs>
+__device__ __forceinline__ void load_gated_tile(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
+                                                index_t first_vec, bool has_wrapped, Vec<input_t, kVec> (&x)[kLaneVecs],
+                                                Vec<input_t, kVec>& wrapped) {
+    CausalConv1dOperands present = p;
+    present.initial_states = nullptr;
+    load_tile<kWidth>(present, row, first_vec, has_wrapped, x, wrapped);
+    if (p.pre_gate != nullptr) {
+        const CausalConv1dOperands rows = beside_rows(p, p.pre_gate, p.pre_gate_stride);
+        Vec<input_t, kVec> gates[kLaneVecs], wrapped_gates;
+        load_tile<kWidth>(rows, ConvRow<input_t, kVec>(rows, row.batch, row.channel), first_vec, has_wrapped, gates,
+                          wrapped_gates);
+        wrapped = multiply(wrapped, wrapped_gates);
+#pragma unroll
+        for (int i = 0; i < kLaneVecs; ++i) x[i] = multiply(x[i], gates[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kLaneVecs; ++i) { add_past<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]); }
+    if (has_wrapped) add_past<kWidth>(p, row, row.first_token(first_vec - kWarpSize), wrapped);
+}
+
+// What follows the convolution of a tile of rows, loaded before the first result is there.
+template <typename input_t, int kVec, int kLaneVecs>
+struct RowGates {
+    using Vector = Vec<input_t, kVec>;
+    Vector post[kLaneVecs];
+    Vector residual[kLaneVecs];
+    bool has_post;
+    bool has_residual;
+
+    __device__ __forceinline__ void load(const CausalConv1dOperands& p, index_t batch, index_t channel,
+                                         index_t first_vec) {
+        has_post = p.post_gate != nullptr;
+        has_residual = p.residual != nullptr;
+        if (has_post) load_rows(beside_rows(p, p.post_gate, p.post_gate_stride), batch, channel, first_vec, post);
+        if (has_residual) load_rows(beside_rows(p, p.residual, p.residual_stride), batch, channel, first_vec, residual);
+    }
+
+    // The results of group i of vectors; those of tokens without a sequence stay 0.
+    template <bool kSilu, bool kSeqIdx>
+    __device__ __forceinline__ Vector apply(int i, const ConvSums<kSeqIdx, kVec>& sums) const {
+        float y[kVec];
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) y[j] = activate<input_t, kSilu, kSeqIdx>(sums.sum[j], sums.seq[j]);
+        if (has_post) multiply_rounded(y, post[i]);
+        if (has_residual) add(y, residual[i]);
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) {
+            if (kSeqIdx && sums.seq[j] < 0) y[j] = 0.0f;
+        }
+        return Vector::from_floats(y);
+    }
+
+ private:
+    __device__ __forceinline__ static void load_rows(const CausalConv1dOperands& rows, index_t batch, index_t channel,
+                                                     index_t first_vec, Vector (&to)[kLaneVecs]) {
+        Vector wrapped;
+        load_tile<1>(rows, ConvRow<input_t, kVec>(rows, batch, channel), first_vec, false, to, wrapped);
     }
 };

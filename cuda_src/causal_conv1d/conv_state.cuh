@@ -2,11 +2,12 @@
 #pragma once
 
 #include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_snapshots.cuh"
 #include "causal_conv1d/conv_varlen.cuh"
 
 // The prefix of a sequence, in kVec channels: its first kWidth - 1 tokens, with outputs that need the state. The thread
 // that computes them also updates the state; no other thread reads or writes it.
-template <int kWidth, typename input_t, typename state_t, int kVec, bool kAddressed>
+template <int kWidth, typename input_t, typename state_t, int kVec, bool kAddressed, bool kGated = false>
 struct SequencePrefix {
     static constexpr int kHalo = kWidth - 1;
     using Input = Vec<input_t, kVec>;
@@ -41,7 +42,7 @@ struct SequencePrefix {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i, at += step) {
             first[i] = Input::zero();
-            if (i < length) first[i] = load_vector(at);
+            if (i < length) first[i] = load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + i);
             past[i] = State::zero();
         }
         if (goes_on<kAddressed>(p, number)) {
@@ -52,7 +53,10 @@ struct SequencePrefix {
         if (length > kHalo) {
             at = x + (length - kHalo) * step;
 #pragma unroll
-            for (int i = 0; i < kHalo; ++i, at += step) last[i] = load_vector(at);
+            for (int i = 0; i < kHalo; ++i, at += step) {
+                last[i] =
+                    load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + length - kHalo + i);
+            }
         }
     }
 
@@ -71,7 +75,7 @@ struct SequencePrefix {
     }
 
     // Leaves the last kWidth - 1 inputs in the state.
-    __device__ __forceinline__ void update_state(const CausalConv1dVarlenOperands& p) const {
+    __device__ __forceinline__ void update_state(const CausalConv1dVarlenOperands& p, index_t channel) const {
         if (!p.has_states || (kAddressed && target < 0)) return;
         const index_t step = p.conv_states_stride[2];
         StateColumn<state_t, kVec> column = earliest;
@@ -91,33 +95,40 @@ struct SequencePrefix {
             // There are too many inputs to choose from in registers. Columns are written in rising order, so that each
             // is read before it is overwritten.
 #pragma unroll 1
-            for (int i = 0; i < kHalo; ++i, column = column + step) column.store_all(load_joined(p, i + length));
+            for (int i = 0; i < kHalo; ++i, column = column + step)
+                column.store_all(load_joined(p, channel, i + length));
         }
     }
 
  private:
-    __device__ __forceinline__ static Input load_vector(const input_t* x) { return ::load<kVec>(x); }
-
     // Input i of the past inputs and the prefix behind them.
     __device__ __forceinline__ State joined(int i) const {
         return i < kHalo ? past[i < kHalo ? i : 0] : convert<state_t>(first[i < kHalo ? 0 : i - kHalo]);
     }
-    __device__ __forceinline__ State load_joined(const CausalConv1dVarlenOperands& p, int i) const {
-        if (i >= kHalo) return convert<state_t>(load_vector(x + (i - kHalo) * p.x_stride[1]));
+    __device__ __forceinline__ State load_joined(const CausalConv1dVarlenOperands& p, index_t channel, int i) const {
+        if (i >= kHalo) {
+            const input_t* const at = x + (i - kHalo) * p.x_stride[1];
+            return convert<state_t>(
+                load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + i - kHalo));
+        }
         return goes_on<kAddressed>(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
     }
 };
 
 // Convolves a sequence's prefix, stores its results, and updates the state.
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          bool kAddressed>
-__device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands& p, int number, index_t channel) {
-    SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed> prefix(p, number);
+          bool kAddressed, bool kGated>
+__device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
+                                                int number, index_t channel) {
+    SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed, kGated> prefix(p, number);
     if (prefix.length == 0) return;
+    if constexpr (kAddressed) {
+        store_prefix_snapshots<kWidth, input_t, state_t, kVec, kGated>(p, rows, number, channel, false);
+    }
     prefix.load(p, channel);
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     // The state comes first, because the sums need the registers of the last inputs.
-    prefix.update_state(p);
+    prefix.update_state(p, channel);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
@@ -128,6 +139,16 @@ __device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands
         float out[kVec];
 #pragma unroll
         for (int c = 0; c < kVec; ++c) out[c] = prefix.template output<kSilu>(i, c, taps[c], bias[c]);
+        if constexpr (kGated) {
+            const index_t token = prefix.begin + i;
+            const TileGates<input_t, kVec, 1> gates(
+                beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token), 0,
+                beside_x<input_t, kVec>(p.residual, p.residual_stride, channel, token), 0, 0, 1);
+            gates.apply(0, out);
+        }
         destination.store_vector(Vec<input_t, kVec>::from_floats(out));
+    }
+    if constexpr (kAddressed) {
+        store_prefix_snapshots<kWidth, input_t, state_t, kVec, kGated>(p, rows, number, channel, true);
     }
 }

@@ -86,8 +86,58 @@ struct BlockRoles {
     }
 };
 
+// The gates of a tile, from `token` on.
+template <typename Gates, typename input_t, int kVec>
+__device__ __forceinline__ Gates gates_of(const CausalConv1dVarlenOperands& p, int token, index_t channel) {
+    if constexpr (kIsSame<Gates, NoGates>) {
+        return {};
+    } else {
+        return {beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token),
+                p.post_gate_stride[1],
+                beside_x<input_t, kVec>(p.residual, p.residual_stride, channel, token),
+                p.residual_stride[1],
+                token,
+                p.total};
+    }
+}
+
+// A payload keeps what a later replay of the tokens needs: a row a token of the raw inputs behind the first range (k
+// and v), then of two gates. The tiles store it, of all of their tokens.
+
+// Stores the raw inputs of a tile's tokens in kVec channels, which are all of one range.
+template <typename Inputs, typename input_t, int kVec, int kTokens>
+__device__ __forceinline__ void store_payload(const CausalConv1dVarlenOperands& p, const Inputs& inputs, int token,
+                                              index_t channel) {
+    const index_t column = channel - p.range_end[0];
+    if (column < 0) return;
+    input_t* to = static_cast<input_t*>(p.payload) + along_channels<kVec>(column, p.payload_stride[1]) +
+                  token * p.payload_stride[0];
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i, to += p.payload_stride[0]) {
+        if (token + i < p.total) store(to, inputs.x[Inputs::kHalo + i]);
+    }
+}
+
+// Copies the gates of the tokens `token` to `token + count - 1`, shared out among `threads` threads.
+template <typename input_t>
+__device__ __forceinline__ void store_payload_gates(const CausalConv1dVarlenOperands& p, int token, int count,
+                                                    int thread, int threads) {
+    const int heads = static_cast<int>(p.payload_heads), last = min(token + count, p.total);
+    const index_t first_column = p.range_end[p.ranges - 1] - p.range_end[0];
+    for (int t = token; t < last; ++t) {
+        input_t* const to =
+            static_cast<input_t*>(p.payload) + t * p.payload_stride[0] + first_column * p.payload_stride[1];
+        for (int i = thread; i < 2 * heads; i += threads) {
+            const int gate = i < heads ? 0 : 1;
+            const index_t* stride = p.payload_gates_stride + 2 * gate;
+            const input_t* const from = static_cast<const input_t*>(p.payload_gates[gate]);
+            to[i * p.payload_stride[1]] = from[t * stride[0] + (i - gate * heads) * stride[1]];
+        }
+    }
+}
+
 // The inputs of a tile's tokens and of the kWidth - 1 before it.
-template <int kWidth, typename input_t, int kVec, int kTokens>
+template <int kWidth, typename input_t, int kVec, int kTokens, bool kGated = false>
 struct TileInputs {
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kRows = kHalo + kTokens;
@@ -108,6 +158,14 @@ struct TileInputs {
                 x[i] = Vec<input_t, kVec>::zero();
                 if (from + i >= 0 && from + i < p.total) x[i] = load<kVec>(at);
             }
+        }
+        if constexpr (kGated) {
+            const input_t* const gate = beside_x<input_t, kVec>(p.pre_gate, p.pre_gate_stride, channel, from);
+            if (gate == nullptr) return;
+            Vec<input_t, kVec> gates[kRows];
+            load_tokens(gates, gate, p.pre_gate_stride[1], from, p.total);
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) x[i] = multiply(x[i], gates[i]);
         }
     }
 

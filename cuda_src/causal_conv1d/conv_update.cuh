@@ -22,6 +22,9 @@ struct CausalConv1dUpdateOperands {
     const void* state_column;
     const void* dst_state_indices;
     const void* has_initial_state;
+    const void* query_start_loc;
+    const void* token_state_indices;
+    const void* parents;
     void* out[kMaxRanges];
     index_t x_stride[3];           // batch, dim, token
     index_t conv_state_stride[3];  // slot, dim, column
@@ -31,9 +34,9 @@ struct CausalConv1dUpdateOperands {
     FastDiv block_vecs;  // channel vectors per block
     FastDiv dim_blocks;  // blocks across the channels
     unsigned rows;       // sequences side by side in a block
-    int batch;
+    int batch;           // sequences, or 1 where packed tokens belong to none
     int dim;
-    int seqlen;
+    int seqlen;  // tokens per sequence, with query_start_loc at most
     int state_len;
     int bias_is_float32;
     int taps_are_packed;
@@ -64,6 +67,20 @@ struct CausalConv1dUpdateOperands {
     index_t has_initial_state_stride;
     int state_column_is_int64;
     int dst_state_indices_is_int64;
+    int sequences;
+    int total;  // tokens of all sequences and of padding, with query_start_loc
+    index_t query_start_loc_stride;
+    index_t token_state_indices_stride[2];  // sequence, token
+    index_t parents_stride[2];              // sequence, token
+    int token_state_columns;                // tokens per sequence that token_state_indices has slots for
+    int intermediate_steps;
+    int windows_are_whole;          // intermediate windows have all columns of a state
+    int windows_are_overlaid;       // a token's window is that of the token before it, one column on
+    int windows_are_one;            // and so all windows of a thread are one aligned piece of memory
+    int window_columns_are_packed;  // the channels of a thread are contiguous and aligned in a column of a window
+    int query_start_loc_is_int64;
+    int token_state_indices_is_int64;
+    int parents_is_int64;
 };
 
 // The share of a thread: kVec channels of kSequences sequences, which are `rows` apart.
@@ -86,48 +103,12 @@ struct UpdateShare {
     }
 };
 
-// What only kAddressed kernels do costs the others nothing: a hundred instructions more are 5 % of the smallest steps.
-
-// The slot that a sequence starts from; -1 for one that is pad_slot_id or not in the pool. Results are zeros then.
-template <bool kAddressed>
-__device__ __forceinline__ int load_slot(const CausalConv1dUpdateOperands& p, int batch) {
-    const void* const slots = p.conv_state_indices;
-    const index_t stride = p.conv_state_indices_stride;
-    if constexpr (kAddressed) {
-        if (slots == nullptr) return batch < p.slots ? batch : -1;
-        return slot_in_pool(p, load_given_slot(p, slots, stride, p.conv_state_indices_is_int64, batch));
-    } else {
-        return slot_in_pool(
-            p, slots == nullptr ? batch : load_index(slots, batch * stride, p.conv_state_indices_is_int64));
-    }
-}
-
-// Whether a sequence starts from zeros, whatever its slot holds.
-template <bool kAddressed>
-__device__ __forceinline__ bool is_fresh(const CausalConv1dUpdateOperands& p, int batch) {
-    return kAddressed && p.has_initial_state != nullptr && !has_past(p, batch);
-}
-
-// The slot that a sequence leaves its state in, unless the call leaves none; -1 for none.
-template <bool kAddressed>
-__device__ __forceinline__ int load_target(const CausalConv1dUpdateOperands& p, int batch, int slot) {
-    return kAddressed ? load_final_slot(p, batch, slot) : slot;
-}
-
 // The inputs of a token. They are not constant: the call may write its outputs over them.
 template <int kVec, typename input_t>
 __device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdateOperands& p, int batch,
                                                          index_t channel, int token) {
     return load<kVec, Memory::kMutable>(static_cast<const input_t*>(p.x) + batch * p.x_stride[0] +
                                         along_channels<kVec>(channel, p.x_stride[1]) + token * p.x_stride[2]);
-}
-
-// Zeros for all tokens of a sequence that has no slot, unless results keep what they hold there.
-template <typename input_t, int kVec, Ranges kRanges, bool kAddressed>
-__device__ __forceinline__ void store_no_tokens(const CausalConv1dUpdateOperands& p, int batch, index_t channel) {
-    if (kAddressed && p.keeps_padding) return;
-    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, batch, 0);
-    for (int t = 0; t < p.seqlen; ++t, destination.advance()) destination.store_vector(Vec<input_t, kVec>::zero());
 }
 
 // Taps and biases of a thread's channels, as floats.

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "causal_conv1d/conv_channels.cuh"
+#include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_gates.cuh"
 #include "causal_conv1d/conv_ranges.cuh"
 #include "common/sequences.cuh"
 #include "common/warp.cuh"
@@ -21,6 +23,14 @@ struct CausalConv1dVarlenOperands {
     const void* dst_state_indices;
     void* initial_states;  // in the place of conv_states: only read
     void* out[kMaxRanges];
+    const void* snapshots;
+    const void* snapshot_count;
+    void* snapshot_out;
+    const void* pre_gate;
+    const void* post_gate;
+    const void* residual;
+    void* payload;
+    const void* payload_gates[2];
     index_t x_stride[2];            // dim, token
     index_t conv_states_stride[3];  // slot, dim, column; of initial_states where these are given
     index_t query_start_loc_stride;
@@ -52,10 +62,28 @@ struct CausalConv1dVarlenOperands {
     index_t dst_state_indices_stride;
     int state_column_is_int64;
     int dst_state_indices_is_int64;
+    index_t snapshots_stride[2];  // row, field
+    index_t snapshot_stride[3];   // slot, dim, column of the array that snapshots go to
+    index_t snapshot_slots;
+    index_t snapshot_pad_slot;
+    int snapshot_first_column;  // of that array
+    int snapshot_columns;       // inputs of a snapshot
+    int snapshot_rows;
+    unsigned snapshot_groups;  // groups of blocks that have snapshots
+    int snapshots_in_pool;     // they go to conv_states
+    int snapshots_are_packed;  // channel vectors of x are aligned vectors of a snapshot, too
+    int snapshots_is_int64;
+    int snapshot_count_is_int64;
+    index_t pre_gate_stride[2];  // dim, token
+    index_t post_gate_stride[2];
+    index_t residual_stride[2];
+    index_t payload_stride[2];        // token, column
+    index_t payload_gates_stride[4];  // token, head, of one and of the other
+    index_t payload_heads;            // columns of each of the gates
 };
 
 // What only kAddressed kernels do costs the others nothing: they choose columns of cache_indices, move states to other
-// slots or only read them, and leave padding as it is.
+// slots or only read them, store snapshots of them, and leave padding as it is.
 
 // The pool that sequences start from.
 template <bool kAddressed, typename state_t>
@@ -74,6 +102,25 @@ template <bool kAddressed>
 __device__ __forceinline__ int load_target(const CausalConv1dVarlenOperands& p, int number, int start) {
     if (!kAddressed) return start;
     return p.initial_states != nullptr ? -1 : load_final_slot(p, number, start);
+}
+
+// An array beside x at kVec channels of a token; null where there is no array.
+template <typename T, int kVec>
+__device__ __forceinline__ const T* beside_x(const void* array, const index_t* stride, index_t channel, index_t token) {
+    if (array == nullptr) return nullptr;
+    return static_cast<const T*>(array) + along_channels<kVec>(channel, stride[0]) + token * stride[1];
+}
+
+// What the filter reads at a token of kVec channels: x, in kGated kernels times pre_gate.
+template <bool kGated, Memory kMemory, typename T, int kVec>
+__device__ __forceinline__ Vec<T, kVec> load_input(const CausalConv1dVarlenOperands& p, const T* x, index_t channel,
+                                                   index_t token) {
+    Vec<T, kVec> v = load<kVec, kMemory>(x);
+    if constexpr (kGated) {
+        const T* const gate = beside_x<T, kVec>(p.pre_gate, p.pre_gate_stride, channel, token);
+        if (gate != nullptr) v = multiply(v, load<kVec>(gate));
+    }
+    return v;
 }
 
 // Calls visit(begin, end, is_sequence) for each of these runs that has results, with all lanes of the warp. A sequence

@@ -40,3 +40,28 @@ __device__ __forceinline__ __half round_stochastically(float v, unsigned random)
     }
     return __ushort_as_half(static_cast<unsigned short>(bits | (__float_as_uint(v) >> 16 & 0x8000u)));
 }
+
+// The integer below or above a number of at most 15 bits before the point.
+__device__ __forceinline__ int integer_stochastically(float v, unsigned random) {
+    return (__float2int_rd(v * 65536.0f) + static_cast<int>(random)) >> 16;
+}
+
+template <>
+__device__ __forceinline__ signed char round_stochastically(float v, unsigned random) {
+    return static_cast<signed char>(integer_stochastically(v, random));
+}
+
+template <>
+__device__ __forceinline__ short round_stochastically(float v, unsigned random) {
+    return static_cast<short>(integer_stochastically(v, random));
+}
+
+template <>
+__device__ __forceinline__ float8_e4m3fn round_stochastically(float v, unsigned random) {
+    const float size = fabsf(v);
+    // A float has 20 bits more than a normal number of 8 bits, of which 16 are drawn, and an exponent 120 larger. Below
+    // 2**-6 the bits are those of the multiple of 2**-9.
+    const unsigned bits = size >= 0.015625f ? ((__float_as_uint(size) + (random << 4)) >> 20) - (120u << 3)
+                                            : (static_cast<unsigned>(size * 33554432.0f) + random) >> 16;
+    return {static_cast<unsigned char>(bits | (__float_as_uint(v) >> 24 & 0x80u))};
+}

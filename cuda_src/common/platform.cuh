@@ -183,7 +183,36 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #else
-    return 1.0f / x;
+    return fabsf(x) > 8.507059173023462e37f ? copysignf(0.0f, x) : 1.0f / x;
+#endif
+}
+
+// a / b, correctly rounded as division is, without its branches: for quotients and divisors between 2**-126 and 2**126.
+// A divisor that is larger gives 0, and one that is not finite NaN.
+__device__ __forceinline__ float quotient(float a, float b) {
+    const float approximate = reciprocal_approx(b);
+    const float inverse = fmaf(approximate, fmaf(-b, approximate, 1.0f), approximate);
+    const float first = a * inverse;
+    const float second = fmaf(fmaf(-b, first, a), inverse, first);
+    return fmaf(fmaf(-b, second, a), inverse, second);
+}
+
+// Whether there are tensor cores with products of 16-bit floats that are added in float32.
+inline constexpr bool kHasTensorCores = kArch >= 80;
+
+// sum += a * b of a warp, by the layout of common/mma.cuh: of __half, or of __nv_bfloat16.
+template <bool kIsHalf>
+__device__ __forceinline__ void multiply_add_tile(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if constexpr (kIsHalf) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
 #endif
 }
 
@@ -195,6 +224,48 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
     return greater;
 #else
     return b != b || a < b ? b : a;
+#endif
+}
+
+// Byte i of a word, an 8-bit float e4m3.
+__device__ __forceinline__ float e4m3_to_float(unsigned word, int i) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned halves;
+    asm("{ .reg .b16 pair; cvt.u16.u32 pair, %1; cvt.rn.f16x2.e4m3x2 %0, pair; }"
+        : "=r"(halves)
+        : "r"(word >> (16 * (i / 2)) & 0xffffu));
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(halves >> (16 * (i % 2)))));
+#else
+    const unsigned bits = word >> (8 * i) & 0xffu, size = bits & 0x7fu;
+    // The same bits of exponent and mantissa are a __half that is 2**8 too small.
+    const unsigned half = size == 0x7fu ? 0x7fffu : size << 7 | (bits & 0x80u) << 8;
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(half))) * 256.0f;
+#endif
+}
+
+// Two floats as 8-bit floats e4m3, the first in the lower byte: the nearest ones, even ones between two, 448 where a
+// number is larger.
+__device__ __forceinline__ unsigned floats_to_e4m3(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned pair;
+    asm("{ .reg .b16 pair; cvt.rn.satfinite.e4m3x2.f32 pair, %2, %1; cvt.u32.u16 %0, pair; }"
+        : "=r"(pair)
+        : "f"(low), "f"(high));
+    return pair;
+#else
+    unsigned pair = 0;
+    for (int i = 0; i < 2; ++i) {
+        const unsigned all = __float_as_uint(i == 0 ? low : high), size = all & 0x7fffffffu;
+        const float least = __uint_as_float(size < 0x43e00000u ? size : 0x43e00000u);
+        // A float has 20 bits of mantissa more, and an exponent 120 larger. Below 2**-6 the bits are those of the
+        // multiple of 2**-9, which a sum with 2**14 rounds to.
+        const unsigned normal =
+            ((__float_as_uint(least) + 0x7ffffu + (__float_as_uint(least) >> 20 & 1u)) >> 20) - 960u;
+        const unsigned small = __float_as_uint(least + 16384.0f) - 0x46800000u;
+        const unsigned bits = size > 0x7f800000u ? 0x7fu : least < 0.015625f ? small : normal;
+        pair |= (bits | (all >> 24 & 0x80u)) << (8 * i);
+    }
+    return pair;
 #endif
 }
 

@@ -9,7 +9,8 @@ struct Vec {
     static constexpr int kPerWord = Dtype<T>::kPerWord;
     static constexpr int kBytes = kVec * static_cast<int>(sizeof(T));
     static constexpr int kWords = (kBytes + 3) / 4;
-    static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16, "one memory access is 2 to 16 bytes");
+    static constexpr int kBits = 32 / kPerWord;  // per element
+    static_assert(kBytes <= 16 && (kBytes & (kBytes - 1)) == 0, "one memory access is 1 to 16 bytes");
 
     unsigned words[kWords];
 
@@ -31,6 +32,19 @@ struct Vec {
         return v;
     }
 
+    // The codes of these values: their products with a factor, rounded to nearest.
+    __device__ __forceinline__ static Vec codes(const float (&values)[kVec], float factor) {
+        Vec v;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            float part[kPerWord];
+#pragma unroll
+            for (int j = 0; j < kPerWord; ++j) part[j] = i * kPerWord + j < kVec ? values[i * kPerWord + j] : 0.0f;
+            v.words[i] = Dtype<T>::pack(part, factor);
+        }
+        return v;
+    }
+
     __device__ __forceinline__ float to_float(int i) const {
         return Dtype<T>::unpack(words[i / kPerWord], i % kPerWord);
     }
@@ -39,7 +53,7 @@ struct Vec {
 
     // Sets an element that is still zero.
     __device__ __forceinline__ void put(int i, T value) {
-        words[i / kPerWord] |= Dtype<T>::bits(value) << (16 * (i % kPerWord));
+        words[i / kPerWord] |= Dtype<T>::bits(value) << (kBits * (i % kPerWord));
     }
 };
 
@@ -92,8 +106,10 @@ __device__ __forceinline__ Vec<T, kVec> load(const T* p) {
         v.words[1] = word.y;
     } else if constexpr (Vec<T, kVec>::kBytes == 4) {
         v.words[0] = load_word<kMemory, unsigned>(p);
-    } else {
+    } else if constexpr (Vec<T, kVec>::kBytes == 2) {
         v.words[0] = load_word<kMemory, unsigned short>(p);
+    } else {
+        v.words[0] = load_word<kMemory, unsigned char>(p);
     }
     return v;
 }
@@ -107,6 +123,29 @@ __device__ __forceinline__ int4 load4(const int* p) {
 __device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_int64) {
     return is_int64 ? __ldg(static_cast<const index_t*>(p) + at) : __ldg(static_cast<const int*>(p) + at);
 }
+
+// An index as it was loaded. Making a number of it waits for the load.
+struct RawIndex {
+    int low = 0;
+    int high = 0;
+
+    __device__ __forceinline__ void load(const void* p, index_t at, int is_int64) {
+        const int* const words = static_cast<const int*>(p) + (is_int64 ? 2 * at : at);
+        low = __ldg(words);
+        if (is_int64) high = __ldg(words + 1);
+    }
+
+    // The number brought into 0 to `most`.
+    __device__ __forceinline__ int clamped(int is_int64, int most) const {
+        const int sign = low >> 31;
+        const int number = is_int64 && high != sign ? (high < 0 ? 0 : most) : low;
+        return min(max(number, 0), most);
+    }
+
+    __device__ __forceinline__ index_t value(int is_int64) const {
+        return is_int64 ? high * (index_t{1} << 32) + static_cast<unsigned>(low) : low;
+    }
+};
 
 // How a store uses the L2 cache: kStream marks its lines to be evicted first. kWhole is as kNormal, but stays one
 // store: among shuffles the compiler splits an ordinary one into four.
@@ -131,8 +170,10 @@ __device__ __forceinline__ void store(T* p, const Vec<T, kVec>& v) {
         store_word<kKeep>(p, make_uint2(v.words[0], v.words[1]));
     } else if constexpr (Vec<T, kVec>::kBytes == 4) {
         store_word<kKeep>(p, v.words[0]);
-    } else {
+    } else if constexpr (Vec<T, kVec>::kBytes == 2) {
         store_word<kKeep>(p, static_cast<unsigned short>(v.words[0]));
+    } else {
+        store_word<kKeep>(p, static_cast<unsigned char>(v.words[0]));
     }
 }
 
@@ -165,6 +206,11 @@ struct PackedVec {
     __device__ __forceinline__ void load(const T* p) {
 #pragma unroll
         for (int i = 0; i < kCount / kVec; ++i) parts[i] = ::load<kVec, kMemory>(p + i * kVec);
+    }
+
+    __device__ __forceinline__ void store(T* p) const {
+#pragma unroll
+        for (int i = 0; i < kCount / kVec; ++i) ::store(p + i * kVec, parts[i]);
     }
 
     __device__ __forceinline__ float to_float(int i) const { return parts[i / kVec].to_float(i % kVec); }

@@ -143,6 +143,16 @@ __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
     return value;
 }
 
+// The maximum over each group of kLanes consecutive lanes, NaN if one of them has it; every lane of the group gets it.
+template <int kLanes>
+__device__ __forceinline__ float max_over_lanes(float value) {
+#pragma unroll
+    for (int distance = 1; distance < kLanes; distance *= 2) {
+        value = max_or_nan(value, __shfl_xor_sync(kAllLanes, value, distance));
+    }
+    return value;
+}
+
 // Scans kCount recurrences v -> whole * v + end over each group of kLanes consecutive lanes, from `before` in front of
 // the first lane. On entry `whole` and `end` hold a lane's factor and summand; on return `begin` and `end` hold v in
 // front of the lane and behind it, and `whole` is undefined.

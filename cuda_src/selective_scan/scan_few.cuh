@@ -98,14 +98,18 @@ struct FewScan {
         bias = raw_bias.to_float(p.delta_bias_is_float32);
     }
 
-    // Scans the sequences of the run that have a bit in `todo`.
-    __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo) {
+    // Scans the sequences of the run that have a bit in `todo`; `rows` have their snapshots.
+    template <bool kSnapshots>
+    __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo, const SnapshotRows& rows) {
         int now = lowest(todo);
         StateVec raw[kRows];
         load_states(run, now, raw);
         Inputs inputs;
         int first = run.begin_of(now) / kVec * kVec;
         load(inputs, first);
+        // Each lane knows a row of snapshots: few runs have more of them than a warp has lanes.
+        Snapshot own_snapshot{-1, 0, 0};
+        if (kSnapshots && rows.begin + lane_id() < rows.end) own_snapshot = load_snapshot(p, rows.begin + lane_id());
 #pragma unroll 1
         while (todo != 0) {
             todo &= todo - 1;
@@ -122,7 +126,11 @@ struct FewScan {
             }
             if (todo != 0) load_states(run, next, raw);
 #pragma unroll 1
-            for (int t = begin; t < end; ++t) {
+            for (int t = begin; kSnapshots || t < end; ++t) {
+                if constexpr (kSnapshots) {
+                    if (slot >= 0) keep_snapshots(rows, own_snapshot, run.first + now, t - begin, h);
+                    if (t == end) break;
+                }
                 const int following = (t + 1 < end ? t + 1 : next_begin) / kVec * kVec;
                 Inputs ahead = inputs;
                 // Several tokens take too many registers to hold the next ones, too.
@@ -134,12 +142,30 @@ struct FewScan {
                 if (kVec > 1 && following != first) load(inputs, following);
                 first = following;
             }
-            if (target >= 0) store_states(target, h);
+            if (target >= 0) {
+                store_states(static_cast<State*>(p.ssm_states), p.ssm_states_stride, p.states_is_vectors, target, h);
+            }
             now = next;
         }
     }
 
  private:
+    // Stores the snapshots of sequence `number` after `position` tokens; `own` is the lane's one of the first rows.
+    __device__ __forceinline__ void keep_snapshots(const SnapshotRows& rows, const Snapshot& own, int number,
+                                                   int position, const float (&h)[kRows][kStates]) const {
+        for (int from = rows.begin; from < rows.end; from += kWarpSize) {
+            Snapshot row = own;
+            if (from > rows.begin) {
+                row = from + lane_id() < rows.end ? load_snapshot(p, from + lane_id()) : Snapshot{-1, 0, 0};
+            }
+            unsigned hits = lanes_where(row.sequence == number && row.position == position);
+            for (; hits != 0; hits &= hits - 1) {
+                const int slot = from_lane(row.slot, lowest(hits));
+                store_states(snapshots_of<State>(p), p.snapshot_stride, p.snapshots_is_vectors, slot, h);
+            }
+        }
+    }
+
     // Loads elements of rows; zeros where there is no such row or element.
     template <Memory kMemory, typename Element>
     __device__ __forceinline__ void load_rows(const Element* first, const index_t* stride, int is_vectors,
@@ -176,10 +202,10 @@ struct FewScan {
         for (int r = 0; r < kRows; ++r) raw[r] = StateVec::zero();
     }
 
-    __device__ __forceinline__ void store_states(int slot, const float (&h)[kRows][kStates]) const {
-        const index_t* stride = p.ssm_states_stride;
-        State* at = static_cast<State*>(p.ssm_states) + slot * stride[0] + row_channel * stride[1] + n * stride[2];
-        if (p.states_is_vectors) {
+    __device__ __forceinline__ void store_states(State* slots, const index_t* stride, int is_vectors, int slot,
+                                                 const float (&h)[kRows][kStates]) const {
+        State* at = slots + slot * stride[0] + row_channel * stride[1] + n * stride[2];
+        if (is_vectors) {
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
                 if (r * kGroups < behind) store_packed<kStates, Keep::kWhole>(at, h[r]);
@@ -251,10 +277,13 @@ struct FewScan {
 };
 
 // Scans the sequences of a run that have few tokens, in the channels of a block from `first_channel` on.
-template <typename Shape>
+template <typename Shape, bool kSnapshots>
 __device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p, const SequenceRun& run,
                                          int first_channel) {
     const unsigned todo = run.between(0, p.few_tokens);
     const int channel = first_channel + static_cast<int>(threadIdx.x) / kWarpSize * kWarpSize;
-    if (todo != 0 && channel < p.dim) FewScan<Shape>(p, channel).walk(run, todo);
+    if (todo == 0 || channel >= p.dim) return;
+    SnapshotRows rows{0, 0};
+    if (kSnapshots) rows = find_snapshots(p, run.first, p.run_sequences, 0, kWarpSize, [](int) { return true; });
+    FewScan<Shape>(p, channel).template walk<kSnapshots>(run, todo, rows);
 }

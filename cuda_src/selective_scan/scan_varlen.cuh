@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/fastdiv.cuh"
-#include "common/sequences.cuh"
+#include "common/snapshots.cuh"
 
 // Strides are in elements. D, z, delta_bias, ssm_states and what follows it of the index arrays may be null; without
 // query_start_loc all tokens are one sequence. What every launch needs comes first.
@@ -22,6 +22,9 @@ struct SelectiveScanVarlenOperands {
     const void* state_column;
     const void* dst_state_indices;
     void* out;
+    const void* snapshots;
+    const void* snapshot_count;
+    void* snapshot_out;
     index_t u_stride[3];  // 0, dim, token
     index_t delta_stride[3];
     index_t z_stride[3];
@@ -64,7 +67,53 @@ struct SelectiveScanVarlenOperands {
     int state_column_is_int64;
     int dst_state_indices_is_int64;
     int keeps_padding;  // the results of padding are not written, instead of zeros
+    int snapshot_rows;
+    index_t snapshots_stride[2];  // row, field
+    index_t snapshot_stride[3];   // slot, dim, n of the array that snapshots go to
+    index_t snapshot_slots;
+    index_t snapshot_pad_slot;
+    int snapshots_in_pool;     // they go to ssm_states
+    int snapshots_is_vectors;  // the states of a lane can be accessed there as vectors
+    int snapshots_is_int64;
+    int snapshot_count_is_int64;
 };
+
+// The array that snapshots go to.
+template <typename state_t>
+__device__ __forceinline__ state_t* snapshots_of(const SelectiveScanVarlenOperands& p) {
+    return static_cast<state_t*>(p.snapshots_in_pool ? p.ssm_states : p.snapshot_out);
+}
+
+// Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot) for each
+// snapshot when the tokens in front of it have been walked. A walk that begins with token `at` need not end for a
+// snapshot where starts_tile(at, token): there wait() is called before it is stored.
+template <typename Scan, typename StartsTile, typename Wait, typename Store>
+__device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, Scan& scan, int number,
+                                                  int begin, int end, StartsTile starts_tile, Wait wait, Store store) {
+    const auto any = [](int) { return true; };
+    const SnapshotRows rows = find_snapshots(p, number, 1, 0, kWarpSize, any);
+    NextSnapshot next = next_snapshot(p, rows, number, end - begin, kBeforeSnapshots, any);
+    for (int at = begin, to = begin;; at = to) {
+        if (at < end) {
+            const NextSnapshot here{at - begin, NextSnapshot::kNone, -1};
+            to = next_snapshot(p, rows, number, end - begin, here, [&](int position) {
+                     return !starts_tile(at, begin + position);
+                 }).position;
+            to = to == NextSnapshot::kNone ? end : begin + to;
+        }
+        const auto keep = [&](int token) {
+            if (next.position != token - begin) return;
+            wait();
+            do {
+                store(next.slot);
+                next = next_snapshot(p, rows, number, end - begin, next, any);
+            } while (next.position == token - begin);
+        };
+        keep(at);
+        if (at >= end) return;
+        scan.template walk<true>(at, to, keep);
+    }
+}
 
 // The slot that a sequence's final state goes to, when it starts from slot `start`; -1 for none.
 __device__ __forceinline__ int load_target(const SelectiveScanVarlenOperands& p, int number, int start) {

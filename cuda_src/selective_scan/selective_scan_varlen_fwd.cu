@@ -10,7 +10,7 @@
 //
 // input_t  u, delta, z, out, B and C                  kLanes  lanes per channel    kStates  states per lane
 // kVec     tokens per access of u, delta, z and out   kBVec   of B                 kCVec    of C
-// state_t  the pool of states
+// state_t  the pool of states                         kSnapshots  states inside sequences are kept, too
 #include "selective_scan/scan.cuh"
 #include "selective_scan/scan_few.cuh"
 #include "selective_scan/scan_varlen.cuh"
@@ -19,7 +19,7 @@ struct SelectiveScanVarlenFwdParams {
     SelectiveScanVarlenOperands operands;
 };
 
-template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t>
+template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t, bool kSnapshots>
 struct SelectiveScanVarlenFwdTraits {
     static constexpr int kThreads = 128;
     using Shape = ScanShape<kThreads, input_t, kLanes, kStates, kVec, kBVec, kCVec>;
@@ -28,7 +28,7 @@ struct SelectiveScanVarlenFwdTraits {
 };
 
 // Scans one sequence in one channel.
-template <typename Shape, typename state_t>
+template <typename Shape, typename state_t, bool kSnapshots>
 __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, int channel, int number) {
     const int begin = first_token(p, number), end = first_token(p, number + 1);
     const int slot = load_start_slot(p, number);
@@ -50,18 +50,30 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
 #pragma unroll
         for (int s = 0; s < Shape::kStates; ++s) scan.h[s] = raw[s].to_float(0);
     }
-    scan.template walk<true>(begin, end, [](int) {});
+    const auto store = [&](state_t* states, index_t step) {
+#pragma unroll
+        for (int s = 0; s < Shape::kStates; ++s) {
+            if (scan.is_state(s)) states[scan.number(s) * step] = Dtype<state_t>::from_float(scan.h[s]);
+        }
+    };
+    if constexpr (kSnapshots) {
+        state_t* const kept = snapshots_of<state_t>(p) + scan.channel * p.snapshot_stride[1];
+        walk_by_snapshots(
+            p, scan, number, begin, end, [](int, int token) { return token % Shape::kTokens == 0; }, [] {},
+            [&](int at) {
+                if (!scan.is_idle) store(kept + at * p.snapshot_stride[0], p.snapshot_stride[2]);
+            });
+    } else {
+        scan.template walk<true>(begin, end, [](int) {});
+    }
     const int target = load_target(p, number, slot);
     if (target < 0 || scan.is_idle) return;
-    state_t* const states = pool + target * stride[0];
-#pragma unroll
-    for (int s = 0; s < Shape::kStates; ++s) {
-        if (scan.is_state(s)) states[scan.number(s) * stride[2]] = Dtype<state_t>::from_float(scan.h[s]);
-    }
+    store(pool + target * stride[0], stride[2]);
 }
 
-template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t,
-          typename Traits = SelectiveScanVarlenFwdTraits<input_t, kLanes, kStates, kVec, kBVec, kCVec, state_t>>
+template <
+    typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kCVec, typename state_t, bool kSnapshots,
+    typename Traits = SelectiveScanVarlenFwdTraits<input_t, kLanes, kStates, kVec, kBVec, kCVec, state_t, kSnapshots>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_fwd_kernel(const SelectiveScanVarlenFwdParams params) {
     using Shape = typename Traits::Shape;
@@ -73,12 +85,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const int channel =
             static_cast<int>(row_block.remainder) * Shape::kChannels + static_cast<int>(threadIdx.x) / Shape::kLanes;
         each_long(p, static_cast<int>(row_block.quotient),
-                  [&](int number) { scan_long<Shape, state_t>(p, opaque(channel), number); });
+                  [&](int number) { scan_long<Shape, state_t, kSnapshots>(p, opaque(channel), number); });
         return;
     }
     if constexpr (Few::kIsPossible) {
         const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
         const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
-        scan_few<Few>(p, run, static_cast<int>(block_run.quotient) * Few::kChannels);
+        scan_few<Few, kSnapshots>(p, run, static_cast<int>(block_run.quotient) * Few::kChannels);
     }
 }

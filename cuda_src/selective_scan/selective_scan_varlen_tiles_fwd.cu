@@ -14,6 +14,7 @@
 // kParts     partitions of d_state       kAtOnce  states computed interleaved
 // kTokens    tokens per lane of a tile, all of sequences that are not short
 // kResident  blocks per multiprocessor   kMixed   there are long sequences and others
+// kSnapshots states inside sequences are kept, too
 #include "selective_scan/scan_few.cuh"
 #include "selective_scan/scan_tiles.cuh"
 
@@ -22,7 +23,7 @@ struct SelectiveScanVarlenTilesFwdParams {
 };
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kMixed>
+          bool kMixed, bool kSnapshots>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kResident;
@@ -39,7 +40,7 @@ struct SelectiveScanVarlenTilesFwdTraits {
 };
 
 // Scans one sequence in the channels of a block.
-template <typename Shape, typename state_t>
+template <typename Shape, typename state_t, bool kSnapshots>
 __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands& p, TileShared<Shape>& shared,
                                               int first_channel, int number) {
     const int begin = uniform(first_token(p, number)), end = uniform(first_token(p, number + 1));
@@ -53,15 +54,27 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
     const index_t* stride = p.ssm_states_stride;
     state_t* const pool = static_cast<state_t*>(p.ssm_states);
     if (p.has_states && has_past(p, number)) scan.load_states(pool + slot * stride[0], stride[1], stride[2]);
-    scan.template walk<true>(begin, end, [](int) {});
+    if constexpr (kSnapshots) {
+        state_t* const kept = snapshots_of<state_t>(p);
+        walk_by_snapshots(
+            p, scan, number, begin, end,
+            [](int from, int token) { return (token - from / Shape::kVec * Shape::kVec) % Shape::kTile == 0; },
+
+            [] { __syncthreads(); },
+            [&](int at) {
+                scan.store_states(kept + at * p.snapshot_stride[0], p.snapshot_stride[1], p.snapshot_stride[2]);
+            });
+    } else {
+        scan.template walk<true>(begin, end, [](int) {});
+    }
     const int target = uniform(load_target(p, number, slot));
     if (target >= 0) scan.store_states(pool + target * stride[0], stride[1], stride[2]);
 }
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kMixed,
-          typename Traits =
-              SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens, kResident, kMixed>>
+          bool kMixed, bool kSnapshots,
+          typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens,
+                                                              kResident, kMixed, kSnapshots>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
     const SelectiveScanVarlenOperands& p = params.operands;
@@ -70,10 +83,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int row = static_cast<int>(row_block.quotient);
     const int channel = static_cast<int>(row_block.remainder) * Traits::Long::kChannels;
     if constexpr (!kMixed) {
-        scan_sequence<typename Traits::Long, state_t>(p, shared.of_long, channel, row - 1);
+        scan_sequence<typename Traits::Long, state_t, kSnapshots>(p, shared.of_long, channel, row - 1);
     } else if (row < p.long_at_a_time) {
         each_long(p, row, [&](int number) {
-            scan_sequence<typename Traits::Long, state_t>(p, shared.of_long, opaque(channel), number);
+            scan_sequence<typename Traits::Long, state_t, kSnapshots>(p, shared.of_long, opaque(channel), number);
         });
     } else {
         const unsigned of_long = p.dim_blocks.divisor * p.long_at_a_time;
@@ -81,9 +94,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const int first_channel = static_cast<int>(block_run.quotient) * Traits::Few::kChannels;
         const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
         for (unsigned todo = uniform(run.between(p.few_tokens, p.short_tokens)); todo != 0; todo &= todo - 1) {
-            scan_sequence<typename Traits::Short, state_t>(p, shared.of_short, opaque(first_channel),
-                                                           run.first + lowest(todo));
+            scan_sequence<typename Traits::Short, state_t, kSnapshots>(p, shared.of_short, opaque(first_channel),
+                                                                       run.first + lowest(todo));
         }
-        scan_few<typename Traits::Few>(p, run, first_channel);
+        scan_few<typename Traits::Few, kSnapshots>(p, run, first_channel);
     }
 }

@@ -3,7 +3,7 @@
 
 #include "selective_state_update/update.cuh"
 
-// Traits: how a kernel divides rows among lanes (selective_state_update.cu).
+// Traits: how a kernel divides rows among lanes (RowTraits in steps.cuh).
 
 // Offsets of a token's inputs and result: x, z, dt and out of the lane's own row, and the lane's part of B and C.
 template <typename Traits>
@@ -41,14 +41,23 @@ struct TokenCursor {
         C = element(p.C_stride);
     }
 
-    // Goes on to the next token.
-    __device__ __forceinline__ void advance(const SelectiveStateUpdateOperands& p) {
-        x += to_offset(p.x_stride[1]);
-        z += to_offset(p.z_stride[1]);
-        dt += to_offset(p.dt_stride[1]);
-        out += to_offset(p.out_stride[1]);
-        B += to_offset(p.B_stride[1]);
-        C += to_offset(p.C_stride[1]);
+    // The same offsets, `tokens` tokens further on.
+    __device__ __forceinline__ TokenCursor after(const SelectiveStateUpdateOperands& p, int tokens) const {
+        TokenCursor moved = *this;
+        moved.x += tokens * to_offset(p.x_stride[1]);
+        moved.z += tokens * to_offset(p.z_stride[1]);
+        moved.dt += tokens * to_offset(p.dt_stride[1]);
+        moved.out += tokens * to_offset(p.out_stride[1]);
+        moved.B += tokens * to_offset(p.B_stride[1]);
+        moved.C += tokens * to_offset(p.C_stride[1]);
+        return moved;
+    }
+
+    // Goes on by some rows of the head.
+    __device__ __forceinline__ void move_rows(const SelectiveStateUpdateOperands& p, int rows) {
+        x += rows * to_offset(p.x_stride[3]);
+        z += rows * to_offset(p.z_stride[3]);
+        out += rows * to_offset(p.out_stride[3]);
     }
 
     __device__ __forceinline__ void store(const SelectiveStateUpdateOperands& p, float y) const {
@@ -151,17 +160,27 @@ struct RowParameters {
     }
 };
 
+// dt' from dt.
+template <typename Traits>
+__device__ __forceinline__ float step_length(const SelectiveStateUpdateOperands& p,
+                                             const RowParameters<Traits>& parameters,
+                                             const RawNumber<typename Traits::Input>& dt) {
+    float step = dt.to_float(p.dt_is_float32);
+    if (p.dt_bias != nullptr) step += parameters.dt_bias.to_float(p.dt_bias_is_float32);
+    return p.dt_softplus ? softplus(step) : step;
+}
+
 // dt' of the lane's own row, and exp(dt' * A) when the rows of a head share it.
 template <typename Traits>
 struct TokenStep {
     float step;   // dt'
     float decay;  // exp(dt' * A), if shared
+    float scale;  // of the own row's codes, if the states before are codes
 
     __device__ __forceinline__ TokenStep(const SelectiveStateUpdateOperands& p, const RowParameters<Traits>& parameters,
-                                         const TokenInputs<Traits>& inputs) {
-        step = inputs.dt.to_float(p.dt_is_float32);
-        if (p.dt_bias != nullptr) step += parameters.dt_bias.to_float(p.dt_bias_is_float32);
-        if (p.dt_softplus) step = softplus(step);
+                                         const TokenInputs<Traits>& inputs, float scale)
+        : scale(scale) {
+        step = step_length(p, parameters, inputs.dt);
         if constexpr (Traits::kHasSharedDecay) { decay = exp2_approx(step * kLog2E * parameters.A[0][0].to_float(0)); }
     }
 };
@@ -175,27 +194,42 @@ __device__ __forceinline__ float advance_row(const RowParameters<Traits>& parame
     const float row_input = Traits::of_row(input, r);
     float scaled_step = 0.0f;
     if constexpr (!Traits::kHasSharedDecay) scaled_step = Traits::of_row(pace.step, r) * kLog2E;
+    [[maybe_unused]] float scale = 1.0f;
+    if constexpr (Traits::kIsQuantised) scale = Traits::of_row(pace.scale, r);
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < Traits::kElements; ++i) {
         const int chunk = i / Traits::kVecs, at = i % Traits::kVecs;
         float decay = pace.decay;
         if constexpr (!Traits::kHasSharedDecay) decay = exp2_approx(scaled_step * parameters.A[r][chunk].to_float(at));
+        if constexpr (Traits::kIsQuantised) decay *= scale;
         state[i] = fmaf(state[i], decay, row_input * maps.B[chunk].to_float(at));
         sum = fmaf(state[i], maps.C[chunk].to_float(at), sum);
     }
     return sum;
 }
 
-// The result of the lane's own row, from the partial sums of all rows of the group.
+// The sum of the lane's own row, from the partial sums of all rows of the group.
+template <typename Traits>
+__device__ __forceinline__ float gather_own_sum(float (&sums)[Traits::kRowsOfGroup]) {
+    const float sum = sum_rows_over_lanes<Traits::kRowsOfGroup, Traits::kLanes>(sums);
+    constexpr int kGroups = Traits::kGroups;
+    return from_lane(sum, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
+}
+
+// The result of the lane's own row, from C * S.
+template <typename Traits>
+__device__ __forceinline__ float finish_result(const SelectiveStateUpdateOperands& p,
+                                               const RowParameters<Traits>& parameters,
+                                               const TokenInputs<Traits>& inputs, float y) {
+    if (p.D != nullptr) y = fmaf(parameters.D.to_float(p.D_is_float32), inputs.x.to_float(0), y);
+    if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(Traits::kIsWide ? p.z_is_float32 : 0));
+    return y;
+}
+
 template <typename Traits>
 __device__ __forceinline__ float gather_result(const SelectiveStateUpdateOperands& p,
                                                const RowParameters<Traits>& parameters,
                                                const TokenInputs<Traits>& inputs, float (&sums)[Traits::kRowsOfGroup]) {
-    const float sum = sum_rows_over_lanes<Traits::kRowsOfGroup, Traits::kLanes>(sums);
-    constexpr int kGroups = Traits::kGroups;
-    float y = from_lane(sum, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
-    if (p.D != nullptr) y = fmaf(parameters.D.to_float(p.D_is_float32), inputs.x.to_float(0), y);
-    if (p.z != nullptr) y *= silu<float>(inputs.z.to_float(Traits::kIsWide ? p.z_is_float32 : 0));
-    return y;
+    return finish_result<Traits>(p, parameters, inputs, gather_own_sum<Traits>(sums));
 }

@@ -3,7 +3,7 @@
 
 #include "selective_state_update/update.cuh"
 
-// Traits: how a kernel divides rows among lanes (selective_state_update.cu).
+// Traits: how a kernel divides rows among lanes (RowTraits in steps.cuh).
 
 // Addresses of the lane's elements of its group's rows in an array of states.
 template <typename Traits>
@@ -55,28 +55,40 @@ __device__ __forceinline__ void to_floats(const typename Traits::StateVec (&row)
     for (int i = 0; i < Traits::kElements; ++i) state[i] = row[i / Traits::kVecs].to_float(i % Traits::kVecs);
 }
 
-// Rounds a vector of a state that begins at element `element` of row `row`.
+// Rounds a vector of a state, times a factor where states are codes. It begins at element `element` of row `row`.
 template <typename Traits>
 __device__ __forceinline__ typename Traits::StateVec round_states(const SelectiveStateUpdateOperands& p,
                                                                   const WarpRows& warp, int row, int element, int token,
-                                                                  const float (&values)[Traits::kVecs]) {
-    if constexpr (!Traits::kIsStochastic) {
+                                                                  const float (&values)[Traits::kVecs], float factor) {
+    if constexpr (!Traits::kIsStochastic && Traits::kIsQuantised) {
+        return Traits::StateVec::codes(values, factor);
+    } else if constexpr (!Traits::kIsStochastic) {
         return Traits::StateVec::from_floats(values);
     } else {
         const index_t head = static_cast<index_t>(warp.head) * p.headdim;
         const unsigned long long number = (head + row) * Traits::d_state(p) + element;
         const unsigned long long seed = p.rand_seed == nullptr ? p.seed : load_index(p.rand_seed, 0, true);
-        const uint4 counter =
-            make_uint4(static_cast<unsigned>(number / 8), static_cast<unsigned>(number / 8 >> 32), warp.batch, token);
-        const uint2 key = make_uint2(static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
-        const uint4 drawn = philox(counter, key, p.philox_rounds);
         typename Traits::StateVec v = Traits::StateVec::zero();
 #pragma unroll
-        for (int i = 0; i < Traits::kVecs; ++i) {
-            const int half = static_cast<int>(number % 8) + i;
-            const unsigned low = half < 4 ? (half < 2 ? drawn.x : drawn.y) : (half < 6 ? drawn.z : drawn.w);
-            v.put(i,
-                  round_stochastically<typename Traits::State>(values[i], half % 2 == 0 ? low & 0xffffu : low >> 16));
+        for (int first = 0; first < Traits::kVecs; first += 8) {
+            const unsigned long long draw = number / 8 + first / 8;
+            const uint4 counter =
+                make_uint4(static_cast<unsigned>(draw), static_cast<unsigned>(draw >> 32), warp.batch, token);
+            const uint2 key = make_uint2(static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
+            const uint4 drawn = philox(counter, key, p.philox_rounds);
+#pragma unroll
+            for (int i = first; i < first + 8 && i < Traits::kVecs; ++i) {
+                const int half = static_cast<int>(number % 8) + i - first;
+                const unsigned low = half < 4 ? (half < 2 ? drawn.x : drawn.y) : (half < 6 ? drawn.z : drawn.w);
+                const unsigned random = half % 2 == 0 ? low & 0xffffu : low >> 16;
+                float value = values[i];
+                if constexpr (Traits::kIsQuantised) {
+                    // The product may be a little more than the largest code, which must not be rounded up.
+                    constexpr float kMost = kMaxCode<typename Traits::State>;
+                    value = fminf(fmaxf(__fmul_rn(value, factor), -kMost), kMost);
+                }
+                v.put(i, round_stochastically<typename Traits::State>(value, random));
+            }
         }
         return v;
     }
@@ -85,7 +97,8 @@ __device__ __forceinline__ typename Traits::StateVec round_states(const Selectiv
 template <typename Traits>
 __device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
                                           const StateRows<Traits>& rows, int r, int token,
-                                          const float (&state)[Traits::kElements]) {
+                                          const float (&state)[Traits::kElements], float factor = 1.0f,
+                                          bool exists = true) {
     const int row = Traits::row(warp, r);
 #pragma unroll
     for (int i = 0; i < Traits::kChunks; ++i) {
@@ -93,7 +106,7 @@ __device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p,
         float values[Traits::kVecs];
 #pragma unroll
         for (int j = 0; j < Traits::kVecs; ++j) values[j] = state[i * Traits::kVecs + j];
-        const typename Traits::StateVec v = round_states<Traits>(p, warp, row, element, token, values);
-        if (row < p.headdim && element < Traits::d_state(p)) store<Traits::kKeep>(rows.at(r, i), v);
+        const typename Traits::StateVec v = round_states<Traits>(p, warp, row, element, token, values, factor);
+        if (exists && row < p.headdim && element < Traits::d_state(p)) store<Traits::kKeep>(rows.at(r, i), v);
     }
 }

@@ -5,6 +5,7 @@
 #include "common/fastdiv.cuh"
 #include "common/philox.cuh"
 #include "common/tokens.cuh"
+#include "common/trees.cuh"
 #include "common/warp.cuh"
 
 // Strides are in elements. Arrays without heads have one. The tokens of packed sequences, with cu_seqlens, count as
@@ -137,13 +138,6 @@ __device__ __forceinline__ int load_destination(const SelectiveStateUpdateOperan
     const index_t column = p.dst_columns > 0 ? token : 0;
     if (p.dst_state_batch_indices != nullptr) return load_target(p, batch, column);
     return p.dst_columns == 0 ? own : load_source(p, batch, column);
-}
-
-// The token that a token of a tree follows; -1 when that is none of those before it, but the state in the slot.
-__device__ __forceinline__ int load_parent(const SelectiveStateUpdateOperands& p, int batch, int token) {
-    const index_t parent =
-        load_index(p.parents, batch * p.parents_stride[0] + token * p.parents_stride[1], p.parents_is_int64);
-    return parent < 0 || parent >= token ? -1 : static_cast<int>(parent);
 }
 
 // The rows of a warp, all of one head of one sequence. Every lane stands for one row; lanes beyond the last row repeat

@@ -243,13 +243,15 @@ def test_what_does_not_fit_is_no_failure_of_ours() -> None:
         ours(machine)
 
 
-def test_host_times_of_both_kinds_of_arrays_with_and_without_out() -> None:
+def test_host_times_of_both_kinds_of_arrays_with_and_without_out_and_bound() -> None:
     machine = FakeMachine()
     rows = list(measure.hosts(machine, STEP, kernel_us=1.0))
-    assert [(row.arrays, row.out) for row in rows] == [(a, out) for a in ("cupy", "torch") for out in (False, True)]
+    kinds = [(False, False), (True, False), (True, True)]
+    wanted = [(arrays, *kind) for arrays in ("cupy", "torch") for kind in kinds]
+    assert [(row.arrays, row.out, row.bound) for row in rows] == wanted
     assert all(row.host_us == pytest.approx(7.0) and row.function == STEP.function for row in rows)
     machine.has_torch = False
-    assert [row.arrays for row in measure.hosts(machine, STEP, kernel_us=1.0)] == ["cupy", "cupy"]
+    assert [row.arrays for row in measure.hosts(machine, STEP, kernel_us=1.0)] == ["cupy"] * 3
 
 
 @pytest.mark.parametrize(("kernel_us", "calls"), [(1.0, 500), (1000.0, 100), (1e6, 20)])

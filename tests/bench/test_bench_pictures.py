@@ -122,7 +122,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_pictures_are_white_png_files_of_one_size(drawn: list[Path]) -> None:
     from matplotlib import image
 
-    assert [path.name for path in drawn] == ["roofline.png", "decode.png", "skew.png", "forward.png"]
+    assert [path.name for path in drawn] == ["roofline.png", "decode.png", "skew.png", "forward.png", "drift.png"]
     for path in drawn:
         chunks = read_png(path)
         assert struct.unpack(">II", chunks["IHDR"][0][:8]) == (1600, 900)

@@ -49,7 +49,7 @@ def test_keys_are_those_that_others_read(path: Path) -> None:
         "kind", "function", "sizes", "library", "kernel_us", "copy_us", "bytes_moved", "gb_per_s", "fraction_of_copy",
         "exponentials", "fraction_of_exponentials", "error", "is_right", "note",
     }  # fmt: skip
-    assert host.keys() == {"kind", "function", "sizes", "arrays", "out", "host_us"}
+    assert host.keys() == {"kind", "function", "sizes", "arrays", "out", "host_us", "bound"}
     assert kernel["kernel_us"] == {"p20": 1.0, "p50": 2.0, "p80": 3.5}
     assert [header["kind"], kernel["kind"], host["kind"]] == ["run", "kernel", "host"]
 
@@ -128,8 +128,8 @@ def test_the_latest_of_each_is_found_in_whatever_order(tmp_path: Path) -> None:
     later = replace(HEADER, time="2026-02-01T00:00:00+00:00")
     faster = replace(KERNEL, kernel_us=Percentiles(1.0, 1.0, 1.0))
     other_sizes = replace(KERNEL, sizes={**KERNEL.sizes, "dim": 9})
-    given = replace(HOST, out=False)
-    results.append(old, HEADER, KERNEL, WRONG, other_sizes, HOST, given)
+    given, bound = replace(HOST, out=False), replace(HOST, bound=True)
+    results.append(old, HEADER, KERNEL, WRONG, other_sizes, HOST, given, bound)
     results.append(new, later, faster, replace(HOST, host_us=6.0))
     wanted = {
         "ours": (later, faster),
@@ -137,6 +137,7 @@ def test_the_latest_of_each_is_found_in_whatever_order(tmp_path: Path) -> None:
         "other sizes": (HEADER, other_sizes),
         "host": (later, replace(HOST, host_us=6.0)),
         "host without out": (HEADER, given),
+        "host of a bound call": (HEADER, bound),
     }
     for paths in ([old, new], [new, old]):
         found = results.latest(paths)
@@ -148,3 +149,9 @@ def test_the_later_of_two_of_one_run_counts_and_the_order_of_sizes_does_not(path
     turned = replace(KERNEL, sizes=dict(reversed(KERNEL.sizes.items())), copy_us=9.0)
     results.append(path, HEADER, KERNEL, turned)
     assert results.latest([path]) == [(HEADER, turned)]
+
+
+def test_rows_of_before_a_field_with_a_default_are_read(path: Path) -> None:
+    results.append(path, HEADER, HOST)
+    path.write_text(path.read_text().replace(', "bound": false', ""))
+    assert results.read(path) == [Run(HEADER, [HOST])]

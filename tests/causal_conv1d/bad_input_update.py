@@ -81,9 +81,15 @@ SHARED: dict[str, Row] = {
         "a ring takes tokens back by a smaller cache_seqlens",
     ),
     "accepted-and-left": (
-        bad.also(accepting(1, 1, 1), bad.value("disable_state_update", True)), ValueError,
-        "disable_state_update: got true; wanted false beside num_accepted_tokens: "
-        "the next call finds the accepted tokens in the state",
+        bad.also(
+            accepting(1, 1, 1),
+            bad.value("disable_state_update", True),
+            bad.value("intermediate_conv_window", None),
+            bad.value("intermediate_state_indices", None),
+        ),
+        ValueError,
+        "disable_state_update: got true; wanted false beside num_accepted_tokens, unless states are kept: "
+        "the next call finds tokens in the state",
     ),
     "rows-without-window": (
         bad.value("intermediate_conv_window", None), ValueError,

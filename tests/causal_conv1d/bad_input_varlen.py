@@ -31,7 +31,7 @@ SAME = ("weight-none", "weight-rank-3", "weight-dim", "width-17", "bias-dim", "b
 SHARED: dict[str, Row] = {
     **{key: DENSE[key] for key in SAME},
     **bad.of_sequences("conv_states", "conv_states or initial_states"),
-    "x-rank-3": bad.shape("x", (1, 6, 9), X_AXES),
+    "x-rank-4": bad.shape("x", (1, 1, 6, 9), X_AXES),
     "x-float64": bad.dtype("x", np.float64, FLOATS),
     "x-total": bad.too_long("x", 1, 2**30 + 1, "total"),
     "pool-rank-2": bad.shape("conv_states", (5, 18), "3 axes (slots, dim, state_len)"),
@@ -43,6 +43,7 @@ SHARED: dict[str, Row] = {
 }  # fmt: skip
 
 SIZES_SUM = "6 in all (dim of x)"
+ONLY_UNGATED = "None where x has 3 axes, where out is x, with qk_l2norm, and beside payload"
 OWN: dict[str, dict[str, Row]] = {
     "causal_conv1d_varlen_fn": {
         "x-list": (bad.value("x", [[1.0]]), TypeError, f"x: got a list; wanted {WANTED}"),
@@ -51,7 +52,43 @@ OWN: dict[str, dict[str, Row]] = {
             f"out: got shape (9, 6); wanted (6, 9) {OUT_AXES}",
         ),
         "out-dtype": bad.dtype("out", np.float16, "float32"),
-        "out-is-x": bad.overlap("out", "x"),
+        "out-in-x": bad.overlap("out", "x", lambda xp, a: {"out": a["x"][:]}),
+        "out-over-x-by-one": bad.overlap("out", "x", bad.of_one_memory("x", "out")),
+        "out-is-x-gated": bad.array(
+            "post_gate", ONLY_UNGATED,
+            lambda xp, a: {"out": a["x"], "post_gate": xp.ones((DIM, TOTAL), np.float32)},
+        ),
+        "dense-gated": bad.array(
+            "residual", ONLY_UNGATED,
+            lambda xp, a: {
+                "x": xp.ones((3, DIM, TOTAL), np.float32), "query_start_loc": None, "out": None,
+                "residual": xp.ones((3, DIM, TOTAL), np.float32),
+            },
+        ),
+        "dense-packed": bad.array(
+            "query_start_loc", "None where x has 3 axes (batch, dim, seqlen)", bad.zeros("x", (3, DIM, TOTAL))
+        ),
+        "dense-dim": (
+            bad.also(bad.zeros("x", (3, 5, TOTAL)), bad.value("query_start_loc", None)), ValueError,
+            "weight: got shape (6, 4); wanted (5, 4) (dim of x, width)",
+        ),
+        "dense-slots": (
+            bad.also(bad.zeros("x", (4, DIM, 2)), bad.value("query_start_loc", None)), ValueError,
+            "has_initial_state: got shape (3,); wanted (4,) or longer (sequences)",
+        ),
+        "dense-out": (
+            bad.also(bad.zeros("x", (3, DIM, 3)), bad.value("query_start_loc", None)), ValueError,
+            "out: got shape (6, 9); wanted (3, 6, 3) (the shape of x)",
+        ),
+        "gate-shape": bad.shape("pre_gate", (DIM, 8), "(6, 9) (the shape of x)"),
+        "gate-dtype": (
+            bad.zeros("post_gate", (DIM, TOTAL), np.float16), TypeError,
+            "post_gate: got dtype float16; wanted float32",
+        ),
+        "residual-rank": bad.shape("residual", (1, DIM, TOTAL), "(6, 9) (the shape of x)"),
+        "out-is-residual": bad.overlap(
+            "out", "residual", lambda xp, a: {"residual": a["out"]}
+        ),
         "out-in-pool": bad.overlap("conv_states", "out", bad.of_one_memory("conv_states", "out")),
         "out-broadcast": bad.one_address("out", DIM, TOTAL),
     },
@@ -93,6 +130,46 @@ OWN: dict[str, dict[str, Row]] = {
         "heads-zero": bad.given("num_k_heads", 0, "at least 1"),
         "head-negative": bad.given("head_v", -2, "at least 1"),
         "head-list": bad.mistyped("head_q", [1], "an int"),
+        "norm-gated": bad.array(
+            "pre_gate", ONLY_UNGATED,
+            bad.also(bad.value("qk_l2norm", True), bad.zeros("pre_gate", (DIM, TOTAL))),
+        ),
+        "payload-alone": bad.array(
+            "payload", "None unless payload and both payload_gates are given", bad.zeros("payload", (TOTAL, 7))
+        ),
+        "payload-gates-alone": (
+            lambda xp, a: {"payload_gates": (xp.ones((TOTAL, 1), np.float32),) * 2}, ValueError,
+            "payload_gates[0]: got an array; wanted None unless payload and both payload_gates are given",
+        ),
+        "payload-gates-one": (
+            lambda xp, a: {"payload_gates": (xp.ones((TOTAL, 1), np.float32),)}, ValueError,
+            "payload_gates: got 1 arrays; wanted 2",
+        ),
+        "payload-gates-int": bad.mistyped("payload_gates", 2, "a tuple"),
+        "payload-shape": (
+            lambda xp, a: {
+                "payload": xp.ones((TOTAL, 6), np.float32), "payload_gates": (xp.ones((TOTAL, 1), np.float32),) * 2
+            }, ValueError,
+            "payload: got shape (9, 6); wanted (9, 7) (total of x, channels of k and v, heads of both gates)",
+        ),
+        "payload-gates-shape": (
+            lambda xp, a: {
+                "payload": xp.ones((TOTAL, 7), np.float32),
+                "payload_gates": (xp.ones((TOTAL, 1), np.float32), xp.ones((TOTAL, 2), np.float32)),
+            }, ValueError,
+            "payload_gates[1]: got shape (9, 2); wanted (9, 1) (total of x, heads)",
+        ),
+        "payload-dtype": (
+            lambda xp, a: {
+                "payload": xp.ones((TOTAL, 7), np.float16), "payload_gates": (xp.ones((TOTAL, 1), np.float32),) * 2
+            }, TypeError, "payload: got dtype float16; wanted float32",
+        ),
+        "payload-in-x": (
+            lambda xp, a: {
+                "payload": a["x"].reshape(-1)[:45].reshape(9, 5),
+                "payload_gates": (xp.ones((TOTAL, 0), np.float32),) * 2,
+            }, ValueError, f"payload: got memory that overlaps x; wanted {bad.OWN_MEMORY}",
+        ),
         "eps-none": bad.mistyped("l2norm_eps", None, "a number"),
         "head-float": bad.mistyped("head_q", 1.0, "an int"),
         "eps-negative": bad.given("l2norm_eps", -1.0, "a number of at least 0"),
@@ -119,6 +196,9 @@ STATES: dict[str, Row] = {
     "starts-none-at-all": bad.length("cu_seqlens", (0,), "sequences", -1, "0 to 2147483647", dtype=np.int32),
     "length-zero": bad.given("state_len", 0, "at least 1"),
     "length-float": bad.mistyped("state_len", 3.0, "an int"),
+    "previous-shape": bad.shape("previous_states", (3, 6, 4), f"(3, 6, 3) {STATES_AXES}"),
+    "previous-dtype": bad.dtype("previous_states", np.float16, "float32"),
+    "out-is-previous": bad.overlap("out", "previous_states"),
     "out-shape": bad.shape("out", (3, 3, 6), f"(3, 6, 3) {STATES_AXES}"),
     "out-dtype": bad.dtype("out", np.float16, "float32"),
     "out-in-x": bad.overlap("out", "x", lambda xp, a: {"out": a["x"].reshape(-1)[:54].reshape(3, 6, 3)}),

@@ -73,8 +73,13 @@ class Case(OfRows):
     FUNCTION = "causal_conv1d_fn"
     OUTPUTS = ("out", "final_states_out")
 
+    gates: str = ""  # which of pre_gate, post_gate and residual there are
+    beside: str = ""  # how they lie, as x when empty
+
     def placements(self) -> dict[str, Placement]:
         placed = super().placements()
+        for name in self.gates.split():
+            placed[name] = place(self.input_t, placed["x"].shape, **LAYOUTS[self.beside or self.layout][0])
         placed["out"] = place(self.input_t, placed["x"].shape, **LAYOUTS[self.layout][1])
         if self.final:
             placed["final_states_out"] = self.place_states("final_states_out")
@@ -91,7 +96,23 @@ class Case(OfRows):
 ALL: Any = {"seq_idx": True, "initial": True, "final": True}
 STATES: Any = {"initial": True, "final": True}
 
+ALL_GATES = "pre_gate post_gate residual"
+
 UNIT = (
+    # Gates and residuals, in both kernels that have them, at every access width.
+    *(
+        Case(*sizes, gates=gates, **way)
+        for sizes, way in (
+            ((1, 5, 1029), {}),
+            ((2, 3, 300, 7, "float16"), {"layout": "offset_alike", "beside": "offset_by_1", **ALL}),
+            ((2, 3, 40, 3, "float32"), {"layout": "offset_by_2", "activation": None, "final": True}),
+            ((3, 2, 130, 5), {"layout": "sliced_aligned", "initial": True, "final": True}),
+            ((2, 136, 20, 3), {"layout": "channel_last", "initial": True, "final": True}),
+            ((2, 6, 33, 5, "float32"), {"layout": "last_sliced_dim_by_2", **ALL}),
+            ((1, 9, 33, 4, "float16"), {"layout": "channel_last", "beside": "channel_first"}),
+        )
+        for gates in ("pre_gate post_gate", "residual", ALL_GATES)
+    ),
     # Long rows: more vectors than a tile, more tiles than a block, rows at every phase, every access width.
     Case(1, 5, 1029),
     Case(2, 3, 1029, 6, "float16", layout="sliced_alike", **STATES),

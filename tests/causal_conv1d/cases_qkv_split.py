@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from cuconv.causal_conv1d.reference import l2norm
 from tests.causal_conv1d.channels import QKV, OfHeads
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
 from tests.support.compare import ROUNDING
 from tests.support.layouts import HEADS
-from tests.support.placement import Array
+from tests.support.placement import Array, Placement, place
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,13 @@ class Case(OfHeads, Packed):
 
     FUNCTION = "causal_conv1d_qkv_split"
     OUTPUTS = QKV
+    UPDATED = (*Packed.UPDATED, "payload")
 
     out: str = "dense"
     l2norm: bool = False
     eps: float = 1e-6
+    payload: int = 0  # heads of each of the gates in a payload
+    payload_lies: str = "dense"  # as one of PAYLOADS
 
     def divide(self, out: Array) -> dict[str, Array]:
         """q and k divided by their norms where the case says so."""
@@ -30,9 +36,45 @@ class Case(OfHeads, Packed):
         parts = super().divide(out)
         return {q: l2norm(parts[q], self.eps), k: l2norm(parts[k], self.eps), v: parts[v]} if self.l2norm else parts
 
+    def placements(self) -> dict[str, Placement]:
+        placed = super().placements()
+        if not self.payload:
+            return placed
+        total, columns = self.packed.total, self.dim - self.sizes[0] + 2 * self.payload
+        outs = {name: placed.pop(name) for name in QKV}
+        placed["payload"] = place(self.input_t, (total, columns), **PAYLOADS[self.payload_lies])
+        for i in range(2):
+            placed[f"payload_gates[{i}]"] = place(self.input_t, (total, self.payload), **PAYLOADS[self.payload_lies])
+        return placed | outs
+
+    def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments with the gates of a payload as one."""
+        found = super().arguments(arrays)
+        gates = tuple(found.pop(f"payload_gates[{i}]") for i in range(2) if f"payload_gates[{i}]" in found)
+        return {**found, "payload_gates": gates} if gates else found
+
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        names = [name for name in arrays if name.startswith("payload")]
+        results = super().oracle({name: array for name, array in arrays.items() if name not in names})
+        if names:
+            raw = arrays["x"][self.sizes[0] :].T
+            results["payload"] = np.concatenate([raw, *(arrays[f"payload_gates[{i}]"] for i in range(2))], axis=1)
+        return results
+
+    def errors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        return super().errors({name: array for name, array in arrays.items() if not name.startswith("payload")})
+
     def options(self) -> dict[str, Any]:
         return {**super().options(), "qk_l2norm": self.l2norm, "l2norm_eps": self.eps}
 
+
+PAYLOADS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "sliced": {"pad": (0, 8)},
+    "offset_by_1": {"shift": 1},
+    "spaced": {"spacing": 2},
+}
+"""How payloads and their gates may lie."""
 
 NORM: Any = {"l2norm": True}
 HALF: Any = {"weight_dtype": "float16", "bias": "float32"}
@@ -72,6 +114,16 @@ UNIT = (
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", table="column", moved=True, longer=3, **ODD, **NORM),
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", keep=True, read_only=True, null=True, **ODD, **NORM),
     Case((1, 1, 1, 256, 256, 8), "12+3+1", 4, "float32", initial="all", moved=True, state_dtype="bfloat16", **NORM),
+    Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", snapshots="pool", moved=True, initial="all", **ODD, **NORM),
+    Case((1, 1, 1, 256, 256, 8), "12+3+1", 4, "float32", initial="all", snapshots="whole", **NORM),
+    Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", payload=2, **ODD, **NORM),
+    Case((1, 1, 1, 256, 256, 8), "12+3+1", 4, "float32", payload=40, payload_lies="sliced", moved=True, **NORM),
+    Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1+9", payload=3, payload_lies="offset_by_1"),
+    Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1+9", payload=4, snapshots="pool", initial="all"),
+    Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1", gates="pre_gate residual"),
+    Case((1, 2, 1, 5, 5, 7), "20+2", payload=1, payload_lies="spaced"),
+    Case((1, 1, 2, 4, 4, 8), "33+0+8", 5, "float16", pool="columns", payload=2, **ROWS),
+    Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1", snapshots="window", read_only=True, longer=2),
     Case((2, 2, 2, 16, 16, 32), "off5+40+0+3x1", keep=True, table="first", longer=1, moved=True, **ODD),
 )
 

@@ -38,6 +38,10 @@ UNIT = (
     Case((61, 3, 1, 1, 6, 64), "off2+20+0+3x1+4", table="column", moved=True, longer=3, keep=True, **ODD),
     Case((20, 13, 7), "90in512", initial="all", moved=True, table="first", null=True, **ROWS, **ODD),
     Case((64, 8, 64), "40+0+3x1+off5", read_only=True, keep=True, first_column=0, pool="channels_longer"),
+    Case((61, 3, 1, 1, 6, 64), "off2+20+0+3x1+4+9", snapshots="pool", moved=True, initial="all"),
+    Case((20, 13, 7), "90in512", snapshots="whole", initial="all", **ROWS),
+    Case((61, 3, 1, 1, 6, 64), "off2+20+0+3x1+4+9", gates="pre_gate post_gate residual", initial="all"),
+    Case((20, 13, 7), "90in512", gates="pre_gate post_gate", slots="odd", **ROWS),
     Case((2, 3), "0+0"),
     without(Case((40, 24), "all20")),
 )

@@ -54,14 +54,18 @@ class Case(cases.Case):
     out: str = "dense"
     index: str = "int32"
     spacing: int = 1  # of cu_seqlens
+    previous: str = ""  # how previous_states lie; absent when empty
 
     def placements(self) -> dict[str, Placement]:
         b, dtype = batch(self.batch), BY_NAME[self.dtype]
-        return {
+        states = (b.count, self.dim, self.state_len)
+        placed = {
             "x": place(dtype, (b.total, self.dim), **X[self.layout]),
             "cu_seqlens": place(BY_NAME[self.index], (b.count + 1,), spacing=self.spacing),
-            "out": place(dtype, (b.count, self.dim, self.state_len), **OUT[self.out]),
         }
+        if self.previous:
+            placed["previous_states"] = place(dtype, states, **OUT[self.previous])
+        return placed | {"out": place(dtype, states, **OUT[self.out])}
 
     def integers(self, seed: int = 0) -> dict[str, Array]:
         return {"cu_seqlens": np.array(batch(self.batch).bounds)}
@@ -84,6 +88,10 @@ UNIT = (
     Case(20, "8+1", 4, layout="tokens", out="backward"),
     Case(4, "6+2", 3, layout="backward", out="spaced"),
     Case(4, "6+2", 3, "float16", "backward_dim", "sliced"),
+    Case(136, "2+4+0+3+off2+1", 4, out="channels", previous="channels_sliced"),
+    Case(6, "2+30+0+1", 16, "float32", previous="dense", index="int64"),
+    Case(8, "2+9+1", 4, "float16", out="channels", previous="channels_offset"),
+    Case(5, "2+9+1", 4, previous="backward"),
     Case(8, "3x0", 2),
     Case(8, "off5", 2),
     Case(0, "5", 2),

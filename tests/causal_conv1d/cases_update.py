@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.causal_conv1d.update import ACCEPTED, COLUMNS, ODD, RING, ROWS, Step
+from tests.causal_conv1d.update import ACCEPTED, COLUMNS, FROZEN, ODD, RING, ROWS, Step
 from tests.support.compare import ROUNDING
 from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
 
@@ -16,8 +16,6 @@ class Case(Step):
 
     FUNCTION = "causal_conv1d_update"
 
-
-FROZEN: Any = {"frozen": True}
 
 UNIT = (
     # State columns apart: every vector width, number of taps and pair of dtypes.
@@ -118,6 +116,72 @@ UNIT = (
     Case(131, 1023, None, layout="last_offset_by_1", fresh=True, **ODD),
     Case(131, 1023, None, layout="last_offset_by_1", fresh=True, **COLUMNS, **ODD),
     Case(136, 9, None, fresh=True, first_column=0, pool="columns_longer", others="strided", **ODD),
+    # Packed tokens, each in every kernel: of equal numbers, of any, of none, too many, behind the last sequence.
+    *(Case(136, 14, lengths=(1,), most=1, **pool, **ODD) for pool in ({}, COLUMNS, {"pool": "channels_longer"})),
+    *(Case(136, 14, lengths=(1, 0, 1, 1), most=1, behind=17, moved=True, **pool, **ODD) for pool in ({}, COLUMNS)),
+    *(
+        Case(136, 9, lengths=(4, 0, 2, 7, 1), behind=3, index="mixed", **mode, **pool, **ODD)
+        for pool in ({}, COLUMNS, {"pool": "channels_longer"})
+        for mode in ({}, ACCEPTED, RING)
+    ),
+    *(Case(136, 9, lengths=(4, 0, 2, 7, 1), most=3, table="column", moved=True, **pool, **ODD) for pool in ({}, ROWS)),
+    *(Case(136, 9, lengths=(3, 1, 0), most=2, behind=12, keep=True, **pool, **ODD) for pool in ({}, ROWS)),
+    *(Case(136, 9, lengths=(3, 1), most=1, fresh=True, **pool) for pool in ({}, COLUMNS)),
+    Case(136, 9, lengths=(3, 1, 2), window="channels", rows=True, slots=None, **ACCEPTED),
+    Case(136, 9, lengths=(3, 1, 5, 2), held=3, **ACCEPTED),
+    Case(131, 1023, lengths=(1, 1, 0), most=1, layout="last_offset_by_1", **ODD),
+    Case(131, 1023, lengths=(1, 1, 0), most=1, behind=5, layout="last_offset_by_1", **COLUMNS, **ODD),
+    Case(12, 5, lengths=(2, 3), layout="channel_first", others="strided", **ROWS),
+    Case(136, 0, lengths=(1,), behind=5),
+    Case(136, 0, lengths=(1,), behind=5, **COLUMNS),
+    Case(136, 3, lengths=(2, 0, 1), most=0, behind=2),
+    # The state after each token: in slots, as windows of all columns, as windows that lie over each other.
+    *(
+        Case(136, 7, 3, token_slots=3, window="columns", whole=True, **pool, **ODD)
+        for pool in ({}, COLUMNS, ROWS, {"pool": "channels_longer"}, {"pool": "columns_longer"})
+    ),
+    *(
+        Case(136, 7, 3, token_slots=2, window="channels", whole=True, fresh=True, moved=True, longer=2, **pool, **ODD)
+        for pool in ({}, ROWS, {"pool": "channels_longer"})
+    ),
+    *(
+        Case(136, 7, lengths=(3, 1, 0, 5), token_slots=3, index="mixed", **pool, **FROZEN)
+        for pool in ({}, COLUMNS, {"pool": "channels_longer"})
+    ),
+    *(
+        Case(136, 7, 3, window="overlaid", rows=True, **mode, **pool, **ODD)
+        for pool in ({}, COLUMNS, ROWS)
+        for mode in ({}, ACCEPTED, RING)
+    ),
+    *(Case(136, 7, lengths=(3, 1, 0, 5), window="overlaid", **pool) for pool in ({}, COLUMNS)),
+    *(
+        Case(136, 7, seqlen, window="overlaid_dense", rows=True, fresh=fresh, **pool, **ODD)
+        for pool in ({}, COLUMNS, ROWS, {"pool": "channels_longer"})
+        for seqlen, fresh in ((4, False), (7, True))
+    ),
+    Case(36, 3, 5, 5, "float32", state_dtype="float16", window="overlaid_dense", layout="channel_first", **COLUMNS),
+    Case(136, 7, None, token_slots=1, window="channels_offset", whole=True, pool="channels_longer", first_column=-1),
+    Case(136, 7, 2, token_slots=2, pool="channels_longer", first_column=0, **FROZEN),
+    Case(136, 7, 2, token_slots=2, slots=None, pad_slot_id=3, **ROWS, **FROZEN),
+    *(
+        Case(136, 9, 3, token_slots=2, window="overlaid", index="mixed", **pool, **ACCEPTED, **FROZEN, **ODD)
+        for pool in ({}, {"pool": "columns_longer"})
+    ),
+    Case(136, 9, lengths=(3, 1, 2), token_slots=3, window="columns", rows=True, **ACCEPTED),
+    Case(8, 3, 2, 1, token_slots=2, window="columns", whole=True, pool="columns_and_one"),
+    Case(8, 3, 2, 16, token_slots=2, window="columns", whole=True, pool="columns_longer"),
+    # Trees.
+    *(
+        Case(136, 7, 5, tree=True, token_slots=4, window="columns", index="mixed", **pool, **ODD)
+        for pool in ({}, COLUMNS, {"pool": "channels_longer"})
+    ),
+    Case(136, 7, 5, tree=True, window="channels", whole=True, pool="channels_longer", moved=True, fresh=True, **ODD),
+    Case(136, 7, 6, tree=True, window="channels", rows=True, token_slots=3, table="column", longer=2, **FROZEN),
+    Case(7, 3, 9, 16, "float32", tree=True, state_dtype="float16", layout="channel_first", **COLUMNS),
+    Case(131, 3, 4, 2, "float16", "float32", tree=True, keep=True, activation=None, bias=None, **ODD),
+    Case(8, 3, 3, 1, tree=True, layout="last_offset_by_2", first_column=0, pool="columns_longer"),
+    Case(6, 3, None, 5, tree=True, index="int64"),
+    Case(6, 3, 3, 3, "float32", "float16", "float32", tree=True),
     # Nothing to do.
     Case(136, 0),
     Case(0, 3, 2, window="columns"),

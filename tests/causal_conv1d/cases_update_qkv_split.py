@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.causal_conv1d.channels import QKV, OfHeads
-from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS, Step
+from tests.causal_conv1d.update import ACCEPTED, FROZEN, ODD, RING, ROWS, Step
 from tests.support.compare import ROUNDING
 from tests.support.layouts import HEADS
 
@@ -36,6 +36,11 @@ UNIT = (
     # Slots out of several columns, other slots for states, kept padding.
     Case((1, 2, 1, 30, 30, 46), 9, 2, table="column", moved=True, longer=3, keep=True, **ODD),
     Case((2, 2, 2, 16, 16, 32), 9, None, table="first", moved=True, keep=True, null=True, **ODD),
+    # Packed tokens, states after single tokens, trees.
+    Case((1, 2, 1, 30, 30, 46), 9, lengths=(2, 0, 5), behind=2, out="sliced+spaced+transposed", **ODD),
+    Case((2, 2, 2, 16, 16, 32), 5, lengths=(1,), most=1, **ROWS),
+    Case((2, 2, 2, 16, 16, 32), 5, 3, token_slots=2, window="columns", **FROZEN),
+    Case((2, 2, 2, 16, 16, 32), 5, 4, tree=True),
     Case((1, 1, 1, 8, 8, 8), 3, 0),
 )
 

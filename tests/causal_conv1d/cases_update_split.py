@@ -37,6 +37,12 @@ UNIT = (
     Case((61, 3, 1, 1, 6, 64), 9, 3, table="column", moved=True, longer=3, keep=True, **ODD),
     Case((64, 8, 64), 5, 2, moved=True, table="first", null=True, **ROWS, **ODD),
     Case((64, 72), 9, None, keep=True, pad_slot_id=1, moved=True, slots=None, **ROWS),
+    # Packed tokens, states after single tokens, trees.
+    Case((61, 3, 1, 1, 6, 64), 9, lengths=(2, 0, 5), behind=2, **ODD),
+    Case((64, 8, 64), 5, lengths=(1, 1, 0), most=1, behind=4, keep=True, **ROWS),
+    Case((64, 72), 5, 3, token_slots=3, window="overlaid", **ROWS),
+    Case((64, 8, 64), 5, 4, tree=True, window="channels", **ODD),
+    Case((61, 3, 1, 1, 6, 64), 3, 4, tree=True, token_slots=2),
     Case((2, 3), 0),
 )
 

@@ -92,6 +92,82 @@ UNIT = (
     ),
     Case(12, "2+8+1+5x9", 8, "float32", initial="all", moved=True, first_column=0, pool="channels_longer", **ODD),
     Case(12, "2+8+1+5x9", 8, "float32", initial="all", first_column=0, pool="columns_longer", null=True, **ODD),
+    # Snapshots: each in every kernel.
+    *(
+        Case(channels, spec, width, dtype, pool=pool, **way, **layout)
+        for layout, channels, width, dtype, pool in (
+            ({}, 136, 4, "bfloat16", "channels_longer"),
+            ({"layout": "channels_sliced_by_2"}, 12, 3, "float32", "columns_longer"),
+            (ROWS, 33, 4, "float16", "columns"),
+            ({**ROWS, "state_dtype": "float32"}, 3, 7, "bfloat16", "slots"),
+        )
+        for spec, way in (
+            ("off2+20+0+3x1+30+2", {"snapshots": "pool", "slots": "odd", "longer": 2}),
+            ("5x9+2x2+17", {"snapshots": "pool", "moved": True, "initial": "all", "index": "mixed"}),
+            (
+                "1+2+3+4+5+90",
+                {"snapshots": "pool", "moved": True, "first_column": 0, "table": "column", "slots": "odd"},
+            ),
+            ("off2+20+3x1+30+off4", {"snapshots": "whole", "initial": "all", "others": "strided"}),
+            ("20+0+2x1+30", {"snapshots": "window", "read_only": True, "initial": None, "slots": None}),
+            (
+                "20+0+2x1+30",
+                {"snapshots": "whole", "initial": "all", "first_column": 0, "null": True, "pad_slot_id": 1},
+            ),
+        )
+    ),
+    without(Case(24, "9+70+3", snapshots="whole")),
+    without(Case(24, "9+70+3", 1, "float32", snapshots="whole", **ROWS)),
+    Case(24, "9+70+3", 1, snapshots="pool"),
+    Case(16, "9+70+3", 16, snapshots="pool", initial="all", moved=True),
+    # Gates and residuals: each in every kernel, and beside addressed states.
+    *(
+        Case(channels, spec, width, dtype, **way, **layout)
+        for layout, channels, width, dtype in (
+            ({}, 136, 3, "bfloat16"),
+            ({"beside": "channels_offset_by_2", "layout": "channels_sliced"}, 12, 4, "float32"),
+            ({"beside": "tokens"}, 10, 9, "float16"),
+            (ROWS, 33, 4, "float16"),
+            ({**ROWS, "beside": "tokens_sliced"}, 3, 7, "bfloat16"),
+            ({"layout": "tokens_offset_by_2", "beside": "channels"}, 3, 3, "float32"),
+        )
+        for spec, way in (
+            ("off2+20+0+3x1+30+2", {"gates": "pre_gate post_gate", "activation": None, "initial": "all"}),
+            ("5x9+2x2+17", {"gates": "residual", "slots": "odd"}),
+            ("1+2+3+4+5+90", {"gates": "pre_gate post_gate residual", "moved": True, "slots": "odd", "keep": True}),
+            ("20+2+9", {"gates": "pre_gate", "initial": "all", "snapshots": "whole"}),
+        )
+    ),
+    Case(4, "700+330", gates="pre_gate post_gate residual", layout="tokens_aligned"),
+    without(Case(24, "9+70+3", 1, gates="pre_gate residual")),
+    # Dense batches with their states in a pool, at every access width.
+    *(
+        Case(channels, spec, width, dtype, layout=layout, **way, dense=True)
+        for layout, channels, spec, width, dtype in (
+            ("channel_first", 5, "3x1029", 4, "bfloat16"),
+            ("channel_last", 12, "5x9", 3, "float32"),
+            ("offset_alike", 3, "2x70", 16, "float16"),
+            ("offset_by_4", 3, "4x33", 5, "bfloat16"),
+            ("sliced_aligned", 3, "7x2", 4, "bfloat16"),
+            ("offset_by_2", 2, "2x300", 9, "float32"),
+        )
+        for way in (
+            {"initial": "all", "pool": "columns", "snapshots": "pool", "moved": True},
+            {"slots": "odd", "keep": True, "longer": 1},
+        )
+    ),
+    without(Case(7, "3x40", 1, "float16", layout="channel_first", dense=True, activation=None)),
+    Case(
+        7,
+        "3x40",
+        4,
+        "float16",
+        layout="channel_first",
+        dense=True,
+        read_only=True,
+        state_dtype="float32",
+        snapshots="whole",
+    ),
     # Nothing to convolve, and values that saturate silu.
     Case(5, "3x0"),
     Case(5, "0", 3, "float32", **ROWS),

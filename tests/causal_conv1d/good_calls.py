@@ -37,6 +37,27 @@ def dense(xp: Any) -> dict[str, Any]:
     }
 
 
+def gradients(xp: Any, states: int) -> dict[str, Any]:
+    """Where gradients of filters and of this many sequences' states go."""
+    return {
+        "dweight": poisoned(xp, DIM, WIDTH),
+        "dbias": poisoned(xp, DIM),
+        "dinitial_states": poisoned(xp, states, DIM, WIDTH - 1),
+    }
+
+
+def dense_bwd(xp: Any) -> dict[str, Any]:
+    forward = dense(xp)
+    inputs = {name: forward[name] for name in ("x", "weight", "bias", "seq_idx", "initial_states", "activation")}
+    return {
+        **inputs,
+        "dout": xp.ones((BATCH, DIM, SEQLEN), np.float32),
+        "dfinal_states": xp.ones((BATCH, DIM, WIDTH - 1), np.float32),
+        "dx": poisoned(xp, BATCH, DIM, SEQLEN),
+        **gradients(xp, BATCH),
+    }
+
+
 def packed(xp: Any) -> dict[str, Any]:
     """What all calls on packed sequences have."""
     return {
@@ -49,12 +70,27 @@ def packed(xp: Any) -> dict[str, Any]:
     }
 
 
+def packed_bwd(xp: Any) -> dict[str, Any]:
+    """Two sequences start from one slot, which is only read."""
+    inputs = packed(xp)
+    return {
+        "initial_states": inputs.pop("conv_states"),
+        **inputs,
+        "cache_indices": xp.asarray([3, 0, 3], np.int32),
+        "dout": xp.ones((DIM, TOTAL), np.float32),
+        "dfinal_states": xp.ones((SEQUENCES, DIM, WIDTH - 1), np.float32),
+        "dx": poisoned(xp, DIM, TOTAL),
+        **gradients(xp, SEQUENCES),
+    }
+
+
 def states(xp: Any) -> dict[str, Any]:
     starts = xp.asarray([0, 4, 4, 9], np.int64)
     return {
         "x": xp.ones((TOTAL, DIM), np.float32),
         "cu_seqlens": starts,
         "state_len": 3,
+        "previous_states": xp.ones((3, DIM, 3), np.float32),
         "out": poisoned(xp, 3, DIM, 3),
     }
 
@@ -92,7 +128,8 @@ DECODE: Good = {
     },
 }  # fmt: skip
 GOOD: Good = {
-    "causal_conv1d_fn": dense, **PACKED, "causal_conv1d_varlen_states": states, **DECODE
+    "causal_conv1d_fn": dense, **PACKED, "causal_conv1d_varlen_states": states, **DECODE,
+    "causal_conv1d_bwd": dense_bwd, "causal_conv1d_varlen_bwd": packed_bwd,
 }  # fmt: skip
 WRITTEN: dict[str, dict[str, Any]] = {name: {"intermediate_conv_window": np.s_[[5, 2, 0], :TOKENS]} for name in DECODE}
 """Where good calls change what is not their result."""

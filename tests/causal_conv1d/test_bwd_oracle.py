@@ -9,25 +9,8 @@ import numpy as np
 import pytest
 
 from cuconv.causal_conv1d import reference, reference_backward
+from tests.support.differences import ABSOLUTE, differences
 from tests.support.placement import Array
-
-STEP = 1e-4
-ABSOLUTE = 1e-6
-"""A central difference is off by STEP**2 / 6 of a third derivative, and by rounding over STEP: below 1e-7 of numbers
-around 1, of which a gradient adds up a few dozen."""
-
-
-def differences(of: Callable[[], float], array: Array) -> Array:
-    """The derivative of a number by every element of an array that it is computed from."""
-    found = np.zeros(array.shape)
-    for place in np.ndindex(*array.shape):
-        kept = array[place]
-        array[place] = kept + STEP
-        above = of()
-        array[place] = kept - STEP
-        found[place] = (above - of()) / (2.0 * STEP)
-        array[place] = kept
-    return found
 
 
 def check(gradients: reference_backward.Gradients, of: Callable[[], float], arrays: Mapping[str, Array | None]) -> None:
@@ -86,11 +69,12 @@ def test_packed_sequences(activation: str | None, width: int, with_states: bool)
     dout, dfinal = random.uniform(-1, 1, (dim, total)), random.uniform(-1, 1, (count, dim, halo))
 
     def of() -> float:
-        out, states = reference.causal_conv1d_varlen_fn(
+        out, updated = reference.causal_conv1d_varlen_fn(
             **a, conv_states=pool, query_start_loc=starts, activation=activation, **own
         )
         left = 0.0
-        if states is not None:
+        if pool is not None:
+            states = updated["conv_states"]
             left = sum(float((states[slots[i], :, 1:] * dfinal[i]).sum()) for i in np.flatnonzero(is_live))
         return float((out * dout).sum()) + left
 

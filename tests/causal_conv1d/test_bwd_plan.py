@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,8 @@ from cuconv.runtime.abstract import AbstractArray, launches_of
 from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
+from tests.cases import numbers_of
+from tests.support.plans import assert_launchable
 
 SIZES = st.one_of(
     st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(0, 1100)),
@@ -123,11 +124,10 @@ def planned(
     dim = x.shape[-2]
     weight = AbstractArray((dim, width), (width, 1), dtype)
     function = cuconv.causal_conv1d_varlen_bwd if len(x.shape) == 2 else cuconv.causal_conv1d_bwd
-    return launches_of(function, x=x, weight=weight, bias=None, dout=dout or x, **more)
-
-
-def numbers(launch: Launch) -> Any:
-    return np.frombuffer(launch.numbers, launch.kernel.params.numbers)[0]
+    launches = launches_of(function, x=x, weight=weight, bias=None, dout=dout or x, **more)
+    for launch in launches:
+        assert_launchable(launch)
+    return launches
 
 
 def first(batch: int, dim: int, seqlen: int, row: int = 0, offset: int = 0, dtype: DType = BFLOAT16) -> AbstractArray:
@@ -158,7 +158,7 @@ def test_vectors_are_as_wide_as_memory_allows(x: AbstractArray, kernel: type, ve
     launch = planned(x, x.dtype)[0]
     assert type(launch.kernel) is kernel
     assert launch.kernel.vec == vec  # type: ignore[attr-defined]
-    assert numbers(launch)["dout_is_packed"] == 1
+    assert numbers_of(launch)["dout_is_packed"] == 1
 
 
 @pytest.mark.parametrize("x", [first(4, 64, 256), last(4, 64, 256)])
@@ -167,13 +167,13 @@ def test_dout_of_other_strides_costs_x_and_dx_no_vector(x: AbstractArray) -> Non
     for dout in (AbstractArray(x.shape, (0, 0, 0), x.dtype), AbstractArray(x.shape, x.strides, x.dtype, 1)):
         launch = planned(x, dout=dout)[0]
         assert launch.kernel.vec == vec  # type: ignore[attr-defined]
-        assert numbers(launch)["dout_is_packed"] == 0
+        assert numbers_of(launch)["dout_is_packed"] == 0
 
 
 def test_rows_may_be_read_beyond_their_ends_only_where_there_is_memory() -> None:
-    assert numbers(planned(first(4, 6, 63))[0])["is_dense"] == 1
-    assert numbers(planned(first(4, 6, 63, row=71))[0])["is_dense"] == 0
-    assert numbers(planned(first(4, 6, 63), dout=first(4, 6, 63, row=71))[0])["is_dense"] == 0
+    assert numbers_of(planned(first(4, 6, 63))[0])["is_dense"] == 1
+    assert numbers_of(planned(first(4, 6, 63, row=71))[0])["is_dense"] == 0
+    assert numbers_of(planned(first(4, 6, 63), dout=first(4, 6, 63, row=71))[0])["is_dense"] == 0
 
 
 @pytest.mark.parametrize(("odd", "kernel"), [(0, CausalConv1dBulkBwd), (1, CausalConv1dBwd)])
@@ -181,7 +181,7 @@ def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, kernel: t
     assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048 - odd))] == [kernel]
     added = planned(first(4, 16, 2**15 - odd))
     assert [type(launch.kernel) for launch in added] == [kernel, CausalConv1dBwdSum]
-    assert numbers(added[1])["parts"] * 16 == added[0].config.grid[0]
+    assert numbers_of(added[1])["parts"] * 16 == added[0].config.grid[0]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_the_launch_for_states_of_packed_sequences_adds_up_the_sums(tokens: int)
     sums = [launch for launch in planned(x, query_start_loc=starts) if type(launch.kernel) is CausalConv1dBwdSum]
     sum_blocks = sum(launch.config.grid[0] for launch in sums)
     assert bool(sum_blocks) == (tokens > 8)
-    assert numbers(with_states[1])["sum_blocks"] == sum_blocks
+    assert numbers_of(with_states[1])["sum_blocks"] == sum_blocks
     assert with_states[1].config.grid[0] == sum_blocks + 5
 
 

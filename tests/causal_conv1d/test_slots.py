@@ -15,7 +15,13 @@ from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
 from tests.support.runners import Runner, emulated, on_gpu, prebuild
 
-MOVED = [case for table in (cases_update.UNIT, cases_varlen.UNIT) for case in table if case.moved and not case.keep]
+MOVED = [
+    case
+    for table in (cases_update.UNIT, cases_varlen.UNIT)
+    for case in table
+    if case.moved and not case.keep and not getattr(case, "token_slots", 0)
+    if getattr(case, "snapshots", None) is None
+]
 RUNS = [emulated, pytest.param(on_gpu, marks=pytest.mark.gpu)]
 DIM, WIDTH, BLOCK = 6, 4, 16
 
@@ -149,3 +155,145 @@ def test_padding_keeps_what_a_result_over_x_holds(call: Caller) -> None:
     result = call(cuconv.causal_conv1d_update, arguments)
     np.testing.assert_array_equal(result, np.stack([wanted[0], x[1], x[2]]))
     assert not wanted[1:].any()
+
+
+@EACH_CALLER
+def test_states_are_carried_on_from_chunk_to_chunk(call: Caller) -> None:
+    """Megatron's carry states: [a b c d] and [e f] give [c d e f], and no tokens leave them as they are."""
+    previous = np.array([[[1, 2, 3, 4]], [[7, 8, 9, 10]]], np.float32)
+    chunk = {"x": np.array([[5], [6]], np.float32), "cu_seqlens": np.array([0, 2, 2], np.int32), "state_len": 4}
+    out = call(cuconv.causal_conv1d_varlen_states, {**chunk, "previous_states": previous})
+    assert out.tolist() == [[[3, 4, 5, 6]], [[7, 8, 9, 10]]]
+
+
+@EACH_CALLER
+@pytest.mark.parametrize("width", [4, 7])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_snapshot_may_overwrite_what_its_sequence_starts_from(call: Caller, width: int, order: str) -> None:
+    """vLLM's cache mode "all": the block that a sequence starts from is completed, and others follow.
+
+    Three tokens, fewer than the filter reads: all states hold inputs of the old one.
+    """
+    x = np.asarray(uniform(9, DIM, 3).astype(np.float32), order=order)
+    pool, weight = uniform(10, 6, DIM, width - 1).astype(np.float32), uniform(11, DIM, width).astype(np.float32)
+    joined, before = np.concatenate([pool[2], x], axis=1), pool.copy()
+    arguments = {
+        "x": x,
+        "weight": weight,
+        "conv_states": pool,
+        "query_start_loc": np.array([0, 3]),
+        "cache_indices": np.array([2]),
+        "has_initial_state": np.array([True]),
+        "dst_state_indices": np.array([5]),
+        "snapshots": np.array([[0, 1, 2], [0, 2, 4], [0, 0, 1], [0, 2, -1]]),
+    }
+    out = call(cuconv.causal_conv1d_varlen_fn, arguments)
+    for slot, position in ((2, 1), (4, 2), (1, 0), (5, 3)):
+        np.testing.assert_array_equal(pool[slot], joined[:, position : position + width - 1])
+    np.testing.assert_array_equal(pool[[0, 3]], before[[0, 3]])
+    plain = {name: each for name, each in arguments.items() if name != "snapshots"}
+    np.testing.assert_array_equal(out, call(cuconv.causal_conv1d_varlen_fn, {**plain, "conv_states": before}))
+
+
+@EACH_CALLER
+def test_prefix_caches_get_states_at_the_ends_of_blocks(call: Caller) -> None:
+    """vLLM's cache mode "all": 45 tokens behind 20 others, blocks of 16, of which the last one need not be full."""
+    table, start, tokens = np.array([7, 1, 9, 4, 0]), 20, 45
+    x = uniform(12, DIM, start + tokens).astype(np.float32)
+    pool, weight = np.zeros((10, DIM, WIDTH), np.float32), uniform(13, DIM, WIDTH).astype(np.float32)
+    first, last = blocks_of(start, start + tokens)
+    assert (first, last) == (1, 4)
+    pool[table[first], :, : WIDTH - 1] = x[:, start - (WIDTH - 1) : start]
+    rows = [[0, BLOCK * (i + 1) - start, table[i]] for i in range(first, last)]
+    assert [(row[1], i) for i, row in enumerate(rows, start=first)] == [(12, 1), (28, 2), (44, 3)]
+    call(
+        cuconv.causal_conv1d_varlen_fn,
+        {
+            "x": x[:, start:],
+            "weight": weight,
+            "conv_states": pool,
+            "cache_indices": table[None],
+            "state_column": np.array([first]),
+            "dst_state_indices": table[[last]],
+            "has_initial_state": np.array([True]),
+            "snapshots": np.array(rows, np.int32),
+            "first_column": 0,
+        },
+    )
+    for block, end in ((1, 32), (2, 48), (3, 64), (4, 65)):
+        np.testing.assert_array_equal(pool[table[block], :, : WIDTH - 1], x[:, end - (WIDTH - 1) : end])
+
+
+@EACH_CALLER
+def test_a_block_that_ends_one_token_after_the_start_holds_the_old_state_too(call: Caller) -> None:
+    """The tokens before a sequence's first belong to another sequence."""
+    x, pool = uniform(14, DIM, 9).astype(np.float32), uniform(15, 4, DIM, WIDTH - 1).astype(np.float32)
+    before = pool.copy()
+    call(
+        cuconv.causal_conv1d_varlen_fn,
+        {
+            "x": x,
+            "weight": uniform(16, DIM, WIDTH).astype(np.float32),
+            "conv_states": pool,
+            "query_start_loc": np.array([0, 4, 9]),
+            "has_initial_state": np.array([False, True]),
+            "snapshots": np.array([[1, 1, 3], [0, 1, 2]]),
+        },
+    )
+    np.testing.assert_array_equal(pool[3], np.concatenate([before[1][:, 1:], x[:, 4:5]], axis=1))
+    np.testing.assert_array_equal(pool[2], np.concatenate([np.zeros((DIM, WIDTH - 2)), x[:, :1]], axis=1))
+
+
+@EACH_CALLER
+def test_whole_states_inside_a_sequence_are_the_inputs_before_them(call: Caller) -> None:
+    """Megatron's scatter: columns are the inputs p - W to p - 1, and how many there are only the GPU knows."""
+    x, out = uniform(17, DIM, 30).astype(np.float32), np.full((3, DIM, WIDTH), 7, np.float32)
+    call(
+        cuconv.causal_conv1d_varlen_fn,
+        {
+            "x": x,
+            "weight": uniform(18, DIM, WIDTH).astype(np.float32),
+            "snapshots": np.array([[0, 8, 0], [0, 2, 1], [0, 9, 2]]),
+            "snapshot_count": np.array([2]),
+            "snapshot_out": out,
+        },
+    )
+    np.testing.assert_array_equal(out[0], x[:, 4:8])
+    np.testing.assert_array_equal(out[1], np.concatenate([np.zeros((DIM, 2)), x[:, :2]], axis=1))
+    assert (out[2] == 7).all()
+
+
+@EACH_CALLER
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("seed", range(3))
+def test_chunks_and_restores_from_snapshots_give_the_bits_of_one_prefill(call: Caller, order: str, seed: int) -> None:
+    """Two sequences in chunks; after some of them they go back to a snapshot inside a chunk, in its slot."""
+    random, total = np.random.default_rng(seed), 70
+    x = uniform(20 + seed, 2, DIM, total).astype(np.float32)
+    weight, pool = uniform(30, DIM, WIDTH).astype(np.float32), np.full((9, DIM, WIDTH - 1), np.nan, np.float32)
+    whole = [call(cuconv.causal_conv1d_varlen_fn, {"x": x[i], "weight": weight}) for i in range(2)]
+    at, slot = [0, 0], [0, 1]
+    while min(at) < total:
+        taken = [min(int(random.integers(0, 14)), total - each) for each in at]
+        kept = [int(random.integers(0, each + 1)) for each in taken]
+        free = random.permutation(sorted({*range(9)} - {*slot}))
+        out = call(
+            cuconv.causal_conv1d_varlen_fn,
+            {
+                "x": np.asarray(np.concatenate([x[i, :, at[i] : at[i] + taken[i]] for i in range(2)], 1), order=order),
+                "weight": weight,
+                "conv_states": pool,
+                "query_start_loc": np.array([0, taken[0], sum(taken)]),
+                "cache_indices": np.array(slot),
+                "dst_state_indices": free[:2],
+                "has_initial_state": np.array(at) > 0,
+                "snapshots": np.array([[i, kept[i], free[2 + i]] for i in (1, 0)]),
+            },
+        )
+        for i, part in enumerate(np.split(out, [taken[0]], axis=1)):
+            np.testing.assert_array_equal(part, whole[i][:, at[i] : at[i] + taken[i]])
+            if taken[i] == 0:
+                continue
+            goes_back = kept[i] > 0 and random.uniform() < 0.4
+            at[i] += kept[i] if goes_back else taken[i]
+            slot[i] = int(free[2 + i] if goes_back else free[i])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d import update
-from cuconv.causal_conv1d.kernels_update import CausalConv1dUpdate, CausalConv1dUpdateRows
+from cuconv.causal_conv1d.kernels_update import CausalConv1dUpdate, CausalConv1dUpdateRows, CausalConv1dUpdateTree
 from cuconv.causal_conv1d.plan_update import Operands
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime.call import Launch
@@ -189,14 +190,30 @@ def test_short_states_of_contiguous_columns_are_rows(seqlen: int | None, dtype: 
         {"pool": "slots"},
         {"mode": "circular"},
         {"mode": "accepted", "pool": "columns"},
-        {"window": "columns"},
+        {"tree": True},
         {"width": 1, "pool": "columns"},
     ],
     ids=str,
 )
 def test_all_others_are_channels_first(changes: dict[str, Any]) -> None:
     case: dict[str, Any] = {"pool": "columns_and_one", **changes}
-    assert isinstance(kernel_of(Case(64, 3, 2, **case)), CausalConv1dUpdate)
+    assert isinstance(kernel_of(Case(64, 3, 2, **case)), CausalConv1dUpdate | CausalConv1dUpdateTree)
+
+
+@pytest.mark.parametrize("window", ["columns", "channels", "overlaid"])
+@pytest.mark.parametrize("pool", ["columns", "columns_and_one"])
+def test_windows_are_written_out_of_the_registers_of_rows(pool: str, window: str) -> None:
+    kernel = kernel_of(Case(64, 3, 2, pool=pool, window=window))
+    assert isinstance(kernel, CausalConv1dUpdateRows) and kernel.token_states and kernel.sequences == 0
+
+
+def test_only_what_is_known_to_be_one_token_takes_several_sequences() -> None:
+    many = Case(131, 1023, lengths=(1,), layout="last_offset_by_1")
+    assert kernel_of(many).sequences == 0
+    for most, sequences in ((1, 2), (2, 0)):
+        case = replace(many, most=most)
+        assert (kernel_of(case).sequences, kernel_of(replace(case, pool="columns")).sequences) == (sequences,) * 2
+    assert kernel_of(replace(many, most=1, moved=True)).sequences == 1
 
 
 @pytest.mark.parametrize(

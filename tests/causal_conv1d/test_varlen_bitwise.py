@@ -25,7 +25,7 @@ BOTH = ("channels", "tokens")
 
 def forgetful(operation: Operation[Any]) -> Operation[Any]:
     """The operation, its calls to be planned anew."""
-    check, plan, reference = operation._check, operation._plan, operation._reference
+    check, plan, reference = operation._check, operation._plan, operation.reference
     return Operation(operation.inputs, check=check, plan=plan, reference=reference)
 
 

@@ -23,7 +23,7 @@ from tests.support.strategies import SEEDS, few_sequences, many_sequences
 ACTIVATIONS = st.sampled_from([None, "silu", "swish"])
 
 
-def formula(inputs: dict[str, Array], activation: str | None, pad_slot_id: int) -> tuple[Array, Array | None]:
+def formula(inputs: dict[str, Array], activation: str | None, pad_slot_id: int) -> tuple[Array, dict[str, Array]]:
     """The definition, one sequence and one product at a time."""
     x, weight = inputs["x"].astype(np.float64), inputs["weight"].astype(np.float64)
     bias, pool, slots, has = (
@@ -47,7 +47,7 @@ def formula(inputs: dict[str, Array], activation: str | None, pad_slot_id: int) 
             for j in range(1 - width, 0):
                 if updated is not None and end > begin:
                     updated[slot, d, j] = row[len(row) + j]
-    return out, updated
+    return out, {} if updated is None else {"conv_states": updated}
 
 
 def fill(call: PackedCall, seed: int) -> dict[str, Placed]:
@@ -74,8 +74,8 @@ def check(
     call: PackedCall, activation: str | None, before: dict[str, Placed], after: dict[str, Array], wanted: Any
 ) -> None:
     """`after` holds the buffers that began as `before`."""
-    out, pool = wanted
-    results = {"out": out} | ({} if pool is None else {"conv_states": pool})
+    out, updated = wanted
+    results = {"out": out, **updated}
     arguments = {**inputs_of(before), "activation": activation, "pad_slot_id": call.pad_slot_id}
     check_call("causal_conv1d_varlen_fn", arguments, results, take_written(Case, before, after))
 

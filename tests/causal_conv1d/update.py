@@ -12,7 +12,7 @@ from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BOOL, BY_NAME, DType
 from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
-from tests.support.layouts import HEADS, LAYOUTS, POOLS, WINDOWS
+from tests.support.layouts import HEADS, LAYOUTS, POOLS, WINDOWS_OVERLAID
 from tests.support.placement import Array, Placement, place
 from tests.support.sequences import COLUMNS as COLUMNS_OF_SLOTS
 from tests.support.sequences import moved_slots, slot_table, slots_in
@@ -25,6 +25,7 @@ ROWS: Any = {"pool": "columns_and_one"}
 ODD: Any = {"slots": "odd"}
 RING: Any = {"mode": "circular"}
 ACCEPTED: Any = {"mode": "accepted"}
+FROZEN: Any = {"frozen": True}
 """What cases have in common."""
 
 
@@ -35,6 +36,9 @@ MIXED = {
     "intermediate_state_indices": "int32",
     "state_column": "int64",
     "dst_state_indices": "int64",
+    "query_start_loc": "int64",
+    "token_state_indices": "int64",
+    "parents": "int32",
 }
 """The dtypes of indices that are mixed."""
 
@@ -74,11 +78,33 @@ class Step(OfChannels):
     keep: bool = False  # whether results of sequences without a slot keep their old contents
     first_column: int | None = None
     fresh: bool = False  # whether some sequences start from zeros
+    lengths: tuple[int, ...] = ()  # tokens of packed sequences, which are taken in turn
+    most: int | None = None  # max_query_len
+    behind: int = 0  # packed tokens of no sequence
+    held: int | None = None  # tokens that a state can hold, of those that packed sequences have
+    token_slots: int = 0  # columns of token_state_indices
+    whole: bool = False  # whether windows have all columns of a state
+    tree: bool = False
 
     @property
     def pool_slots(self) -> int:
-        """One slot per sequence, or two, and spare ones."""
-        return self.batch * (1 + self.moved) + self.spare
+        """One slot per sequence, or two, those for the states after tokens, and spare ones."""
+        return self.batch * (1 + self.moved + self.token_slots) + self.spare
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether query_start_loc says where sequences begin."""
+        return bool(self.lengths)
+
+    @property
+    def counts(self) -> Array:
+        """Tokens per sequence."""
+        return np.resize(self.lengths, self.batch) if self.is_packed else np.full(self.batch, self.tokens)
+
+    @property
+    def starts(self) -> Array:
+        """Where packed sequences begin, and where the last one ends."""
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
 
     @property
     def halo(self) -> int:
@@ -87,15 +113,28 @@ class Step(OfChannels):
 
     @property
     def tokens(self) -> int:
-        """How many every sequence has."""
+        """How many every sequence has, and packed ones at most."""
+        if self.is_packed:
+            return max(self.lengths)
         return 1 if self.seqlen is None else self.seqlen
 
     @property
     def state_len(self) -> int:
         """The columns of a state."""
-        return self.halo + POOLS[self.pool][0] + (max(self.tokens - 1, 0) if self.mode == "accepted" else 0)
+        held = self.tokens if self.held is None else self.held
+        return self.halo + POOLS[self.pool][0] + (max(held - 1, 0) if self.mode == "accepted" else 0)
+
+    def lay_packed(self, dtype: DType, channels: int, lies: dict[str, Any]) -> Placement:
+        """Place what has a row per token and a column per channel."""
+        placed = place(dtype, (1, channels, int(self.starts[-1]) + self.behind), **lies)
+        return replace(placed, shape=placed.shape[:0:-1], strides=placed.strides[:0:-1])
 
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
+        if self.is_packed and self.has_heads:
+            placed = place(self.input_t, (1, int(self.starts[-1]) + self.behind, heads, head_dim), **HEADS[way])
+            return replace(placed, shape=placed.shape[1:], strides=placed.strides[1:])
+        if self.is_packed:
+            return self.lay_packed(self.input_t, heads * head_dim, LAYOUTS[way][1])
         if self.has_heads:
             return self.lay(self.input_t, (self.batch, self.tokens, heads, head_dim), HEADS[way], axis=1)
         return self.lay(self.input_t, (self.batch, heads * head_dim, self.tokens), LAYOUTS[way][1])
@@ -112,6 +151,8 @@ class Step(OfChannels):
             found["pad_output"] = "keep"
         if self.first_column is not None:
             found["first_column"] = self.first_column
+        if self.most is not None:
+            found["max_query_len"] = self.most
         return {"activation": self.activation, **found}
 
     def lay(self, dtype: DType, shape: tuple[int, ...], lies: dict[str, Any], axis: int = -1) -> Placement:
@@ -129,8 +170,11 @@ class Step(OfChannels):
         index_t = {name: BY_NAME[self.index if self.index != "mixed" else wide] for name, wide in MIXED.items()}
         index_t["has_initial_state"] = BOOL
         slots, rows_of_indices = self.pool_slots, batch + self.longer
+        x_lies = LAYOUTS[self.layout][0]
         placed = {
-            "x": self.lay(self.input_t, (batch, dim, self.tokens), LAYOUTS[self.layout][0]),
+            "x": self.lay_packed(self.input_t, dim, x_lies)
+            if self.is_packed
+            else self.lay(self.input_t, (batch, dim, self.tokens), x_lies),
             "conv_state": place(state_t, (slots, dim, self.state_len), **POOLS[self.pool][1]),
             **self.taps(),
         }
@@ -146,10 +190,20 @@ class Step(OfChannels):
             if is_given:
                 columns = (COLUMNS_OF_SLOTS,) if self.table is not None and name == "conv_state_indices" else ()
                 placed[name] = self.other(name, index_t[name], (rows_of_indices, *columns))
+        if self.is_packed:
+            placed["query_start_loc"] = self.other("query_start_loc", index_t["query_start_loc"], (batch + 1,))
+        if self.token_slots:
+            shape = rows_of_indices, self.token_slots
+            placed["token_state_indices"] = place(index_t["token_state_indices"], shape, order=(1, 0), pad=(2, 1))
+        if self.tree:
+            placed["parents"] = place(index_t["parents"], (rows_of_indices, self.tokens + 1), shift=1)
         if self.window is not None:
-            longer, lies = WINDOWS[self.window]
-            rows = batch + 1 if self.rows else slots
-            placed["intermediate_conv_window"] = place(state_t, (rows, self.tokens + longer, dim, self.halo), **lies)
+            longer, lies = WINDOWS_OVERLAID[self.window]
+            rows, columns = batch + 1 if self.rows else slots, self.state_len if self.whole else self.halo
+            placed["intermediate_conv_window"] = place(state_t, (rows, self.tokens + longer, dim, columns), **lies)
+            if self.window.startswith("overlaid"):
+                pad = (0, 1, 2) if self.window == "overlaid" else ()
+                placed["intermediate_conv_window"] = overlaid(state_t, rows, self.tokens + longer, dim, columns, pad)
         return placed | self.outputs()
 
     def integers(self, seed: int = 0) -> dict[str, Array]:
@@ -177,6 +231,12 @@ class Step(OfChannels):
             found["dst_state_indices"] = moved_slots(
                 found, batch, self.pool_slots, self.pad_slot_id, random, "conv_state_indices"
             )
+        if self.token_slots:
+            found["token_state_indices"] = self.slots_of_tokens(found, random)
+        if self.tree:
+            found["parents"] = np.stack([random.integers(-1, max(t, 1), batch) for t in range(self.tokens + 1)], 1)
+            if odd:
+                found["parents"][1::3, 1] = np.resize([1, 5, -(2**31), 2**31 - 1], len(found["parents"][1::3]))
         if self.mode == "circular":
             around = [0, 1, length - 1, length, length + 1, 5 * length + 2, -1, -length, -2 * length - 1, 10**6 + 3]
             ends = [2**31 - 1, -(2**31)] + [2**63 - 1, -(2**63), 2**40 + 1] * is_wide["cache_seqlens"]
@@ -190,13 +250,29 @@ class Step(OfChannels):
             take("intermediate_state_indices", random.permutation(batch + 1), beyond(batch + 1, -1), [2**40])
         if self.fresh:
             found["has_initial_state"] = random.permutation(np.arange(batch) % 3 > 0)
+        if self.is_packed:
+            found["query_start_loc"] = self.starts
         for name, rows in found.items():
+            if name == "query_start_loc":
+                continue
             found[name] = np.concatenate([rows, np.zeros((self.longer, *rows.shape[1:]), rows.dtype)])
         return found
 
+    def slots_of_tokens(self, known: Mapping[str, Array], random: np.random.Generator) -> Array:
+        """A slot of its own for each token, but for some that have none; that of its sequence where that stays."""
+        starts = slots_in(known, "conv_state_indices", self.batch)
+        taken = {*starts, *known.get("dst_state_indices", np.zeros(0)).tolist(), self.pad_slot_id}
+        free = random.permutation(sorted({*range(self.pool_slots)} - taken))
+        chosen = np.resize(free, (self.batch, self.token_slots))
+        assert len(free) >= chosen.size
+        chosen[::3, 1::2] = np.resize([-1, self.pad_slot_id, self.pool_slots, -(2**31)], chosen[::3, 1::2].shape)
+        if self.frozen:
+            chosen[1::3, -1] = starts[1::3]
+        return chosen
+
     def live(self, known: Mapping[str, Array]) -> dict[int, tuple[int, Array]]:
         """The sequences that have results: the slot of each, and the columns that precede its first token."""
-        slots, length, found = self.pool_slots, self.state_len, {}
+        slots, length, found, counts = self.pool_slots, self.state_len, {}, self.counts
         padding = self.pad_slot_id if "conv_state_indices" in known else None
         for i, slot in enumerate(slots_in(known, "conv_state_indices", self.batch)):
             first = 0 if self.first_column == 0 else length - self.halo
@@ -204,7 +280,8 @@ class Step(OfChannels):
                 first = int(known["cache_seqlens"][i]) - self.halo
             if self.mode == "accepted":
                 first = max(int(known["num_accepted_tokens"][i]), 1) - 1
-            if 0 <= slot < slots and slot != padding and (self.mode != "accepted" or first <= length - self.halo):
+            fits = self.mode != "accepted" or max(first, int(counts[i]) - 1) <= length - self.halo
+            if 0 <= slot < slots and slot != padding and fits and counts[i] > 0:
                 found[i] = slot, np.array([(first + k) % length for k in range(self.halo)], int)
         return found
 
@@ -218,8 +295,11 @@ class Step(OfChannels):
         for number, (slot, columns) in self.live(arrays).items():
             if self.fresh and not arrays["has_initial_state"][number]:
                 continue
-            if self.mode == "shift" and not self.frozen and self.first_column != 0:
-                loudness[slot, :, self.tokens :] = LOUD
+            if self.mode == "shift" and self.first_column != 0:
+                moved = int(min(self.counts[number], self.counts[number] if self.most is None else self.most))
+                kept = self.token_slots or self.whole or self.tree
+                if kept or not self.frozen:
+                    loudness[slot, :, 1 if kept else moved :] = LOUD
             if self.mode == "circular" and self.moved:
                 loudness[slot] = LOUD
             loudness[slot][:, columns] = 1.0
@@ -230,8 +310,19 @@ class Step(OfChannels):
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
         x = np.atleast_3d(arrays["x"])
         out, state, windows = reference.causal_conv1d_update(**{**arrays, "x": x}, **self.meaning())
+        if self.window is not None and self.window.startswith("overlaid"):
+            for t in range(1, windows.shape[1]):
+                known = windows[:, t - 1, :, 1:]
+                windows[:, t, :, :-1] = np.where(np.isnan(known), windows[:, t, :, :-1], known)
         updated = {"conv_state": state} | ({} if windows is None else {"intermediate_conv_window": windows})
         results: dict[str, Any] = self.divide(out)
         if self.keep:
             results = {name: Kept(each) for name, each in results.items()}
         return results | updated
+
+
+def overlaid(dtype: DType, rows: int, steps: int, dim: int, columns: int, pad: tuple[int, ...]) -> Placement:
+    """Windows (rows, steps, dim, columns), each of which lies one column on from the one before it."""
+    placed = place(dtype, (rows, dim, steps + max(columns - 1, 0)), pad=pad)
+    row, channel, column = placed.strides
+    return replace(placed, shape=(rows, steps, dim, columns), strides=(row, column, channel, column))

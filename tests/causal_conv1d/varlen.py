@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.runtime.dtypes import BY_NAME
+from cuconv.runtime.dtypes import BY_NAME, DType
 from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
-from tests.support.layouts import HEADS, PACKED, POOLS
+from tests.support.layouts import HEADS, LAYOUTS, PACKED, POOLS
 from tests.support.placement import Array, Placement, place
-from tests.support.sequences import OfSequences
+from tests.support.sequences import SNAPSHOT_SLOTS, OfSequences
 
 ROWS: Any = {"layout": "tokens"}
 ODD: Any = {"slots": "odd"}
@@ -24,7 +24,7 @@ ODD: Any = {"slots": "odd"}
 class Packed(OfChannels, OfSequences):
     """One call on packed sequences."""
 
-    UPDATED = ("conv_states",)
+    UPDATED = ("conv_states", "snapshot_out")
 
     channels: int | tuple[int, ...]  # dim, or the sizes of ranges
     batch: str
@@ -51,11 +51,35 @@ class Packed(OfChannels, OfSequences):
     null: bool = False  # whether pad_slot_id is given as null_slot
     keep: bool = False  # whether padding keeps its old contents
     first_column: int | None = None
+    snapshots: str | None = None  # "pool", "window" or "whole": states with two columns more
+    gates: str = ""  # which of pre_gate, post_gate and residual there are
+    beside: str = ""  # how they lie, as x when empty
+    dense: bool = False  # whether sequences of equal lengths are entries of a batch
 
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
         if self.has_heads:
             return place(self.input_t, (1, self.packed.total, heads, head_dim), **HEADS[way])
+        if self.dense:
+            return place(self.input_t, self.x_shape, **LAYOUTS[way][1])
         return place(self.input_t, (heads * head_dim, self.packed.total), **PACKED[way])
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of x."""
+        count, total = self.packed.count, self.packed.total
+        return (count, self.dim, total // count) if self.dense else (self.dim, total)
+
+    def indices(self) -> dict[str, tuple[DType, tuple[int, ...]]]:
+        found = super().indices()
+        if self.dense:
+            found.pop("query_start_loc")
+        return found
+
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        found = super().integers(seed)
+        if self.dense:
+            found.pop("query_start_loc")
+        return found
 
     def options(self) -> dict[str, Any]:
         return self.meaning() | self.division()
@@ -70,36 +94,45 @@ class Packed(OfChannels, OfSequences):
         return {"activation": self.activation, **found}
 
     def placements(self) -> dict[str, Placement]:
-        placed = {"x": place(self.input_t, (self.dim, self.packed.total), **PACKED[self.layout]), **self.taps()}
+        lies = LAYOUTS[self.layout][0] if self.dense else PACKED[self.layout]
+        placed = {"x": place(self.input_t, self.x_shape, **lies), **self.taps()}
         if self.pool is not None:
             longer, lies = POOLS[self.pool]
             shape = self.pool_slots, self.dim, self.width - 1 + longer
             placed["initial_states" if self.read_only else "conv_states"] = place(
                 BY_NAME[self.state_dtype or self.dtype], shape, **lies
             )
-        return placed | {name: self.other(name, *each) for name, each in self.indices().items()} | self.outputs()
+        placed |= {name: self.other(name, *each) for name, each in self.indices().items()}
+        if self.snapshots in ("window", "whole"):
+            _, lies = POOLS[self.pool or "channels"]
+            shape = SNAPSHOT_SLOTS, self.dim, self.width - 1 + 2 * (self.snapshots == "whole")
+            placed["snapshot_out"] = place(BY_NAME[self.state_dtype or self.dtype], shape, **lies)
+        for name in self.gates.split():
+            placed[name] = place(self.input_t, self.x_shape, **PACKED[self.beside or self.layout])
+        return placed | self.outputs()
 
     def range(self, name: str) -> tuple[float, float]:
         scale = self.scale if name in ("x", "conv_states", "initial_states") else 1.0
         return -scale, scale
 
     def spoil(self, arrays: dict[str, Array]) -> None:
-        """Leave in the pool only what a sequence starts from."""
+        """Leave in the pool only what a sequence starts from, or what precedes that in a snapshot."""
         pool = arrays.get("initial_states", arrays.get("conv_states"))
         if pool is not None:
             first = 0 if self.first_column == 0 else pool.shape[2] - (self.width - 1)
             is_dead = np.ones(pool.shape, bool)
             for each in self.live(arrays):
                 if each.starts_from_slot:
-                    is_dead[each.slot, :, first : first + self.width - 1] = False
+                    earliest = max(first - 2, 0) if self.snapshots == "whole" else first
+                    is_dead[each.slot, :, earliest : first + self.width - 1] = False
             pool[is_dead] = np.nan
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        out, pool = reference.causal_conv1d_varlen_fn(**arrays, **self.meaning())
+        out, updated = reference.causal_conv1d_varlen_fn(**arrays, **self.meaning())
         results: dict[str, Any] = self.divide(out)
         if self.keep:
             results = {name: Kept(each) for name, each in results.items()}
-        return results | ({} if pool is None else {"conv_states": pool})
+        return results | updated
 
 
 def without(case: Any, **changes: Any) -> Any:

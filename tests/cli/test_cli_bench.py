@@ -89,7 +89,7 @@ def test_a_table_of_what_was_measured(machine: FakeMachine, capsys: Capture) -> 
     assert quick.split()[:2] == ["quick", "1.50"] and quick.endswith("0.50x")
     assert slow.split()[:2] == ["slow", "6.00"] and slow.endswith("2.00x")
     assert ours.index("3.00") == quick.index("1.50") == slow.index("6.00")
-    assert host == "  us until a call returns: cupy 7.0, 7.0 with out; torch 7.0, 7.0 with out"
+    assert host == "  us until a call returns: cupy 7.0, 7.0 with out, 7.0 bound; torch 7.0, 7.0 with out, 7.0 bound"
 
 
 def test_one_json_value_and_nothing_else(machine: FakeMachine, capsys: Capture) -> None:
@@ -101,7 +101,7 @@ def test_one_json_value_and_nothing_else(machine: FakeMachine, capsys: Capture) 
     assert [(row["library"], row["kernel_us"]["p50"]) for row in kernels] == [
         ("cuconv", pytest.approx(3.0)), ("quick", pytest.approx(1.5)), ("slow", pytest.approx(6.0))
     ]  # fmt: skip
-    assert len(value["rows"]) == 3 + 4
+    assert len(value["rows"]) == 3 + 6
 
 
 def test_what_libraries_print_is_kept_apart(
@@ -124,8 +124,8 @@ def test_results_are_added_to_a_file(machine: FakeMachine, tmp_path: Path) -> No
     first, second = results.read(path)
     assert first.header == HEADER and second.header == replace(HEADER, peers={"quick": "", "slow": ""})
     assert [type(row) for row in first.rows] == [results.Kernel]
-    assert len(second.rows) == 3 + 4
-    assert machine.host_calls == [500] * 4
+    assert len(second.rows) == 3 + 6
+    assert machine.host_calls == [500] * 6
 
 
 def test_a_file_that_cannot_be_written_ends_it_at_once(machine: FakeMachine, tmp_path: Path, capsys: Capture) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from cuconv.runtime import arrays
-from cuconv.runtime.arrays import ByteStrideFamily, Facts
+from cuconv.runtime.arrays import ByteStrideFamily, Facts, Maker
 from cuconv.runtime.dtypes import BYTE, DType
-from cuconv.runtime.kernel import Enqueue, Kernel
+from cuconv.runtime.kernel import Enqueue, Kernel, Replay
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import assumed_device
@@ -34,6 +35,7 @@ class EmulatedFamily(ByteStrideFamily):
     """The arrays of one emulated device. Those of a call are remembered by address until the next call."""
 
     name = "emulated"
+    address = attrgetter("array.ctypes.data")
 
     def __init__(self) -> None:
         self._by_address: dict[int, Array] = {}
@@ -43,9 +45,8 @@ class EmulatedFamily(ByteStrideFamily):
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
         self._by_address = {}
         pointers, facts = super().inspect(arguments, given)
-        for pointer, array in zip(pointers, given, strict=True):
-            if array is not None:
-                self._remember(pointer, array.array)
+        for pointer, array in zip(pointers, (array for array in given if array is not None), strict=True):
+            self._remember(pointer, array.array)
         return pointers, facts
 
     def _remember(self, pointer: int, array: Array) -> None:
@@ -56,15 +57,19 @@ class EmulatedFamily(ByteStrideFamily):
     def _place(self, array: Any) -> tuple[int, int]:
         return array.array.ctypes.data, assumed_device()
 
-    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
+    def maker(self, layout: Layout) -> Maker:
         assert isinstance(layout.dtype, DType)
         order = sorted(range(len(layout.shape)), key=lambda axis: (-layout.strides[axis], -layout.shape[axis]))
         lies = place(layout.dtype, layout.shape, order=order)
-        array = lies.view(poisoned(lies))
-        if layout.dtype is BYTE:
-            array[: array.size // 4 * 4].view(np.uint32)[...] = UNWRITTEN
-        self._remember(array.ctypes.data, array)
-        return EmulatedArray(array), array.ctypes.data
+
+        def make() -> tuple[Any, int]:
+            array = lies.view(poisoned(lies))
+            if layout.dtype is BYTE:
+                array[: array.size // 4 * 4].view(np.uint32)[...] = UNWRITTEN
+            self._remember(array.ctypes.data, array)
+            return EmulatedArray(array), array.ctypes.data
+
+        return make
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         host: Array = array.array
@@ -89,14 +94,13 @@ class _Loaded:
         self._family = family
 
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
+        return lambda pointers, stream, numbers=numbers: self.fixed(config, numbers, pointers)(stream)
+
+    def fixed(self, config: LaunchConfig, numbers: bytes, pointers: Sequence[int]) -> Replay:
         names = emulator.pointer_names(self._kernel)
-
-        def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
-            given = [*pointers, *[0] * (len(names) - len(pointers))]
-            tensors = {name: self._family.array_at(pointer) for name, pointer in zip(names, given, strict=True)}
-            emulator.run(self._kernel, config, numbers, tensors, seed=self._family.seed)
-
-        return enqueue
+        given = [*pointers, *[0] * (len(names) - len(pointers))]
+        tensors = {name: self._family.array_at(pointer) for name, pointer in zip(names, given, strict=True)}
+        return lambda stream: emulator.run(self._kernel, config, numbers, tensors, seed=self._family.seed)
 
 
 arrays.register(EmulatedArray, EmulatedFamily)

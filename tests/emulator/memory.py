@@ -100,7 +100,9 @@ class Memory:
         """The 64-bit begin and end of each range that a kernel may access, counted from its window's begin."""
         ranges = []
         for window in self.windows:
-            edges = np.flatnonzero(np.diff(self._is_open[self._of(window)], prepend=0, append=0))
+            is_open = self._is_open[self._of(window)]
+            # A window begins and ends with a fence.
+            edges = np.flatnonzero(is_open[1:] != is_open[:-1]) + 1
             ranges.append(edges.astype(np.uint64).tobytes())
         return ranges
 

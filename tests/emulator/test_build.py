@@ -109,6 +109,7 @@ def copy_sources(folder: Path, addition: str = "") -> Path:
 def test_what_is_built_is_found_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     targets = builds(monkeypatch)
     same, again, other = (copy_sources(tmp_path / n, text) for n, text in [("a", ""), ("b", ""), ("c", "// more\n")])
+    (again / "common" / "of_others.cuh").write_text("// not included\n")
     library = compiler.library(in_folder(same))
     assert [target.name for target in targets] == [library.name]
     assert compiler.library(in_folder(again)) == library

@@ -19,7 +19,7 @@ from cuconv.runtime.workload import Workload
 from tests.support.foreign import Foreign
 
 Array = np.ndarray[Any, Any]
-FUNCTIONS = [function for function in cuconv.__all__ if function in SMALL]
+FUNCTIONS = [function for function in cuconv.OPERATORS if function in SMALL]
 EACH_FUNCTION = pytest.mark.parametrize("function", FUNCTIONS)
 
 

@@ -200,6 +200,5 @@ def test_calls_with_ever_other_seeds_are_prepared_once() -> None:
         arguments["state"][...] = before
         cuconv.selective_state_update(**arguments, rand_seed=seed)
         found.add(arguments["state"].tobytes())
-        assert operation._last is not None
-        calls.add(id(operation._last[2]))
+        calls.add(id(operation.recent[0]))
     assert len(calls) == 1 and len(found) > 30

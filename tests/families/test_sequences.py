@@ -10,6 +10,7 @@ not chunks.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,8 +74,13 @@ def uniform(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).uniform(-1, 1, shape)
 
 
-def steps(seed: int) -> Iterator[tuple[int, ...]]:
-    """Random chunks of the sequences until all are done: the tokens of each in every call, some of them none."""
+def steps() -> Iterator[tuple[int, ...]]:
+    """Random chunks of the sequences until all are done: the tokens of each in every call, some of them none.
+
+    Each call of this function draws others, from a seed that it prints.
+    """
+    seed = secrets.randbits(32)
+    print(f"random chunks of the seed {seed}")
     random, left = np.random.default_rng(seed), np.array(LENGTHS)
     while left.any():
         taken = np.minimum(random.integers(0, 6, len(left)), left)
@@ -85,8 +91,20 @@ def steps(seed: int) -> Iterator[tuple[int, ...]]:
 Cuts = list[tuple[int, ...]]
 WHOLE: Cuts = [LENGTHS]
 BY_TOKEN: Cuts = [tuple(int(t < n) for n in LENGTHS) for t in range(max(LENGTHS))]
-CUTS: dict[str, Cuts] = {"whole": WHOLE, "by_token": BY_TOKEN, **{f"random{seed}": [*steps(seed)] for seed in range(3)}}
-EACH_CUT = pytest.mark.parametrize("cuts", list(CUTS.values())[1:], ids=list(CUTS)[1:])
+CUTS: dict[str, Callable[[], Cuts]] = {
+    "whole": lambda: WHOLE,
+    "by_token": lambda: BY_TOKEN,
+    "random": lambda: [*steps()],
+}
+
+
+@pytest.fixture
+def cuts(request: pytest.FixtureRequest) -> Cuts:
+    """A way to cut the sequences, by its name."""
+    return CUTS[request.param]()
+
+
+EACH_CUT = pytest.mark.parametrize("cuts", list(CUTS)[1:], indirect=True)
 
 
 @dataclass
@@ -212,7 +230,7 @@ def test_a_prefill_in_chunks_is_the_whole_prefill(case: Convolution, cuts: Cuts,
 
 
 @EACH_CALLER
-@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("cuts", CUTS, indirect=True)
 @EACH_CONVOLUTION
 def test_update_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
     halo = case.width - 1
@@ -389,6 +407,7 @@ def test_scans_of_chunks_of_few_tokens_are_those_of_the_whole(model: StateSpace,
 
 @EACH_MODEL
 def test_on_numpy_arrays_scans_and_state_updates_are_the_same(model: StateSpace) -> None:
-    for cuts in CUTS.values():
+    for make in CUTS.values():
+        cuts = make()
         assert model.scanned(on_numpy, cuts).bits() == model.updated(on_numpy, cuts).bits()
     assert model.stepped(on_numpy).bits() == model.scanned(on_numpy, BY_TOKEN).bits()

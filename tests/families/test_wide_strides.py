@@ -46,6 +46,11 @@ WIDE: tuple[tuple[Any, dict[str, int]], ...] = (
     (scan_varlen.Case(3, "16+8", spare=0, initial="all"), {"ssm_states": 0}),
     (state_update.Case(3, 0, 9, 16, dtype="bfloat16"), {"x": 0, "out": 0}),
     (state_update.Case(2, 0, 9, 16, dtype="bfloat16", spare=0), {"state": 0}),
+    (state_update.Case(2, 0, 9, 16, state_dtype="int8", spare=0), {"state": 0, "state_scale": 0}),
+    (
+        state_update.Case(2, 0, 9, 16, state_dtype="int8", tokens=2, steps="slot", slots=None, spare=0),
+        {"intermediate_states_buffer": 0, "intermediate_state_scales": 0},
+    ),
 )
 
 

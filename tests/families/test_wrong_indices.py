@@ -21,14 +21,36 @@ CALLS: tuple[Any, ...] = (
         for pool in ("channels_longer", "columns_and_one")
         for mode in ("shift", "circular", "accepted")
     ),
+    *(
+        cases_update.Case(
+            136, 9, lengths=(3, 0, 5, 1), behind=2, pool=pool, mode=mode, index="int64", window="overlaid"
+        )
+        for pool in ("channels_longer", "columns_and_one")
+        for mode in ("shift", "accepted")
+    ),
+    *(
+        cases_update.Case(136, 9, 4, pool=pool, token_slots=3, index="int64", window="channels", whole=True, tree=tree)
+        for pool in ("channels_longer", "columns_and_one")
+        for tree in (False, True)
+    ),
+    cases_update.Case(136, 9, 4, tree=True, index="int64", window="channels", rows=True, table="column"),
     cases_varlen.Case(136, PACKED, index="int64", layout="channels"),
     cases_varlen.Case(5, PACKED, index="int64", layout="tokens"),
     *(scan.Case(35, PACKED, index="int64", layout=layout) for layout in ("channels", "tokens")),
     scan.Case(35, PACKED, index="int64", table="column", moved=True),
+    *(
+        cases_varlen.Case(channels, PACKED, index="int64", layout=layout, snapshots=where, initial="all")
+        for channels, layout in ((136, "channels"), (5, "tokens"))
+        for where in ("pool", "whole")
+    ),
+    cases_varlen.Case(5, "6x9", index="int64", layout="channel_first", snapshots="pool", dense=True),
+    *(scan.Case(128, PACKED, index="int64", layout=layout, snapshots="own") for layout in ("channels", "tokens")),
     Update(6, 2, 6, 128, tokens=3, targets="one", steps="row", index="int64", per_head="all"),
     Update(6, 2, 6, 128, tokens=3, column="chosen", tree=True, steps="row", index="int64", per_head="all"),
     Update(6, 2, 6, 128, tokens=2, accepted=True, targets="each", steps="slot", index="int64", per_head="all"),
     Update("2+3+0+1+2", 2, 6, 128, accepted=True, steps="row", columns=2, index="int64", per_head="all"),
+    Update(6, 2, 6, 128, index="int64", targets="one", state_dtype="int8", per_head="all"),
+    Update(6, 2, 6, 128, tokens=3, tree=True, steps="row", index="int64", state_dtype="int8", per_head="all"),
     Update("2+3+0+1+2", 2, 6, 128, targets="each", columns=2, index="int64", per_head="all"),
 )
 WRONG = (-(2**63), -(2**62), -(2**31) - 1, -(2**31), -5, 12, 300, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
@@ -47,7 +69,7 @@ def test_wrong_indices_write_nowhere_else(case: Any, seed: int, run: Runner) -> 
                 right = random.integers(0, right.max() + 1, right.shape)
             is_wrong = random.uniform(size=right.shape) < 0.4
             values[name] = np.where(is_wrong, random.choice(wrong, right.shape), right)
-    if case.FUNCTION != "causal_conv1d_update":
+    if case.FUNCTION != "causal_conv1d_update" or case.is_packed or case.token_slots:
         run(case, values)
     else:
         # Here every sequence with a right slot has its results, whatever the others say.

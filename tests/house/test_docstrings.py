@@ -66,14 +66,14 @@ def parameters(name: str) -> Mapping[str, inspect.Parameter]:
 
 ARRAYS = [
     (function, name)
-    for function in cuconv.__all__
+    for function in cuconv.OPERATORS
     for name, parameter in parameters(function).items()
     if "Any" in parameter.annotation
 ]
 """Of options the type is known; only arrays, of whichever library, are Any."""
 
 
-@pytest.mark.parametrize("function", cuconv.__all__)
+@pytest.mark.parametrize("function", cuconv.OPERATORS)
 def test_every_argument_is_described_and_nothing_else(function: str) -> None:
     found = documented(function)
     wanted = set(parameters(function))
@@ -83,7 +83,7 @@ def test_every_argument_is_described_and_nothing_else(function: str) -> None:
     assert set(own.arguments) == wanted - (set(parameters(found.inherits)) - {"out"} if found.inherits else set())
 
 
-@pytest.mark.parametrize("function", cuconv.__all__)
+@pytest.mark.parametrize("function", cuconv.OPERATORS)
 def test_results_and_errors_are_described(function: str) -> None:
     found = documented(function).sections
     assert set(found) == set(SECTIONS)
@@ -97,7 +97,7 @@ def test_shapes_and_dtypes_of_arrays_are_said(function: str, argument: str) -> N
     assert DTYPE.search(said), said
 
 
-@pytest.mark.parametrize("function", cuconv.__all__)
+@pytest.mark.parametrize("function", cuconv.OPERATORS)
 def test_signatures_are_annotated(function: str) -> None:
     assert inspect.signature(getattr(cuconv, function)).return_annotation is not inspect.Signature.empty
     for parameter in parameters(function).values():
@@ -105,7 +105,7 @@ def test_signatures_are_annotated(function: str) -> None:
         assert parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
-@pytest.mark.parametrize("function", cuconv.__all__)
+@pytest.mark.parametrize("function", cuconv.OPERATORS)
 def test_help_fits_a_terminal_and_begins_with_one_line(function: str) -> None:
     lines = (inspect.getdoc(getattr(cuconv, function)) or "").splitlines()
     assert lines[0].endswith(".") and not lines[1]

@@ -18,7 +18,7 @@ from tests.support.discovery import ROOT, families
 PACKAGE = ROOT / "cuconv"
 
 FAMILY = "a family"
-FLOORS = ("jit", "runtime", FAMILY, "torch", "", "bench", "cli", "__main__")
+FLOORS = ("jit", "runtime", FAMILY, "torch", "engines", "", "bench", "cli", "__main__")
 """The folders and files right under cuconv from the lowest floor up, "" being cuconv/__init__.py. Code imports from
 lower floors and from its own folder; families do not import each other.
 """
@@ -35,7 +35,7 @@ IMPORTERS = {
     "cupy_backends": {"cuconv.runtime.kernel", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
     "matplotlib": {"cuconv.cli.report"},
-    "torch": {"cuconv.torch", "cuconv.bench", "cuconv.cli.doctor"},
+    "torch": {"cuconv.torch", "cuconv.engines._tensors", "cuconv.bench", "cuconv.cli.doctor"},
 }
 """The only modules and folders that may import these libraries: whoever does makes them needed."""
 
@@ -137,7 +137,7 @@ def test_heavy_libraries_are_not_imported_with_the_package() -> None:
     assert not top_level
 
 
-@pytest.mark.parametrize("function", cuconv.__all__)
+@pytest.mark.parametrize("function", cuconv.OPERATORS)
 def test_a_public_function_has_all_that_it_needs(function: str) -> None:
     module = getattr(cuconv, function).__module__
     family = room(module)

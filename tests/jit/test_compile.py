@@ -9,14 +9,14 @@ decides it.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from functools import cache
 from itertools import combinations
+from operator import attrgetter
 
 import pytest
 
@@ -24,6 +24,8 @@ from cuconv.jit import nvrtc, source
 from cuconv.jit.cache import Resources
 from cuconv.runtime.kernel import Kernel
 from tests.support.discovery import all_kernels
+from tests.support.plans import variants
+from tests.support.processors import processors
 
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 THOROUGH = 90
@@ -32,15 +34,22 @@ CORE = ("vec", "input_t")
 CANDIDATES = 40
 VARIANTS_A_PROGRAM = 2
 
-Values = tuple[tuple[str, object], ...]
+Axes = tuple[str, ...]
+Values = tuple[Axes, object]
 """Some axes of a variant and their values."""
 
 
-def values_of(kernel: Kernel, axes: Sequence[str]) -> Values:
-    return tuple((axis, getattr(kernel, axis)) for axis in axes)
+@cache
+def getter(*axes: str) -> Callable[[Kernel], object]:
+    """A kernel's values of these axes, which may be none."""
+    return attrgetter(*axes) if axes else lambda kernel: None
 
 
-Required = list[tuple[str, ...]]
+def values_of(kernel: Kernel, axes: Axes) -> Values:
+    return axes, getter(*axes)(kernel)
+
+
+Required = list[Axes]
 
 
 @cache
@@ -50,9 +59,11 @@ def holders_of(cls: type[Kernel], strength: int) -> tuple[Required, dict[Values,
     core = [axis for axis in CORE if axis in axes]
     required = [(axis,) for axis in axes] + list(combinations(core, min(strength, len(core))))
     holders: dict[Values, list[Kernel]] = defaultdict(list)
-    for kernel in cls.variants():
-        for chosen in required:
-            holders[values_of(kernel, chosen)].append(kernel)
+    everything = list(cls.variants())
+    columns = [[(chosen, values) for values in map(getter(*chosen), everything)] for chosen in required]
+    for kernel, *held in zip(everything, *columns, strict=True):
+        for values in held:
+            holders[values].append(kernel)
     return required, dict(holders)
 
 
@@ -68,7 +79,7 @@ def covering(cls: type[Kernel], strength: int, arch: int) -> list[Kernel]:
         return needed, sum(values_of(kernel, pair) not in seen for pair in combinations(axes, 2))
 
     # The largest combinations first: they bring the single values along.
-    for values in sorted(holders, key=len, reverse=True):
+    for values in sorted(holders, key=lambda values: len(values[0]), reverse=True):
         if values in missing:
             some = holders[values]
             rows.append(max(choose.sample(some, min(CANDIDATES, len(some))), key=gain))
@@ -83,12 +94,12 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
     """What ptxas reports of every row, by expression."""
     code, target = source.load(), f"sm_{arch}"
     expressions = [kernel.expression for kernel in rows]
-    told = repr((code.digest, cls.file, expressions, nvrtc.options(target), nvrtc.version()))
+    told = repr((code.of(cls.file).digest, expressions, nvrtc.options(target), nvrtc.version()))
     key = f"cuconv/resources/{hashlib.sha256(told.encode()).hexdigest()}"
     if memory is not None and (kept := memory.get(key, None)) is not None:
         return {expression: Resources(**resources) for expression, resources in kept.items()}
     programs = [expressions[i : i + VARIANTS_A_PROGRAM] for i in range(0, len(rows), VARIANTS_A_PROGRAM)]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(processors()) as pool:
         done = pool.map(lambda program: nvrtc.compile(code, cls.file, program, target).resources, programs)
         found = {expression: resources for each in done for expression, resources in each.items()}
     if memory is not None:
@@ -133,9 +144,9 @@ def test_kernels_compile_without_spills(cls: type[Kernel], arch: int, request: p
 def test_a_covering_set_covers(cls: type[Kernel]) -> None:
     axes = [field.name for field in fields(cls)]
     core = [axis for axis in CORE if axis in axes]
-    everything = list(cls.variants())
     for strength in (1, 2):
         rows = covering(cls, strength, THOROUGH)
-        assert len(rows) == len(set(rows)) and set(rows) <= set(everything)
+        assert len(rows) == len(set(rows)) and set(rows) <= variants(cls)
         for chosen in [*((axis,) for axis in axes), *combinations(core, strength)]:
-            assert {values_of(row, chosen) for row in rows} == {values_of(kernel, chosen) for kernel in everything}
+            values = getter(*chosen)
+            assert set(map(values, rows)) == set(map(values, variants(cls)))

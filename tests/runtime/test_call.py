@@ -14,7 +14,8 @@ import pytest
 
 from cuconv.runtime import arrays
 from cuconv.runtime.abstract import AbstractArray, AbstractFamily
-from cuconv.runtime.call import Arrays, Call, Checked, Launch, Layouts, Operation, Plan
+from cuconv.runtime.arrays import Maker
+from cuconv.runtime.call import RECENT, Arrays, Call, Checked, Launch, Layouts, Operation, Plan
 from cuconv.runtime.dtypes import BYTE, FLOAT32, INT32, DType
 from cuconv.runtime.kernel import Params
 from cuconv.runtime.launch import LaunchConfig
@@ -44,16 +45,20 @@ class RecordingFamily(AbstractFamily):
         self.launched: list[tuple[str, list[int], int]] = []
         self.numbers: list[bytes] = []
         self.loaded: list[str] = []
-        self.made: list[tuple[Any, Layout, DType | None, int]] = []
+        self.made: list[tuple[Layout, int]] = []
         self.kept: list[Any] = []
 
     def layout(self, argument: str, facts: Any) -> Layout:
         return Layout(*facts)
 
-    def new(self, like: Any, layout: Layout, dtype: DType | None = None) -> tuple[Any, int]:
-        array = Recorded(layout.shape, layout.strides, dtype or like.dtype)
-        self.made.append((like, layout, dtype, array.pointer))
-        return array, array.pointer
+    def maker(self, layout: Layout) -> Maker:
+        def make() -> tuple[Any, int]:
+            assert isinstance(layout.dtype, DType)
+            array = Recorded(layout.shape, layout.strides, layout.dtype)
+            self.made.append((layout, array.pointer))
+            return array, array.pointer
+
+        return make
 
     def keep_if_captured(self, array: Any, device: int) -> None:
         self.kept.append(array)
@@ -159,8 +164,8 @@ def test_kernels_take_their_pointers_by_name_in_any_order(gpu: RecordingFamily) 
     operation = toy.operation(("x", "weight", "bias"), ("out", "final_states_out"))
     x, weight, out, states = (array() for _ in range(4))
     assert operation((x, weight, None, out, states)) == [out, states]
-    ((_, layout, dtype, scratch),) = gpu.made
-    assert (layout.shape, layout.dtype, dtype) == ((12,), BYTE, BYTE)
+    ((layout, scratch),) = gpu.made
+    assert (layout.shape, layout.dtype) == ((12,), BYTE)
     assert gpu.launched == [
         ("first", [weight.pointer, x.pointer, scratch], 77),
         ("second", [states.pointer, scratch, out.pointer], 77),
@@ -192,15 +197,13 @@ def test_a_new_result_has_the_dtype_that_the_family_says(gpu: RecordingFamily) -
     x, y = array(), array(dtype=INT32)
     results = toy.operation(("x", "y"), ("same", "indices", "other"))((x, y, None, None, None))
     assert [result.dtype for result in results] == [FLOAT32, INT32, BYTE]
-    # Where an array of the caller has the dtype, the new one is made like it, and the dtype need not be looked up.
-    assert [(like, dtype) for like, _, dtype, _ in gpu.made] == [(x, None), (y, None), (x, BYTE)]
 
 
 def test_a_result_that_is_not_wanted_is_none(gpu: RecordingFamily) -> None:
     toy = Toy(launches=(launch("toy", "x", "out", "extra"),), new={"out": FLOAT32})
     x = array()
     out, extra = toy.operation(("x",), ("out", "extra"))((x, None, None))
-    assert extra is None and gpu.launched == [("toy", [x.pointer, out.pointer, 0], 77)]
+    assert extra is None and gpu.launched == [("toy", [x.pointer, out.pointer], 77)]
 
 
 def test_every_call_has_scratch_of_its_own_which_a_captured_graph_keeps(gpu: RecordingFamily) -> None:
@@ -208,7 +211,7 @@ def test_every_call_has_scratch_of_its_own_which_a_captured_graph_keeps(gpu: Rec
     operation, x = toy.operation(("x",)), array()
     operation((x,))
     operation((x,))
-    pointers = [address for _, _, _, address in gpu.made]
+    pointers = [address for _, address in gpu.made]
     assert len(set(pointers)) == 2 and [each.pointer for each in gpu.kept] == pointers
     assert [given for _, given, _ in gpu.launched] == [[x.pointer, pointer] for pointer in pointers]
 
@@ -323,8 +326,7 @@ def test_all_calls_together_remember_only_so_many_addresses() -> None:
     for address in range(64, 3 * MAX_REMEMBERED * 64, 64):
         operation = operations[address // 64 % 3]
         operation((array(address), None, array(address + 32)))
-        assert operation._last is not None
-        calls[id(operation)] = operation._last[2]
+        calls[id(operation)] = operation.recent[0]
     assert 0 < sum(len(call.apart) for call in calls.values()) <= MAX_REMEMBERED
     for operation in operations:
         with pytest.raises(ValueError, match="overlaps x"):
@@ -338,10 +340,9 @@ def test_all_operations_together_remember_only_so_many_calls() -> None:
         operation = toy.operation(("x",))
         for option in range(MAX_REMEMBERED // 2):
             operation((array(),), (number, option))
-            assert operation._last is not None
-            made.append(weakref.ref(operation._last[2]))
+            made.append(weakref.ref(operation.recent[0]))
     assert len(made) == 3 * (MAX_REMEMBERED // 2)
-    assert sum(each() is not None for each in made) <= MAX_REMEMBERED + 3
+    assert sum(each() is not None for each in made) <= MAX_REMEMBERED + 3 * RECENT
 
 
 def test_numbers_that_come_late_are_no_part_of_what_is_remembered(gpu: RecordingFamily) -> None:

@@ -35,8 +35,14 @@ def family() -> Any:
     return found
 
 
+def recogniser_of(family: Any, tensors: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], Any]:
+    made = family.recogniser(tensors)
+    assert made is not None
+    return made.addresses  # type: ignore[no-any-return]
+
+
 def test_tensors_with_the_same_facts_are_recognised_wherever_they_are(family: Any) -> None:
-    recognise = family.recogniser(given())
+    recognise = recogniser_of(family, given())
     for each in (given(), given(torch.ones(4, 3, 8)[1:3]), given(torch.ones(56)[8:].view(SHAPE))):
         assert recognise(each) == family.inspect(ARGUMENTS, each)[0]
     with torch.no_grad():
@@ -65,22 +71,22 @@ CHANGED: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("change", CHANGED)
 def test_what_differs_in_any_way_is_not_recognised(change: str, family: Any) -> None:
-    recognise = family.recogniser(given())
+    recognise = recogniser_of(family, given())
     assert recognise(CHANGED[change]()) is None
     assert recognise(given()) is not None
 
 
-def test_what_autograd_follows_is_not_recognised(family: Any) -> None:
+def test_what_autograd_follows_is_told_apart(family: Any) -> None:
     followed = given(torch.ones(SHAPE, requires_grad=True))
-    recognise = family.recogniser(followed)
-    assert recognise(followed) is arrays.FOLLOWED
-    assert recognise(given()) is None and recognise((None, *followed[1:])) is None
-    assert family.recogniser((*given(), torch.ones(3, requires_grad=True)))(given()) is None
+    made = family.recogniser(followed)
+    assert made.followed_places == (0,) and family.recogniser(given()).followed_places == ()
+    assert made.addresses(given()) is None and made.addresses((None, *followed[1:])) is None
+    assert recogniser_of(family, (*given(), torch.ones(3, requires_grad=True)))(given()) is None
     with torch.no_grad():
-        assert recognise(followed) == family.inspect(ARGUMENTS, followed)[0]
-        assert recognise(given()) is None
+        assert made.addresses(followed) == family.inspect(ARGUMENTS, followed)[0]
+        assert made.addresses(given()) is None
     x = torch.ones(SHAPE)
-    recognise = family.recogniser(given(x))
+    recognise = recogniser_of(family, given(x))
     with torch.autograd.forward_ad.dual_level():
         assert recognise(given(torch.autograd.forward_ad.make_dual(x, x))) is None
     seen = []
@@ -89,7 +95,7 @@ def test_what_autograd_follows_is_not_recognised(family: Any) -> None:
 
 
 def test_tensors_of_inference_mode_are_told_apart(family: Any) -> None:
-    recognise = family.recogniser(given())
+    recognise = recogniser_of(family, given())
     with torch.inference_mode():
         kept = given()
     assert recognise(kept) is None
@@ -108,7 +114,7 @@ def test_no_recogniser_for_what_guards_cannot_tell(family: Any) -> None:
 def test_a_recogniser_keeps_no_tensor(family: Any) -> None:
     tensors = given()
     seen = [weakref.ref(each) for each in tensors if each is not None]
-    recognise = family.recogniser(tensors)
+    recognise = recogniser_of(family, tensors)
     assert recognise(tensors) is not None
     del tensors
     gc.collect()
@@ -138,6 +144,23 @@ def test_the_third_of_equal_calls_is_recognised_and_all_give_the_same(
     assert torch.equal(kept, results[0])
 
 
+def test_calls_that_take_turns_are_recognised(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    inspected = []
+    inspect = family.inspect
+    monkeypatch.setattr(family, "inspect", lambda *call: inspected.append(call) or inspect(*call))
+    # Sizes of their own, because what was recognised once stays known.
+    rows = [torch.randn(3, 5, tokens) for tokens in range(21, 21 + call.RECENT)]
+    weight = torch.randn(5, 3)
+    wanted = [cuconv.causal_conv1d_fn(x.numpy(), weight.numpy()) for x in rows]
+    counts = []
+    for _ in range(4):
+        inspected.clear()
+        for x, result in zip(rows, wanted, strict=True):
+            np.testing.assert_array_equal(cuconv.causal_conv1d_fn(x, weight).numpy(), result)
+        counts.append(len(inspected))
+    assert counts == [len(rows), len(rows), 0, 0]
+
+
 def test_only_arrays_that_torch_can_trace_ask_whether_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(call, "is_traced", lambda: asked.append(True))
@@ -153,5 +176,5 @@ def test_internals_of_other_versions_are_not_touched(version: str, monkeypatch: 
     monkeypatch.setattr(torch, "__version__", version)
     family = arrays.TorchFamily()
     assert family.recogniser is None
-    array, address = family.new(torch.ones(1), Layout((2, 3), (1, 2), FLOAT32, HOST, 0))
+    array, address = family.maker(Layout((2, 3), (1, 2), FLOAT32, HOST, 0))()
     assert array.stride() == (1, 2) and address == array.data_ptr()

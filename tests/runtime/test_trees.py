@@ -38,6 +38,13 @@ def test_trees_are_found_again(batch: int, tokens: int, dtype: Any) -> None:
     assert found.dtype == dtype
 
 
+def test_what_is_no_tree_has_parents_of_some_kind() -> None:
+    """Engines leave anything in the rows that only fill a batch."""
+    zeros, many = np.zeros((2, 6), np.int32), np.full((2, 6), 10**6, np.int32)
+    for child, sibling in ((zeros, zeros), (many, zeros), (zeros, many), (-many, -many)):
+        assert tree_parents(child, sibling).shape == (2, 6)
+
+
 def test_torch_tensors_give_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
     parents, child, sibling = (torch.tensor(each, dtype=torch.int32) for each in drawn(3, 9, 1))

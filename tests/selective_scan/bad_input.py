@@ -6,7 +6,8 @@ import numpy as np
 
 from cuconv.runtime.dlpack import WANTED
 from tests.causal_conv1d.bad_input_contents import packed
-from tests.selective_scan.good_calls import DIM, SLOTS, N
+from tests.causal_conv1d.bad_input_slots import kept, kept_contents
+from tests.selective_scan.good_calls import DIM, KEEPING, SLOTS, N
 from tests.support import bad_input as bad
 from tests.support.bad_input import FLOATS, Row, Tables, zeros
 
@@ -92,5 +93,13 @@ OWN: dict[str, dict[str, Row]] = {
     },
 }  # fmt: skip
 
-BAD: Tables = {name: {**SHARED, **own} for name, own in OWN.items()}
-CONTENTS: Tables = {"selective_scan_varlen_fn": packed("query_start_loc", "cache_indices")}
+BAD: Tables = {name: {**SHARED, **own} for name, own in OWN.items()} | {
+    KEEPING: {
+        **kept("ssm_states", "d_state"),
+        "out-shape": bad.shape("snapshot_out", (5, 6, 4), "(5, 6, 5) (slots, dim of u, d_state of A)"),
+    }
+}
+CONTENTS: Tables = {
+    "selective_scan_varlen_fn": packed("query_start_loc", "cache_indices"),
+    KEEPING: kept_contents(3, SLOTS),
+}

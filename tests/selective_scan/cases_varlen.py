@@ -13,7 +13,7 @@ from tests.selective_scan.scan import OfStates
 from tests.support.compare import ROUNDING, Between, Kept
 from tests.support.layouts import BY_TOKEN, PACKED, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placement, place
-from tests.support.sequences import OfSequences
+from tests.support.sequences import SNAPSHOT_SLOTS, OfSequences
 
 BY_TOKENS = ("u", "delta", "z", "B", "C")
 
@@ -23,7 +23,7 @@ class Case(OfStates, OfSequences):
     """One call."""
 
     FUNCTION = "selective_scan_varlen_fn"
-    UPDATED = ("ssm_states",)
+    UPDATED = ("ssm_states", "snapshot_out")
 
     dim: int
     batch: str
@@ -50,6 +50,7 @@ class Case(OfStates, OfSequences):
     moved: bool = False
     null: bool = False  # whether pad_slot_id is given as null_slot
     keep: bool = False  # whether padding keeps its old contents
+    snapshots: str | None = None  # "pool" or "own"
 
     def placements(self) -> dict[str, Placement]:
         shape, others = (self.dim, self.packed.total), PARAMETERS[self.others]
@@ -59,6 +60,9 @@ class Case(OfStates, OfSequences):
             pool = (self.pool_slots, self.dim, self.d_state)
             placed["ssm_states"] = place(BY_NAME[self.state_dtype], pool, **SLOTS[self.pool](3))
         placed |= {name: place(dtype, size, **others(1)) for name, (dtype, size) in self.indices().items()}
+        if self.snapshots == "own":
+            shape_of_own = (SNAPSHOT_SLOTS, self.dim, self.d_state)
+            placed["snapshot_out"] = place(BY_NAME[self.state_dtype], shape_of_own, **SLOTS[self.pool or "sliced"](3))
         placed["out"] = place(self.input_t, shape, **PACKED[self.out or self.layout])
         return self.in_order(placed)
 
@@ -81,16 +85,19 @@ class Case(OfStates, OfSequences):
         return {**pool, **super().options(), **padding, "pad_output": "keep" if self.keep else "zero"}
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        values, states = reference.selective_scan_varlen_fn(**self.arguments(arrays))
-        out = Kept(values) if self.keep else values
-        if "ssm_states" not in arrays:
-            return {"out": out}
-        bounds = Between(arrays["ssm_states"].copy(), arrays["ssm_states"].copy())
-        errors = self.errors(arrays)["ssm_states"]
-        for slot, state in states.items():
-            bounds.low[slot] = (state - errors[slot]).astype(bounds.low.dtype)
-            bounds.high[slot] = (state + errors[slot]).astype(bounds.high.dtype)
-        return {"out": out, "ssm_states": bounds}
+        values, states, kept = reference.selective_scan_varlen_fn(**self.arguments(arrays))
+        errors = self.errors(arrays)
+        results: dict[str, Any] = {"out": Kept(values) if self.keep else values}
+        written = {"ssm_states": states, "snapshot_out": kept}
+        if "snapshot_out" not in arrays:
+            written["ssm_states"] = states | kept
+        for name in arrays.keys() & written.keys():
+            bounds = Between(arrays[name].copy(), arrays[name].copy())
+            for slot, state in written[name].items():
+                bounds.low[slot] = (state - errors[name][slot]).astype(bounds.low.dtype)
+                bounds.high[slot] = (state + errors[name][slot]).astype(bounds.high.dtype)
+            results[name] = bounds
+        return results
 
 
 def without_pool(case: Case) -> Case:
@@ -154,6 +161,22 @@ UNIT = (
         )
     ),
     Case(128, "200+236+300+200", moved=True, keep=True, slots="odd"),
+    # Snapshots, in every way that a sequence is walked.
+    *(
+        Case(dim, spec, d_state, **kind, **way)
+        for dim, spec, d_state, kind in (
+            (70, "off5+3+40+0+133+5x1+off10", 7, {}),
+            (70, "off5+3+40+0+133+5x1+off10", 7, CHANNELS),
+            (9, "20+3+41", 40, {"dtype": "float32"}),
+            (128, "9x2+24+30+3+260", 16, {"dtype": "float16", "state_dtype": "float16", "pool": "spaced"}),
+            (128, "200+236+300+200", 16, {}),
+        )
+        for way in (
+            {"snapshots": "pool", "moved": True, "initial": "all", "index": "mixed"},
+            {"snapshots": "own", "slots": "odd", "longer": 2},
+        )
+    ),
+    without_pool(Case(35, "9+70+3", snapshots="own", state_dtype="bfloat16")),
 )
 
 _BATCHES = ("1", "7+8+9", "64", "255+257", "300x1", "300in300", "50in2000", "100+50x1", "off7+300+9x8+9x17+off60")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.causal_conv1d.bad_input_slots import snapshots
 from tests.support.bad_input import Good, poisoned
 
 BATCH, DIM, SEQLEN, N = 2, 6, 9, 5
@@ -45,6 +46,35 @@ def good_packed(xp: Any) -> dict[str, Any]:
     }
 
 
-GOOD: Good = {"selective_scan_fn": good_rows, "selective_scan_varlen_fn": good_packed}
+def backward(xp: Any, forward: dict[str, Any], sequences: int) -> dict[str, Any]:
+    """Arguments of the gradient of a forward call, with states of this many sequences."""
+    state = (sequences, DIM, N)
+    inputs = {name: forward[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")}
+    gradients = {f"d{name}": poisoned(xp, *array.shape) for name, array in inputs.items()}
+    return {
+        **inputs,
+        "delta_softplus": True,
+        "dout": xp.ones(forward["u"].shape, np.float32),
+        **{name: xp.ones(state, np.float32) for name in ("initial_state", "dlast_state")},
+        "dinitial_state": poisoned(xp, *state),
+        **gradients,
+    }
+
+
+def good_rows_bwd(xp: Any) -> dict[str, Any]:
+    return {**backward(xp, good_rows(xp), BATCH), "chunk_states": xp.ones((BATCH, 1, DIM, N), np.float32)}
+
+
+def good_packed_bwd(xp: Any) -> dict[str, Any]:
+    forward = good_packed(xp)
+    return {**backward(xp, forward, 3), "query_start_loc": forward["query_start_loc"]}
+
+
+KEEPING = "selective_scan_varlen_fn:snapshots"
+GOOD: Good = {
+    "selective_scan_fn": good_rows, "selective_scan_varlen_fn": good_packed,
+    KEEPING: lambda xp: {**good_packed(xp), **snapshots(xp)},
+    "selective_scan_bwd": good_rows_bwd, "selective_scan_varlen_bwd": good_packed_bwd,
+}  # fmt: skip
 WRITTEN: dict[str, dict[str, Any]] = {"selective_scan_fn": {"chunk_states_out": ...}}
 """Where good calls change what they do not return."""

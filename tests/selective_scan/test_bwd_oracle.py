@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 
 from cuconv.selective_scan import reference, reference_backward
+from tests.support.differences import ABSOLUTE, differences
 from tests.support.placement import Array
-
-STEP = 1e-5
-ABSOLUTE = 1e-6
-"""A central difference is off by STEP**2 / 6 of a third derivative, and by rounding over STEP: below 1e-7 of numbers
-around 1, of which a gradient adds up a few dozen."""
 
 NAMES = dict(
     zip(
@@ -25,19 +21,6 @@ NAMES = dict(
     )
 )
 """Arguments by their gradients."""
-
-
-def differences(of: Callable[[], float], array: Array) -> Array:
-    """The derivative of a number by every element of an array that it is computed from."""
-    found = np.zeros(array.shape)
-    for place in np.ndindex(*array.shape):
-        kept = array[place]
-        array[place] = kept + STEP
-        above = of()
-        array[place] = kept - STEP
-        found[place] = (above - of()) / (2.0 * STEP)
-        array[place] = kept
-    return found
 
 
 def check(got: reference_backward.Gradients, of: Callable[[], float], arrays: Mapping[str, Array | None]) -> None:

@@ -109,7 +109,7 @@ def test_bits_do_not_depend_on_who_takes_which_sequences(
         monkeypatch.setattr(plan_varlen, "RUN_BLOCKS", blocks)
         monkeypatch.setattr(plan_varlen, "LONG_BLOCKS", blocks)
         forgetful = copy(varlen._packed_scan)
-        forgetful._remembered, forgetful._last = forgetful._prepare, None  # type: ignore[assignment]
+        forgetful._remembered, forgetful.recent = forgetful._prepare, ()  # type: ignore[assignment]
         monkeypatch.setattr(varlen, "_packed_scan", forgetful)
         with machine.assuming(processors):
             found.append(run(case, values))

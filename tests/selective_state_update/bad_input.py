@@ -16,6 +16,9 @@ BUFFER, ROW = "intermediate_states_buffer", "intermediate_state_indices"
 SLOT, TARGET, ACCEPTED = "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens"
 INNER, TOKEN, GROUPED = (HEADS, DIM, N), (BATCH, TOKENS, HEADS, DIM), (BATCH, TOKENS, GROUPS, N)
 ROWS_WANTED, SEQUENCES = "at least 3 rows, one a sequence", "(3,) or longer (sequences)"
+STATES = "one of float32, float16, bfloat16, int16, int8, float8_e4m3fn"
+WITHOUT = "None unless {} is one of int16, int8, float8_e4m3fn"
+SCALES, BUFFER_SCALES = (SLOTS, *INNER[:2]), (ROWS, TOKENS + 1, *INNER[:2])
 PARENTS = zeros("parents", (BATCH, TOKENS), np.int32)
 X_AXES = "(batch[, tokens], nheads, headdim), nheads, headdim as state has them: [4, 3]"
 
@@ -30,8 +33,16 @@ OF_BATCH: dict[str, Row] = {
     "state-list": (bad.value("state", [[1.0]]), TypeError, f"state: got a list; wanted {WANTED}"),
     "state-none": (bad.value("state", None), TypeError, f"state: got a NoneType; wanted {WANTED}"),
     "state-rank": bad.shape("state", (9, 60), "3 or 4 axes (slots[, nheads], headdim, d_state)"),
-    "state-int16": bad.dtype("state", np.int16, FLOATS),
-    "state-float64": bad.dtype("state", np.float64, FLOATS),
+    "state-uint8": bad.dtype("state", np.uint8, STATES),
+    "state-float64": bad.dtype("state", np.float64, STATES),
+    "state-int16-without-scales": (
+        bad.also(zeros("state", (SLOTS, *INNER), np.int16), bad.value(BUFFER, None), bad.value(ROW, None)), ValueError,
+        f"state_scale: got None; wanted an array {(SLOTS, *INNER[:2])} beside state of int16",
+    ),
+    "scales-of-floats": bad.array("state_scale", WITHOUT.format("state"), zeros("state_scale", (SLOTS, *INNER[:2]))),
+    "scales-of-a-buffer-of-floats": bad.array(
+        "intermediate_state_scales", WITHOUT.format(BUFFER), zeros("intermediate_state_scales", (ROWS, 3, *INNER[:2]))
+    ),
     "state-broadcast": bad.one_address("state", SLOTS, *INNER),
     "state-wide": bad.length("state", (SLOTS, HEADS, DIM, 513), "d_state", 513, "1 to 512"),
     "state-no-width": bad.length("state", (SLOTS, HEADS, DIM, 0), "d_state", 0, "1 to 512"),
@@ -205,7 +216,39 @@ OF_BARE: dict[str, Row] = {
     "A-of-heads": bad.shape("A", (1, DIM, N), "(3, 5) (dim, d_state of state)"),
 }  # fmt: skip
 
+OF_QUANTISED: dict[str, Row] = {
+    "scales-none": (
+        bad.value("state_scale", None), ValueError,
+        f"state_scale: got None; wanted an array {SCALES} beside state of int8",
+    ),
+    "buffer-scales-none": (
+        bad.value("intermediate_state_scales", None), ValueError,
+        f"intermediate_state_scales: got None; wanted an array {BUFFER_SCALES} beside {BUFFER} of int8",
+    ),
+    "scales-without-a-buffer": bad.array(
+        "intermediate_state_scales", WITHOUT.format(BUFFER), bad.also(bad.value(BUFFER, None), bad.value(ROW, None))
+    ),
+    "scales-float16": bad.dtype("state_scale", np.float16, "float32"),
+    "scales-by-head": bad.shape("state_scale", (SLOTS, HEADS), f"{SCALES} (state before d_state)"),
+    "scales-of-other-slots": bad.shape("state_scale", (SLOTS - 1, *INNER[:2]), f"{SCALES} (state before d_state)"),
+    "scales-by-element": bad.shape("state_scale", (SLOTS, *INNER), f"{SCALES} (state before d_state)"),
+    "buffer-scales-float64": bad.dtype("intermediate_state_scales", np.float64, "float32"),
+    "buffer-scales-steps": bad.shape(
+        "intermediate_state_scales", (ROWS, TOKENS, *INNER[:2]),
+        f"{BUFFER_SCALES} ({BUFFER} before d_state)",
+    ),
+    "buffer-of-other-codes": bad.dtype(BUFFER, np.int16, "int8"),
+    "scales-broadcast": bad.one_address("state_scale", *SCALES),
+    "scales-with-out": bad.overlap("state_scale", "out", bad.of_one_memory("state_scale", "out")),
+    "scales-with-scales": bad.overlap(
+        "intermediate_state_scales", "state_scale", bad.of_one_memory("state_scale", "intermediate_state_scales")
+    ),
+}  # fmt: skip
+
 BAD: Tables = {
     f"selective_state_update:{call}": table
-    for call, table in {"batch": OF_BATCH, "accepted": OF_ACCEPTED, "packed": OF_PACKED, "bare": OF_BARE}.items()
+    for call, table in (
+        *(("batch", OF_BATCH), ("accepted", OF_ACCEPTED), ("packed", OF_PACKED)),
+        *(("bare", OF_BARE), ("quantised", OF_QUANTISED)),
+    )
 }

@@ -67,10 +67,19 @@ ROWS: dict[str, dict[str, Row]] = {
             f"{STARTS}[3]: got 7; wanted at most 6, the number of tokens",
         ),
     },
+    "quantised": {
+        "slot-large": (ints(SLOT, [3, 0, 9]), ValueError, outside(SLOT, 9, SLOTS)),
+        "target-twice": (ints(TARGET, [4, 8, 4]), ValueError, of_several(TARGET, 4)),
+        "row-large": (ints(ROW, [3, 4, 1]), ValueError, outside(ROW, 4, 4)),
+    },
 }  # fmt: skip
 CONTENTS: Tables = {f"selective_state_update:{call}": table for call, table in ROWS.items()}
 
 MAY_BE: dict[str, dict[str, tuple[Change, list[bool], set[int]]]] = {
+    "quantised": {
+        "padded": (also(ints(SLOT, [-1, 2, -1]), ints(TARGET, [-1, 2, -1])), MIDDLE, {2}),
+        "shared-start": (also(ints(SLOT, [3, 3, 3]), ints(TARGET, [5, 4, 8])), ALL, {4, 5, 8}),
+    },
     "batch": {
         "padded": (also(ints(SLOT, [-1, 2, -1]), ints(TARGET, [-1, 2, -1])), MIDDLE, {2}),
         "padded-in-the-pool": (

@@ -15,10 +15,11 @@ import numpy as np
 
 import cuconv
 from cuconv.runtime.call import Plan
-from cuconv.runtime.dtypes import BY_NAME, DType
+from cuconv.runtime.dtypes import BY_NAME, CODES, DType
 from cuconv.selective_state_update import plan as planner
-from cuconv.selective_state_update import update
+from cuconv.selective_state_update import reference, update
 from cuconv.selective_state_update.reference import SelectiveStateUpdate
+from cuconv.selective_state_update.rounding import LARGEST
 from tests import cases
 from tests.support.batches import batch
 from tests.support.compare import ROUNDING, Between, Kept
@@ -44,7 +45,7 @@ class Case(cases.Case):
     """One call."""
 
     FUNCTION = "selective_state_update"
-    UPDATED = ("state", "intermediate_states_buffer")
+    UPDATED = reference.UPDATED
 
     batch: int | str  # sequences, or a batch of packed ones
     heads: int  # 0: without an axis of heads
@@ -54,6 +55,7 @@ class Case(cases.Case):
     tokens: int | None = None  # per sequence; None: one, without an axis of tokens
     dtype: str = "bfloat16"
     state_dtype: str = ""  # x's when empty
+    scale_axis: bool = False  # scales have an axis of 1 behind
     A_dtype: str = "float32"  # x's when empty
     dtypes: str = ""  # which of dt, D, dt_bias, z, B and C are float32, or "float32" for the first three
     per_head: str = ""  # which of A, dt, D, dt_bias have one value per head, "A_n" one per row; "all" of these
@@ -109,6 +111,11 @@ class Case(cases.Case):
         targets = {None: 0, "one": 1, "each": self.width}[self.targets]
         return self.spare + count * (self.start_columns + targets)
 
+    @property
+    def quantised(self) -> bool:
+        """Whether states are codes."""
+        return BY_NAME[self.state_dtype or self.dtype] in CODES
+
     def has(self, name: str) -> bool:
         """Whether an optional array is given."""
         return name not in (OPTIONAL if self.without == "all" else self.without.split())
@@ -131,7 +138,11 @@ class Case(cases.Case):
         found = dict.fromkeys(("x", "dt", "z", "out"), (*lead, *rows)) | dict.fromkeys("BC", grouped)
         found |= {"A": inner, "D": rows, "dt_bias": rows, "state": (self.pool_slots, *inner)}
         rows_of_buffer = self.pool_slots if self.steps == "slot" else len(self.lengths) + 1
-        return found | {"intermediate_states_buffer": (rows_of_buffer, self.width, *inner)}
+        found |= {"intermediate_states_buffer": (rows_of_buffer, self.width, *inner)}
+        if self.quantised:
+            for name, of in (("state_scale", "state"), ("intermediate_state_scales", "intermediate_states_buffer")):
+                found[name] = (*found[of][:-1], *[1] * self.scale_axis)
+        return found
 
     def repeated(self, name: str, rank: int) -> tuple[int, ...]:
         """The axes along which a parameter has stride 0."""
@@ -145,7 +156,9 @@ class Case(cases.Case):
     def own_dtypes(self) -> dict[str, DType]:
         """The dtypes of the arrays that need not have that of x."""
         own = ["dt", "D", "dt_bias"] if self.dtypes == "float32" else self.dtypes.split()
-        named = dict.fromkeys(self.UPDATED, self.state_dtype) | {"A": self.A_dtype} | dict.fromkeys(own, "float32")
+        states, scales = reference.UPDATED[:2], reference.UPDATED[2:]
+        named = dict.fromkeys(states, self.state_dtype) | dict.fromkeys(scales, "float32")
+        named |= {"A": self.A_dtype} | dict.fromkeys(own, "float32")
         named |= dict(zip(INDICES, cycle(INDEX_DTYPES[self.index]), strict=False))
         named |= {"rand_seed": "int64", "has_initial_state": "bool"}
         return {name: BY_NAME[dtype or self.dtype] for name, dtype in named.items()}
@@ -162,9 +175,10 @@ class Case(cases.Case):
     def placements(self) -> dict[str, Placement]:
         known, of_shape, of_dtype = self.integers(), self.shapes(), self.own_dtypes()
         placed = {}
-        for name in inspect.signature(cuconv.selective_state_update).parameters:
+        for name in inspect.signature(getattr(cuconv, self.FUNCTION)).parameters:
             shape = known[name].shape if name in known else of_shape.get(name)
-            is_left_out = self.steps is None if name == "intermediate_states_buffer" else not self.has(name)
+            of_buffer = ("intermediate_states_buffer", "intermediate_state_scales")
+            is_left_out = self.steps is None if name in of_buffer else not self.has(name)
             if shape is not None and not is_left_out:
                 axes, way = self.repeated(name, len(shape)), self.way_to_lie(name, len(shape))
                 placed[name] = place(of_dtype.get(name, BY_NAME[self.dtype]), shape, repeated=axes, **way)
@@ -236,18 +250,24 @@ class Case(cases.Case):
     def range(self, name: str) -> tuple[float, float]:
         """A range with which states grow slowly."""
         low, high = (RANGES if self.softplus else LINEAR_RANGES).get(name, (-1.0, 1.0))
+        if self.quantised and name in reference.UPDATED:
+            largest = LARGEST[self.own_dtypes()["state"].numpy]
+            low, high = (0.1 / largest, 1.0 / largest) if name.startswith("state_s") else (-largest, largest)
         loud = self.loud if name in ("dt", "z") else 1.0
         return low * loud, high * loud
 
     def spoil(self, arrays: dict[str, Array]) -> None:
         """Make states that no sequence starts from, padding, and tokens of sequences without a slot NaN."""
-        if "intermediate_states_buffer" in arrays:
-            arrays["intermediate_states_buffer"][...] = np.nan
+        for name in ("intermediate_states_buffer", "intermediate_state_scales"):
+            if name in arrays:
+                arrays[name][...] = _nan(arrays[name])
         call = self.reference_call(arrays)
         is_read = np.zeros(self.pool_slots, bool)
         for sequence, source, places in call.live():
             is_read[source] |= len(places) > 0 and (not self.fresh or bool(arrays["has_initial_state"][sequence]))
-        arrays["state"][~is_read] = np.nan
+        for name in ("state", "state_scale"):
+            if name in arrays:
+                arrays[name][~is_read] = _nan(arrays[name])
         for name in BY_TOKENS:
             if name in arrays:
                 arrays[name][~call.is_computed] = np.nan
@@ -263,14 +283,14 @@ class Case(cases.Case):
         updated = {name: Between(arrays[name].copy(), arrays[name].copy()) for name in self.UPDATED if name in arrays}
         for token, error in call.errors():
             out[token.place] = token.out(token.after).reshape(out[token.place].shape)
-            at = {
-                "state": token.slot,
-                "intermediate_states_buffer": None if token.row is None else (token.row, token.number),
-            }
-            for name, between in updated.items():
-                if at[name] is not None:
-                    for bound, sign in zip(between, (-1, 1), strict=True):
-                        bound[at[name]] = call.rounded(token, token.after + sign * error).reshape(bound[at[name]].shape)
+            of_buffer = None if token.row is None else (token.row, token.number)
+            for at, names in ((token.slot, ("state", "state_scale")), (of_buffer, self.UPDATED[1::2])):
+                if at is None:
+                    continue
+                for number, ends in enumerate(zip(*call.bounds(token, error), strict=True)):
+                    if names[number] in updated:
+                        for bound, end in zip(updated[names[number]], ends, strict=True):
+                            bound[at] = end.reshape(bound[at].shape)
         if not self.keep:
             return {"out": out, **updated}
         out[~call.is_computed] = np.nan
@@ -290,8 +310,13 @@ class Case(cases.Case):
 
         operation = copy(update._update)
         # Without what is remembered of calls with the kernel that is planned otherwise.
-        operation._plan, operation._remembered, operation._last = plan, operation._prepare, None  # type: ignore[assignment]
+        operation._plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
         return mock.patch.object(update, "_update", operation)
+
+
+def _nan(array: Array) -> Any:
+    """What an array holds where nothing may be read: integers have no NaN, and any of them would do."""
+    return np.nan if array.dtype.kind not in "iu" else -1
 
 
 PER_HEAD: Any = {"per_head": "all"}
@@ -365,6 +390,30 @@ UNIT = (
     Case(3, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=3, seed="array", targets="each", **PER_HEAD),
     Case(5, 2, 5, 128, state_dtype="float16", tokens=2, seed=77, rounds=7, steps="row", loud=20, **SERVED),
     Case("2+3+0+1", 2, 5, 16, dtype="float16", state_dtype="bfloat16", seed="array", rounds=1, steps="slot"),
+    # Quantised states: of 16 and 8 bits, in every way that states go, with every access.
+    Case(3, 4, 8, 128, 2, state_dtype="int8", without="z", **PER_HEAD),
+    Case(7, 2, 20, 128, state_dtype="int8", pool="slot_strided", scale_axis=True, **PER_HEAD, **SERVED),
+    Case(3, 2, 37, 128, state_dtype="int8", force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),
+    Case(3, 2, 37, 128, state_dtype="int16", force="rows=8 stream=0 index32=0", targets="one", **PER_HEAD),
+    Case(3, 2, 9, 128, state_dtype="float8_e4m3fn", dtype="float32", **PER_HEAD),
+    Case(3, 0, 40, 16, state_dtype="int16", dtype="float32", null_slot=0),
+    Case(2, 0, 9, 16, state_dtype="float8_e4m3fn", pool="transposed"),
+    Case(3, 2, 6, 128, state_dtype="int8", pool="offset_by_2", frozen=True, **PER_HEAD),
+    Case(3, 2, 6, 128, state_dtype="int8", pool="backward", others="backward", seed=5),
+    Case(5, 2, 6, 128, state_dtype="int8", tokens=3, targets="one", steps="slot", **PER_HEAD, **SERVED),
+    Case(5, 2, 6, 128, state_dtype="int16", tokens=4, targets="each", columns=6, steps="row", **PER_HEAD, **SERVED),
+    Case(6, 2, 6, 128, state_dtype="float8_e4m3fn", tokens=3, accepted=True, steps="row", **PER_HEAD, **SERVED),
+    Case("off1+3+1+0+2+off2", 2, 6, 128, 2, state_dtype="int8", fresh=True, keep=True, odd=True, **PER_HEAD),
+    Case(5, 2, 6, 128, state_dtype="int8", column="chosen", fresh=True, targets="one", beyond=3, **PER_HEAD),
+    Case(5, 2, 6, 128, state_dtype="int8", tokens=5, tree=True, steps="row", scale_axis=True, **PER_HEAD, **SERVED),
+    Case(3, 0, 9, 16, state_dtype="int16", tokens=5, columns=7, tree=True, fresh=True, steps="slot", slots=None),
+    Case(3, 2, 5, 128, state_dtype="int16", dtype="float16", tokens=2, seed=2**63 + 1, steps="row", **PER_HEAD),
+    Case(3, 2, 5, 128, state_dtype="float8_e4m3fn", tokens=3, seed="array", targets="each", **PER_HEAD),
+    Case("2+3+0+1", 2, 5, 100, state_dtype="int8", seed="array", rounds=1, steps="slot"),
+    Case(2, 2, 5, 3, state_dtype="int8", **PER_HEAD),
+    Case(2, 2, 3, 6, state_dtype="float8_e4m3fn", **PER_HEAD),
+    Case(2, 1, 3, 512, state_dtype="int16"),
+    Case(0, 2, 3, 16, state_dtype="int8", tokens=2),
     # Every number of states.
     Case(2, 2, 5, 2, state_dtype="float32"),
     Case(2, 2, 5, 3, dtype="float32", **PER_HEAD),
@@ -432,6 +481,19 @@ EDGE = tuple(
             ),
             *(Case(5, 2, 20, n, without=a, per_head=b) for n in (16, 128) for a in _WITHOUT for b in ("", "all")),
             *(Case(70000, 1, 2, 4, index="int64"), Case(2, 70000, 1, 4), Case(2, 0, 100000, 16)),
+            *(
+                Case(3, 2, 20, n, 2, state_dtype=str(b), per_head=a, seed=seed)
+                for n in (1, 2, 5, 16, 20, 48, 64, 96, 128, 200, 256, 512)
+                for b in CODES
+                for a in ("", "all")
+                for seed in (None, 9)
+            ),
+            *(
+                Case(n, **{**_HYBRID, "dtype": a, "state_dtype": str(b)}, **more)
+                for n, more in zip((1, 2, 2, 3), _STEPS, strict=True)
+                for a, b in zip(("bfloat16", "float32", "float16"), CODES, strict=True)
+            ),
+            *(Case(3, 2, 20, 128, state_dtype="int8", pool=a, per_head="all") for a in SLOTS),
             *(Case("400x1+1000+off5", 2, 8, 16, 2, steps="row", columns=2, per_head=a, odd=True) for a in ("", "all")),
             *(Case("3+7+0+200", 4, 16, 64, 2, dtype="float32", targets=a, columns=4) for a in (None, "one", "each")),
         ]

@@ -67,6 +67,18 @@ def good_heads(xp: Any) -> dict[str, Any]:
     return good(xp, BATCH)
 
 
+def good_quantised(xp: Any) -> dict[str, Any]:
+    """Several tokens with states of codes."""
+    scales = ROWS, TOKENS + 1, HEADS, DIM
+    return {
+        **good_batch(xp),
+        "state": xp.ones((SLOTS, HEADS, DIM, N), np.int8),
+        "state_scale": xp.ones((SLOTS, HEADS, DIM), np.float32),
+        "intermediate_states_buffer": xp.zeros((*scales, N), np.int8),
+        "intermediate_state_scales": poisoned(xp, *scales, 1),
+    }
+
+
 def good_bare(xp: Any) -> dict[str, Any]:
     """Without heads and options."""
     shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(("x", "dt"), (BATCH, DIM))}
@@ -81,6 +93,7 @@ GOOD: Good = {
     "selective_state_update:packed": good_packed,
     "selective_state_update:heads": good_heads,
     "selective_state_update:bare": good_bare,
+    "selective_state_update:quantised": good_quantised,
 }
 WRITTEN: dict[str, dict[str, Any]] = {
     "selective_state_update:batch": {"state": [3, 4, 8], "intermediate_states_buffer": np.s_[[0, 1, 3], :TOKENS]},
@@ -90,5 +103,11 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "selective_state_update:packed": {"state": [0, 2, 4, 5, 8]},
     "selective_state_update:heads": {"state": [*range(BATCH)]},
     "selective_state_update:bare": {"state": [*range(BATCH)]},
+    "selective_state_update:quantised": {
+        "state": [3, 4, 8],
+        "state_scale": [3, 4, 8],
+        "intermediate_states_buffer": np.s_[[0, 1, 3], :TOKENS],
+        "intermediate_state_scales": np.s_[[0, 1, 3], :TOKENS],
+    },
 }  # fmt: skip
 """Where good calls change what is not their result."""

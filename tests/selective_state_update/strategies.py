@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from cuconv.runtime.dtypes import CODES
 from tests.selective_state_update.cases import Case
 from tests.support.compare import ROUNDING
 from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
@@ -14,6 +15,7 @@ from tests.support.placement import Placement
 from tests.support.strategies import Draw, lain_out
 
 FLOATS = st.sampled_from([*ROUNDING])
+STATES = st.sampled_from([*ROUNDING, *map(str, CODES)])
 PER_HEAD = ("", "all", "all", "A", "A dt", "dt", "D dt_bias", "A_n", "A_n dt dt_bias")
 WITHOUT = ("", "", "all", "D", "z", "dt_bias", "D z")
 

@@ -10,15 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuconv.runtime.call import Launch
-from cuconv.runtime.dtypes import FLOATS, INT32, DType
+from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
-from cuconv.selective_state_update.kernels import CAPACITIES, SelectiveStateUpdate, lanes
+from cuconv.selective_state_update.kernels import (
+    CAPACITIES,
+    SelectiveStateUpdate,
+    SelectiveStateUpdateQuantised,
+)
 from cuconv.selective_state_update.plan import Operands, plan
 from cuconv.selective_state_update.update import _check, _update
 from tests.cases import numbers_of
 from tests.selective_state_update.cases import Case
 from tests.selective_state_update.strategies import FLOATS as DTYPES
-from tests.selective_state_update.strategies import UpdateCall, update_calls
+from tests.selective_state_update.strategies import STATES, UpdateCall, update_calls
 from tests.support.placement import Placement, place
 from tests.support.plans import ANY, FEW, MANY, assert_launchable, assert_vectors
 
@@ -27,7 +31,7 @@ KINDS = st.fixed_dictionaries(
     {
         "d_state": st.one_of(st.sampled_from(CAPACITIES), st.integers(1, 512)),
         "dtype": DTYPES,
-        "state_dtype": DTYPES,
+        "state_dtype": STATES,
         "A_dtype": st.sampled_from(["", "float32"]),
     }
 )
@@ -72,7 +76,7 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
 def assert_covered(o: Operands, launch: Launch) -> None:
     """Every row has one warp, and every element one lane, by the arithmetic of the kernel's first lines."""
     kernel, n = launch.kernel, numbers_of(launch)
-    assert isinstance(kernel, SelectiveStateUpdate)
+    assert isinstance(kernel, SelectiveStateUpdateQuantised if o.state.dtype in CODES else SelectiveStateUpdate)
     _, nheads, headdim, d_state = o.state.shape
     rows = np.zeros((max(1, o.sequences), nheads, headdim), int)
     for warp in range(launch.config.grid[0] * launch.config.block[0] // WARP_SIZE):
@@ -81,7 +85,7 @@ def assert_covered(o: Operands, launch: Launch) -> None:
         if sequence < len(rows):
             rows[sequence, head, tile * kernel.tile : (tile + 1) * kernel.tile] += 1
     assert (rows == 1).all()
-    sharing = lanes(kernel.d_state, kernel.vec)
+    sharing = kernel.lanes
     groups = WARP_SIZE // sharing
     in_tile = [lane // sharing + r * groups for lane in range(0, WARP_SIZE, sharing) for r in range(kernel.rows)]
     assert sorted(in_tile) == list(range(kernel.tile)) and kernel.tile <= WARP_SIZE
@@ -98,7 +102,8 @@ def assert_numbers(o: Operands, launch: Launch) -> None:
     assert (n["batch"], n["headdim"], n["d_state"]) == (o.sequences, o.state.shape[2], o.state.shape[3])
     assert n["tokens"] == o.x.shape[1] and n["slots"] == o.state.shape[0]
     assert n["group_heads"][0] * o.B.shape[2] == o.state.shape[1]
-    for name in ("state", "x", "dt", "out", "B", "C", "A", "D", "dt_bias", "z", "intermediate_states_buffer"):
+    names = ("state", "x", "dt", "out", "B", "C", "A", "D", "dt_bias", "z", "intermediate_states_buffer")
+    for name in (*names, "state_scale", "intermediate_state_scales"):
         if (layout := getattr(o, name)) is not None:
             assert tuple(n[f"{name}_stride"]) == layout.strides
     kernel: Any = launch.kernel
@@ -157,15 +162,19 @@ def test_offsets_of_32_bits_are_common_and_others_possible() -> None:
     assert has_index32(2**16 - 1) and not has_index32(2**16 + 1)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS + CODES, ids=str)
 @pytest.mark.parametrize("shared_decay", [False, True], ids=["decay_per_element", "shared_decay"])
 def test_every_way_to_be_unaligned(dtype: DType, shared_decay: bool) -> None:
     """All small offsets of the pool, B and A from an aligned address, and of their rows from each other."""
     vectors = set()
-    for shift, gap in np.ndindex(8, 8):
+    stored, dtype = dtype, BFLOAT16 if dtype in CODES else dtype
+    most = 16 // stored.itemsize
+    for shift, gap in np.ndindex(max(most, 8), max(most, 8)):
         for other_shift, other_gap in {(0, 0), (shift, gap), (shift ^ 4, gap), (0, gap ^ 2), (shift, 0)}:
             given = large(dtype, 3, 2, 5, 16)
-            given["state"] = place(dtype, (3, 2, 5, 16), shift=shift, pad=(0, 0, 0, gap))
+            given["state"] = place(stored, (3, 2, 5, 16), shift=shift, pad=(0, 0, 0, gap))
+            if stored in CODES:
+                given["state_scale"] = place(FLOAT32, (3, 2, 5))
             given["B"] = place(dtype, (3, 1, 16), shift=int(other_shift), pad=(0, 0, int(other_gap)))
             A = place(dtype, (2, 5, 16), shift=int(other_shift), pad=(0, 0, int(other_gap)))
             given["A"] = place(dtype, (2, 5, 16), repeated=(1, 2)) if shared_decay else A
@@ -175,4 +184,4 @@ def test_every_way_to_be_unaligned(dtype: DType, shared_decay: bool) -> None:
             assert launch.kernel.shared_decay == shared_decay  # type: ignore[attr-defined]
             assert_aligned(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
-    assert vectors == {vec for vec in (1, 2, 4, 8) if vec * dtype.itemsize <= 16}
+    assert vectors == {vec for vec in (1, 2, 4, 8, 16) if vec <= most}

@@ -43,6 +43,9 @@ FEW_KINDS = st.sampled_from(
         {"d_state": 128, "dtypes": "float32", **VECTORS, **LARGER_WAY},
         {"d_state": 20, "state_dtype": "float32", **VECTORS},
         {"d_state": 128, "dtype": "float16", "A_dtype": "", "seed": 3, **VECTORS},
+        {"d_state": 128, "state_dtype": "int8", **VECTORS},
+        {"d_state": 20, "state_dtype": "float8_e4m3fn", "scale_axis": True},
+        {"d_state": 16, "dtype": "float32", "state_dtype": "int16", **VECTORS},
     ]
 )
 """Kinds of calls with few specialisations, so that they are built soon; the case tables have the others."""

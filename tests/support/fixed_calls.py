@@ -47,6 +47,10 @@ WINDOWS: Any = {"window": "channels", "rows": True}
 SCAN: Any = {"dtype": "float32", "without": "chunk_states_out"}
 LOUD: Any = [{"loud": loud} for loud in (1.0, 2.0, 4.0, 8.0)]
 PACKED_STEPS: Any = [{"batch": batch} for batch in ("3+1+0+2+off2", "1+4+2+0+off1", "0+0+0+0+off8", "8+0+0+0")]
+PACKED_TOKENS: Any = [
+    {"lengths": lengths, "behind": behind}
+    for lengths, behind in (((3, 1, 0, 2), 2), ((1, 4, 2, 0), 1), ((0, 0, 0, 0), 8), ((8, 0, 0, 0), 0))
+]
 SCALES: Any = [{"scale": scale} for scale in (1.0, 2.0, 4.0)]
 DENSE: Any = {"seq_idx": True, "initial": True, "final": True}
 CALLS: dict[str, Similar] = {
@@ -61,6 +65,8 @@ CALLS: dict[str, Similar] = {
     "step": of_steps("causal_conv1d_update", 24, 5, None, 4, "float32", pool="columns_and_one"),
     "ring": of_steps("causal_conv1d_update", 24, 5, 3, 4, "float32", mode="circular", index="int64", **WINDOWS),
     "accepted": of_steps("causal_conv1d_update", 24, 5, 3, 4, "float32", mode="accepted", index="mixed"),
+    "step_packed": varied("causal_conv1d_update", 24, 4, None, 4, "float32", slots="odd", changes=PACKED_TOKENS),
+    "step_tree": of_steps("causal_conv1d_update", 24, 5, 4, 4, "float32", tree=True, token_slots=2, **WINDOWS),
     "step_split": of_steps("causal_conv1d_update_split", (16, 5, 3), 5, None, 4, "float32", mode="circular"),
     "step_qkv": of_steps("causal_conv1d_update_qkv_split", (1, 1, 2, 8, 8, 4), 5, 3, 4, "float32"),
     "scan": varied("selective_scan_fn", 2, 24, 65, changes=LOUD, **SCAN),

@@ -102,6 +102,8 @@ WINDOWS: dict[str, tuple[int, dict[str, Any]]] = {
     "backward": (1, {"order": (0, 1, 3, 2), "backward": (0, 1, 2, 3)}),
 }
 """How (rows, steps, dim, width - 1) may lie, and by how many steps it is longer than a call needs."""
+WINDOWS_OVERLAID = {**WINDOWS, "overlaid": (0, {}), "overlaid_dense": (0, {})}
+"""The same, and with windows that lie over each other."""
 
 INDICES = (
     *("query_start_loc", "cache_indices", "has_initial_state"),

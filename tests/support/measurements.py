@@ -11,6 +11,7 @@ from cuconv.bench.results import OURS, Header, Host, Kernel, Row
 from cuconv.bench.timing import Percentiles
 from cuconv.bench.workloads import REPORT
 from cuconv.cli.report.measured import Measured
+from cuconv.cli.report.tables import HOST_KINDS
 from tests.support.bench_machine import HEADER
 
 REPORTED = [(function, sizes) for function in REPORT for sizes in REPORT[function]]
@@ -40,10 +41,12 @@ def kernels(library: str = OURS, first: float = 10.1, share: float = 0.8) -> lis
 
 def hosts(first: float = 5.0) -> list[Host]:
     """Host times of every function's first row in the report."""
-    kinds = [(arrays, out) for arrays in ("torch", "cupy") for out in (False, True)]
+    kinds = [(arrays, *kind) for arrays in ("torch", "cupy") for kind in HOST_KINDS]
     return [
-        Host(function, dict(MAKERS[function](**REPORT[function][0]).sizes), arrays, out, first + number / 100)
-        for number, (function, (arrays, out)) in enumerate((f, kind) for f in REPORT if REPORT[f] for kind in kinds)
+        Host(function, dict(MAKERS[function](**REPORT[function][0]).sizes), arrays, out, first + number / 100, bound)
+        for number, (function, (arrays, out, bound)) in enumerate(
+            (f, kind) for f in REPORT if REPORT[f] for kind in kinds
+        )
     ]
 
 

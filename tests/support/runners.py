@@ -28,7 +28,8 @@ def emulated(case: Any, values: Values, in_place: Mapping[str, str] = APART) -> 
     placed = place_all(case, values)
     placed |= {output: placed[name] for output, name in in_place.items()}
     with case.running():
-        case.call({name: EmulatedArray(each.array) for name, each in placed.items()})
+        arrays = {name: EmulatedArray(each.array) for name, each in placed.items()}
+        case.call({**arrays, **{output: arrays[name] for output, name in in_place.items()}})
     return {name: each.array.copy() for name, each in placed.items() if case.is_written(name)}
 
 

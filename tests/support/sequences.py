@@ -12,6 +12,12 @@ from tests import cases
 from tests.support.batches import Batch, batch
 from tests.support.placement import Array
 
+SNAPSHOTS, UNCOUNTED = 24, 2
+"""Rows of snapshots that count, and rows behind them."""
+
+SNAPSHOT_SLOTS = SNAPSHOTS + UNCOUNTED + 1
+"""Slots for all rows, one of which may be padding."""
+
 COLUMNS = 3
 """Columns of index arrays with several."""
 
@@ -91,6 +97,8 @@ class OfSequences(cases.Case):
     """Whether final states go to other slots, where pool_slots has one more per sequence."""
     read_only: bool = False
     """Whether the pool is not written."""
+    snapshots: str | None = None
+    """Where states inside sequences go: "pool", or a name that says what the array of their own looks like."""
     STARTS_BY_DEFAULT = False
     """Whether sequences start from the slots of a pool that is written where has_initial_state is absent."""
 
@@ -102,7 +110,7 @@ class OfSequences(cases.Case):
     @property
     def pool_slots(self) -> int:
         """One slot per sequence, or two, and spare ones."""
-        return self.packed.count * (1 + self.moved) + self.spare
+        return self.packed.count * (1 + self.moved) + self.spare + SNAPSHOT_SLOTS * (self.snapshots == "pool")
 
     def indices(self) -> dict[str, tuple[DType, tuple[int, ...]]]:
         """The dtypes and shapes of the index arrays."""
@@ -119,6 +127,9 @@ class OfSequences(cases.Case):
             found["state_column"] = slots_t, (rows,)
         if self.moved:
             found["dst_state_indices"] = starts_t, (rows,)
+        if self.snapshots is not None:
+            found["snapshots"] = slots_t, (SNAPSHOTS + UNCOUNTED, 3)
+            found["snapshot_count"] = starts_t, (1,)
         return found
 
     def integers(self, seed: int = 0) -> dict[str, Array]:
@@ -141,7 +152,33 @@ class OfSequences(cases.Case):
         for name in found.keys() - {"query_start_loc"}:
             behind = np.zeros((self.longer, *found[name].shape[1:]), found[name].dtype)
             found[name] = np.concatenate([found[name], behind])
+        if self.snapshots is not None:
+            found |= {"snapshots": self.snapshot_rows(found, random), "snapshot_count": np.array([SNAPSHOTS])}
         return found
+
+    def snapshot_rows(self, known: Mapping[str, Array], random: np.random.Generator) -> Array:
+        """Rows of snapshots at both ends of sequences and inside; some count for nothing, some lie behind the count."""
+        count, bounds = self.packed.count, self.packed.bounds
+        starts = slots_in(known, "cache_indices", count)
+        targets = known["dst_state_indices"][:count].tolist() if self.moved else starts
+        taken = {self.pad_slot_id} | ({*starts, *targets} if self.snapshots == "pool" else set())
+        places = self.pool_slots if self.snapshots == "pool" else SNAPSHOT_SLOTS
+        free = random.permutation(sorted({*range(places)} - taken))
+        rows = np.zeros((SNAPSHOTS + UNCOUNTED, 3), np.int64)
+        for i in range(len(rows)):
+            number = int(random.integers(count)) if count else 0
+            length = bounds[number + 1] - bounds[number] if count else 0
+            near = [*range(5), length - 1, length, length // 2, length // 3]
+            rows[i] = number, min(max(int(random.choice(near)), 0), length), free[i] if i < len(free) else -1
+            if self.snapshots == "pool" and targets[number] != starts[number] and starts[number] not in rows[:i, 2]:
+                rows[i, 2] = starts[number]
+        strange = (0, -3), (0, count), (1, 2**31 - 1), (1, -1), (2, -1), (2, places), (2, self.pad_slot_id)
+        for i, (field, value) in zip(range(1, SNAPSHOTS, 3), strange, strict=False):
+            rows[i, field] = value
+        if count:
+            # Tokens behind a sequence's last one, which are there but for the last sequence's.
+            rows[2::6, 1] = np.diff(bounds)[rows[2::6, 0]] + 1
+        return rows
 
     def table_of(self, chosen: Array, random: np.random.Generator) -> dict[str, Array]:
         """The index arrays that give sequences these slots."""

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from cuconv.torch import causal_conv1d_packed, operators, selective_scan_packed  # noqa: E402
 
-FUNCTIONS = [name for name in cuconv.__all__ if name in SMALL]
+FUNCTIONS = [name for name in cuconv.OPERATORS if name in SMALL]
 
 
 @pytest.fixture(autouse=True)
@@ -223,6 +223,24 @@ def test_states_of_steps_and_scans_are_chosen_in_a_graph() -> None:
     got = torch.compile(program, fullgraph=True, backend="aot_eager")(*arrays[0])
     torch.testing.assert_close(got, program(*arrays[1]), rtol=0, atol=0)
     torch.testing.assert_close(arrays[0], arrays[1], rtol=0, atol=0)
+
+
+def test_codes_and_scales_are_updated_in_a_graph() -> None:
+    x, B, A = torch.rand(2, 3, 6), torch.rand(2, 3, 8), -torch.rand(6, 8)
+
+    def program(state: Any, scale: Any, buffer: Any, scales: Any) -> Any:
+        named = {"intermediate_states_buffer": buffer, "intermediate_state_scales": scales}
+        return cuconv.selective_state_update(state, x, x, A, B, B, state_scale=scale, rand_seed=2**63, **named)
+
+    for dtype in (torch.int8, torch.int16, torch.float8_e4m3fn):
+        codes = [torch.zeros(shape, dtype=torch.int16).to(dtype) for shape in ((2, 6, 8), (2, 3, 6, 8))]
+        scales = [torch.ones(each.shape[:-1]) for each in codes]
+        arrays = [[each.clone() for each in (codes[0], scales[0], codes[1], scales[1])] for _ in range(2)]
+        got = torch.compile(program, fullgraph=True, backend="aot_eager")(*arrays[0])
+        torch.testing.assert_close(got, program(*arrays[1]), rtol=0, atol=0)
+        for in_graph, eager in zip(*arrays, strict=True):
+            assert torch.equal(in_graph.float(), eager.float())
+        assert not torch.equal(arrays[0][1], scales[0])
 
 
 class Recorder(TorchDispatchMode):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cuconv
+from cuconv.runtime import arrays
 from tests.torch import inputs
 from tests.torch.inputs import random
 
@@ -222,6 +223,8 @@ def test_eager_calls_leave_out_the_wrapper_of_apply(monkeypatch: pytest.MonkeyPa
     out = cuconv.causal_conv1d_fn(x, weight, bias)
     for got, want in zip(torch.autograd.grad(out.sum(), (x, weight, bias)), wanted, strict=True):
         assert torch.equal(got, want)
+    assert causal_conv1d_packed(x[0], weight, bias).grad_fn is not None
+    assert selective_scan_packed(x[0], x[0], -weight, x[0, :4], x[0, 2:]).grad_fn is not None
 
 
 def test_a_tangent_is_not_dropped() -> None:
@@ -276,3 +279,141 @@ def test_views_and_parameters() -> None:
     got, module.weight.grad = module.weight.grad, None
     inputs.conv(x, module.weight.squeeze(1), module.bias, silu=False)[0].square().sum().backward()
     torch.testing.assert_close(got, module.weight.grad, rtol=1e-9, atol=1e-12)
+
+
+def counted(family: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls that had to look at their tensors one by one."""
+    inspected: list[Any] = []
+    inspect = family.inspect
+    monkeypatch.setattr(family, "inspect", lambda *call: inspected.append(call) or inspect(*call))
+    return inspected
+
+
+@pytest.fixture
+def inspected(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    family = arrays.family(torch.ones(1))
+    assert family is not None
+    if family.recogniser is None:
+        pytest.skip(f"torch {torch.__version__} is not among those of which internals are used")
+    return counted(family, monkeypatch)
+
+
+def convolve(x: Any, weight: Any, bias: Any = None, **options: Any) -> Any:
+    return cuconv.causal_conv1d_fn(x, weight, bias, activation="silu", **options)
+
+
+def split(x: Any, weight: Any, bias: Any) -> Any:
+    return cuconv.causal_conv1d_split(x[0], weight, bias, sizes=(1, 3, 2))
+
+
+def scan(u: Any, delta: Any, A: Any, B: Any, C: Any) -> Any:
+    return cuconv.selective_scan_fn(u, delta, A, B, C, delta_softplus=True)
+
+
+def scan_with_state(*tensors: Any) -> Any:
+    return cuconv.selective_scan_fn(*tensors, return_last_state=True)
+
+
+RECOGNISED: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
+    "convolution": (convolve, lambda: inputs.conv_inputs(seqlen=13)[:3]),
+    "split": (split, lambda: inputs.conv_inputs(seqlen=13)[:3]),
+    "scan": (scan, lambda: inputs.scan_inputs(seqlen=11)[:5]),
+    "scan with state": (scan_with_state, lambda: inputs.scan_inputs(seqlen=11)),
+}
+
+
+@pytest.mark.parametrize("name", RECOGNISED)
+@pytest.mark.parametrize("followed", ["all", "first", "last"])
+def test_equal_calls_are_recognised_and_all_have_the_same_gradients(
+    name: str, followed: str, inspected: list[Any]
+) -> None:
+    function, make = RECOGNISED[name]
+    tensors = list(make())
+    for number, tensor in enumerate(tensors):
+        tensor.requires_grad_(followed == "all" or number == (0 if followed == "first" else len(tensors) - 1))
+    needed = [each for each in tensors if each.requires_grad]
+    found, counts = [], []
+    for _ in range(6):
+        inspected.clear()
+        results = function(*tensors)
+        results = results if isinstance(results, tuple) else (results,)
+        assert all(result.grad_fn is not None for result in results)
+        counts.append(len(inspected))
+        loss = sum((each * torch.linspace(0.5, 1.5, each.numel()).view(each.shape)).sum() for each in results)
+        found.append(([each.detach() for each in results], torch.autograd.grad(loss, needed)))
+        # Other tensors in other memory.
+        tensors = [each.detach().clone().requires_grad_(each.requires_grad) for each in tensors]
+        needed = [each for each in tensors if each.requires_grad]
+    # One call more, where an earlier test has left a recogniser of tensors that autograd follows otherwise.
+    assert counts[0] > 0 and counts[3:] == [0, 0, 0]
+    for other in found[1:]:
+        for one, another in zip(found[0], other, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, another, strict=True))
+
+
+def recognised() -> tuple[Any, Any, Any]:
+    """Tensors of a convolution after calls that make the next one quick."""
+    x, weight, bias, _ = inputs.conv_inputs(seqlen=17)
+    x.requires_grad_(False)
+    for _ in range(4):
+        convolve(x, weight, bias)
+    return x, weight, bias
+
+
+def test_what_is_followed_otherwise_is_not_mistaken_for_calls_before(inspected: list[Any]) -> None:
+    x, weight, bias = recognised()
+    inspected.clear()
+    wanted = convolve(x, weight, bias)
+    assert not inspected
+    with torch.no_grad():
+        plain = convolve(x, weight, bias)
+    assert plain.grad_fn is None and torch.equal(plain, wanted)
+    plain = convolve(x, weight.detach(), bias.detach())
+    assert plain.grad_fn is None and not plain.requires_grad and torch.equal(plain, wanted)
+    for followed in ((True, False, False), (True, True, True), (False, True, True)):
+        tensors = [each.detach().requires_grad_(grad) for each, grad in zip((x, weight, bias), followed, strict=True)]
+        for _ in range(4):
+            out = convolve(*tensors)
+            assert torch.equal(out, wanted)
+            out.sum().backward()
+        assert tuple(each.grad is not None for each in tensors) == followed
+    out, states = convolve(x, weight, bias, return_final_states=True)
+    assert torch.equal(out, wanted) and torch.equal(states, x[..., -3:]) and out.grad_fn is not None
+    torch.testing.assert_close(cuconv.causal_conv1d_fn(x, weight, bias), inputs.conv(x, weight, bias, silu=False)[0])
+
+
+def test_what_is_refused_is_refused_after_equal_calls() -> None:
+    x, weight, bias = recognised()
+    with pytest.raises(ValueError, match=r"^out: got a tensor while another argument requires grad"):
+        convolve(x, weight, bias, out=torch.empty_like(x))
+    with pytest.raises(RuntimeError, match="no batching rule"):
+        torch.vmap(lambda row: convolve(row, weight, bias))(torch.ones(2, *x.shape, dtype=x.dtype))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward-mode derivative"):
+        convolve(torch.autograd.forward_ad.make_dual(x, x), weight, bias)
+    (gradient,) = torch.autograd.grad(convolve(x, weight, bias).sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="has no second derivative"):
+        torch.autograd.grad(gradient.sum(), weight)
+
+
+def test_a_write_to_what_is_saved_is_noticed_after_equal_calls() -> None:
+    x, weight, bias = recognised()
+    out = convolve(x, weight, bias)
+    # Autograd does not follow x, but the gradient of weight is made of it.
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_saved_tensors_go_through_hooks_after_equal_calls() -> None:
+    x, weight, bias = recognised()
+    packed: list[Any] = []
+
+    def pack(tensor: Any) -> int:
+        packed.append(tensor)
+        return len(packed) - 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, packed.__getitem__):
+        out = convolve(x, weight, bias)
+    assert [id(each) for each in packed if each.dim() == 3] == [id(x)]
+    out.sum().backward()
+    assert weight.grad is not None

@@ -65,8 +65,8 @@ def state_step(
 
 
 def as_ours(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """Those above take what ours do, one token of a state space at a time."""
-    if "intermediate_states_buffer" in tensors:
+    """Those above take what ours do, of a state space one token at a time and states without scales."""
+    if "intermediate_states_buffer" in tensors or "state_scale" in tensors:
         return None
     return same(function, workload, tensors)
 

@@ -10,12 +10,13 @@ from cuconv.runtime.workload import Workload
 
 
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """A, dt and D are one a head, d_state a multiple of 32.
+    """A, dt and D are one a head, d_state a multiple of 32, codes int16.
 
     Of several tokens it stores the states after each, but not, as ours is asked to, the last one in its slot.
     """
     sizes = workload.sizes
-    if not sizes["nheads"] or sizes["tokens"] > 1 or sizes["d_state"] % 32:
+    has_other_codes = "state_scale" in tensors and sizes["state_dtype"] != "int16"
+    if not sizes["nheads"] or sizes["tokens"] > 1 or sizes["d_state"] % 32 or has_other_codes:
         return None
     return same(function, workload, tensors, out=outs[0])
 

@@ -38,8 +38,8 @@ def scan_bwd(function: Function, workload: Workload, tensors: Tensors, outs: Seq
 
 
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """One token of every sequence."""
-    if workload.sizes["tokens"] > 1:
+    """One token of every sequence, states without scales."""
+    if workload.sizes["tokens"] > 1 or "state_scale" in tensors:
         return None
     return same(function, workload, tensors)
 

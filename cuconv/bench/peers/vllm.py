@@ -63,8 +63,8 @@ def scan(function: Function, workload: Workload, tensors: Tensors, outs: Sequenc
 
 
 def state_update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """One token of every sequence. It returns nothing."""
-    if workload.sizes["tokens"] > 1:
+    """One token of every sequence, states without scales. It returns nothing."""
+    if workload.sizes["tokens"] > 1 or "state_scale" in tensors:
         return None
     arguments = {**tensors, **workload.options, **every_slot(function), "out": outs[0]}
     return ready(workload, tensors, lambda: function(**arguments), lambda result: outs[0])

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from cuconv.bench.makers import MAKERS
-from cuconv.bench.results import OURS, Header, Host, Kernel, Row, Step
+from cuconv.bench.results import OURS, Drift, Header, Host, Kernel, Row, Step
 from cuconv.bench.workloads import REPORT
 
 Sizes = Mapping[str, Any]
@@ -40,6 +40,8 @@ class Measured:
         self._hosts: dict[Hashable, dict[Hashable, Host]] = {}
         self.steps: dict[tuple[str, str], dict[str, Step]] = {}
         """The newest row of each library, by model and step."""
+        self.drifts: dict[tuple[str, bool, str, float], Drift] = {}
+        """The newest errors after many steps, by dtype of states, whether rounding is random, inputs and decay."""
         self.headers: list[Header] = []
         """Headers of the runs, oldest first."""
         for header, row in sorted(rows, key=lambda pair: pair[0].time):
@@ -47,10 +49,12 @@ class Measured:
                 self.headers.append(header)
             if isinstance(row, Step):
                 self.steps.setdefault((row.model, row.step), {})[row.library] = row
+            elif isinstance(row, Drift):
+                self.drifts[row.state_dtype, row.is_random, row.inputs, row.decay] = row
             elif isinstance(row, Kernel):
                 self._kernels.setdefault(_key(row.function, row.sizes), {})[row.library] = header, row
             else:
-                hosts = self._hosts.setdefault((row.function, row.arrays, row.out), {})
+                hosts = self._hosts.setdefault((row.function, row.arrays, row.out, row.bound), {})
                 hosts[_key(row.function, row.sizes)] = row
 
     def kernel(self, function: str, sizes: Sizes) -> Kernel | None:
@@ -74,9 +78,9 @@ class Measured:
             if row is not None and microseconds(row):
                 yield row, self.peers(function, sizes)
 
-    def host(self, function: str, arrays: str, out: bool) -> Host | None:
+    def host(self, function: str, arrays: str, out: bool, bound: bool = False) -> Host | None:
         """The host time for the first sizes of the report that have one: it hardly depends on them."""
-        found = self._hosts.get((function, arrays, out), {})
+        found = self._hosts.get((function, arrays, out, bound), {})
         keys = [key for key in (_key(function, sizes) for sizes in report(function)) if key in found]
         return found[keys[0]] if keys else None
 

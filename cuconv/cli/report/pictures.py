@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cuconv.bench.drift import DECAYS, FORMATS, INPUTS
 from cuconv.bench.results import OURS, Kernel
 from cuconv.cli.report import tables
 from cuconv.cli.report.drawing import (
@@ -245,4 +246,38 @@ def forward(measured: Measured) -> Any:
     return figure
 
 
-PICTURES: dict[str, Callable[[Measured], Any]] = {make.__name__: make for make in (roofline, decode, skew, forward)}
+DRIFTS = dict(zip(map(str, dict(FORMATS)), (INK, VERMILLION, ORANGE, BLUE, PURPLE, GREEN), strict=True))
+"""Colours of the dtypes of states."""
+
+
+def drift(measured: Measured) -> Any:
+    """Errors after many steps against the decay, a panel for each kind of inputs."""
+    steps = {row.steps for row in measured.drifts.values()}
+    figure = new_figure(
+        f"Errors of state updates after {max(steps, default=0):,} steps, by the dtype of states", tables.run(measured)
+    )
+    looks = {"to nearest": Look("o", GREY), "at random": Look("o", GREY).hollow}
+    draw_legend(figure, looks)
+    for number, inputs in enumerate(INPUTS):
+        axes = figure.add_axes((0.08 + 0.475 * number, 0.245, 0.31, 0.535))
+        axes.set_title(f"{inputs} inputs")
+        axes.set(xlabel="decay", ylabel="error, relative" if number == 0 else "", yscale="log")
+        ends: dict[str, float] = {}
+        for dtype, is_random in FORMATS:
+            found = [measured.drifts.get((str(dtype), is_random, inputs, decay)) for decay in DECAYS]
+            points = [(place, row.error) for place, row in enumerate(found) if row]
+            if points:
+                look = Look("o", DRIFTS[str(dtype)])
+                draw_line(axes, points, look.hollow if is_random else look, "--" if is_random else "-")
+                ends.setdefault(str(dtype), points[-1][1])
+        axes.set_xticks(range(len(DECAYS)), [f"{decay:g}" for decay in DECAYS])
+        if ends:
+            label_ends(axes, ends, DRIFTS)
+        else:
+            say(axes, tables.MISSING)
+    return figure
+
+
+PICTURES: dict[str, Callable[[Measured], Any]] = {
+    make.__name__: make for make in (roofline, decode, skew, forward, drift)
+}

@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from cuconv.bench.drift import DECAYS, FORMATS, INPUTS
 from cuconv.bench.results import OURS, Kernel, Step
 from cuconv.bench.steps import PACKAGES, TORCH, parts
 from cuconv.bench.workloads import REPORT
 from cuconv.cli.report.measured import Measured, Sizes, batch_text, microseconds, report
 from cuconv.runtime.batches import lengths
+from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.workload import CHANNELS, TOKENS
 
@@ -141,11 +143,24 @@ def qkv(measured: Measured) -> str:
     return _table(["tokens"], columns, [[name, *row] for name, *row in cells if name != PEER or any(row)])
 
 
+FORMS = {
+    "dense": "",
+    "packed": ", packed",
+    "moved": ", states go to other slots",
+    "windows": ", the inputs before each next one kept",
+    "states": ", the state after each kept",
+    "tree": " of a tree, the inputs before each next one kept",
+}
+"""What a decode step does besides, by its form."""
+
+
 def update(measured: Measured) -> str:
     function = "causal_conv1d_update"
     rows = [
         [
-            f"{sizes['batch']} × {sizes['dim']}" + (f", {sizes['tokens']} tokens" if sizes["tokens"] > 1 else ""),
+            f"{sizes['batch']} × {sizes['dim']}"
+            + (f", {sizes['tokens']} tokens" if sizes["tokens"] > 1 else "")
+            + FORMS[sizes["form"]],
             sizes["dtype"],
             *timed(measured, function, layouts.get(TOKENS)),
             *timed(measured, function, layouts.get(CHANNELS)),
@@ -223,13 +238,18 @@ def _channels(sizes: Sizes) -> str:
     return found.replace(",", ", ").replace("x", " × ") + note
 
 
+HOST_KINDS = {(False, False): "new", (True, False): "`out`", (True, True): "bound"}
+"""The columns of host times: whether `out` is given and whether the call is bound, and how a table says it."""
+
+
 def host(measured: Measured) -> str:
-    kinds = [(arrays, out) for arrays in ("torch", "cupy") for out in (False, True)]
+    kinds = [(arrays, *kind) for arrays in ("torch", "cupy") for kind in HOST_KINDS]
     rows = []
     for function in REPORT:
-        found = [measured.host(function, arrays, out) for arrays, out in kinds]
+        found = [measured.host(function, *kind) for kind in kinds]
         rows.append([f"`{function}`", *(figure(row.host_us) if row else MISSING for row in found)])
-    return _table([""], ["torch, new µs", "torch, `out` µs", "CuPy, new µs", "CuPy, `out` µs"], rows)
+    columns = [f"{library}, {kind} µs" for library in ("torch", "CuPy") for kind in HOST_KINDS.values()]
+    return _table([""], columns, rows)
 
 
 STEPS = ("prefill", "decode", "training")
@@ -255,9 +275,20 @@ def _step(theirs: Step | None, ours: Step | None) -> str:
     return f"{figure(theirs.step_ms)} → {figure(ours.step_ms)}, {figure(theirs.step_ms / ours.step_ms)}×"
 
 
+def drifts(measured: Measured) -> str:
+    """Errors after many steps, by what tokens bring and how fast states decay."""
+    rows = []
+    for dtype, is_random in FORMATS:
+        found = [measured.drifts.get((str(dtype), is_random, inputs, decay)) for inputs in INPUTS for decay in DECAYS]
+        cells = [f"{row.error:.1e}" if row else MISSING for row in found]
+        rows.append([str(dtype), "at random" if is_random else "to nearest" if dtype is not FLOAT32 else "", *cells])
+    columns = [f"{inputs}, {decay}" for inputs in INPUTS for decay in DECAYS]
+    return _table(["states", "rounded"], columns, rows)
+
+
 TABLES: dict[str, Callable[[Measured], str]] = {
     make.__name__: make
-    for make in (headline, run, forward, backward, varlen, qkv, update, states, others, scan, host, steps)
+    for make in (headline, run, forward, backward, varlen, qkv, update, states, others, scan, drifts, host, steps)
 }
 """Tables by the names in markers."""
 

@@ -38,6 +38,13 @@ __forceinline__ unsigned __float_as_uint(float v) {
 __forceinline__ unsigned __umulhi(unsigned a, unsigned b) {
     return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
 }
+// Bytes of the two words, those of b above those of a, chosen by the lowest four digits of the selector.
+__forceinline__ unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    const unsigned long long bytes = static_cast<unsigned long long>(b) << 32 | a;
+    unsigned found = 0;
+    for (int i = 0; i < 4; ++i) found |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7u) & 0xffu) << 8 * i;
+    return found;
+}
 __forceinline__ int __popc(unsigned v) {
     return __builtin_popcount(v);
 }
@@ -46,6 +53,15 @@ __forceinline__ int __clz(int v) {
 }
 __forceinline__ int __ffs(int v) {
     return __builtin_ffs(v);
+}
+
+__forceinline__ float __fmul_rn(float a, float b) {
+    return a * b;
+}
+// The nearest integer below; NaN gives 0, and what is too large the end of the range.
+__forceinline__ int __float2int_rd(float v) {
+    if (v != v) return 0;
+    return v >= 2147483648.0f ? 2147483647 : v < -2147483648.0f ? -2147483647 - 1 : static_cast<int>(floorf(v));
 }
 
 __forceinline__ float __expf(float v) {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutants.planted import causal_conv1d, common, selective_scan, selective_state_update, wide_strides
+from tests.mutants.planted import causal_conv1d, common, replay, selective_scan, selective_state_update, wide_strides
 
 MUTANTS = (
     *common.MUTANTS,
     *causal_conv1d.MUTANTS,
     *selective_scan.MUTANTS,
     *selective_state_update.MUTANTS,
+    *replay.MUTANTS,
     *wide_strides.MUTANTS,
 )

@@ -18,6 +18,27 @@ _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
 _STATES = "causal_conv1d_varlen_states-136-9x1+7-3-out_channels-index_int64"
 _STATES_EVERY = "causal_conv1d_varlen_states-6-2+30-16-dtype_float32-layout_sliced_by_2-out_channels-spacing_3"
+_CARRIED = "causal_conv1d_varlen_states-136-2+4+0+3+off2+1-4-out_channels-previous_channels_sliced"
+_KEPT = "causal_conv1d_varlen_fn-136-off2+20+0+3x1+30+2-pool_channels_longer-slots_odd-longer_2-snapshots_pool"
+_KEPT_MOVED = "causal_conv1d_varlen_fn-16-9+70+3-width_16-initial_all-moved-snapshots_pool"
+_KEPT_WHOLE = (
+    "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-others_strided-pool_channels_longer-initial_all-snapshots_whole"
+)
+_KEPT_ROWS = (
+    "causal_conv1d_varlen_fn-33-off2+20+0+3x1+30+2-dtype_float16-layout_tokens-pool_columns-slots_odd-longer_2"
+    "-snapshots_pool"
+)
+_KEPT_L2NORM = "causal_conv1d_qkv_split-1,1,1,256,256,8-12+3+1-dtype_float32-initial_all-snapshots_whole-l2norm"
+_GATED = "causal_conv1d_varlen_fn-136-off2+20+0+3x1+30+2-width_3-initial_all-activation_None-gates_pre_gate_post_gate"
+_GATED_ROWS = (
+    "causal_conv1d_varlen_fn-3-off2+20+0+3x1+30+2-width_7-layout_tokens-initial_all-activation_None"
+    "-gates_pre_gate_post_gate-beside_tokens_sliced"
+)
+_GATED_DENSE = (
+    "causal_conv1d_fn-2-3-300-width_7-dtype_float16-layout_offset_alike-seq_idx-initial-final-gates_pre_gate_post_gate"
+    "-beside_offset_by_1"
+)
+_DENSE = "causal_conv1d_varlen_fn-5-3x1029-layout_channel_first-pool_columns-initial_all-moved-snapshots_pool-dense"
 _STEP = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd"
 _STEPS = (
     "causal_conv1d_update-40-4-seqlen_3-width_3-dtype_float16-weight_dtype_float32"
@@ -39,6 +60,18 @@ _MOVED_ROWS = "causal_conv1d_update-136-14-pool_columns-slots_odd-index_mixed-ta
 _MOVED_RING = (
     "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
 )
+_PACKED_MOST = "causal_conv1d_update-136-9-slots_odd-table_column-moved-lengths_4,0,2,7,1-most_3"
+_PACKED_BEHIND = "causal_conv1d_update-136-14-slots_odd-moved-lengths_1,0,1,1-most_1-behind_17"
+_PACKED_ROWS = (
+    "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-lengths_1,1,0-most_1-behind_5"
+)
+_PACKED_ACCEPTED = "causal_conv1d_update-136-9-mode_accepted-lengths_3,1,5,2-held_3"
+_OWN_SLOT = "causal_conv1d_update-136-7-pool_channels_longer-index_mixed-frozen-lengths_3,1,0,5-token_slots_3"
+_WHOLE = "causal_conv1d_update-136-7-seqlen_3-pool_channels_longer-slots_odd-window_columns-token_slots_3-whole"
+_OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1,0,5"
+_OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
+_WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
+_TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 _KEPT = "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-pool_channels_longer-slots_odd-longer_2-keep"
 _READ_ONLY = "causal_conv1d_varlen_fn-136-20+0+2x1+30-pool_channels_longer-initial_None-read_only"
 _BWD = "causal_conv1d_bwd-1-5-1029"
@@ -310,14 +343,14 @@ MUTANTS = (
     Mutant(
         "Columns of a state are counted from the sequence's first token.",
         "causal_conv1d/causal_conv1d_varlen_states.cu",
-        "load_boundary(p, sequence + 1) - p.columns.divisor + column",
-        "load_boundary(p, sequence) + column",
+        "const index_t token = end - p.columns.divisor + column;",
+        "const index_t token = begin + column;",
         (_STATES_EVERY,),
     ),
     Mutant(
         "A sequence shorter than its state reads the tokens before it.",
         "causal_conv1d/causal_conv1d_varlen_states.cu",
-        "if (token >= load_boundary(p, sequence)) {",
+        "if (token >= begin) {",
         "if (token >= 0) {",
         (_STATES,),
     ),
@@ -331,15 +364,15 @@ MUTANTS = (
     Mutant(
         "A longer state moves by one column too few.",
         "causal_conv1d/causal_conv1d_update.cu",
-        "if (is_row) target.take(columns, min(place.goes_to, p.state_len), p.seqlen);",
-        "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), p.seqlen);",
+        "if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));",
+        "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), tokens.count(p));",
         ("causal_conv1d_update-136-3-seqlen_2-pool_channels_longer",),
     ),
     Mutant(
         "A ring begins one column late.",
         "causal_conv1d/causal_conv1d_update.cu",
-        "first = static_cast<int>(seen % p.state_len) - kHalo;",
-        "first = static_cast<int>(seen % p.state_len) - kHalo + 1;",
+        "% p.state_len) - kHalo;",
+        "% p.state_len) - kHalo + 1;",
         (_RING,),
     ),
     Mutant(
@@ -351,9 +384,9 @@ MUTANTS = (
     ),
     Mutant(
         "The intermediate window of a token is that of the token before.",
-        "causal_conv1d/causal_conv1d_update.cu",
-        "row * stride[0] + token * stride[1] + channel * stride[2];",
-        "row * stride[0] + max(token - 1, 0) * stride[1] + channel * stride[2];",
+        "causal_conv1d/conv_token_states.cuh",
+        "row.number * stride[0] + token * stride[1] +",
+        "row.number * stride[0] + max(token - 1, 0) * stride[1] +",
         (_STEPS,),
     ),
     Mutant(
@@ -373,7 +406,7 @@ MUTANTS = (
     Mutant(
         "The filter reads a longer state's first columns.",
         "causal_conv1d/causal_conv1d_update_rows.cu",
-        "state[c * kStateLen + Traits::kFirst + k]",
+        "state[c * kStateLen + kFirst + k]",
         "state[c * kStateLen + k]",
         (_UPDATE_ROWS_LONGER,),
     ),
@@ -510,8 +543,8 @@ MUTANTS = (
     Mutant(
         "A final state without a slot goes before the pool.",
         "causal_conv1d/causal_conv1d_update_rows.cu",
-        "(!kAddressed || target[i] >= 0)",
-        "true",
+        "if (!p.is_read_only && (!kAddressed || target >= 0)) rows[i].store(p, share.channel, target);",
+        "if (!p.is_read_only) rows[i].store(p, share.channel, target);",
         (_MOVED_ROWS,),
     ),
     Mutant(
@@ -551,17 +584,101 @@ MUTANTS = (
     ),
     Mutant(
         "A sequence that starts from zeros takes along what else its slot holds.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_token_states.cuh",
         "at(i).store_all(source.load(from + i));",
         "at(i).store_all(source.at(from + i).load_all());",
         ("causal_conv1d_update-136-14-pool_channels_longer-slots_odd-fresh",),
     ),
     Mutant(
         "A decode step goes on from a slot that is not to be read.",
-        "causal_conv1d/conv_update.cuh",
-        "return kAddressed && p.has_initial_state != nullptr && !has_past(p, batch);",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "return kAddressed && p.has_initial_state != nullptr && past == 0;",
         "return false;",
         ("causal_conv1d_update-136-14-slots_odd-fresh", "causal_conv1d_update-136-14-pool_columns-slots_odd-fresh"),
+    ),
+    Mutant(
+        "Tokens of packed sequences that are too many keep what their results hold.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "int left = tokens.length(p) - count + behind;",
+        "int left = behind;",
+        (_PACKED_MOST,),
+    ),
+    Mutant(
+        "Packed tokens behind the last sequence keep what their results hold.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "const int behind = kPacked ? p.total - tokens.behind : 0;",
+        "const int behind = 0;",
+        (_PACKED_BEHIND,),
+    ),
+    Mutant(
+        "An empty sequence leaves the next one's first token in its state.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "return !kPacked || computed > 0;",
+        "return true;",
+        (_PACKED_ROWS,),
+    ),
+    Mutant(
+        "A packed sequence with more tokens than its state can hold is valid.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "is_valid = accepted <= first + 1 && count <= first + 1;",
+        "is_valid = accepted <= first + 1;",
+        (_PACKED_ACCEPTED,),
+    ),
+    Mutant(
+        "The low half of an index of 64 bits may be negative.",
+        "common/vec.cuh",
+        "high * (index_t{1} << 32) + static_cast<unsigned>(low)",
+        "high * (index_t{1} << 32) + low",
+        ("causal_conv1d_update-136-14-seqlen_1-slots_odd-index_int64-mode_circular",),
+    ),
+    Mutant(
+        "A state that a token leaves in the slot that the sequence starts from is overwritten before it is read.",
+        "causal_conv1d/conv_token_states.cuh",
+        "if (slot >= 0 && slot != source.slot) store_state(path, source, source.in(slot), t, p.state_len);",
+        "if (slot >= 0) store_state(path, source, source.in(slot), t, p.state_len);",
+        (_OWN_SLOT,),
+    ),
+    Mutant(
+        "The state after a token lacks a column that has moved.",
+        "causal_conv1d/conv_token_states.cuh",
+        "for (int i = 0; i < state_len - depth; ++i)",
+        "for (int i = 1; i < state_len - depth; ++i)",
+        (_WHOLE,),
+    ),
+    Mutant(
+        "A window that lies over the one before is written from the wrong column on.",
+        "causal_conv1d/conv_token_states.cuh",
+        "p.windows_are_overlaid && token > 0 ? kColumns - 1 : 0;",
+        "p.windows_are_overlaid && token > 0 ? kColumns : 0;",
+        (_OVERLAID,),
+    ),
+    Mutant(
+        "Windows that lie over each other begin with the earliest input.",
+        "causal_conv1d/conv_token_states.cuh",
+        "p.state_len - kHalo + 1 + column);",
+        "p.state_len - kHalo + column);",
+        (_OVERLAID_DENSE,),
+    ),
+    Mutant(
+        "The window of a short state is its first columns.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "window[i] = input(i % kHalo, i / kHalo);",
+        "window[i] = input(i % kHalo - kFirst, i / kHalo);",
+        (_WINDOW_OF_ROW,),
+    ),
+    Mutant(
+        "The inputs before a token of a tree are those of its number.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "at = tree.parent(at);",
+        "at = at - 1;",
+        (_TREE,),
+    ),
+    Mutant(
+        "The state before a tree does not move on where a path begins.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "source.load(first + above + k)",
+        "source.load(first + k)",
+        (_TREE,),
     ),
     Mutant(
         "The first inputs that a packed sequence sees are those of the one before.",
@@ -590,5 +707,148 @@ MUTANTS = (
         "if (kHalo == 0 || bits == 0) return;",
         "return;",
         (_BWD_VARLEN_ROWS,),
+    ),
+    Mutant(
+        "A state that is carried on lacks the tokens in between.",
+        "causal_conv1d/causal_conv1d_varlen_states.cu",
+        "(column + tokens) * stride[2]",
+        "column * stride[2]",
+        (_CARRIED,),
+    ),
+    Mutant(
+        "A snapshot holds the inputs one token later.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "first_input(snapshot.position - p.snapshot_columns) {",
+        "first_input(snapshot.position - p.snapshot_columns + 1) {",
+        (_KEPT, _KEPT_L2NORM, _KEPT_ROWS),
+    ),
+    Mutant(
+        "A snapshot near the sequence's start has zeros in place of the state.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "source.goes_on ? -static_cast<int>(p.first_column) - (kWidth - 1) : 0",
+        "0",
+        (_KEPT, _KEPT_WHOLE),
+    ),
+    Mutant(
+        "A snapshot of whole states reads the state's columns before the filter's as zeros.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "-static_cast<int>(p.first_column) - (kWidth - 1)",
+        "-(kWidth - 1)",
+        (_KEPT_WHOLE,),
+    ),
+    Mutant(
+        "A snapshot over the slot that its sequence starts from is not stored.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "if (source.is_over_start(p, snapshot) != is_over_start) continue;",
+        "if (source.is_over_start(p, snapshot) || is_over_start) continue;",
+        (_KEPT_MOVED,),
+    ),
+    Mutant(
+        "Rows of snapshots behind the count are stored.",
+        "common/snapshots.cuh",
+        "count > p.snapshot_rows ? p.snapshot_rows : static_cast<int>(count)",
+        "p.snapshot_rows",
+        (_KEPT, _KEPT_WHOLE, "selective_scan_varlen_fn-128-200+236+300+200-slots_odd-longer_2-snapshots_own"),
+    ),
+    Mutant(
+        "Only the first rows of snapshots of a block's sequences are found.",
+        "common/snapshots.cuh",
+        "from + highest(hits) + 1}",
+        "from + lowest(hits) + 1}",
+        (_KEPT_MOVED, _KEPT_WHOLE),
+    ),
+    Mutant(
+        "A snapshot behind its sequence's last token is stored.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "length > 0 && snapshot.position <= length;",
+        "length > 0;",
+        (_KEPT_ROWS, _KEPT),
+    ),
+    Mutant(
+        "The state holds the inputs in front of the gate.",
+        "causal_conv1d/conv_varlen.cuh",
+        "if (gate != nullptr) v = multiply(v, load<kVec>(gate));",
+        "",
+        (_GATED, _GATED_ROWS),
+    ),
+    Mutant(
+        "The last inputs of a sequence are multiplied by the gates of its first tokens.",
+        "causal_conv1d/conv_state.cuh",
+        "begin + length - kHalo + i);",
+        "begin + i);",
+        (_GATED, _GATED_ROWS),
+    ),
+    Mutant(
+        "Results are multiplied by the gate of the token before.",
+        "causal_conv1d/conv_tile.cuh",
+        "beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token)",
+        "beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, max(token - 1, 0))",
+        (_GATED,),
+    ),
+    Mutant(
+        "Rows with gates lack their past.",
+        "causal_conv1d/conv_row.cuh",
+        "{ add_past<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]); }",
+        "{}",
+        (_GATED_DENSE,),
+    ),
+    Mutant(
+        "A final state of gated rows holds the inputs in front of the gate.",
+        "causal_conv1d/conv.cuh",
+        "if (token >= 0 && p.pre_gate != nullptr) {",
+        "if (false) {",
+        (_GATED_DENSE,),
+    ),
+    Mutant(
+        "Gates of channels multiply the past as well.",
+        "causal_conv1d/causal_conv1d_channellast_fwd.cu",
+        "if (i >= begin) x[i] = multiply(x[i], gates[i]);",
+        "x[i] = multiply(x[i], gates[i]);",
+        ("causal_conv1d_fn-2-136-20-width_3-layout_channel_last-initial-final-gates_pre_gate_post_gate",),
+    ),
+    Mutant(
+        "A walk's halo comes from the same group of vectors.",
+        "causal_conv1d/causal_conv1d_varlen_walk_fwd.cu",
+        "            wrapped = now[i];\n",
+        "",
+        (_DENSE,),
+    ),
+    Mutant(
+        "A walk leaves the first inputs of a sequence as its final state.",
+        "causal_conv1d/causal_conv1d_varlen_walk_fwd.cu",
+        "kept = inputs.state(length - kHalo + lane_id());",
+        "kept = inputs.state(lane_id());",
+        (_DENSE,),
+    ),
+    Mutant(
+        "A walk's results of the first tokens see the batch entry before.",
+        "causal_conv1d/causal_conv1d_varlen_walk_fwd.cu",
+        "i < 0 ? before(i).to_float(0) : token(i).to_float(0)",
+        "token(i).to_float(0)",
+        (_DENSE,),
+    ),
+    Mutant(
+        "The gates of a payload change places.",
+        "causal_conv1d/conv_tile.cuh",
+        "const int gate = i < heads ? 0 : 1;",
+        "const int gate = i < heads ? 1 : 0;",
+        ("causal_conv1d_qkv_split-1,1,1,256,256,8-12+3+1-dtype_float32-moved-l2norm-payload_40-payload_lies_sliced",),
+    ),
+    Mutant(
+        "A payload holds the inputs of the tokens before.",
+        "causal_conv1d/conv_tile.cuh",
+        "store(to, inputs.x[Inputs::kHalo + i]);",
+        "store(to, inputs.x[i]);",
+        (
+            "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3+2+9-slots_odd-l2norm-payload_2",
+            "causal_conv1d_qkv_split-1,2,1,5,5,7-20+2-payload_1-payload_lies_spaced",
+        ),
+    ),
+    Mutant(
+        "A snapshot over the slot that its sequence starts from is stored before the others have read it.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "if (source.is_over_start(p, snapshot) != is_over_start) continue;",
+        "if (is_over_start) continue;",
+        ("causal_conv1d/test_slots.py::test_a_snapshot_may_overwrite_what_its_sequence_starts_from",),
     ),
 )

@@ -18,6 +18,10 @@ _FEW = "selective_scan_varlen_fn-35-40x1-initial_all"
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
 _SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
+_KEPT_LANES = (
+    "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-index_mixed-initial_all-moved-snapshots_pool"
+)
+_KEPT_TILES = "selective_scan_varlen_fn-128-200+236+300+200-index_mixed-initial_all-moved-snapshots_pool"
 _MOVED_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-index_mixed-table_column-moved"
 )
@@ -173,8 +177,8 @@ MUTANTS = (
     Mutant(
         "A long packed sequence's state goes to the slot of its number.",
         "selective_scan/selective_scan_varlen_fwd.cu",
-        "state_t* const states = pool + target * stride[0];",
-        "state_t* const states = pool + number * stride[0];",
+        "store(pool + target * stride[0], stride[2]);",
+        "store(pool + number * stride[0], stride[2]);",
         ("selective_scan_varlen_fn-5-16+8+40-d_state_24",),
     ),
     Mutant(
@@ -271,15 +275,15 @@ MUTANTS = (
     Mutant(
         "A packed scan of few tokens leaves its state where it found it.",
         "selective_scan/scan_few.cuh",
-        "if (target >= 0) store_states(target, h);",
-        "if (target >= 0) store_states(slot, h);",
+        "p.states_is_vectors, target, h);",
+        "p.states_is_vectors, slot, h);",
         (_MOVED_LANES, _MOVED_TILES),
     ),
     Mutant(
         "A packed scan of several lanes a channel leaves its state where it found it.",
         "selective_scan/selective_scan_varlen_fwd.cu",
-        "state_t* const states = pool + target * stride[0];",
-        "state_t* const states = pool + slot * stride[0];",
+        "store(pool + target * stride[0], stride[2]);",
+        "store(pool + slot * stride[0], stride[2]);",
         (_MOVED_LANES,),
     ),
     Mutant(
@@ -330,5 +334,26 @@ MUTANTS = (
         "values = load<kVec>(from + n * stride[2] + token);",
         "values = load<kVec>(matrix + n * stride[2] + tokens.begin + token);",
         (_SCAN_BWD_MANY,),
+    ),
+    Mutant(
+        "A scan's snapshots are taken in the order of their rows.",
+        "common/snapshots.cuh",
+        "other.position < next.position || (other.position == next.position && other.row < next.row)",
+        "other.row >= 0 && (next.row < 0 || other.row < next.row)",
+        (_KEPT_TILES, _KEPT_LANES),
+    ),
+    Mutant(
+        "A scan of few tokens keeps the state behind the next token.",
+        "selective_scan/scan_few.cuh",
+        "row.sequence == number && row.position == position",
+        "row.sequence == number && row.position + 1 == position",
+        (_KEPT_LANES,),
+    ),
+    Mutant(
+        "A scan by tiles ends a run for a snapshot one token late.",
+        "selective_scan/scan_varlen.cuh",
+        "to = to == NextSnapshot::kNone ? end : begin + to;",
+        "to = to == NextSnapshot::kNone ? end : min(end, begin + to + 1);",
+        (_KEPT_TILES,),
     ),
 )

@@ -17,6 +17,16 @@ _STATE_CHOSEN = (
 _STATE_KEPT = "selective_state_update-off1+3+1+0+2+off2-2-6-128-groups_2-per_head_all-fresh-odd-keep"
 _STATE_TREE = "selective_state_update-5-2-6-128-tokens_6-per_head_all-tree-beyond_1-steps_row-odd-index_int64"
 
+_STATE_INT8 = "selective_state_update-3-4-8-128-groups_2-state_dtype_int8-per_head_all-without_z"
+_STATE_INT8_FRESH = (
+    "selective_state_update-5-2-6-128-state_dtype_int8-per_head_all-targets_one-column_chosen-fresh-beyond_3"
+)
+_STATE_INT8_MANY = (
+    "selective_state_update-5-2-6-128-tokens_3-state_dtype_int8-per_head_all-targets_one-steps_slot-odd-index_int64"
+)
+_QUANTISED = "selective_state_update/test_quantised.py::test_"
+_BIT_BY_BIT = _QUANTISED + "a_kernel_rounds_bit_by_bit_as_numpy"
+
 MUTANTS = (
     Mutant(
         "A state update decays twice where rows share it.",
@@ -35,15 +45,15 @@ MUTANTS = (
     Mutant(
         "A row beyond the last is stored.",
         "selective_state_update/states.cuh",
-        "if (row < p.headdim && element",
-        "if (row <= p.headdim && element",
+        "if (exists && row < p.headdim && element",
+        "if (exists && row <= p.headdim && element",
         (_STATE_SHARED, "selective_state_update-2-0-9-16-dtype_float32-without_all-no_softplus-slots_None"),
     ),
     Mutant(
         "Random bits are those of the element before.",
         "selective_state_update/states.cuh",
-        "const int half = static_cast<int>(number % 8) + i;",
-        "const int half = static_cast<int>(number % 8) + (i ^ 1);",
+        "const int half = static_cast<int>(number % 8) + i - first;",
+        "const int half = static_cast<int>(number % 8) + (i - first ^ 1);",
         (STATE_RANDOM,),
     ),
     Mutant(
@@ -62,23 +72,23 @@ MUTANTS = (
     ),
     Mutant(
         "The last token's state alone is stored.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "(number < p.dst_columns || p.dst_columns == 0 && t + 1 == end)",
         "(t + 1 == end)",
         (_STATE_MANY,),
     ),
     Mutant(
         "The padding behind packed sequences stays as it was.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "const int behind = warp.batch + 1 >= p.batch ? max(begin, end) : p.tokens;",
         "const int behind = p.tokens;",
         (_STATE_PACKED,),
     ),
     Mutant(
         "A read-only pool is written.",
-        "selective_state_update/selective_state_update.cu",
-        "const int to = p.is_read_only ? -1 : load_destination",
-        "const int to = load_destination",
+        "selective_state_update/steps.cuh",
+        "const int to = of_warp<Traits>(p.is_read_only ? -1 : load_destination",
+        "const int to = of_warp<Traits>(load_destination",
         ("selective_state_update-3-2-6-128-per_head_all-frozen",),
     ),
     Mutant(
@@ -90,37 +100,135 @@ MUTANTS = (
     ),
     Mutant(
         "A sequence without an initial state starts from its slot.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);\n    float state",
         "const bool goes_on = true;\n    float state",
         (_STATE_CHOSEN,),
     ),
     Mutant(
         "A single token without an initial state follows what its slot holds.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);",
         "load_row<Traits>(p, warp, from_rows, r, raw[r]);",
         ("selective_state_update-5-2-6-128-per_head_all-targets_one-column_chosen-fresh-beyond_3",),
     ),
     Mutant(
         "Padding that is to be kept becomes zeros.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "if (p.keeps_padding) return;",
         "if (p.keeps_padding > 1) return;",
         (_STATE_KEPT,),
     ),
     Mutant(
         "A token of a tree follows the one before it.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "const int parent = load_parent(p, warp.batch, number);",
         "const int parent = number - 1;",
         (_STATE_TREE,),
     ),
     Mutant(
         "A token of a tree may follow itself.",
-        "selective_state_update/update.cuh",
+        "common/trees.cuh",
         "parent < 0 || parent >= token ?",
         "parent < 0 || parent > token ?",
         (_STATE_TREE,),
+    ),
+    Mutant(
+        "The largest magnitude of a row is that of one lane's elements.",
+        "selective_state_update/quantised.cuh",
+        "max_over_lanes<Traits::kLanes>(magnitude)",
+        "max_over_lanes<Traits::kLanes / 2>(magnitude)",
+        (_STATE_INT8,),
+    ),
+    Mutant(
+        "A row's scale is that of another row.",
+        "selective_state_update/quantised.cuh",
+        "from_lane(kept, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups)",
+        "from_lane(kept, lane_id() / kGroups * Traits::kLanes + lane_id() % kGroups)",
+        (_STATE_INT8,),
+    ),
+    Mutant(
+        "A row of zeros has an infinite factor.",
+        "selective_state_update/quantised.cuh",
+        "magnitude < kLeastMagnitude ?",
+        "magnitude < 0.0f ?",
+        (f"{_BIT_BY_BIT}[unit-emulated-None-int8]",),
+    ),
+    Mutant(
+        "Scales are their own inverses.",
+        "selective_state_update/quantised.cuh",
+        "return quotient(1.0f, factor);",
+        "return factor;",
+        (_STATE_INT8,),
+    ),
+    Mutant(
+        "A state is stored with the scale that it was read with.",
+        "selective_state_update/steps.cuh",
+        "factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, max(to, 0)), to >= 0);",
+        "factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, max(to, 0)), false);",
+        (_STATE_INT8,),
+    ),
+    Mutant(
+        "The scale of a destination goes to the slot that the state came from.",
+        "selective_state_update/steps.cuh",
+        "scale_of_slot<Traits>(params, warp, max(to, 0)), to >= 0)",
+        "scale_of_slot<Traits>(params, warp, slot), to >= 0)",
+        (_STATE_INT8_FRESH,),
+    ),
+    Mutant(
+        "A sequence without an initial state takes the scale of its slot.",
+        "selective_state_update/steps.cuh",
+        "if (goes_on) scale = load_scale",
+        "scale = load_scale",
+        (_STATE_INT8_FRESH,),
+    ),
+    Mutant(
+        "The second token takes states for codes.",
+        "selective_state_update/steps.cuh",
+        "const TokenStep<Traits> pace(p, parameters, inputs, scale);\n        scale = 1.0f;",
+        "const TokenStep<Traits> pace(p, parameters, inputs, scale);",
+        (_STATE_INT8_MANY,),
+    ),
+    Mutant(
+        "Rounding at random goes beyond the largest code.",
+        "selective_state_update/states.cuh",
+        "value = fminf(fmaxf(__fmul_rn(value, factor), -kMost), kMost);",
+        "value = 1.001f * __fmul_rn(value, factor);",
+        (f"{_BIT_BY_BIT}[unit-emulated-0-int8]",),
+    ),
+    Mutant(
+        "The second half of a vector of sixteen codes draws the numbers of the first.",
+        "selective_state_update/states.cuh",
+        "number / 8 + first / 8;",
+        "number / 8;",
+        (f"{_BIT_BY_BIT}[unit-emulated-0-int8]",),
+    ),
+    Mutant(
+        "Integers between two go up.",
+        "common/dtype.cuh",
+        "fmaf(v, factor, 12582912.0f)",
+        "floorf(fmaf(v, factor, 0.5f)) + 12582912.0f",
+        (f"{_BIT_BY_BIT}[unit-emulated-None-int8]", f"{_BIT_BY_BIT}[unit-emulated-None-int16]"),
+    ),
+    Mutant(
+        "8-bit floats between two go away from zero.",
+        "common/platform.cuh",
+        "0x7ffffu + (__float_as_uint(least) >> 20 & 1u)",
+        "0x80000u",
+        (f"{_BIT_BY_BIT}[unit-emulated-None-float8_e4m3fn]",),
+    ),
+    Mutant(
+        "8-bit floats below 2**-6 are zeros.",
+        "common/platform.cuh",
+        "least < 0.015625f ? small : normal",
+        "least < 0.015625f ? 0u : normal",
+        (f"{_BIT_BY_BIT}[unit-emulated-None-float8_e4m3fn]",),
+    ),
+    Mutant(
+        "A NaN of 8 bits is read as a number.",
+        "common/platform.cuh",
+        "size == 0x7fu ? 0x7fffu :",
+        "size == 0x80u ? 0x7fffu :",
+        (_QUANTISED + "a_code_that_is_no_number_spoils_its_row_alone[unit-emulated]",),
     ),
 )

@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         "A decode step finds its slot in 32 bits.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_token_states.cuh",
         "static_cast<state_t*>(p->conv_state) + slot * stride[0] +",
         "static_cast<state_t*>(p->conv_state) + static_cast<int>(slot * stride[0]) +",
         ("families/test_wide_strides.py::test_entries_gigabytes_apart[causal_conv1d_update-8-2-conv_state]",),
@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "A short state's slot is found in 32 bits.",
         "causal_conv1d/causal_conv1d_update_rows.cu",
-        "packed[i].template load<Memory::kMutable>(pool + slot[i] * p.conv_state_stride[0]);",
-        "packed[i].template load<Memory::kMutable>(pool + static_cast<int>(slot[i] * p.conv_state_stride[0]));",
+        "channel * kStateLen + slot * p.conv_state_stride[0];",
+        "channel * kStateLen + static_cast<int>(slot * p.conv_state_stride[0]);",
         (
             (
                 "families/test_wide_strides.py::test_entries_gigabytes_apart"
@@ -92,20 +92,32 @@ MUTANTS = (
     ),
     Mutant(
         "All offsets of a state update are in 32 bits.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "using Offset = Select<kIndex32, int, index_t>;",
         "using Offset = int;",
         ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_state_update-3-0-9-16-x_out]",),
     ),
     Mutant(
         "A state update finds its slot in 32 bits.",
-        "selective_state_update/selective_state_update.cu",
+        "selective_state_update/steps.cuh",
         "const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];",
         "const StateRows<Traits> from_rows = rows + static_cast<int>(slot * p.state_stride[0]);",
         (
             (
                 "families/test_wide_strides.py::test_entries_gigabytes_apart"
                 "[selective_state_update-2-0-9-16-spare_0-state]"
+            ),
+        ),
+    ),
+    Mutant(
+        "The scale of a slot is found in 32 bits.",
+        "selective_state_update/steps.cuh",
+        "params.state_scale, slot * stride[0], stride + 1)",
+        "params.state_scale, static_cast<int>(slot * stride[0]), stride + 1)",
+        (
+            (
+                "families/test_wide_strides.py::test_entries_gigabytes_apart"
+                "[selective_state_update-2-0-9-16-state_dtype_int8-spare_0-state_state_scale]"
             ),
         ),
     ),

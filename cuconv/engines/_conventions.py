@@ -1,0 +1,139 @@
+"""What the adapters of several engines share: conventions of theirs, by the arguments of cuconv's functions."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from cuconv.causal_conv1d import update, varlen
+from cuconv.runtime.errors import message
+from cuconv.selective_state_update import update as state_update
+
+
+def refuse(argument: str, got: object, wanted: object) -> NoReturn:
+    """Raise the error for an argument of an engine that cuconv gives no meaning."""
+    raise ValueError(message(argument, got, wanted))
+
+
+def silu(activation: Any) -> Any:
+    """An activation by its name, or whether there is one, as its name or None."""
+    if isinstance(activation, bool):
+        return "silu" if activation else None
+    return activation
+
+
+def first_column(states: Any) -> int | None:
+    """Where engines have the window in longer states: in the first columns. Without states there is no such place."""
+    return None if states is None else 0
+
+
+def conv_in_place(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    conv_states: Any,
+    activation: Any,
+    pad_slot_id: int,
+) -> Any:
+    """The prefill of the CUDA kernels of SGLang and TensorRT-LLM: x is (dim, total) or (batch, dim, seqlen).
+
+    Returns:
+        x, overwritten, where its tokens are contiguous; else a new array. Padding keeps x, or in a new array gives 0.
+    """
+    is_over_x = x.stride(-1) == 1
+    return varlen.causal_conv1d_varlen_fn(
+        x,
+        weight,
+        bias,
+        conv_states,
+        query_start_loc,
+        cache_indices,
+        has_initial_state,
+        silu(activation),
+        pad_slot_id,
+        pad_output="keep" if is_over_x else "zero",
+        out=x if is_over_x else None,
+    )
+
+
+def update_in_place(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any,
+    activation: Any,
+    cache_seqlens: Any,
+    conv_state_indices: Any,
+    pad_slot_id: int,
+) -> Any:
+    """The decode step of the CUDA kernels of SGLang and TensorRT-LLM: the result is over x, and padding keeps x."""
+    return update.causal_conv1d_update(
+        x,
+        conv_state,
+        weight,
+        bias,
+        silu(activation),
+        cache_seqlens,
+        conv_state_indices,
+        pad_slot_id=pad_slot_id,
+        pad_output="keep",
+        out=x,
+    )
+
+
+def update_with_buffer(
+    state: Any,
+    x: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any,
+    z: Any,
+    dt_bias: Any,
+    dt_softplus: bool,
+    state_batch_indices: Any,
+    pad_slot_id: int,
+    out: Any,
+    disable_state_update: bool,
+    buffer: Any,
+    cache_steps: int | None,
+    parents: Any,
+    buffer_indices: Any,
+    rand_seed: Any,
+    philox_rounds: int,
+) -> Any:
+    """The state update of SGLang and TensorRT-LLM, which stores states of the buffer only for given slots."""
+    if parents is not None and (buffer is None or state_batch_indices is None):
+        refuse(
+            "retrieve_parent_token", "an array", "None unless intermediate_states_buffer and state_batch_indices are"
+        )
+    if state_batch_indices is None:
+        buffer = None
+    if buffer is None:
+        buffer_indices = None
+    elif cache_steps is not None and cache_steps != buffer.shape[1]:
+        refuse("cache_steps", cache_steps, f"{buffer.shape[1]}, the steps of intermediate_states_buffer")
+    return state_update.selective_state_update(
+        state,
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z,
+        dt_bias,
+        dt_softplus,
+        state_batch_indices,
+        intermediate_states_buffer=buffer,
+        intermediate_state_indices=buffer_indices,
+        parents=parents,
+        disable_state_update=disable_state_update,
+        pad_slot_id=pad_slot_id,
+        rand_seed=rand_seed,
+        philox_rounds=philox_rounds,
+        out=out,
+    )

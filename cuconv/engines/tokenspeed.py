@@ -1,0 +1,198 @@
+"""tokenspeed's functions of its linear attention, of August 2026, by cuconv."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuconv.causal_conv1d import update, varlen
+from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
+from cuconv.engines import _tensors as tensors
+
+
+def causal_conv1d_fn(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    conv_states: Any,
+    query_start_loc: Any,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    activation: Any = "silu",
+    pad_slot_id: int = -1,
+    metadata: Any = None,
+    validate_data: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """tokenspeed's `causal_conv1d.causal_conv1d_fn` by `cuconv.causal_conv1d_varlen_fn`.
+
+    x is (dim, total), the pool (slots, dim, at least width - 1) with the window in the first columns. Padding, which
+    tokenspeed leaves uninitialised, gives 0. metadata, validate_data and further arguments have no effect.
+
+    Returns:
+        (dim, total), new.
+    """
+    return varlen.causal_conv1d_varlen_fn(
+        x,
+        weight,
+        bias,
+        conv_states,
+        query_start_loc,
+        cache_indices,
+        has_initial_state,
+        conventions.silu(activation),
+        pad_slot_id,
+        first_column=conventions.first_column(conv_states),
+    )
+
+
+def causal_conv1d_update(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any = None,
+    activation: Any = None,
+    cache_seqlens: Any = None,
+    conv_state_indices: Any = None,
+    num_accepted_tokens: Any = None,
+    intermediate_conv_window: Any = None,
+    output_state_indices: Any = None,
+    pad_slot_id: int = -1,
+    metadata: Any = None,
+    validate_data: bool = False,
+) -> Any:
+    """tokenspeed's `causal_conv1d.causal_conv1d_update` by `cuconv.causal_conv1d_update`.
+
+    x is (batch, dim) or (batch, dim, seqlen). Windows after each token go to row i of intermediate_conv_window for
+    sequence i, or to the slots of output_state_indices (batch, seqlen); the live slot stays as it is then. Without them
+    it moves by one column, as with one accepted token. cache_seqlens, metadata and validate_data have no effect, as in
+    tokenspeed.
+
+    Returns:
+        x, overwritten; padding keeps it.
+    """
+    has_windows, has_slots = intermediate_conv_window is not None, output_state_indices is not None
+    if num_accepted_tokens is None and not (has_windows or has_slots) and len(x.shape) == 3 and x.shape[2] > 1:
+        num_accepted_tokens = tensors.ones(x, x.shape[0])
+    placed: dict[str, Any] = {}
+    if has_windows:
+        placed["intermediate_conv_window"] = intermediate_conv_window
+        placed["intermediate_state_indices"] = tensors.positions(x, x.shape[0])
+    if has_slots:
+        placed["token_state_indices"] = output_state_indices
+    return update.causal_conv1d_update(
+        x,
+        conv_state,
+        weight,
+        bias,
+        conventions.silu(activation),
+        None,
+        conv_state_indices,
+        num_accepted_tokens=num_accepted_tokens,
+        disable_state_update=has_windows or has_slots,
+        pad_slot_id=pad_slot_id,
+        pad_output="keep",
+        first_column=0,
+        out=x,
+        **placed,
+    )
+
+
+def causal_conv1d_qkv_split_gdn_prefill(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    conv_states: Any,
+    query_start_loc: Any,
+    seq_lens_cpu: Any,
+    num_q_heads: int,
+    num_k_heads: int,
+    num_v_heads: int,
+    head_q: int,
+    head_k: int,
+    head_v: int,
+    total_seq_len: int,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    activation: Any = "silu",
+    pad_slot_id: int = -1,
+) -> tuple[Any, Any, Any]:
+    """The `causal_conv1d_qkv_split_gdn_prefill` of tokenspeed's pull request 382 by `cuconv.causal_conv1d_qkv_split`.
+
+    x is (dim, total). seq_lens_cpu and total_seq_len have no effect.
+
+    Returns:
+        q, k and v, each (1, total, heads, head_dim).
+    """
+    return varlen.causal_conv1d_qkv_split(
+        x,
+        weight,
+        bias,
+        conv_states,
+        query_start_loc,
+        num_q_heads=num_q_heads,
+        num_k_heads=num_k_heads,
+        num_v_heads=num_v_heads,
+        head_q=head_q,
+        head_k=head_k,
+        head_v=head_v,
+        cache_indices=cache_indices,
+        has_initial_state=has_initial_state,
+        activation=conventions.silu(activation),
+        pad_slot_id=pad_slot_id,
+        first_column=conventions.first_column(conv_states),
+    )
+
+
+def fused_qkv_split_gdn_prefill(
+    mixed_qkv: Any,
+    num_q_heads: int,
+    num_k_heads: int,
+    num_v_heads: int,
+    head_q: int,
+    head_k: int,
+    head_v: int,
+    fuse_l2norm: bool = False,
+    replay: tuple[Any, Any, Any] | None = None,
+) -> tuple[Any, Any, Any]:
+    """tokenspeed's `gdn_qkv_split.fused_qkv_split_gdn_prefill` by `cuconv.causal_conv1d_qkv_split`, width 1, taps 1.
+
+    mixed_qkv is (total, dim), after its convolution. With replay, (payload, a, b), row t of payload receives k and v of
+    token t as they are in mixed_qkv, then a[t] and b[t].
+
+    Returns:
+        q, k and v, each (1, total, heads, head_dim); with fuse_l2norm heads of q and k are normalised.
+    """
+    placed: dict[str, Any] = {}
+    if replay is not None:
+        placed = {"payload": replay[0], "payload_gates": replay[1:]}
+    return varlen.causal_conv1d_qkv_split(
+        mixed_qkv.T,
+        tensors.ones(mixed_qkv, mixed_qkv.shape[1], mixed_qkv.dtype)[: mixed_qkv.shape[1], None],
+        num_q_heads=num_q_heads,
+        num_k_heads=num_k_heads,
+        num_v_heads=num_v_heads,
+        head_q=head_q,
+        head_k=head_k,
+        head_v=head_v,
+        activation=None,
+        qk_l2norm=fuse_l2norm,
+        **placed,
+    )
+
+
+MODULES: installing.Modules = {
+    "tokenspeed.runtime.layers.attention.linear.causal_conv1d": {
+        "causal_conv1d_fn": causal_conv1d_fn,
+        "causal_conv1d_update": causal_conv1d_update,
+    },
+    "tokenspeed_kernel.ops.attention.triton.gdn_qkv_split": {
+        "fused_qkv_split_gdn_prefill": fused_qkv_split_gdn_prefill
+    },
+}
+"""The functions that `install` puts in the place of tokenspeed's, by module and name."""
+
+
+def install() -> tuple[str, ...]:
+    """Put these functions in the place of tokenspeed's, in this process; returns the full names of those replaced."""
+    return installing.install(MODULES)

@@ -1,0 +1,340 @@
+"""vLLM's functions of vllm.model_executor.layers.mamba.ops, version 0.33.0, by cuconv.
+
+Arguments that older versions had and 0.33.0 has not are keywords. Two differences are left to the caller of an older
+version: it passes null_block_id=None to `causal_conv1d_fn`, and z and dt_bias of `selective_state_update` by name.
+
+Outputs of padding, which vLLM leaves uninitialised, are zeros, except where results overwrite x: there they keep x.
+Inputs are not rounded to the dtype of the states before they are used, only where they are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuconv.causal_conv1d import update, varlen
+from cuconv.engines import _conventions as conventions
+from cuconv.engines import _installing as installing
+from cuconv.engines import _tensors as tensors
+from cuconv.selective_scan import varlen as scan
+from cuconv.selective_state_update import update as state_update
+
+
+def causal_conv1d_fn(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    conv_states: Any,
+    query_start_loc: Any,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    activation: Any = "silu",
+    pad_slot_id: int = -1,
+    null_block_id: int | None = 0,
+    metadata: Any = None,
+    validate_data: bool = False,
+    *,
+    block_idx_first_scheduled_token: Any = None,
+    block_idx_last_scheduled_token: Any = None,
+    initial_state_idx: Any = None,
+    num_computed_tokens: Any = None,
+    block_size_to_align: int | None = None,
+) -> Any:
+    """vLLM 0.33.0's `causal_conv1d_fn` by `cuconv.causal_conv1d_varlen_fn`.
+
+    x is (dim, total), the pool (slots, dim, at least width - 1) with the window in the first columns. metadata,
+    validate_data and pad_slot_id, which vLLM compares with numbers of its metadata, have no effect. The block_idx_*
+    arguments are those of versions before 0.33 for prefix caches of mode "all": each sequence starts from the slot in
+    column initial_state_idx of cache_indices (sequences, blocks), and leaves its state at the end of every block in
+    that block's slot.
+
+    Returns:
+        (dim, total), new.
+    """
+    placed: dict[str, Any] = {}
+    if block_idx_last_scheduled_token is not None:
+        placed = _blocks(
+            cache_indices,
+            block_idx_first_scheduled_token,
+            block_idx_last_scheduled_token,
+            initial_state_idx,
+            num_computed_tokens,
+            block_size_to_align,
+            x.shape[-1],
+            null_block_id,
+        )
+    return varlen.causal_conv1d_varlen_fn(
+        x,
+        weight,
+        bias,
+        conv_states,
+        query_start_loc,
+        cache_indices,
+        has_initial_state,
+        conventions.silu(activation),
+        null_slot=null_block_id,
+        first_column=conventions.first_column(conv_states),
+        **placed,
+    )
+
+
+def causal_conv1d_update(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any = None,
+    activation: Any = None,
+    conv_state_indices: Any = None,
+    num_accepted_tokens: Any = None,
+    query_start_loc: Any = None,
+    max_query_len: int = -1,
+    null_block_id: int | None = 0,
+    validate_data: bool = False,
+    out: Any = None,
+    *,
+    pad_slot_id: int | None = None,
+    block_idx_last_scheduled_token: Any = None,
+    initial_state_idx: Any = None,
+) -> Any:
+    """vLLM 0.33.0's `causal_conv1d_update` by `cuconv.causal_conv1d_update`.
+
+    x is (batch, dim), (batch, dim, seqlen) or, with query_start_loc, (tokens, dim). pad_slot_id, of versions before
+    0.33, takes the place of null_block_id. With initial_state_idx and block_idx_last_scheduled_token, of those
+    versions, too, each sequence starts from the one and leaves its state in the other column of conv_state_indices.
+
+    Returns:
+        out, or without it x, overwritten; a new array where x has another dtype than conv_state.
+    """
+    placed: dict[str, Any] = {}
+    if block_idx_last_scheduled_token is not None:
+        placed = {
+            "state_column": initial_state_idx,
+            "dst_state_indices": tensors.chosen(conv_state_indices, block_idx_last_scheduled_token),
+        }
+    if query_start_loc is not None:
+        placed["query_start_loc"] = query_start_loc
+        placed["max_query_len"] = max_query_len if max_query_len >= 0 else None
+    if out is None and x.dtype == conv_state.dtype:
+        out = x
+    return update.causal_conv1d_update(
+        x,
+        conv_state,
+        weight,
+        bias,
+        conventions.silu(activation),
+        None,
+        conv_state_indices,
+        num_accepted_tokens=num_accepted_tokens,
+        null_slot=null_block_id if pad_slot_id is None else pad_slot_id,
+        pad_output="zero" if out is None else "keep",
+        first_column=0,
+        out=out,
+        **placed,
+    )
+
+
+def selective_state_update(
+    state: Any,
+    x: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any,
+    dt_bias: Any,
+    z: Any = None,
+    dt_softplus: bool = False,
+    state_batch_indices: Any = None,
+    dst_state_batch_indices: Any = None,
+    null_block_id: int | None = 0,
+    out: Any = None,
+    num_accepted_tokens: Any = None,
+    cu_seqlens: Any = None,
+    is_blackwell: bool = False,
+    enable_stochastic_rounding: bool = False,
+    cache_philox_rounds: int = 0,
+    *,
+    pad_slot_id: int | None = None,
+) -> None:
+    """vLLM 0.33.0's `selective_state_update` of mamba_ssm by `cuconv.selective_state_update`.
+
+    dt_bias comes before z. Index arrays of several columns without num_accepted_tokens are read in their first column.
+    A sequence in the null block gives 0. pad_slot_id, of versions before 0.33, takes the place of null_block_id.
+
+    Returns:
+        None: the result is in out, which must be given.
+    """
+    if out is None:
+        conventions.refuse("out", None, "an array of the shape of x, for the result")
+    if num_accepted_tokens is None and dst_state_batch_indices is not None and len(dst_state_batch_indices.shape) == 2:
+        dst_state_batch_indices = dst_state_batch_indices[:, 0]
+    state_update.selective_state_update(
+        state,
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z,
+        dt_bias,
+        dt_softplus,
+        state_batch_indices,
+        dst_state_batch_indices=dst_state_batch_indices,
+        num_accepted_tokens=num_accepted_tokens,
+        cu_seqlens=cu_seqlens,
+        null_slot=null_block_id if pad_slot_id is None else pad_slot_id,
+        rand_seed=tensors.random_seed(state) if enable_stochastic_rounding else None,
+        philox_rounds=cache_philox_rounds,
+        out=out,
+    )
+
+
+def selective_scan_fn(
+    u: Any,
+    ssm_states: Any,
+    delta: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    z: Any = None,
+    delta_bias: Any = None,
+    delta_softplus: bool = False,
+    query_start_loc: Any = None,
+    cache_indices: Any = None,
+    has_initial_state: Any = None,
+    null_block_id: int | None = 0,
+    block_size: int = 1024,
+    block_idx_first_scheduled_token: Any = None,
+    block_idx_last_scheduled_token: Any = None,
+    initial_state_idx: Any = None,
+    cu_chunk_seqlen: Any = None,
+    last_chunk_indices: Any = None,
+    *,
+    pad_slot_id: int | None = None,
+) -> Any:
+    """vLLM 0.33.0's `selective_scan_fn` by `cuconv.selective_scan_varlen_fn`.
+
+    u is (dim, total) with query_start_loc, else (1, dim, seqlen). With the block_idx_* arguments, of prefix caches of
+    mode "all", each sequence starts from the slot in column initial_state_idx of cache_indices (sequences, blocks), and
+    leaves its state at the end of every block of block_size tokens in that block's slot; cu_chunk_seqlen and
+    last_chunk_indices say where its chunks end, of which every block has one or more. Without them they have no effect.
+    pad_slot_id, of versions before 0.33, takes the place of null_block_id.
+
+    Returns:
+        The shape of u, new: neither delta nor z is overwritten.
+    """
+    null_slot = null_block_id if pad_slot_id is None else pad_slot_id
+    placed: dict[str, Any] = {}
+    if block_idx_last_scheduled_token is not None:
+        placed = _chunks(
+            cache_indices,
+            block_idx_first_scheduled_token,
+            block_idx_last_scheduled_token,
+            initial_state_idx,
+            query_start_loc,
+            cu_chunk_seqlen,
+            last_chunk_indices,
+            block_size,
+            null_slot,
+        )
+    is_dense = query_start_loc is None and len(u.shape) == 3
+    if is_dense:
+        if u.shape[0] != 1:
+            conventions.refuse("u", f"shape {tuple(u.shape)}", "(1, dim, seqlen), or query_start_loc")
+        u, delta, B, C, z = u[0], delta[0], B[0], C[0], z if z is None else z[0]
+    out = scan.selective_scan_varlen_fn(
+        u,
+        ssm_states,
+        delta,
+        A,
+        B,
+        C,
+        D,
+        z,
+        delta_bias,
+        delta_softplus,
+        query_start_loc,
+        cache_indices,
+        has_initial_state,
+        null_slot=null_slot,
+        **placed,
+    )
+    return out[None] if is_dense else out
+
+
+def _blocks(
+    table: Any,
+    first: Any,
+    last: Any,
+    initial: Any,
+    computed: Any,
+    block: int | None,
+    tokens: int,
+    null_slot: int | None,
+) -> dict[str, Any]:
+    """Where a prefix cache of mode "all" has states, by the names of cuconv's arguments."""
+    for argument, value in (
+        ("cache_indices", table),
+        ("block_idx_first_scheduled_token", first),
+        ("initial_state_idx", initial),
+        ("num_computed_tokens", computed),
+        ("block_size_to_align", block or None),
+    ):
+        if value is None:
+            conventions.refuse(argument, None, "a value beside block_idx_last_scheduled_token")
+    assert block is not None
+    snapshots, count = tensors.block_snapshots(table, computed, first, last, block, tokens, null_slot)
+    return {
+        "state_column": initial,
+        "dst_state_indices": tensors.chosen(table, last),
+        "snapshots": snapshots,
+        "snapshot_count": count,
+    }
+
+
+def _chunks(
+    table: Any,
+    first: Any,
+    last: Any,
+    initial: Any,
+    starts: Any,
+    chunks: Any,
+    last_chunks: Any,
+    block: int,
+    null_slot: int | None,
+) -> dict[str, Any]:
+    """Where a prefix cache of mode "all" has states of scans, by the names of cuconv's arguments."""
+    for argument, value in (
+        ("cache_indices", table),
+        ("block_idx_first_scheduled_token", first),
+        ("initial_state_idx", initial),
+        ("query_start_loc", starts),
+        ("cu_chunk_seqlen", chunks),
+        ("last_chunk_indices", last_chunks),
+    ):
+        if value is None:
+            conventions.refuse(argument, None, "an array beside block_idx_last_scheduled_token")
+    return {
+        "state_column": initial,
+        "dst_state_indices": tensors.chosen(table, last),
+        "snapshots": tensors.chunk_snapshots(table, first, starts, chunks, last_chunks, block, null_slot),
+    }
+
+
+MODULES: installing.Modules = {
+    "vllm.model_executor.layers.mamba.ops.causal_conv1d": {
+        "causal_conv1d_fn": causal_conv1d_fn,
+        "causal_conv1d_update": causal_conv1d_update,
+    },
+    "vllm.model_executor.layers.mamba.ops.mamba_ssm": {
+        "selective_scan_fn": selective_scan_fn,
+        "selective_state_update": selective_state_update,
+    },
+}
+"""The functions that `install` puts in the place of vLLM's, by module and name."""
+
+
+def install() -> tuple[str, ...]:
+    """Put these functions in the place of vLLM's, in this process; returns the full names of those replaced."""
+    return installing.install(MODULES)

@@ -1,0 +1,176 @@
+"""Calls that are prepared once for given arrays and then repeated at the cost of their launches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from operator import attrgetter
+from typing import Any
+
+from cuconv.runtime import arrays, dlpack
+from cuconv.runtime.arrays import Family
+from cuconv.runtime.call import NO_NUMBERS, Call, Late, Operation, is_traced
+from cuconv.runtime.errors import message
+
+
+def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
+    """Prepare a call of one of cuconv's functions, to be repeated with `()`; nothing is computed yet.
+
+    `step = bind(causal_conv1d_update, x, conv_state, weight, bias, "silu")` checks and plans the call, makes its
+    results and packs the arguments of its kernels. Then `step()` computes what the function would, from what the arrays
+    hold at that time, on the stream that is current at that time: for loops that cannot be captured in a CUDA graph.
+
+    * It returns the same arrays every time, so that each call overwrites the results of the one before. They were made
+      on the stream that was current in `bind`.
+    * It holds its arrays, results and scratch memory. A graph that captures `step()` needs it for as long.
+    * `step()` raises for an array that has got other memory since (`Tensor.resize_`, `Tensor.set_`, `Tensor.data`).
+      Shapes and strides are those of `bind`, and so is an integer `rand_seed`, which rounds alike in every call.
+    * Calls that share scratch memory or results must not run at the same time: use one `bind` a stream.
+    * NumPy arrays and tensors on the CPU are computed by the reference.
+    * With CUCONV_CHECK=1 in the environment of `bind`, every call checks the contents of index arrays.
+
+    Args:
+        function: a function of cuconv that takes arrays.
+        args, kwargs: its arguments.
+
+    Returns:
+        A callable without arguments, which returns what the function does.
+
+    Raises:
+        TypeError: `function` is not one of cuconv's.
+        ValueError: a tensor that autograd follows: one that requires grad while grad mode is on, in `bind` or in a
+            call.
+        TypeError, ValueError: what the function raises for these arguments.
+        RuntimeError: torch traces.
+    """
+    name = getattr(function, "__name__", "")
+    if name == "bind" or not callable(function) or getattr(sys.modules["cuconv"], name, None) is not function:
+        raise TypeError(message("function", repr(function), "a function of cuconv that takes arrays"))
+    if is_traced():
+        raise RuntimeError("cuconv.bind cannot be traced: call the function itself, or bind outside")
+    bound: list[Bound] = []
+    token = _bound.set(bound)
+    try:
+        results = function(*map(_held, args), **{name: _held(value) for name, value in kwargs.items()})
+    finally:
+        _bound.reset(token)
+    if not bound:
+        # A function without arrays has raised, unless nothing of it is an array.
+        raise TypeError(message("function", name, "a function of cuconv that takes arrays"))
+    bound[0].results = results
+    return bound[0]
+
+
+class Bound:
+    """A prepared call; calling it runs it."""
+
+    def __init__(self, call: Call[Any], given: tuple[Any, ...], pointers: list[int], late: Late) -> None:
+        family = call.family
+        self._call, self._given = call, given
+        self._arrays = [array for array in given if array is not None]
+        self._pointers = list(pointers)
+        self._stays, self._device = family.stays(self._arrays, self._pointers), call.device
+        self._checks_contents = call.operation.contents is not None and family.checks_contents()
+        self._is_grad_enabled = family.follows_writes
+        # Arrays on the CPU have no stream, and what computes them takes any number.
+        self._stream: Callable[[int], int] = int if call.on_host else family.stream
+        results, self._replays, self._scratch = call.fixed(given, pointers, late)
+        new = [each for each in results if each is not None and not any(each is array for array in self._arrays)]
+        self._written = [*call.written(given), *new]
+        self.results: Any = results
+        """What every call returns."""
+
+    def __call__(self) -> Any:
+        """Run the call on the current stream; its results."""
+        if not self._stays():
+            self._refuse_moved()
+        if self._is_grad_enabled is not None and self._is_grad_enabled():
+            self._tell_autograd()
+        if self._checks_contents:
+            self._call.check_contents(self._given)
+        stream = self._stream(self._device)
+        for replay in self._replays:
+            replay(stream)
+        return self.results
+
+    def _refuse_moved(self) -> None:
+        names = [name for name, array in zip(self._call.names, self._given, strict=True) if array is not None]
+        for name, array, pointer in zip(names, self._arrays, self._pointers, strict=True):
+            if self._call.family.address(array) != pointer:
+                raise ValueError(message(name, "an array with other memory than in bind", "bind for it anew"))
+
+    def _tell_autograd(self) -> None:
+        """Tell autograd what this call writes; ValueError if it would have to follow the call."""
+        if any(map(_requires_grad, self._arrays)):
+            _refuse_followed(self._call.names, self._given)
+        if self._written:
+            self._call.family.mark_written(self._written)
+
+
+_requires_grad = attrgetter("requires_grad")
+
+
+class Held:
+    """An array in the place of which bind calls a function."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __getattr__(self, name: str) -> Any:
+        """What the array has: where another argument does not fit, an error is to name that one."""
+        return getattr(self.array, name)
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(map(_held, value))
+    return Held(value) if arrays.family(value) is not None or dlpack.is_array(value) else value
+
+
+_bound: ContextVar[list[Bound]] = ContextVar("bound")
+
+
+def _prepare(
+    operation: Operation[Any],
+    held: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None = None,
+    late: Late = NO_NUMBERS,
+) -> Sequence[Any]:
+    """Leave a Bound instead of running an operation; its results."""
+    given = original = tuple(each.array if isinstance(each, Held) else each for each in held)
+    names = operation.names(outputs)
+    family = arrays.family(original[operation.leader])
+    is_foreign = family is None
+    if family is None:
+        given = dlpack.imported(names, original, names[operation.leader])
+        family = arrays.family(given[operation.leader])
+        assert family is not None
+    try:
+        call, pointers = operation.find(family, given, options, outputs)
+    except arrays.NotPlain:
+        _refuse_followed(names, given)
+        raise TypeError(message(names[operation.leader], "a tensor without memory", "a plain one")) from None
+    bound = Bound(call, given, pointers, late)
+    _bound.get().append(bound)
+    results: Sequence[Any] = bound.results
+    if is_foreign:
+        return dlpack.exported(results, original[len(operation.inputs) :], original[operation.leader])
+    return results
+
+
+def _refuse_followed(names: Sequence[str], given: Sequence[Any]) -> None:
+    """Raise ValueError for a tensor that requires grad."""
+    for name, array in zip(names, given, strict=True):
+        if getattr(array, "requires_grad", False):
+            wanted = "torch.no_grad() or a detached tensor: autograd does not follow bound calls"
+            raise ValueError(message(name, "a tensor that requires grad while grad mode is on", wanted))
+
+
+class HeldFamily(Family):
+    name = "held"
+    through = staticmethod(_prepare)
+
+
+arrays.register(Held, HeldFamily)

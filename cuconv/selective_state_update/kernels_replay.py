@@ -1,0 +1,186 @@
+"""The kernels of replay: frozen dataclasses, their fields the template parameters in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from cuconv.jit import source, structs
+from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, DType
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import (
+    MAX_DIVIDEND,
+    MAX_VECTOR_BYTES,
+    WARP_SIZE,
+    LaunchConfig,
+    TooLarge,
+    ceil_div,
+    fast_div,
+    vectors,
+)
+from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, lanes
+
+D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
+"""The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
+
+WINDOWS = (16, 32)
+"""The live tokens at most that kernels are compiled for; any smaller window takes the next larger kernel."""
+
+MAX_WINDOW = WINDOWS[-1]
+"""Live tokens of a ring at most."""
+
+
+ROUNDINGS = ((False, False), (False, True), (True, False))
+"""(stochastic, index32): random rounding takes so long that offsets of 64 bits make no difference."""
+
+
+def capacity(d_state: int) -> int:
+    """The d_state of the kernel that takes this one."""
+    return next(capacity for capacity in D_STATES if capacity >= d_state)
+
+
+def max_tokens() -> int:
+    """New tokens of a sequence at most."""
+    return structs.constant(source.load(), "selective_state_update/replay.cuh", "kMaxReplayTokens")
+
+
+def most_rows(capacity: int, vec: int, state_t: DType) -> int:
+    """Rows per group of lanes at most: what their states leave registers for."""
+    sharing = lanes(capacity, vec, state_t)
+    elements = ceil_div(capacity, vec * sharing) * vec
+    return max((rows for rows in ROWS if rows <= sharing and rows * elements <= 64), default=1)
+
+
+def has_tensor_cores(capacity: int, input_t: DType, state_t: DType, b_t: DType, vec: int) -> bool:
+    """Whether tensor cores put live tokens in states. float16 has not the range of weights times x."""
+    return input_t is b_t is BFLOAT16 and is_whole(state_t, vec) and capacity >= 4 * vec
+
+
+def is_whole(dtype: DType, vec: int) -> bool:
+    """Whether accesses to this many elements are as wide as a thread's can be."""
+    return vec * dtype.itemsize == MAX_VECTOR_BYTES
+
+
+def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
+    """The dtypes, vectors and rows that kernels may have, how they round, and their offsets."""
+    for input_t, state_t in product(FLOATS, (*FLOATS, *CODES)):
+        # B and C have more bits than x only where A has them, too.
+        pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
+        for (a_t, b_t), vec, rows in product(pairs, vectors(state_t), ROWS):
+            if vec > d_state or rows > most_rows(d_state, vec, state_t):
+                continue
+            types = {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t}
+            for stochastic, index32 in ROUNDINGS if state_t is not FLOAT32 else ROUNDINGS[:2]:
+                yield {**types, "vec": vec, "rows": rows, "stochastic": stochastic, "index32": index32}
+
+
+@dataclass(frozen=True)
+class _OfRows(Kernel):
+    """Groups of lanes own rows of d_state elements."""
+
+    d_state: int
+    input_t: DType
+    state_t: DType
+    a_t: DType
+    b_t: DType
+    vec: int
+    rows: int
+
+    @property
+    def sharing(self) -> int:
+        """Lanes per row."""
+        return lanes(self.d_state, self.vec, self.state_t)
+
+    @property
+    def tile(self) -> int:
+        """Rows per warp."""
+        return WARP_SIZE // self.sharing * self.rows
+
+    def divided(self, batch: int, nheads: int, row_tiles: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences with `row_tiles` warps per head; ValueError when they are too many."""
+        warps = batch * nheads * row_tiles
+        if warps > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
+        return self.config(ceil_div(warps, self.warps)), {"row_tiles": fast_div(row_tiles), "nheads": fast_div(nheads)}
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateReplay(_OfRows):
+    """A warp has tiles of rows of some heads of one group, and multiplies B and C of its live tokens once."""
+
+    window: int
+    x_vec: int
+    tensor: bool
+    masked: bool
+    many: bool
+    stochastic: bool
+    index32: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateReplay]:
+        flags = (False, True)
+        for d_state in D_STATES:
+            for arrays, window, masked, many in product(_arrays(d_state), WINDOWS, flags, flags):
+                input_t, state_t, b_t = (arrays[name] for name in ("input_t", "state_t", "b_t"))
+                if has_tensor_cores(d_state, input_t, state_t, b_t, arrays["vec"]):
+                    # Tensor cores take two rows a group.
+                    if arrays["rows"] != 2:
+                        continue
+                    tensor = True
+                else:
+                    tensor = False
+                common = {**arrays, "tensor": tensor, "window": window, "masked": masked, "many": many}
+                if is_whole(arrays["state_t"], arrays["vec"]):
+                    yield cls(d_state, **common, x_vec=MAX_VECTOR_BYTES // arrays["input_t"].itemsize)
+                # Arrays that are not aligned are rare: they have the kernels that serve all.
+                if window == MAX_WINDOW and not arrays["index32"]:
+                    yield cls(d_state, **common, x_vec=1)
+
+    @property
+    def sharing(self) -> int:
+        return 4 if self.tensor else super().sharing
+
+    def launch_config(
+        self, batch: int, nheads: int, headdim: int, warp_heads: int, warp_tiles: int
+    ) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences, each warp with this much work; ValueError when they are too many."""
+        config, division = self.divided(batch, nheads // warp_heads, ceil_div(headdim, self.tile * warp_tiles))
+        return config, {**division, "warp_heads": warp_heads, "warp_tiles": warp_tiles}
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateFold(_OfRows):
+    """A warp has rows of one head, and needs no other warp."""
+
+    token: bool
+    masked: bool
+    stochastic: bool
+    index32: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateFold]:
+        flags = (False, True)
+        for d_state in D_STATES:
+            for arrays, token, masked in product(_arrays(d_state), flags, flags):
+                yield cls(d_state, **arrays, token=token, masked=masked)
+
+    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences; ValueError when they are too many."""
+        return self.divided(batch, nheads, ceil_div(headdim, self.tile))
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateCommit(Kernel):
+    """A thread has the cursor of a sequence's slot."""
+
+    empty: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateCommit]:
+        yield from (cls(False), cls(True))
+
+    def launch_config(self, batch: int) -> LaunchConfig:
+        """The launch for this many sequences."""
+        return self.config(ceil_div(batch, self.threads))

@@ -1,0 +1,305 @@
+"""Replay: decode steps that read states, and write them only when rings of the tokens since are full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime import checks, slots
+from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
+from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INT32, DType
+from cuconv.runtime.errors import message
+from cuconv.runtime.launch import MAX_DIVIDEND
+from cuconv.runtime.layout import Layout, dense_strides
+from cuconv.selective_state_update import reference, update
+from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
+from cuconv.selective_state_update.plan_replay import Operands, Rings, folds_at_once, plan
+from cuconv.selective_state_update.reference_replay import LIVE, START
+
+RINGS = ("x_ring", "B_ring", "dt_ring", "cursors")
+"""The arguments that are rings and their cursors."""
+
+
+def selective_state_update_replay(
+    state: Any,
+    x_ring: Any,
+    B_ring: Any,
+    dt_ring: Any,
+    cursors: Any,
+    x: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    z: Any = None,
+    dt_bias: Any = None,
+    dt_softplus: bool = False,
+    state_batch_indices: Any = None,
+    *,
+    window: int = 16,
+    cu_seqlens: Any = None,
+    has_initial_state: Any = None,
+    force_flush: Any = None,
+    fold: bool | None = None,
+    pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    pad_output: str = "zero",
+    rand_seed: Any = None,
+    philox_rounds: int = 10,
+    state_scale: Any = None,
+    out: Any = None,
+) -> Any:
+    """Steps of Mamba-2 that read states of sequences, and write them only when rings of recent tokens are full.
+
+    The results are those of `selective_state_update`. A state in memory is that of some tokens ago: x, B and dt' of
+    the tokens since then, the live ones, are in rings. With a = dt' * A of each token and live tokens j from 1 to n,
+    for the state S of a head:
+
+        y_n = exp(a_1 + … + a_n) * S C_n + sum over j of exp(a_j+1 + … + a_n) * dt'_j * (B_j . C_n) * x_j + D * x_n
+
+    in float32 (the chunked form of Dao and Gu, "Transformers are SSMs", 2024, section 6). A new token is put behind the
+    live ones; before there would be more than `window` of them, those that are there are put in the state, which is
+    written. So a state of float16 or bfloat16 is rounded once in a window, and nearly all steps read states only.
+
+    A step moves no cursor: `selective_state_update_commit` does that, once a step for all layers that share cursors,
+    and says how many of the tokens of each sequence are accepted. Before that, no further step may follow. A state that
+    something else reads is up to date after `selective_state_update_materialise`. `ReplayRings` makes the arrays.
+
+    A, dt and dt_bias have one value a head: no axes behind that of the heads, or strides of 0 along them. Arrays are
+    NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides but for rings and cursors,
+    which are contiguous behind their slots. Nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back
+    and checks them.
+
+    Args:
+        state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16, or int16, int8 or float8_e4m3fn with
+            state_scale, d_state 1 to 512; updated in place.
+        x_ring: (slots, nheads, ring_rows, headdim), x's dtype; updated in place. ring_rows is at least window and the
+            most tokens that a sequence has in a call. Rows that are not live may hold anything.
+        B_ring: (slots, ngroups, ring_rows, d_state), B's dtype; updated in place.
+        dt_ring: (slots, nheads, ring_rows), float32; updated in place. It holds dt'.
+        cursors: (slots, 4), int32: the row of a slot's oldest live token, the number of live ones, and what a step
+            leaves to be committed, the tokens that it has put behind them and those that it has put in the state. All
+            are 0 for an empty ring.
+        x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. The most
+            tokens of a sequence are the least of 16, window and ring_rows - window; packed ones with more give 0.
+        dt: shape of x, or that before headdim; x's dtype or float32.
+        A: (nheads,) or (nheads, headdim, d_state); x's dtype or float32. Not positive.
+        B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
+            nheads is a multiple of ngroups.
+        D, dt_bias: (nheads,) or (nheads, headdim); x's dtype or float32. Zeros when None.
+        z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
+        dt_softplus: apply softplus, linear above 20.
+        state_batch_indices: (batch,), int32 or int64: the slots of sequences, their numbers when None. A sequence with
+            a slot that is negative, pad_slot_id, null_slot or outside the pool gives 0, and nothing is read or written
+            for it.
+        window: 1 to 32: live tokens at most. About sqrt(2 * bytes of a head's state / bytes of its part of a ring's
+            row) is best: 16 serves states of all dtypes.
+        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding, tokens of no
+            sequence, gives 0.
+        has_initial_state: (batch,), bool: sequences for which it is false start from zeros and an empty ring; true when
+            None.
+        force_flush: (batch,), bool: sequences for which it is true put their live tokens in the state in this step,
+            however few they are. The new tokens are live after it.
+        fold: True for one token a sequence puts it in the state, too, and leaves the ring empty: the step of
+            `selective_state_update`, which is quicker for small batches. False never does that. None does it for states
+            of less than 32 MiB in all.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
+        rand_seed: round states of bfloat16 or float16 up or down at random when they are written: as in
+            `selective_state_update`, an int of 64 bits or an array, (1,), int64. Each step needs another one.
+        philox_rounds: 1 to 20; 0 stands for 10.
+        state_scale: (slots, nheads, headdim), perhaps with an axis of 1 behind, float32; with states of codes only, and
+            updated with them, as in `selective_state_update`.
+        out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
+            argument.
+
+    Returns:
+        out, contiguous: of the caller's kind and on the caller's device.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    philox_rounds = checks.integer("philox_rounds", philox_rounds)
+    checks.between("philox_rounds", philox_rounds, 0, update.MAX_ROUNDS)
+    seed, rand_seed = update.seed_of(rand_seed)
+    given = (
+        *(state, x_ring, B_ring, dt_ring, cursors, x, dt, A, B, C, D, z, dt_bias, state_batch_indices),
+        *(cu_seqlens, has_initial_state, force_flush, rand_seed, state_scale, out),
+    )
+    options = (
+        checks.integer("window", window),
+        None if fold is None else checks.flag("fold", fold),
+        checks.flag("dt_softplus", dt_softplus),
+        slots.padding(pad_slot_id, null_slot),
+        seed is not None,
+        philox_rounds or update.DEFAULT_ROUNDS,
+        slots.keeps_padding(pad_output),
+    )
+    (result,) = _replay(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
+    return result
+
+
+def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: int, d_state: int) -> Rings:
+    """Checks rings beside states of these sizes."""
+    state, x_ring, B_ring, dt_ring, cursors = (given[name] for name in ("state", *RINGS))
+    for name in RINGS:
+        if given[name] is None:
+            raise TypeError(message(name, "None", "an array"))
+    assert state and x_ring and B_ring and dt_ring and cursors
+    count = state.shape[0]
+    checks.rank("x_ring", x_ring.shape, "slots, nheads, ring_rows, headdim")
+    checks.between("window", window, 1, MAX_WINDOW)
+    rows = x_ring.shape[2]
+    checks.between("ring_rows of x_ring", rows, window + 1, MAX_DIVIDEND)
+    for name, dtypes, shape, axes in (
+        ("x_ring", FLOATS, (count, heads, rows, headdim), "slots, nheads, ring_rows, headdim"),
+        ("B_ring", FLOATS, (count, groups, rows, d_state), "slots, ngroups, ring_rows, d_state"),
+        ("dt_ring", (FLOAT32,), (count, heads, rows), "slots, nheads, ring_rows"),
+        ("cursors", (INT32,), (count, 4), "slots, 4"),
+    ):
+        layout = given[name]
+        assert layout is not None
+        checks.dtype(name, layout.dtype, dtypes)
+        checks.shape(name, layout.shape, shape, axes)
+        order = tuple(range(len(shape)))
+        if layout.size and layout.strides[1:] != dense_strides(shape, order)[1:]:
+            raise ValueError(message(name, f"strides {layout.strides}", "an array contiguous behind its slots"))
+    if cursors.offset % 8 or (count > 1 and cursors.strides[0] % 2):
+        raise ValueError(message("cursors", "slots at odd places", "each slot aligned to 8 bytes"))
+    return Rings(x_ring, B_ring, dt_ring, cursors, window)
+
+
+def by_row(layout: Layout | None, shape: tuple[int, ...]) -> Layout | None:
+    """The layout of an array of this shape, where the array may lack the last axes: along them it has strides of 0."""
+    if layout is None or len(layout.shape) >= len(shape):
+        return layout
+    missing = shape[len(layout.shape) :]
+    return layout._replace(shape=(*layout.shape, *missing), strides=(*layout.strides, *[0] * len(missing)))
+
+
+def most_tokens(rings: Rings) -> int:
+    """New tokens of a sequence at most."""
+    return min(max_tokens(), rings.window, rings.x.shape[2] - rings.window)
+
+
+def check_decay(name: str, layout: Layout | None, axes: tuple[int, ...]) -> None:
+    """An argument is the same for all rows and elements of a head."""
+    if layout is not None and any(layout.active(*axes)):
+        wanted = "one value a head: no axes behind that of the heads, or strides of 0 along them"
+        raise ValueError(message(name, f"strides {layout.strides} for shape {layout.shape}", wanted))
+
+
+def _check(
+    given: Layouts,
+    window: int,
+    fold: bool | None,
+    dt_softplus: bool,
+    pad_slot_id: int,
+    has_seed: bool,
+    philox_rounds: int,
+    keeps_padding: bool,
+) -> Checked[Operands]:
+    known = {name: given.get(name) for name in (*update._update.inputs, *update._update.outputs)}
+    state = given["state"]
+    if state is not None and len(state.shape) != 4:
+        raise ValueError(message("state", f"shape {state.shape}", "4 axes (slots, nheads, headdim, d_state)"))
+    if state is not None and given["x"] is not None:
+        rows = state.shape[1:3]
+        shapes = {"A": state.shape[1:], "dt": given["x"].shape, "D": rows, "dt_bias": rows}
+        known |= {name: by_row(given[name], shape) for name, shape in shapes.items()}
+    checked = update._check(known, dt_softplus, False, pad_slot_id, has_seed, philox_rounds, keeps_padding)
+    step = checked.operands
+    _, nheads, headdim, d_state = step.state.shape
+    rings = check_rings(given, window, nheads, step.B.shape[2], headdim, d_state)
+    for name, ring, layout in (("x_ring", rings.x, step.x), ("B_ring", rings.B, step.B)):
+        assert isinstance(layout.dtype, DType)
+        checks.dtype(name, ring.dtype, (layout.dtype,))
+    by_head: tuple[tuple[str, Layout | None, tuple[int, ...]], ...] = (
+        ("A", step.A, (1, 2)), ("dt", step.dt, (3,)), ("dt_bias", step.dt_bias, (1,)),
+    )  # fmt: skip
+    for name, given_layout, axes in by_head:
+        check_decay(name, given_layout, axes)
+    indices = step.state_batch_indices
+    if indices is not None and len(indices.shape) != 1:
+        raise ValueError(message("state_batch_indices", f"shape {indices.shape}", "1 axis (batch)"))
+    slots.by_sequence("force_flush", given["force_flush"], step.sequences, "sequences", (BOOL,))
+    if step.cu_seqlens is None:
+        most = most_tokens(rings)
+        if step.x.shape[1] > most:
+            wanted = f"at most {most}: {max_tokens()}, the window, and what ring_rows has beyond it"
+            raise ValueError(message("tokens of x", step.x.shape[1], wanted))
+    if fold and (step.cu_seqlens is not None or step.x.shape[1] != 1):
+        raise ValueError(message("fold", True, "False or None for several tokens, which may be rejected"))
+    operands = Operands(step, rings, given["force_flush"], folds_at_once(step) if fold is None else fold)
+    return Checked(operands, checked.outputs, updated=("state", *RINGS, "state_scale"), in_place=checked.in_place)
+
+
+def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
+    named = {name: array for name, array in arrays.items() if name != "out"}
+    if seed is not None:
+        named["rand_seed"] = seed
+    step = reference.replay(
+        **named,
+        window=o.rings.window,
+        fold=o.fold,
+        dt_softplus=o.step.dt_softplus,
+        pad_slot_id=o.step.pad_slot_id,
+        philox_rounds=o.step.philox_rounds,
+    )
+    out, written = np.zeros(arrays["x"].shape), step.is_computed if o.step.keeps_padding else ...
+    step.write(out, arrays["state"], arrays["state_scale"], step.rings)
+    arrays["out"][written] = out[written].astype(arrays["out"].dtype)
+
+
+def check_cursors(cursors: Any, slots_used: Any, rows: int, window: int) -> None:
+    """ValueError when cursors of these slots cannot be right."""
+    for column, most, what in ((START, rows - 1, "row"), (LIVE, window, "live tokens")):
+        found = cursors[slots_used, column]
+        if (wrong := np.flatnonzero((found < 0) | (found > most))).size:
+            slot = slots_used[wrong[0]]
+            raise ValueError(message(f"cursors[{slot}, {column}]", found[wrong[0]], f"0 to {most} ({what})"))
+
+
+def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
+    """ValueError when what index arrays or cursors contain cannot be right."""
+    others = ("dst_state_batch_indices", "intermediate_state_indices", "num_accepted_tokens", "state_column", "parents")
+    update.check_contents(o.step, lambda name: None if name in others else read(name))
+    step, rows = o.step, o.rings.x.shape[2]
+    lengths = np.full(step.sequences, step.x.shape[1])
+    if (starts := read("cu_seqlens")) is not None:
+        lengths = np.diff(starts)
+        most = most_tokens(o.rings)
+        if (longer := np.flatnonzero(lengths > most)).size:
+            i = int(longer[0])
+            raise ValueError(
+                message(f"cu_seqlens[{i + 1}]", starts[i + 1], f"at most {starts[i] + most}, {most} tokens on")
+            )
+    sources = read("state_batch_indices")
+    used = np.arange(step.sequences) if sources is None else sources[: step.sequences].astype(np.int64)
+    live = (used >= 0) & (used < step.state.shape[0]) & (lengths > 0)
+    if sources is not None:
+        live &= used != step.pad_slot_id
+    check_cursors(read("cursors"), used[live], rows, o.rings.window)
+
+
+_replay = Operation(
+    (
+        *("state", *RINGS, "x", "dt", "A", "B", "C", "D", "z", "dt_bias"),
+        *("state_batch_indices", "cu_seqlens", "has_initial_state", "force_flush", "rand_seed", "state_scale"),
+    ),
+    ("out",),
+    name="selective_state_update_replay",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=(
+        *("dst_state_batch_indices", "intermediate_states_buffer", "intermediate_state_indices"),
+        *("num_accepted_tokens", "state_column", "parents", "count"),
+    ),
+)

@@ -1,0 +1,279 @@
+"""Rings of replay: their cursors, the states that they stand for, and the memory of a layer's rings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cuconv.runtime import arrays, checks, slots
+from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
+from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, INDICES, INT32, DType
+from cuconv.runtime.errors import message
+from cuconv.runtime.launch import MAX_DIVIDEND
+from cuconv.runtime.layout import dense
+from cuconv.selective_state_update import reference, reference_replay
+from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
+from cuconv.selective_state_update.plan_replay import CommitOperands, FoldOperands, plan_commit, plan_fold
+from cuconv.selective_state_update.replay import RINGS, by_row, check_decay, check_rings, selective_state_update_replay
+from cuconv.selective_state_update.update import check_scales
+
+
+def selective_state_update_commit(
+    cursors: Any,
+    accepted: Any = None,
+    state_batch_indices: Any = None,
+    *,
+    ring_rows: int,
+    window: int = 16,
+    reset: bool = False,
+    pad_slot_id: int = -1,
+    null_slot: int | None = None,
+) -> None:
+    """Move the cursors of `selective_state_update_replay` over what a step has done, or make rings empty.
+
+    Live tokens that the step has put in states leave the rings. Of the tokens that it has put behind the live ones the
+    accepted ones stay; the others are overwritten by the next step. Slots of which no step has been made since they
+    were committed stay as they are. The layers of a model may share cursors: then this is called once, after them all.
+
+    Args:
+        cursors: (slots, 4), int32, contiguous behind its slots; updated in place.
+        accepted: (batch,), int32 or int64: how many of the step's tokens of each sequence are accepted, the first ones;
+            all of them when None. A number beyond them counts as all, a negative one as none.
+        state_batch_indices: (batch,), int32 or int64: the slots of sequences, all slots when None. Slots that are
+            negative, pad_slot_id, null_slot or outside the pool are left out.
+        ring_rows: rows of the rings.
+        window: 1 to 32: live tokens at most, as in the step.
+        reset: make the rings empty instead: for sequences that get their states in another way, such as by a prefill.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+
+    Returns:
+        None.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    ring_rows, window = checks.integer("ring_rows", ring_rows), checks.integer("window", window)
+    options = (ring_rows, window, checks.flag("reset", reset), slots.padding(pad_slot_id, null_slot))
+    _commit((cursors, accepted, state_batch_indices), options)
+
+
+def selective_state_update_materialise(
+    state: Any,
+    x_ring: Any,
+    B_ring: Any,
+    dt_ring: Any,
+    cursors: Any,
+    A: Any,
+    state_batch_indices: Any,
+    dst_state_batch_indices: Any = None,
+    count: Any = None,
+    *,
+    window: int = 16,
+    pad_slot_id: int = -1,
+    null_slot: int | None = None,
+    state_scale: Any = None,
+) -> None:
+    """Write states after live tokens of `selective_state_update_replay`, for those who read states alone.
+
+    For copies of sequences, prefix caches, and states that leave the GPU. Rings and cursors stay as they are: a slot
+    that gets its own state in this way, and every slot that gets another one's, is to be reset by
+    `selective_state_update_commit` before its next step. All tokens are to be committed before.
+
+    Args:
+        state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16; updated in place.
+        x_ring: (slots, nheads, ring_rows, headdim), float32, float16 or bfloat16.
+        B_ring: (slots, ngroups, ring_rows, d_state), x_ring's dtype or, where A is float32, that.
+        dt_ring: (slots, nheads, ring_rows), float32.
+        cursors: (slots, 4), int32.
+        A: (nheads,) or (nheads, headdim, d_state); x_ring's dtype or float32: one value a head, as in the step.
+        state_batch_indices: (batch,), int32 or int64: the slots whose states and rings are read. Sequences with a slot
+            that is negative, pad_slot_id, null_slot or outside the pool are left out.
+        dst_state_batch_indices: (batch,), int32 or int64: the slots of the states that are written, the same when None.
+        count: (batch,), int32 or int64: how many live tokens are applied, the oldest ones; 0 copies the state, and
+            sequences with a negative number are left out. All when None.
+        window: 1 to 32: live tokens at most, as in the step.
+        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        state_scale: (slots, nheads, headdim), perhaps with an axis of 1 behind, float32; with states of codes only, and
+            updated with them. Codes are rounded to nearest.
+
+    Returns:
+        None.
+
+    Raises:
+        TypeError: a dtype that is not supported, or arrays of different kinds.
+        ValueError: any other argument that does not fit. Nothing has been launched or written then.
+    """
+    rings = (x_ring, B_ring, dt_ring, cursors)
+    given = (state, *rings, A, state_batch_indices, dst_state_batch_indices, count, state_scale)
+    _fold(given, (checks.integer("window", window), slots.padding(pad_slot_id, null_slot)))
+
+
+def _check_commit(
+    given: Layouts, ring_rows: int, window: int, is_reset: bool, pad_slot_id: int
+) -> Checked[CommitOperands]:
+    cursors, accepted, indices = given["cursors"], given["accepted"], given["state_batch_indices"]
+    assert cursors is not None
+    checks.dtype("cursors", cursors.dtype, (INT32,))
+    checks.shape("cursors", cursors.shape, (*cursors.shape[:1], 4), "slots, 4")
+    if cursors.strides[1] != 1:
+        raise ValueError(message("cursors", f"strides {cursors.strides}", "an array contiguous behind its slots"))
+    checks.between("window", window, 1, MAX_WINDOW)
+    checks.between("ring_rows", ring_rows, window + 1, MAX_DIVIDEND)
+    batch = cursors.shape[0]
+    if indices is not None:
+        checks.dtype("state_batch_indices", indices.dtype, INDICES)
+        checks.rank("state_batch_indices", indices.shape, "batch")
+        batch = indices.shape[0]
+    slots.by_sequence("accepted", accepted, batch, "sequences")
+    operands = CommitOperands(cursors, accepted, indices, batch, ring_rows, window, pad_slot_id, is_reset)
+    return Checked(operands, {}, updated=("cursors",))
+
+
+def _reference_commit(o: CommitOperands, given: Arrays) -> None:
+    indices = given["state_batch_indices"]
+    named = np.arange(o.batch) if indices is None else indices
+    live = (named >= 0) & (named < o.cursors.shape[0])
+    if indices is not None:
+        live &= named != o.pad_slot_id
+    accepted = None if given["accepted"] is None else given["accepted"][: o.batch][live]
+    reference_replay.commit(given["cursors"], named[live], accepted, o.ring_rows, o.window, o.is_reset)
+
+
+_commit = Operation(
+    ("cursors", "accepted", "state_batch_indices"),
+    name="selective_state_update_commit",
+    check=_check_commit,
+    plan=plan_commit,
+    reference=_reference_commit,
+)
+
+
+def _check_fold(given: Layouts, window: int, pad_slot_id: int) -> Checked[FoldOperands]:
+    for name in ("state", "A", "B_ring", "state_batch_indices"):
+        if given[name] is None:
+            raise TypeError(message(name, "None", "an array"))
+    state, B_ring, sources = (given[name] for name in ("state", "B_ring", "state_batch_indices"))
+    assert state is not None
+    A = by_row(given["A"], state.shape[1:])
+    assert state and A and B_ring and sources
+    checks.rank("state", state.shape, "slots, nheads, headdim, d_state")
+    checks.dtype("state", state.dtype, (*FLOATS, *CODES))
+    _, nheads, headdim, d_state = state.shape
+    checks.rank("B_ring", B_ring.shape, "slots, ngroups, ring_rows, d_state")
+    ngroups = B_ring.shape[1]
+    if ngroups == 0 or nheads % ngroups:
+        raise ValueError(message("ngroups of B_ring", ngroups, f"a divisor of nheads, {nheads}"))
+    rings = check_rings(given, window, nheads, ngroups, headdim, d_state)
+    checks.shape("A", A.shape, (nheads, headdim, d_state), "nheads, headdim, d_state of state")
+    checks.dtype("A", A.dtype, tuple(dict.fromkeys((rings.x.dtype, FLOAT32))))
+    checks.dtype("B_ring", rings.B.dtype, tuple(dict.fromkeys((rings.x.dtype, A.dtype))))
+    check_decay("A", A, (1, 2))
+    checks.dtype("state_batch_indices", sources.dtype, INDICES)
+    checks.rank("state_batch_indices", sources.shape, "batch")
+    for name in ("dst_state_batch_indices", "count"):
+        slots.by_sequence(name, given[name], sources.shape[0], "sequences")
+    check_scales({**given, "intermediate_states_buffer": None, "intermediate_state_scales": None})
+    targets, count, scales = (given[name] for name in ("dst_state_batch_indices", "count", "state_scale"))
+    operands = FoldOperands(state, A, rings, sources, targets, count, scales, pad_slot_id)
+    return Checked(operands, {}, updated=("state", "state_scale"))
+
+
+def _reference_fold(o: FoldOperands, given: Arrays) -> None:
+    call = reference.materialise(**given, window=o.rings.window, pad_slot_id=o.pad_slot_id)
+    call.write(given["state"], given["state_scale"])
+
+
+_fold = Operation(
+    ("state", *RINGS, "A", "state_batch_indices", "dst_state_batch_indices", "count", "state_scale"),
+    name="selective_state_update_materialise",
+    check=_check_fold,
+    plan=plan_fold,
+    reference=_reference_fold,
+    absent=(
+        *("x", "dt", "B", "C", "D", "z", "dt_bias", "out"),
+        *("cu_seqlens", "has_initial_state", "rand_seed", "force_flush"),
+        *("intermediate_states_buffer", "intermediate_state_indices", "num_accepted_tokens", "state_column", "parents"),
+    ),
+)
+
+
+class ReplayRings:
+    """The rings of a layer for a pool of slots, and their cursors, which the layers of a model may share.
+
+    Attributes:
+        x: (slots, nheads, ring_rows, headdim): x_ring of `selective_state_update_replay`.
+        B: (slots, ngroups, ring_rows, d_state): its B_ring.
+        dt: (slots, nheads, ring_rows), float32: its dt_ring.
+        cursors: (slots, 4), int32.
+        window: live tokens of a slot at most.
+        nbytes: bytes of the rings, without the cursors.
+    """
+
+    def __init__(self, state: Any, x: Any, B: Any, *, window: int = 16, tokens: int = 1, cursors: Any = None) -> None:
+        """Allocate empty rings beside a pool of states.
+
+        Args:
+            state: (slots, nheads, headdim, d_state): the states of the layer.
+            x, B: x and B of any step of the layer: their dtypes and B's ngroups count.
+            window: 1 to 32.
+            tokens: 1 to 16, at most window: new tokens of a sequence in a step at most.
+            cursors: those of another layer, to share them.
+        """
+        family = arrays.family(state)
+        if family is None:
+            raise TypeError(message("state", f"a {type(state).__name__}", "a NumPy, CuPy or torch array"))
+        window, tokens = checks.integer("window", window), checks.integer("tokens", tokens)
+        checks.between("window", window, 1, MAX_WINDOW)
+        checks.between("tokens", tokens, 1, min(window, max_tokens()))
+        names = ("state", "x", "B")
+        _, facts = family.inspect(names, (state, x, B))
+        for name, fact in zip(names, facts, strict=True):
+            if fact is None:
+                raise TypeError(message(name, "None", "an array"))
+        of_state, of_x, of_B = (family.layout(name, fact or ()) for name, fact in zip(names, facts, strict=True))
+        checks.rank("state", of_state.shape, "slots, nheads, headdim, d_state")
+        count, nheads, headdim, d_state = of_state.shape
+        for name, layout in (("x", of_x), ("B", of_B)):
+            checks.dtype(name, layout.dtype, FLOATS)
+        if len(of_B.shape) < 3 or of_B.shape[-1] != d_state:
+            raise ValueError(message("B", f"shape {of_B.shape}", f"(batch, [tokens,] ngroups, {d_state})"))
+
+        def new(shape: tuple[int, ...], dtype: DType | str) -> tuple[Any, int]:
+            layout = dense(shape, tuple(range(len(shape))), of_state)._replace(dtype=dtype)
+            return family.maker(layout)()[0], layout.size * layout.itemsize
+
+        rows = window + tokens
+        self.window = window
+        self._rows = rows
+        self.x, x_bytes = new((count, nheads, rows, headdim), of_x.dtype)
+        self.B, B_bytes = new((count, of_B.shape[-2], rows, d_state), of_B.dtype)
+        self.dt, dt_bytes = new((count, nheads, rows), FLOAT32)
+        self.nbytes: int = x_bytes + B_bytes + dt_bytes
+        self.cursors = cursors
+        if cursors is None:
+            self.cursors, _ = new((count, 4), INT32)
+            self.reset()
+
+    def update(self, state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, *others: Any, **named: Any) -> Any:
+        """`selective_state_update_replay` with these rings; further arguments are those of that function behind C."""
+        rings = (self.x, self.B, self.dt, self.cursors)
+        return selective_state_update_replay(state, *rings, x, dt, A, B, C, *others, window=self.window, **named)
+
+    def commit(self, accepted: Any = None, state_batch_indices: Any = None, **named: Any) -> None:
+        """`selective_state_update_commit` of these rings, once a step for all layers that share the cursors."""
+        selective_state_update_commit(
+            self.cursors, accepted, state_batch_indices, ring_rows=self._rows, window=self.window, **named
+        )
+
+    def reset(self, state_batch_indices: Any = None, **named: Any) -> None:
+        """Make the rings of these slots empty, all when None: their states are up to date, as after a prefill."""
+        self.commit(None, state_batch_indices, reset=True, **named)
+
+    def materialise(self, state: Any, A: Any, state_batch_indices: Any, *others: Any, **named: Any) -> None:
+        """`selective_state_update_materialise` of these rings; further arguments are those of that function."""
+        rings = (self.x, self.B, self.dt, self.cursors)
+        selective_state_update_materialise(state, *rings, A, state_batch_indices, *others, window=self.window, **named)

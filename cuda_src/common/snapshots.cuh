@@ -1,0 +1,111 @@
+// Snapshots: the states of packed sequences after given tokens go to given slots, in the launch that passes them.
+#pragma once
+
+#include "common/sequences.cuh"
+
+// Operands have, beside those of common/sequences.cuh: snapshots, rows (sequence, position, slot), and snapshot_count,
+// each of which may be null; snapshots_stride for both axes; snapshot_rows, 0 without snapshots; snapshot_slots, slots
+// of the array that they go to; and snapshot_pad_slot.
+
+// One row. The state is that after `position` tokens of the sequence.
+struct Snapshot {
+    int sequence;  // -1 for a row that counts for nothing
+    int position;
+    int slot;
+};
+
+// The rows that count.
+template <typename Operands>
+__device__ __forceinline__ int count_snapshots(const Operands& p) {
+    if (p.snapshot_rows == 0 || p.snapshot_count == nullptr) return p.snapshot_rows;
+    const index_t count = load_index(p.snapshot_count, 0, p.snapshot_count_is_int64);
+    return count < 0 ? 0 : count > p.snapshot_rows ? p.snapshot_rows : static_cast<int>(count);
+}
+
+template <typename Operands>
+__device__ __forceinline__ index_t load_snapshot_field(const Operands& p, int row, int field) {
+    return load_index(p.snapshots, row * p.snapshots_stride[0] + field * p.snapshots_stride[1], p.snapshots_is_int64);
+}
+
+// Any row of the array: a sequence, position or slot that does not exist makes it count for nothing.
+template <typename Operands>
+__device__ __forceinline__ Snapshot load_snapshot(const Operands& p, int row) {
+    const index_t sequence = load_snapshot_field(p, row, 0);
+    const index_t position = load_snapshot_field(p, row, 1);
+    const index_t slot = load_snapshot_field(p, row, 2);
+    const bool has_slot = slot >= 0 && slot < p.snapshot_slots && slot != p.snapshot_pad_slot;
+    if (!has_slot || sequence < 0 || sequence >= p.sequences || position < 0 || position > p.total) return {-1, 0, 0};
+    return {static_cast<int>(sequence), static_cast<int>(position), static_cast<int>(slot)};
+}
+
+// Consecutive rows of snapshots.
+struct SnapshotRows {
+    int begin;
+    int end;
+};
+
+// The least range that has all rows of the sequences `first` to `first + count - 1` that are `wanted`, by their field
+// and row: others between them are possible where rows are not grouped by sequence. All lanes of a warp take part, and
+// look at one of `step` / 32 groups of 32 rows from row `from` on.
+template <typename Operands, typename Wanted>
+__device__ __forceinline__ SnapshotRows find_snapshots(const Operands& p, int first, int count, int from, int step,
+                                                       Wanted wanted) {
+    const int rows = count_snapshots(p);
+    SnapshotRows found{rows, 0};
+    for (; from < rows; from += step) {
+        const int row = from + lane_id();
+        const index_t sequence = row < rows ? load_snapshot_field(p, row, 0) : -1;
+        const bool is_among = row < rows && sequence >= first && sequence < first + count;
+        const unsigned hits = lanes_where(is_among && wanted(row));
+        if (hits != 0) found = {min(found.begin, from + lowest(hits)), from + highest(hits) + 1};
+    }
+    return found;
+}
+
+// A snapshot of a sequence that is walked in the order of its tokens.
+struct NextSnapshot {
+    static constexpr int kNone = 0x7fffffff;
+    int position;  // kNone behind the last one
+    int row;
+    int slot;
+};
+
+inline constexpr NextSnapshot kBeforeSnapshots{-1, -1, -1};
+
+// The snapshot of sequence `number`, of `length` tokens, that follows `before` and has a wanted position; `rows` have
+// all of them. All lanes of a warp take part and get the same.
+template <typename Operands, typename Wanted>
+__device__ __forceinline__ NextSnapshot next_snapshot(const Operands& p, const SnapshotRows& rows, int number,
+                                                      int length, const NextSnapshot& before, Wanted wanted) {
+    NextSnapshot next{NextSnapshot::kNone, -1, -1};
+    for (int row = rows.begin + lane_id(); row < rows.end; row += kWarpSize) {
+        const Snapshot found = load_snapshot(p, row);
+        if (found.sequence != number || found.position > length || found.position >= next.position) continue;
+        const bool follows =
+            found.position > before.position || (found.position == before.position && row > before.row);
+        if (follows && wanted(found.position)) next = {found.position, row, found.slot};
+    }
+#pragma unroll
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+        const int lane = lane_id() ^ distance;
+        const NextSnapshot other{from_lane(next.position, lane), from_lane(next.row, lane), from_lane(next.slot, lane)};
+        if (other.position < next.position || (other.position == next.position && other.row < next.row)) next = other;
+    }
+    return {uniform(next.position), uniform(next.row), uniform(next.slot)};
+}
+
+// What find_snapshots() finds, with the rows shared out among all threads of a block, which all call this.
+template <int kThreads, typename Operands, typename Wanted>
+__device__ __forceinline__ SnapshotRows find_snapshots_of_block(const Operands& p, int first, int count,
+                                                                Wanted wanted) {
+    constexpr int kWarps = kThreads / kWarpSize;
+    __shared__ SnapshotRows shared[kWarps];
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+    const SnapshotRows own = find_snapshots(p, first, count, warp * kWarpSize, kThreads, wanted);
+    if (lane_id() == 0) shared[warp] = own;
+    __syncthreads();
+    SnapshotRows found = shared[0];
+#pragma unroll
+    for (int i = 1; i < kWarps; ++i) found = {min(found.begin, shared[i].begin), max(found.end, shared[i].end)};
+    return found;
+}

@@ -1,0 +1,168 @@
+// Replay: a state as it was some tokens ago, and the tokens since then in rings.
+//
+// With a = dt' * A of each token, s_j the sum of a over the ring's tokens behind token j, and s over all of them:
+//     S = S0 * exp(s) + sum_j exp(s_j) * dt'_j * x_j * B_j
+// S0 is the state in memory. All sums have terms of one sign: nothing cancels, and no exponential overflows where the
+// recurrence does not.
+#pragma once
+
+#include "selective_state_update/steps.cuh"
+
+inline constexpr int kMaxReplayTokens = 16;
+
+// Rings of (slots, heads or groups, ring_rows, headdim, d_state or nothing), contiguous behind their slots. A slot's
+// cursor is four integers: the row of the oldest token, how many tokens are live, and what the step has done that is
+// not yet committed: the tokens it has put behind the live ones, and the live ones that it has put in the state.
+struct ReplayOperands {
+    void* x_ring;
+    void* B_ring;
+    void* dt_ring;
+    void* cursors;
+    const void* force_flush;
+    const void* count;
+    void* state_scale;
+    SelectiveStateUpdateOperands operands;
+    index_t x_ring_stride;  // slot
+    index_t B_ring_stride;
+    index_t dt_ring_stride;
+    index_t cursors_stride;
+    index_t force_flush_stride;
+    index_t count_stride;
+    index_t state_scale_stride[3];  // slot, head, row
+    int ring_rows;
+    int window;      // live tokens at most
+    int warp_heads;  // heads of a warp, one after the other; all of one group
+    int warp_tiles;  // tiles of rows of each of them
+    int count_is_int64;
+};
+
+// The ring of a slot: the row of its oldest token, and how many are live.
+struct RingCursor {
+    int start;
+    int live;
+    int* place;
+
+    __device__ __forceinline__ RingCursor(const ReplayOperands& p, int slot) {
+        place = static_cast<int*>(p.cursors) + slot * p.cursors_stride;
+        const uint2 words = load_word<Memory::kMutable, uint2>(place);
+        const int row = static_cast<int>(words.x);
+        // Whatever a cursor holds, no other memory than that of the ring is touched.
+        start = uniform(row >= 0 && row < p.ring_rows ? row : 0);
+        live = uniform(min(max(static_cast<int>(words.y), 0), p.window));
+    }
+
+    // The ring's row of the token `number` places behind the oldest; it is at most ring_rows - 1.
+    __device__ __forceinline__ int row(const ReplayOperands& p, int number) const {
+        const int row = start + number;
+        return row < p.ring_rows ? row : row - p.ring_rows;
+    }
+
+    // Says what is to be committed.
+    __device__ __forceinline__ void leave(int appended, int folded) const {
+        place[2] = appended;
+        place[3] = folded;
+    }
+};
+
+// Addresses of a head's rings in a slot.
+template <typename Traits>
+struct Ring {
+    using input_t = typename Traits::Input;
+    using Matrix = typename Traits::Matrix;
+
+    input_t* x;
+    Matrix* B;
+    float* dt;
+
+    __device__ __forceinline__ Ring(const ReplayOperands& p, int slot, int head) {
+        const auto of_head = [&](int number) { return static_cast<index_t>(number) * p.ring_rows; };
+        const int group = static_cast<int>(p.operands.group_heads.quotient(head));
+        x = static_cast<input_t*>(p.x_ring) + slot * p.x_ring_stride + of_head(head) * p.operands.headdim;
+        B = static_cast<Matrix*>(p.B_ring) + slot * p.B_ring_stride + of_head(group) * Traits::d_state(p.operands);
+        dt = static_cast<float*>(p.dt_ring) + slot * p.dt_ring_stride + of_head(head);
+    }
+
+    // The lane's part of B in a row of the ring.
+    __device__ __forceinline__ void load_B(const ReplayOperands& p, int row,
+                                           typename TokenMatrices<Traits>::Vector (&to)[Traits::kChunks]) const {
+        const Matrix* from = B + static_cast<index_t>(row) * Traits::d_state(p.operands);
+#pragma unroll
+        for (int i = 0; i < Traits::kChunks; ++i) {
+            to[i] = TokenMatrices<Traits>::Vector::zero();
+            if (Traits::element(i) < Traits::d_state(p.operands)) {
+                to[i].template load<Memory::kMutable>(from + Traits::element(i));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store_B(
+        const ReplayOperands& p, int row, const typename TokenMatrices<Traits>::Vector (&from)[Traits::kChunks]) const {
+        Matrix* to = B + static_cast<index_t>(row) * Traits::d_state(p.operands);
+#pragma unroll
+        for (int i = 0; i < Traits::kChunks; ++i) {
+            if (Traits::element(i) < Traits::d_state(p.operands)) from[i].store(to + Traits::element(i));
+        }
+    }
+
+    __device__ __forceinline__ input_t* x_at(const ReplayOperands& p, int row, int element) const {
+        return x + static_cast<index_t>(row) * p.operands.headdim + element;
+    }
+};
+
+// How much is left of the live tokens and of the state after the last of them: each lane stands for one live token.
+struct Weights {
+    float own;    // exp(s_j) * dt'_j
+    float state;  // exp(s)
+
+    // scale: A in powers of two; step: dt' of the lane's token, 0 where there is none.
+    __device__ __forceinline__ Weights(float scale, float step) {
+        float behind = scale * step;
+#pragma unroll
+        for (int distance = 1; distance < kWarpSize; distance *= 2) {
+            const float next = from_lane(behind, lane_id() + distance);
+            if (lane_id() + distance < kWarpSize) behind += next;
+        }
+        const float next = from_lane(behind, lane_id() + 1);
+        own = lane_id() + 1 < kWarpSize ? exp2_approx(next) * step : step;
+        state = exp2_approx(from_lane(behind, 0));
+    }
+};
+
+// The first `count` live tokens' dt', one a lane; 0 beyond them.
+template <typename Traits>
+__device__ __forceinline__ float load_steps(const ReplayOperands& p, const Ring<Traits>& ring, const RingCursor& cursor,
+                                            int count) {
+    if (lane_id() >= count) return 0.0f;
+    return ring.dt[cursor.row(p, lane_id())];
+}
+
+// Puts the first `count` live tokens in some rows' states, from row `first` of the group on, which are codes times
+// `scale` before.
+template <typename Traits, int kCount>
+__device__ __forceinline__ void fold(const ReplayOperands& p, const WarpRows& warp, const Ring<Traits>& ring,
+                                     const RingCursor& cursor, const Weights& weights, int count, float scale,
+                                     int first, float (&state)[kCount][Traits::kElements]) {
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+        float left = weights.state;
+        if constexpr (Traits::kIsQuantised) left *= Traits::of_row(scale, first + r);
+#pragma unroll
+        for (int i = 0; i < Traits::kElements; ++i) state[r][i] *= left;
+    }
+    const int own = warp.own_row(p.operands);
+    for (int j = 0; j < count; ++j) {
+        const int row = cursor.row(p, j);
+        typename TokenMatrices<Traits>::Vector B[Traits::kChunks];
+        ring.load_B(p, row, B);
+        const float x = ::load<1, Memory::kMutable>(ring.x_at(p, row, own)).to_float(0);
+        const float input = from_lane(weights.own, j) * x;
+#pragma unroll
+        for (int r = 0; r < kCount; ++r) {
+            const float row_input = Traits::of_row(input, first + r);
+#pragma unroll
+            for (int i = 0; i < Traits::kElements; ++i) {
+                state[r][i] = fmaf(row_input, B[i / Traits::kVecs].to_float(i % Traits::kVecs), state[r][i]);
+            }
+        }
+    }
+}

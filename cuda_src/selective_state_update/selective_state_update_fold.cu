@@ -1,0 +1,127 @@
+// Puts live tokens of rings in states (replay.cuh), and with kToken the next token of the sequence, whose result it
+// computes: S = S * exp(dt' * A) + dt' * B * x, y = sum_n S * C + D * x, out = y * silu(z). Without live tokens that is
+// the step of selective_state_update.cu. Without a token, state and rings of the source stay as they are.
+//
+// Layout: selective_state_update.cu's; no warp waits for another one.
+//
+// kDState  d_state, at most when kMasked  input_t  x and out               state_t  the pool of states
+// a_t      A                              b_t      B and C                 kVec     elements per access
+// kRows    rows that a group loads at once
+// kToken       there is a next token
+// kMasked      d_state is less than kDState
+// kStochastic  states are rounded up or down at random
+// kIndex32     all offsets fit in int32, those of states and rings from the beginning of their slot
+#include "selective_state_update/replay.cuh"
+
+struct SelectiveStateUpdateFoldParams {
+    ReplayOperands operands;
+};
+
+template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, bool kToken,
+          bool kMasked, bool kStochastic, bool kIndex32>
+struct SelectiveStateUpdateFoldTraits {
+    static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = 6;
+    using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false, true,
+                           kStochastic, kIndex32>;
+};
+
+// Where the states of a warp's rows come from.
+template <typename Traits>
+struct Source {
+    const WarpRows& warp;
+    Ring<Traits> ring;
+    const RingCursor& cursor;
+    int count;    // live tokens that are put in the states
+    float scale;  // of the codes of the lane's own row
+
+    __device__ __forceinline__ Source(const ReplayOperands& p, const WarpRows& warp, int slot, const RingCursor& cursor,
+                                      int count, float scale)
+        : warp(warp), ring(p, slot, warp.head), cursor(cursor), count(count), scale(scale) {}
+};
+
+// Puts the live tokens in the states, then the next token, whose result it stores, and stores the states.
+template <typename Traits, bool kToken, bool kFolds>
+__device__ __forceinline__ void store_rows(
+    const ReplayOperands& p, const Source<Traits>& from,
+    const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks], const StateRows<Traits>& to,
+    float* scale, const TokenCursor<Traits>& at, const RowParameters<Traits>& parameters,
+    const TokenInputs<Traits>& inputs, const TokenMatrices<Traits>& maps) {
+    const SelectiveStateUpdateOperands& s = p.operands;
+    const float exponent = kLog2E * parameters.A[0][0].to_float(0);
+    const Weights weights(exponent, kFolds ? load_steps<Traits>(p, from.ring, from.cursor, from.count) : 0.0f);
+    const TokenStep<Traits> pace(s, parameters, inputs, kFolds ? 1.0f : from.scale);
+    const float input = pace.step * inputs.x.to_float(0);
+    RowFactors<Traits> factors;
+    float sums[Traits::kRowsOfGroup];
+#pragma unroll
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+        float state[1][Traits::kElements];
+        to_floats<Traits>(raw[r], state[0]);
+        if constexpr (kFolds) {
+            fold<Traits>(p, from.warp, from.ring, from.cursor, weights, from.count, from.scale, r, state);
+        }
+        if constexpr (kToken) sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state[0]);
+        store_row<Traits>(s, from.warp, to, r, 0, state[0], factors.find(r, state[0]));
+    }
+    factors.store_scale(s, from.warp, scale);
+    if constexpr (kToken) at.store(s, gather_result<Traits>(s, parameters, inputs, sums));
+}
+
+template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, bool kToken,
+          bool kMasked, bool kStochastic, bool kIndex32,
+          typename Traits = SelectiveStateUpdateFoldTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kToken,
+                                                           kMasked, kStochastic, kIndex32>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    selective_state_update_fold_kernel(const SelectiveStateUpdateFoldParams params) {
+    using Rows = typename Traits::Rows;
+    const ReplayOperands& p = params.operands;
+    const SelectiveStateUpdateOperands& s = p.operands;
+    const WarpRows warp(s, blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize, Rows::kTile);
+    // Whole warps leave: the shuffles stay complete.
+    if (warp.batch >= s.batch) return;
+    const int slot = uniform(load_slot<Rows>(s, warp.batch));
+    const int to = kToken ? slot : load_destination(s, warp.batch, 0, slot);
+    const TokenCursor<Rows> at(s, warp, warp.batch, 0);
+    TokenInputs<Rows> inputs;
+    TokenMatrices<Rows> maps;
+    RowParameters<Rows> parameters;
+    if constexpr (kToken) {
+        inputs.load(s, at);
+        maps.load(s, at);
+    }
+    parameters.load(s, warp);
+    if (slot < 0 || to < 0) {
+        if (kToken && !s.keeps_padding) at.store(s, 0.0f);
+        return;
+    }
+    const StateRows<Rows> rows(s.state, s.state_stride + 1, warp);
+    const bool goes_on = has_past(s, warp.batch);
+    typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
+#pragma unroll
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
+        load_row<Rows>(s, warp, rows + slot * s.state_stride[0], r, raw[r], goes_on);
+    }
+    float scale = 1.0f;
+    if constexpr (Rows::kIsQuantised) {
+        if (goes_on) scale = load_scale<Rows>(scale_of_slot<Rows>(p, warp, slot));
+    }
+    const RingCursor cursor(p, slot);
+    int count = goes_on ? cursor.live : 0;
+    if (!kToken && p.count != nullptr) {
+        const index_t wanted = load_index(p.count, warp.batch * p.count_stride, p.count_is_int64);
+        if (wanted < 0) return;
+        count = static_cast<int>(min(wanted, static_cast<index_t>(count)));
+    }
+    const Source<Rows> source(p, warp, slot, cursor, count, scale);
+    if (kToken && warp.head == 0 && warp.first_row == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
+    const StateRows<Rows> targets = rows + to * s.state_stride[0];
+    float* place = scale_of_slot<Rows>(p, warp, to);
+    if constexpr (kToken) {
+        if (count == 0) {
+            store_rows<Rows, true, false>(p, source, raw, targets, place, at, parameters, inputs, maps);
+            return;
+        }
+    }
+    store_rows<Rows, kToken, true>(p, source, raw, targets, place, at, parameters, inputs, maps);
+}

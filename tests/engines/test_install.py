@@ -1,0 +1,53 @@
+"""Functions of cuconv in the place of an engine's, in modules that stand in for the engine."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cuconv.engines import _installing
+
+
+def replacement(*arguments: Any) -> str:
+    return "cuconv"
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+    """A module with a function and one that has imported it by name."""
+
+    def original(*arguments: Any) -> str:
+        return "engine"
+
+    package, ops, layer = ModuleType("engine"), ModuleType("engine.ops"), ModuleType("engine.layer")
+    package.__path__ = []
+    for module in (package, ops, layer):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for module in (ops, layer):
+        module.__dict__["conv"] = original
+    return ops, layer
+
+
+def test_whoever_has_imported_the_function_has_the_other_one(engine: tuple[ModuleType, ModuleType]) -> None:
+    modules = {"engine.ops": {"conv": replacement, "absent": replacement}, "engine.gone": {"conv": replacement}}
+    assert _installing.install(modules) == ("engine.ops.conv",)
+    assert [module.__dict__["conv"]() for module in engine] == ["cuconv", "cuconv"]
+    assert _installing.install(modules) == ()
+
+
+def test_an_engine_that_is_not_there_has_nothing_replaced() -> None:
+    assert _installing.install({"no_such_engine.ops": {"conv": replacement}}) == ()
+
+
+def test_a_module_of_the_engine_that_fails_to_import_says_so(
+    engine: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(path: str) -> ModuleType:
+        raise ModuleNotFoundError("No module named 'other'", name="other")
+
+    monkeypatch.setattr(_installing.importlib, "import_module", missing)
+    with pytest.raises(ModuleNotFoundError, match="other"):
+        _installing.install({"engine.ops": {"conv": replacement}})

@@ -1,0 +1,186 @@
+"""Bugs in steps with rings."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_REPLAY = "selective_state_update_replay-"
+_TOKEN = _REPLAY + "5-4-8-128-groups_2"
+_FLOAT32 = _REPLAY + "9-4-8-64-groups_2-dtype_float32-window_7-room_1"
+_FORCED = _REPLAY + "7-2-20-128-dtypes_float32-pool_slot_strided-odd-index_int64-forced"
+_FRESH = _REPLAY + "5-2-6-128-fresh-beyond_2-odd-index_int64-null_slot_0-keep-forced"
+_MANY = _REPLAY + "6-4-20-128-groups_2-tokens_5-dtype_float32-odd-index_int64-window_8-room_5-forced"
+_MANY_TENSOR = _REPLAY + "4-2-9-64-tokens_16-state_dtype_float32-lies_fused-window_17-room_16"
+_HEADS = _REPLAY + "5-4-40-128-groups_2-without_D-work_2,3"
+_ODD_ROWS = _REPLAY + "3-6-37-128-groups_2-dtype_float32-window_6-forced-work_3,3"
+_FOLD = _REPLAY + "5-4-8-128-groups_2-fold"
+_INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
+_COMMIT = "selective_state_update_commit-7-12"
+_MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
+
+_HEADER = "selective_state_update/replay.cuh"
+_KERNEL = "selective_state_update/selective_state_update_replay.cu"
+
+MUTANTS = (
+    Mutant(
+        "The rows of a ring do not begin anew behind the last.",
+        _HEADER,
+        "return row < p.ring_rows ? row : row - p.ring_rows;",
+        "return row < p.ring_rows ? row : p.ring_rows - 1;",
+        (_TOKEN, _FLOAT32),
+    ),
+    Mutant(
+        "A live token decays by its own dt', too.",
+        _HEADER,
+        "own = lane_id() + 1 < kWarpSize ? exp2_approx(next) * step : step;",
+        "own = exp2_approx(behind) * step;",
+        (_TOKEN, _FLOAT32),
+    ),
+    Mutant(
+        "The state does not decay by the live tokens.",
+        _HEADER,
+        "state = exp2_approx(from_lane(behind, 0));",
+        "state = 1.0f;",
+        (_TOKEN, _FLOAT32),
+    ),
+    Mutant(
+        "dt' of rows that are not live is read.",
+        _HEADER,
+        "if (lane_id() >= count) return 0.0f;",
+        "if (lane_id() >= p.window) return 0.0f;",
+        (_TOKEN, _FLOAT32),
+    ),
+    Mutant(
+        "x of rows that are not live is multiplied by 0.",
+        _KERNEL,
+        "if (token(pass) < live && row < p.operands.headdim) {",
+        "if (token(pass) < p.window && row < p.operands.headdim) {",
+        (_TOKEN, _FLOAT32),
+    ),
+    Mutant(
+        "A ring is put in the state one token too late.",
+        _KERNEL,
+        "step.live + step.tokens > p.window;",
+        "step.live + step.tokens > p.window + 1;",
+        (_FLOAT32, _TOKEN),
+    ),
+    Mutant(
+        "A flush puts the new token in the state, too early.",
+        _KERNEL,
+        "cursor.leave(step.tokens, step.folds ? cursor.live : 0);",
+        "cursor.leave(step.tokens, step.folds ? cursor.live + 1 : 0);",
+        (_FLOAT32, _TOKEN),
+    ),
+    Mutant(
+        "A forced flush is forgotten.",
+        _KERNEL,
+        "bool is_forced = !step.goes_on;\n    if (p.force_flush != nullptr) {",
+        "bool is_forced = !step.goes_on;\n    if (p.force_flush == nullptr && p.window < 0) {",
+        (_FORCED,),
+    ),
+    Mutant(
+        "A sequence that starts from zeros has the tokens of the one before.",
+        _KERNEL,
+        "step.live = step.goes_on ? cursor.live : 0;",
+        "step.live = cursor.live;",
+        (_FRESH,),
+    ),
+    Mutant(
+        "Rejected tokens that are NaN change the accepted ones.",
+        _KERNEL,
+        "if (first_new + i <= t) fresh[0]",
+        "fresh[0]",
+        ("selective_state_update/test_replay.py::test_a_rejected_token_changes_nothing",),
+    ),
+    Mutant(
+        "A new token decays from the first on.",
+        _KERNEL,
+        "if (lane_id() < t) decayed += further;",
+        "if (lane_id() <= t) decayed += further;",
+        (_MANY, _MANY_TENSOR),
+    ),
+    Mutant(
+        "New tokens are put in the rows of the live ones.",
+        _KERNEL,
+        "at.ring.dt[cursor.row(p, cursor.live + lane_id())] = head.step;",
+        "at.ring.dt[cursor.row(p, lane_id())] = head.step;",
+        (_TOKEN,),
+    ),
+    Mutant(
+        "B of a group is not put in the ring.",
+        _KERNEL,
+        "if (at.warp.head % group_heads != 0 ||",
+        "if (at.warp.head % group_heads != group_heads ||",
+        (_TOKEN,),
+    ),
+    Mutant(
+        "The next tile of a warp is the same again.",
+        _KERNEL,
+        "rows = rows + Traits::kRowsOfGroup * rows.row_step;",
+        "rows = rows + 0 * rows.row_step;",
+        (_HEADS,),
+    ),
+    Mutant(
+        "The next head of a warp is the one after that.",
+        _KERNEL,
+        "warp.head = at.warp.head + 1;",
+        "warp.head = min(at.warp.head + 2, 3);",
+        (_HEADS,),
+    ),
+    Mutant(
+        "A tile's lanes go on beyond the last row.",
+        _KERNEL,
+        "token.is_row = warp.is_row(p, Traits::kTile);",
+        "token.is_row = lane_id() < Traits::kTile;",
+        (_ODD_ROWS,),
+    ),
+    Mutant(
+        "Tensor cores put tokens in the columns of others.",
+        _KERNEL,
+        "const unsigned half = i % 2 == 0 ? 0x5410u : 0x7632u;",
+        "const unsigned half = i % 2 != 0 ? 0x5410u : 0x7632u;",
+        (_FORCED, _MANY_TENSOR),
+    ),
+    Mutant(
+        "Weights times x are rounded to bfloat16 once.",
+        _KERNEL,
+        "pair[half] = fabsf(rounded) <= 3.402823466e38f ? pair[half] - rounded : 0.0f;",
+        "pair[half] = 0.0f;",
+        (_MANY_TENSOR, _INT8),
+    ),
+    Mutant(
+        "The scales of codes do not count in the result.",
+        _KERNEL,
+        "maps, 0, sums) * (head.weights.state * tile.scale);",
+        "maps, 0, sums) * head.weights.state;",
+        (_INT8,),
+    ),
+    Mutant(
+        "A token that goes to the state at once stays live.",
+        "selective_state_update/selective_state_update_fold.cu",
+        "cursor.leave(0, cursor.live);",
+        "cursor.leave(1, cursor.live);",
+        (_FOLD,),
+    ),
+    Mutant(
+        "All live tokens are applied to a copy, however many are asked for.",
+        "selective_state_update/selective_state_update_fold.cu",
+        "count = static_cast<int>(min(wanted, static_cast<index_t>(count)));",
+        "count = static_cast<int>(count);",
+        (_MATERIALISE,),
+    ),
+    Mutant(
+        "A commit forgets what the step has put in the state.",
+        "selective_state_update/selective_state_update_commit.cu",
+        "live = min(cursor[1] - folded + static_cast<int>(accepted), p.window);",
+        "live = min(cursor[1] + static_cast<int>(accepted), p.window);",
+        (_COMMIT,),
+    ),
+    Mutant(
+        "A commit accepts tokens beyond the last written row.",
+        "selective_state_update/selective_state_update_commit.cu",
+        "accepted = min(max(accepted, static_cast<index_t>(0)), static_cast<index_t>(appended));",
+        "accepted = max(accepted, static_cast<index_t>(0));",
+        (_COMMIT,),
+    ),
+)
