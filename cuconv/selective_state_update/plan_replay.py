@@ -21,12 +21,17 @@ from cuconv.selective_state_update.kernels_replay import (
     most_rows,
 )
 
-SMALL = 32 * 2**20
-"""Bytes of states below which single tokens are put in them at once: on an H200 with Mamba-2 of 128 heads, reading the
-rings of 16 tokens takes longer than writing 8 MiB of states (4 sequences of bfloat16: 9.0 and 7.1 us)."""
+SMALL = {1: 2**63, 2: 128 * 2**20, 4: 32 * 2**20}
+"""Bytes of states, by the bytes of an element, below which single tokens are put in them at once: writing so few takes
+less time than reading the rings, and some sequences flush in every step. On an H200 with Mamba-2 of 128 heads and a
+window of 16, sequences that flush in turn take 39 us for 64 MiB of bfloat16, and 36 without rings; for 32 MiB of
+float32 15.4 and 19.5. Codes of 8 bits take 72 us for 64 MiB, and 48 without rings."""
 
 MANY_WARPS = 2048
-"""Warps below which each has fewer heads and rows, so that more warps share the work."""
+"""Warps below which each has fewer tiles of rows, so that more warps share the work."""
+
+MANY_WAVES = 8192
+"""Warps below which each has one head: those that flush take twice as long as others, which go on meanwhile."""
 
 
 class Rings(NamedTuple):
@@ -108,7 +113,7 @@ def plan(o: Operands) -> Plan:
 def folds_at_once(step: plain.Operands) -> bool:
     """Whether the tokens of a call are put in the states at once, if the caller does not say so."""
     is_single = step.x.shape[1] == 1 and step.cu_seqlens is None
-    return is_single and plain._state_bytes(step) < SMALL
+    return is_single and plain._state_bytes(step) < SMALL[step.state.itemsize]
 
 
 def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold:
@@ -168,7 +173,7 @@ def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int
     while own > 1 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
         own = ceil_div(own, 2)
     if own == tiles:
-        while group_heads % (2 * heads) == 0 and sequences * nheads // (2 * heads) >= MANY_WARPS:
+        while group_heads % (2 * heads) == 0 and sequences * nheads // (2 * heads) >= MANY_WAVES:
             heads *= 2
     return heads, own
 

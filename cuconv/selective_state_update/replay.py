@@ -105,7 +105,7 @@ def selective_state_update_replay(
             however few they are. The new tokens are live after it.
         fold: True for one token a sequence puts it in the state, too, and leaves the ring empty: the step of
             `selective_state_update`, which is quicker for small batches. False never does that. None does it for states
-            of less than 32 MiB in all.
+            of less than 32 MiB in all of float32, 128 MiB of 16 bits, and any of 8 bits.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
         pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
@@ -276,9 +276,8 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         most = most_tokens(o.rings)
         if (longer := np.flatnonzero(lengths > most)).size:
             i = int(longer[0])
-            raise ValueError(
-                message(f"cu_seqlens[{i + 1}]", starts[i + 1], f"at most {starts[i] + most}, {most} tokens on")
-            )
+            wanted = f"at most {starts[i] + most}, {most} tokens on"
+            raise ValueError(message(f"cu_seqlens[{i + 1}]", starts[i + 1], wanted))
     sources = read("state_batch_indices")
     used = np.arange(step.sequences) if sources is None else sources[: step.sequences].astype(np.int64)
     live = (used >= 0) & (used < step.state.shape[0]) & (lengths > 0)

@@ -39,7 +39,8 @@ def selective_state_update_commit(
     Args:
         cursors: (slots, 4), int32, contiguous behind its slots; updated in place.
         accepted: (batch,), int32 or int64: how many of the step's tokens of each sequence are accepted, the first ones;
-            all of them when None. A number beyond them counts as all, a negative one as none.
+            all of them when None. A number beyond them counts as all, a negative one as none. A token that the step has
+            put in the state at once stays there.
         state_batch_indices: (batch,), int32 or int64: the slots of sequences, all slots when None. Slots that are
             negative, pad_slot_id, null_slot or outside the pool are left out.
         ring_rows: rows of the rings.

@@ -47,7 +47,9 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateReplayTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 3;
+    // On an H200 a step of 64 sequences of Mamba-2 with 128 heads takes 45 us with 4 blocks and states of bfloat16, 50
+    // with 2 and 52 with 3; with float32 91, 75 and 81.
+    static constexpr int kMinBlocks = sizeof(state_t) != 2 ? 2 : kMany ? 3 : 4;
     using Rows = ReplayRows<RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false,
                                       false, kStochastic, kIndex32, kTensor ? 4 : kWarpSize>,
                             kThreads / kWarpSize, kWindow, kXVec, kTensor, kMany>;
