@@ -148,10 +148,20 @@ class CausalConv1dBulkBwd(Kernel):
     WARP_UNITS: ClassVar[int] = 4
     """Units per warp that are worth a warp of its own.
 
-    On an H200 B1 D2048 L2048 in bfloat16, 4 units a channel, takes 9.1 us with one warp per channel and 11.8 with four.
+    On an H200 a prototype took 9.1 us for B1 D2048 L2048 in bfloat16, 4 units a channel, with one warp per channel and
+    11.8 with four.
     """
     MIN_FILL: ClassVar[float] = 0.75
     """The least part of a row's units that its vectors fill."""
+    MAX_ROW_UNITS: ClassVar[int] = 64
+    """Units of a row beyond which causal_conv1d_bwd is quicker.
+
+    On an H200, B1 D8192 L65536 in bfloat16 takes it 770 us instead of 781, but B2 D4096 L8192 101 instead of 100.
+    """
+    MAX_PAIRS: ClassVar[int] = 8
+    """Rows of two units per channel beyond which it is quicker, too: B32 D2048 L1024 in bfloat16 takes it 103 us
+    instead of 106, but B2 D8192 L1024 30.5 instead of 29.5.
+    """
 
     width: int
     input_t: DType
@@ -169,10 +179,12 @@ class CausalConv1dBulkBwd(Kernel):
         return cls.constants["kGroups"] * WARP_SIZE
 
     @classmethod
-    def takes(cls, row_vecs: int) -> bool:
-        """Whether rows of `row_vecs` vectors are long enough, and leave little of their last unit empty."""
+    def takes(cls, batch: int, row_vecs: int) -> bool:
+        """Whether rows of `row_vecs` vectors are of a length that bulk copies pay for."""
         unit = cls.unit_vecs()
-        return row_vecs >= max(unit, cls.MIN_FILL * ceil_div(row_vecs, unit) * unit)
+        units = ceil_div(row_vecs, unit)
+        is_filled = row_vecs >= max(unit, cls.MIN_FILL * units * unit)
+        return is_filled and units <= cls.MAX_ROW_UNITS and (units != 2 or batch <= cls.MAX_PAIRS)
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
@@ -181,8 +193,8 @@ class CausalConv1dBulkBwd(Kernel):
         if units * self.unit_vecs() > MAX_DIVIDEND:
             raise TooLarge(f"the problem has {units} units per channel; a launch takes {MAX_DIVIDEND}")
         channel_warps = self.warps
-        # Where a row is one unit, warps of neighbouring channels read longer pieces of memory: B64 D1536 L512 in
-        # bfloat16 takes 74 us on an H200 with one warp per channel and 80 with four.
+        # Where a row is one unit, warps of neighbouring channels read longer pieces of memory: for B64 D1536 L512 in
+        # bfloat16 a prototype took 74 us on an H200 with one warp per channel and 80 with four.
         while channel_warps > 1 and (row_units == 1 or units < channel_warps * self.WARP_UNITS):
             if ceil_div(dim * channel_warps, 2 * self.warps) < self.MIN_BLOCKS:
                 break
@@ -221,11 +233,8 @@ class CausalConv1dChannellastBwd(Kernel):
     MAX_WAVES: ClassVar[int] = 4
     """Tokens per walk from which on blocks run in several waves, and how many waves at most.
 
-    B1 D8192 L65536 in bfloat16 takes 797 us on an H200 in one wave and 792 in four.
+    For B1 D8192 L65536 in bfloat16 a prototype took 797 us on an H200 in one wave and 792 in four.
     """
-
-    LONG_PACKED_WALK: ClassVar[int] = 256
-    """The same of packed sequences, where a walk through many short ones takes much longer than others."""
 
     MIN_WALK: ClassVar[int] = 16
     """Tokens per walk that are worth a thread of their own."""
@@ -280,8 +289,7 @@ class CausalConv1dChannellastBwd(Kernel):
             needed = ceil_div(parts * dim_blocks, at_a_time)
             return needed * (walk_steps * self.tokens + self.BLOCK_TOKENS), walk_steps, parts
 
-        long = (self.LONG_PACKED_WALK if self.packed else self.LONG_WALK) * block_walks * at_a_time
-        fewest = max(1, ceil_div(steps * self.tokens * dim_blocks, long))
+        fewest = max(1, ceil_div(steps * self.tokens * dim_blocks, self.LONG_WALK * block_walks * at_a_time))
         _, walk_steps, parts = min(shared_out(min(fewest, self.MAX_WAVES) + more) for more in range(4))
         return (
             self.config(parts * dim_blocks),

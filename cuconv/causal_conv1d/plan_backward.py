@@ -145,7 +145,7 @@ def _is_bulk(o: Operands, vec: int) -> bool:
     is_plain = o.seq_idx is None and not o.packed and o.initial_states is None and o.dfinal_states is None
     row_vecs, rest = divmod(o.x.shape[2], vec)
     is_whole = vec * o.x.itemsize == MAX_VECTOR_BYTES and rest == 0
-    return is_plain and is_whole and CausalConv1dBulkBwd.takes(row_vecs)
+    return is_plain and is_whole and CausalConv1dBulkBwd.takes(o.x.shape[0], row_vecs)
 
 
 def _bulk(o: Operands, vec: int) -> _Main:

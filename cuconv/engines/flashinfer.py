@@ -41,16 +41,12 @@ def selective_state_update(
 
     x is (batch, [tokens,] nheads, headdim), (batch, dim) or, with cu_seqlens, (tokens, nheads, headdim). With
     intermediate_states_buffer, or a column per token in dst_state_batch_indices, no final state is stored. Slots in
-    state_batch_indices that are pad_slot_id or negative give 0. cache_steps, algorithm and backend have no effect.
+    state_batch_indices that are pad_slot_id or negative give 0. States may be int16 with scales. cache_steps, algorithm
+    and backend have no effect.
 
     Returns:
         out, new where it is None.
     """
-    placed: dict[str, Any] = {}
-    if state_scale is not None:
-        placed["state_scale"] = state_scale
-    if intermediate_state_scales is not None:
-        placed["intermediate_state_scales"] = intermediate_state_scales
     if intermediate_states_buffer is not None and dst_state_batch_indices is not None:
         conventions.refuse("dst_state_batch_indices", "an array", "None beside intermediate_states_buffer")
     return state_update.selective_state_update(
@@ -74,8 +70,9 @@ def selective_state_update(
         pad_slot_id=pad_slot_id,
         rand_seed=rand_seed,
         philox_rounds=philox_rounds,
+        state_scale=state_scale,
+        intermediate_state_scales=intermediate_state_scales,
         out=out,
-        **placed,
     )
 
 

@@ -137,8 +137,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 
     Gradients gradients(p, lanes, channel, by.row_vecs);
     PackedSequences<Traits, kWidth, kVec, kEdges, kStates> packed;
-    const int group_tokens = lanes.count * kVec;
-    if (begin < end) packed.template announce_states<input_t>(p, channel, begin * group_tokens, end * group_tokens);
     // A warp's list ends inside a row only where one channel has all its lanes.
     if (Traits::kHalo > 0 && begin < end && lanes.count == kWarpSize &&
         static_cast<unsigned>(end) * kWarpSize < params.vecs) {

@@ -174,8 +174,6 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
           int kThreads>
 struct GradientWalk {
     static constexpr int kHalo = kWidth - 1;
-    // Tokens that are walked together or singly in a step where packed sequences meet.
-    static constexpr int kPart = kRows == Rows::kPacked && kTokens == 8 && kHalo <= 4 ? 4 : kTokens;
     using Vector = Vec<input_t, kVec>;
 
     const CausalConv1dBwdOperands& p;
@@ -188,17 +186,11 @@ struct GradientWalk {
     float gradients[kHalo + kTokens][kVec];
     int seq[kWidth];      // numbers of the sequences of the last width - 1 tokens, and of the current one
     PackedCursor cursor;  // of packed sequences, at the last token that was walked
-    int announced;        // the last packed sequence whose states are on their way to the L2 cache
-    int announced_end;    // the token behind it
 
     // The search for the first packed sequence is made while the first tokens are on their way.
     __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_)
         : p(p_), channel(channel_) {
-        if constexpr (kRows == Rows::kPacked) {
-            cursor = PackedCursor(p, first_);
-            announced = max(cursor.number, 0) - 1;
-            announced_end = cursor.begin;
-        }
+        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first_);
     }
 
     // Begins a row, or inside one with the width - 1 inputs before the token.
@@ -227,19 +219,10 @@ struct GradientWalk {
     __device__ __forceinline__ void step(const Vector* slots, int token, float* firsts, bool is_first,
                                          const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                          ParameterSums<kWidth> (&sums)[kVec]) {
-        if constexpr (kRows == Rows::kPacked && kStates && kHalo > 0) announce_states(token + 2 * kTokens);
-        if (is_plain(token, kTokens)) {
-            walk_together<kTokens>(slots, token, firsts, is_first, taps, bias, sums);
+        if (is_plain(token)) {
+            walk_together(slots, token, firsts, is_first, taps, bias, sums);
         } else if constexpr (kRows != Rows::kOne || kStates) {
-#pragma unroll 1
-            for (int i = 0; i < kTokens; i += kPart) {
-                const Vector* const part = slots + i * kThreads;
-                if (kPart < kTokens && is_plain(token + i, kPart)) {
-                    walk_together<kPart>(part, token + i, firsts, is_first && i == 0, taps, bias, sums);
-                } else {
-                    walk_singly(part, token + i, firsts, is_first && i == 0, taps, bias, sums);
-                }
-            }
+            walk_singly(slots, token, firsts, is_first, taps, bias, sums);
         }
     }
 
@@ -303,19 +286,9 @@ struct GradientWalk {
     }
 
  private:
-    // Starts to bring the states of the sequences that begin before the token `limit` to the L2 cache.
-    __device__ __forceinline__ void announce_states(int limit) {
-#pragma unroll 1
-        while (announced_end < limit && announced + 1 < p.sequences) {
-            ++announced;
-            announced_end = first_token(p, announced + 1);
-            prefetch_states<kWidth, input_t>(p, announced, load_slot(p, announced), channel);
-        }
-    }
-
-    // Whether these tokens and the width - 1 before them are in one sequence, and no state has to do with them.
-    __device__ __forceinline__ bool is_plain(int token, int tokens) const {
-        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + tokens);
+    // Whether a step's tokens and the width - 1 before them are in one sequence, and no state has to do with them.
+    __device__ __forceinline__ bool is_plain(int token) const {
+        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + kTokens);
         bool is_same = !kStates || (token >= kHalo && token + kTokens <= p.seqlen);
         if constexpr (kRows == Rows::kNumbered) {
             const int own = load_seq_idx(p, batch, token);
@@ -328,14 +301,13 @@ struct GradientWalk {
         return is_same;
     }
 
-    // kCount plain tokens. The numbers of the last ones stay those of the first.
-    template <int kCount>
+    // All tokens of a plain step. The numbers of the last ones stay those of the first.
     __device__ __forceinline__ void walk_together(const Vector* slots, int token, float* firsts, bool is_first,
                                                   const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                                   ParameterSums<kWidth> (&sums)[kVec]) {
-        Vector results[kCount];
+        Vector results[kTokens];
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {
+        for (int i = 0; i < kTokens; ++i) {
             set_input(kHalo + i, slots[i * kThreads]);
             float dx[kVec];
             add_token<Rows::kOne>(i, slots[(kTokens + i) * kThreads], taps, bias, sums, dx);
@@ -343,14 +315,14 @@ struct GradientWalk {
         }
         // Behind the sums: a condition among them would keep the compiler from mixing tokens.
 #pragma unroll
-        for (int i = 0; i < kCount; ++i, dx_at += p.dx_stride[2]) {
+        for (int i = 0; i < kTokens; ++i, dx_at += p.dx_stride[2]) {
             if (is_own(token + i - kHalo)) store(dx_at, results[i]);
         }
         if (is_first) {
 #pragma unroll
             for (int i = 0; i < kHalo; ++i) keep_first(firsts, i, gradients[kHalo + i]);
         }
-        carry<kCount>();
+        carry<kTokens>();
     }
 
     // Token by token, any of which may be the first of a packed sequence: the inputs before it are its past then.
@@ -358,7 +330,7 @@ struct GradientWalk {
                                                 const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                                 ParameterSums<kWidth> (&sums)[kVec]) {
 #pragma unroll 1
-        for (int i = 0; i < kPart; ++i, ++token, dx_at += p.dx_stride[2]) {
+        for (int i = 0; i < kTokens; ++i, ++token, dx_at += p.dx_stride[2]) {
             set_input(kHalo, slots[i * kThreads]);
             if constexpr (kRows == Rows::kNumbered) seq[kHalo] = load_seq_idx(p, batch, token);
             if constexpr (kRows == Rows::kPacked) {
@@ -526,18 +498,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
     constexpr int kStageSlots = Traits::kStageSlots;
     float* const firsts = reinterpret_cast<float*>(memory.bytes + kStages * Traits::kStageBytes) + threadIdx.x;
-    const input_t* const x_begin = fetch.x_at;
+    Vector before[kWidth];
+#pragma unroll
+    for (int i = 0; i < kHalo; ++i) {
+        before[i] = cursor.token > 0 ? load<kVec>(fetch.x_at - (kHalo - i) * p.x_stride[2]) : Vector::zero();
+    }
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) {
         fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
-    Vector before[kWidth];
-#pragma unroll
-    for (int i = 0; i < kHalo; ++i) {
-        before[i] = cursor.token > 0 ? load<kVec>(x_begin - (kHalo - i) * p.x_stride[2]) : Vector::zero();
-    }
-    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
     Walk walk(p, channel, cursor.token);
     float bias[kVec];
     float taps[kVec][kWidth];

@@ -89,6 +89,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         source.goes_on ? pool + source.start * p.conv_states_stride[0] + (p.first_column + kHalo) * past_step : nullptr;
     const WalkInputs<kWidth, input_t, state_t> inputs{x, p.x_stride[1], past, past_step};
 
+    CausalConv1dOperands rows{};
+    rows.x = x;
+    rows.out = destination.to;
+    rows.x_stride[2] = p.x_stride[1];
+    rows.out_stride[2] = destination.step;
+    rows.seqlen = length;
+    const ConvRow<input_t, kVec> row(rows, 0, 0);
+    const auto load_group = [&](index_t vec, Vector(&to)[kLaneVecs]) {
+#pragma unroll
+        for (int i = 0; i < kLaneVecs; ++i) {
+            to[i] = load_inside(rows, row, row.first_token(vec + i * kWarpSize + lane_id()));
+        }
+    };
+    // The first tokens are on their way while the state is looked up.
+    Vector next[kLaneVecs];
+    load_group(0, next);
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
     const float bias = load_bias<weight_t>(p, channel);
@@ -125,22 +141,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     store_snapshots(true);
     sync_warp();
 
-    CausalConv1dOperands rows{};
-    rows.x = x;
-    rows.out = destination.to;
-    rows.x_stride[2] = p.x_stride[1];
-    rows.out_stride[2] = destination.step;
-    rows.seqlen = length;
-    const ConvRow<input_t, kVec> row(rows, 0, 0);
-    const auto load_group = [&](index_t vec, Vector(&to)[kLaneVecs]) {
-#pragma unroll
-        for (int i = 0; i < kLaneVecs; ++i) {
-            to[i] = load_inside(rows, row, row.first_token(vec + i * kWarpSize + lane_id()));
-        }
-    };
-    Vector next[kLaneVecs];
     Vector wrapped = Vector::zero();
-    load_group(0, next);
     for (index_t vec = 0; row.first_token(vec) < length; vec += kLaneVecs * kWarpSize) {
         Vector now[kLaneVecs];
 #pragma unroll

@@ -95,12 +95,6 @@ __device__ __forceinline__ float load_number(const void* p, index_t at, int is_f
     return is_float32 ? static_cast<const float*>(p)[at] : Dtype<T>::to_float(static_cast<const T*>(p)[at]);
 }
 
-// Brings a number that is read soon into the L2 cache.
-template <typename T>
-__device__ __forceinline__ void prefetch_number(const void* p, index_t at, int is_float32) {
-    prefetch(static_cast<const char*>(p) + at * static_cast<int>(is_float32 ? sizeof(float) : sizeof(T)));
-}
-
 template <typename T>
 __device__ __forceinline__ void store_number(void* p, index_t at, int is_float32, float value) {
     if (is_float32) {
@@ -193,43 +187,13 @@ __device__ __forceinline__ void load_numbers(const CausalConv1dBwdOperands& p, i
     }
 }
 
-// Where initial_states has what precedes a row or, of packed ones, a sequence: column 0 is width - 1 tokens before its
-// first.
-__device__ __forceinline__ index_t initial_state_at(const CausalConv1dBwdOperands& p, index_t slot, index_t channel,
-                                                    int column) {
-    return slot * p.initial_states_stride[0] + channel * p.initial_states_stride[1] +
-           (p.first_column + column) * p.initial_states_stride[2];
-}
-
+// An element of what precedes a row or, of packed ones, a sequence: column 0 is width - 1 tokens before its first.
 template <typename input_t>
 __device__ __forceinline__ float load_initial(const CausalConv1dBwdOperands& p, index_t slot, index_t channel,
                                               int column) {
-    return load_number<input_t>(p.initial_states, initial_state_at(p, slot, channel, column), p.states_are_float32);
-}
-
-// Where dfinal_states has a column.
-__device__ __forceinline__ index_t final_gradient_at(const CausalConv1dBwdOperands& p, index_t sequence,
-                                                     index_t channel, int column) {
-    return sequence * p.dfinal_states_stride[0] + channel * p.dfinal_states_stride[1] +
-           column * p.dfinal_states_stride[2];
-}
-
-// Starts to bring the states of a packed sequence, and the gradients of its states, to the L2 cache: where sequences
-// meet, loads that miss it would be waited for one behind the other.
-template <int kWidth, typename input_t>
-__device__ __forceinline__ void prefetch_states(const CausalConv1dBwdOperands& p, int sequence, int slot,
-                                                index_t channel) {
-    if (slot < 0) return;
-#pragma unroll
-    for (int k = 0; k < kWidth - 1; ++k) {
-        if (p.initial_states != nullptr) {
-            prefetch_number<input_t>(p.initial_states, initial_state_at(p, slot, channel, k), p.states_are_float32);
-        }
-        if (p.dfinal_states != nullptr) {
-            prefetch_number<input_t>(p.dfinal_states, final_gradient_at(p, sequence, channel, k),
-                                     p.dfinal_states_are_float32);
-        }
-    }
+    const index_t at = slot * p.initial_states_stride[0] + channel * p.initial_states_stride[1] +
+                       (p.first_column + column) * p.initial_states_stride[2];
+    return load_number<input_t>(p.initial_states, at, p.states_are_float32);
 }
 
 // Whether a packed sequence follows an initial state.
@@ -244,8 +208,9 @@ __device__ __forceinline__ float final_gradient(const CausalConv1dBwdOperands& p
                                                 int token, int end) {
     const int column = token - end + (kWidth - 1);
     if (p.dfinal_states == nullptr || column < 0 || token >= end) return 0.0f;
-    return load_number<input_t>(p.dfinal_states, final_gradient_at(p, sequence, channel, column),
-                                p.dfinal_states_are_float32);
+    const index_t at =
+        sequence * p.dfinal_states_stride[0] + channel * p.dfinal_states_stride[1] + column * p.dfinal_states_stride[2];
+    return load_number<input_t>(p.dfinal_states, at, p.dfinal_states_are_float32);
 }
 
 template <typename input_t>

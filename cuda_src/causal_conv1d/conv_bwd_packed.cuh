@@ -51,17 +51,6 @@ struct PackedSequences {
         }
     }
 
-    // Starts to bring the states of all sequences that reach into the tokens from `from` to `to` - 1 to the L2 cache.
-    template <typename input_t>
-    __device__ __forceinline__ void announce_states(const CausalConv1dBwdOperands& p, index_t channel, int from,
-                                                    int to) const {
-        if constexpr (Traits::kRows == Rows::kPacked && kStates) {
-            visit_runs(p, from, to, [&](int number, int, int, int slot, unsigned lanes) {
-                if (lanes >> lane_id() & 1) prefetch_states<kWidth, input_t>(p, number, slot, channel);
-            });
-        }
-    }
-
     // Looks at a group. Says whether all that it needs is in one sequence.
     __device__ __forceinline__ bool enter(const CausalConv1dBwdOperands& p, const ChannelLanes& lanes, int group,
                                           int phase) {

@@ -23,7 +23,8 @@ template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kC
 struct SelectiveScanVarlenFwdTraits {
     static constexpr int kThreads = 128;
     using Shape = ScanShape<kThreads, input_t, kLanes, kStates, kVec, kBVec, kCVec>;
-    static constexpr int kMinBlocks = Shape::kMinBlocks;
+    // Snapshots take registers that a third block would need.
+    static constexpr int kMinBlocks = kSnapshots && Shape::kMinBlocks > 2 ? 2 : Shape::kMinBlocks;
     using Few = FewShape<kThreads, input_t, state_t, kLanes, kStates, 1>;
 };
 

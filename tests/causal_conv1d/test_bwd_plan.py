@@ -179,7 +179,7 @@ def test_rows_may_be_read_beyond_their_ends_only_where_there_is_memory() -> None
 @pytest.mark.parametrize(("odd", "kernel"), [(0, CausalConv1dBulkBwd), (1, CausalConv1dBwd)])
 def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, kernel: type) -> None:
     assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048 - odd))] == [kernel]
-    added = planned(first(1, 16, 2**20 - odd))
+    added = planned(first(4, 16, 2**15 - odd))
     assert [type(launch.kernel) for launch in added] == [kernel, CausalConv1dBwdSum]
     assert numbers_of(added[1])["parts"] * 16 == added[0].config.grid[0]
 
@@ -190,6 +190,8 @@ def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, kernel: t
         (first(2, 64, 504), {}),
         (first(2, 64, 520), {}),
         (first(2, 64, 2044), {}),
+        (first(9, 64, 1024), {}),
+        (first(2, 64, 2**16), {}),
         (first(2, 64, 2048, row=2052), {}),
         (first(2, 64, 2048, offset=4), {}),
         (first(2, 64, 2048), {"dout": first(2, 64, 2048, offset=8, row=2052)}),

@@ -267,7 +267,7 @@ def test_whole_states_inside_a_sequence_are_the_inputs_before_them(call: Caller)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("seed", range(3))
 def test_chunks_and_restores_from_snapshots_give_the_bits_of_one_prefill(call: Caller, order: str, seed: int) -> None:
-    """Two sequences in chunks; after some of them they go back to a snapshot inside a chunk, in its slot."""
+    """Two sequences in chunks; after some of these they go back to a snapshot inside one, in the slot where it is."""
     random, total = np.random.default_rng(seed), 70
     x = uniform(20 + seed, 2, DIM, total).astype(np.float32)
     weight, pool = uniform(30, DIM, WIDTH).astype(np.float32), np.full((9, DIM, WIDTH - 1), np.nan, np.float32)

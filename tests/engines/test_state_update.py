@@ -209,6 +209,28 @@ def test_flashinfer_stores_no_final_state_beside_intermediate_ones(target: str, 
 
 
 @EACH_DEVICE
+def test_flashinfer_s_states_of_codes_have_scales(device: str) -> None:
+    given, fixed = inputs(device, 2, 3), parameters(device)
+    state = normal(device, SLOTS, HEADS, HEADDIM, STATES)
+    scale = state.abs().amax(-1) / 32767
+    codes, slots = (state / scale[..., None]).round().short(), torch.tensor([4, 9], device=device)
+    buffer = torch.zeros(2, 3, HEADS, HEADDIM, STATES, dtype=torch.int16, device=device)
+    scales = torch.zeros(2, 3, HEADS, HEADDIM, device=device)
+    before = codes.clone()
+    out = flashinfer.selective_state_update(
+        codes, **given, **fixed, dt_softplus=True, state_batch_indices=slots, state_scale=scale,
+        intermediate_states_buffer=buffer, intermediate_state_scales=scales, cache_steps=3,
+        intermediate_state_indices=torch.tensor([0, 1], device=device),
+    )  # fmt: skip
+    for i, slot in enumerate((4, 9)):
+        after, outs = states_after(state[slot], {name: each[i] for name, each in given.items()}, fixed)
+        torch.testing.assert_close(out[i], torch.stack(outs), rtol=1e-3, atol=1e-3)
+        stored = buffer[i].float() * scales[i][..., None]
+        torch.testing.assert_close(stored, torch.stack(after), rtol=1e-3, atol=1e-3)
+    assert torch.equal(codes, before)
+
+
+@EACH_DEVICE
 def test_flashinfer_drops_no_sequence_for_its_number(device: str) -> None:
     given, fixed = inputs(device, 2), parameters(device)
     state = normal(device, 2, HEADS, HEADDIM, STATES)

@@ -104,9 +104,12 @@ def array(address: int | None = None, *, dtype: DType = FLOAT32, strides: tuple[
     return Recorded(SHAPE, strides, dtype, address=next(_addresses) if address is None else address)
 
 
+def kernel(unit: str, params: Params) -> Any:
+    return SimpleNamespace(unit=unit, params=params, null_pointers=frozenset())
+
+
 def launch(unit: str, *pointers: str) -> Launch:
-    kernel: Any = SimpleNamespace(unit=unit, params=Params(pointers, ("count", "i8")))
-    return Launch(kernel, CONFIG, bytes(8))
+    return Launch(kernel(unit, Params(pointers, ("count", "i8"))), CONFIG, bytes(8))
 
 
 @dataclass
@@ -347,7 +350,7 @@ def test_all_operations_together_remember_only_so_many_calls() -> None:
 
 def test_numbers_that_come_late_are_no_part_of_what_is_remembered(gpu: RecordingFamily) -> None:
     launches = tuple(
-        Launch(SimpleNamespace(unit=unit, params=params), CONFIG, params.pack_numbers(**values))  # type: ignore[arg-type]
+        Launch(kernel(unit, params), CONFIG, params.pack_numbers(**values))
         for unit, params, values in (
             (
                 "seeded",
