@@ -207,6 +207,7 @@ UNIT = (
     Case(3, 2, 37, 16, state_dtype="float32", fold=True, force="rows=2 index32=0", lies="fused"),
     Case(3, 2, 37, 128, fold=True, force="rows=8", dtype="float16", dtypes="z B C"),
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32"),
+    Case(3, 2, 37, 128, fold=True, force="rows=4"),
     # Rounding, and quantised states.
     Case(5, 2, 6, 128, seed=2**64 - 1),
     Case(5, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=2, seed="array", rounds=7),
