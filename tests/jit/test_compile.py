@@ -112,7 +112,7 @@ SPILLS = {
     "SelectiveScanVarlenTilesFwd": 576,
     "SelectiveScanBwd": 8,
     "CausalConv1dChannellastBwd": 64,
-    "SelectiveStateUpdateFold": 256,
+    "SelectiveStateUpdateFold": 512,
     "SelectiveStateUpdateReplay": 1024,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
