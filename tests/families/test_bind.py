@@ -126,7 +126,9 @@ def test_what_the_function_refuses_is_refused_at_once() -> None:
         cuconv.bind(cuconv.causal_conv1d_fn, x, weight, out=x)
 
 
-@pytest.mark.parametrize("function", [np.add, print, None, "causal_conv1d_fn", cuconv.bind], ids=str)
+@pytest.mark.parametrize(
+    "function", [np.add, print, None, "causal_conv1d_fn", cuconv.bind], ids=["ufunc", "print", "none", "name", "bind"]
+)
 def test_only_functions_of_cuconv_can_be_bound(function: Any) -> None:
     with pytest.raises(TypeError, match=r"^function: got .*; wanted a function of cuconv that takes arrays$"):
         cuconv.bind(function, *convolution())

@@ -105,7 +105,7 @@ def array(address: int | None = None, *, dtype: DType = FLOAT32, strides: tuple[
 
 
 def kernel(unit: str, params: Params) -> Any:
-    return SimpleNamespace(unit=unit, params=params, null_pointers=frozenset())
+    return SimpleNamespace(unit=unit, params=params)
 
 
 def launch(unit: str, *pointers: str) -> Launch:
