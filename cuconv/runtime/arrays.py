@@ -349,13 +349,14 @@ class TorchFamily(Family):
         offsets = [address(tensor) % ALIGNMENT for tensor in tensors]
 
         def addresses(given: Sequence[Any]) -> list[int] | None:
+            if len(given) != count or forward_mode._current_level >= 0 or not check(*(tensors := take(given))):
+                return None
             try:
-                if len(given) != count or take_absent(given) != nones:
+                # After the tensors, because a call on CuPy arrays would compare these with None on the GPU.
+                if take_absent(given) != nones:
                     return None
             except (TypeError, ValueError):
                 # Other libraries compare their arrays with None element by element.
-                return None
-            if forward_mode._current_level >= 0 or not check(*(tensors := take(given))):
                 return None
             pointers = list(map(address, tensors))
             return pointers if [pointer % ALIGNMENT for pointer in pointers] == offsets else None

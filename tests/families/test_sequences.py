@@ -48,7 +48,7 @@ def on_gpu(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Array:
         name: as_laid_out(cupy, value) if isinstance(value, np.ndarray) else value for name, value in arguments.items()
     }
     out: Array = cupy.asnumpy(function(**uploaded))
-    for name in ("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "state"):
+    for name in ("conv_states", "conv_state", "intermediate_conv_window", "snapshot_out", "ssm_states", "state"):
         if isinstance(value := arguments.get(name), np.ndarray):
             value[...] = cupy.asnumpy(uploaded[name])
     return out
