@@ -168,8 +168,11 @@ __device__ __forceinline__ void store_state(const Path& path, const StateColumns
     const int depth = path.depth(token, state_len);
 #pragma unroll 1
     for (int i = 0; i < state_len - depth; ++i) target.at(i).store_all(source.load(depth + i));
+    // NVRTC 13 steps from token to token by a wrong address in the second copy of this loop that a kernel has, unless
+    // the token's address is computed anew each time.
 #pragma unroll 1
     for (int i = state_len; i > state_len - depth; --i, token = path.parent(token)) {
+        token = opaque(token);
         target.at(i - 1).store_all(convert<state_t>(path.load(token)));
     }
 }

@@ -161,6 +161,20 @@ def test_calls_that_take_turns_are_recognised(family: Any, monkeypatch: pytest.M
     assert counts == [len(rows), len(rows), 0, 0]
 
 
+class Compared:
+    """An array of a library that compares element by element."""
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("its elements were compared")
+
+
+def test_arrays_of_other_libraries_are_not_compared(family: Any) -> None:
+    known = family.recogniser([torch.ones(2, 3), None, torch.ones(3)])
+    assert known.addresses([Compared(), Compared(), Compared()]) is None
+
+
 def test_only_arrays_that_torch_can_trace_ask_whether_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(call, "is_traced", lambda: asked.append(True))
