@@ -175,6 +175,13 @@ def test_decode_steps_are_over_their_batch() -> None:
     assert made.axes[0].get_xlabel() == "batch, of dim 6144 (1, 8) and 10240 (64, 256, 1024)"
 
 
+def test_decode_steps_of_before_there_were_forms_are_plain_ones() -> None:
+    row = kernel("causal_conv1d_update", {"batch": 64, "dim": 10240, "contiguous": "tokens"}, 5.4)
+    old = replace(row, sizes={name: value for name, value in row.sizes.items() if name != "form"})
+    (left, *_) = figure("decode", [old]).axes
+    assert old.sizes != row.sizes and points([left]) == [(64, 5.4)]
+
+
 def test_lines_are_named_at_their_ends() -> None:
     for axes in figure("decode", WITH_PEERS).axes:
         # From the slowest to the fastest, as the lines are.
