@@ -85,6 +85,16 @@ def test_two_machines_have_a_line_each(name: str) -> None:
     assert_legible(made)
 
 
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_runs_beside_other_libraries_leave_room(name: str) -> None:
+    long = replace(HEADER, gpu="NVIDIA H100 80GB HBM3", driver="580.159.04", cupy="14.2.0", torch="2.11.0+cu130")
+    versions = {"causal_conv1d": "1.7.0", "mamba_ssm": "2.3.2.post1", "fla": "0.6.0", "transformers": "5.17.0"}
+    runs = [
+        (replace(long, peers={library: version}), row) for library, version in versions.items() for row in WITH_PEERS
+    ]
+    assert_legible(figure_of(name, Measured(runs)))
+
+
 def assert_legible(made: Any) -> None:
     """Texts are whole, and none is on another."""
     boxes = [(text.get_text(), text.get_window_extent()) for text in texts(made)]
