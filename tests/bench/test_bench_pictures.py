@@ -85,6 +85,16 @@ def test_two_machines_have_a_line_each(name: str) -> None:
     assert_legible(made)
 
 
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_runs_beside_other_libraries_leave_room(name: str) -> None:
+    long = replace(HEADER, gpu="NVIDIA H100 80GB HBM3", driver="580.159.04", cupy="14.2.0", torch="2.11.0+cu130")
+    versions = {"causal_conv1d": "1.7.0", "mamba_ssm": "2.3.2.post1", "fla": "0.6.0", "transformers": "5.17.0"}
+    runs = [
+        (replace(long, peers={library: version}), row) for library, version in versions.items() for row in WITH_PEERS
+    ]
+    assert_legible(figure_of(name, Measured(runs)))
+
+
 def assert_legible(made: Any) -> None:
     """Texts are whole, and none is on another."""
     boxes = [(text.get_text(), text.get_window_extent()) for text in texts(made)]
@@ -173,6 +183,13 @@ def test_decode_steps_are_over_their_batch() -> None:
     # One line for the few channels and one for the many, and a copy's.
     assert [len(axes.lines) for axes in made.axes] == [4, 4, 2, 2]
     assert made.axes[0].get_xlabel() == "batch, of dim 6144 (1, 8) and 10240 (64, 256, 1024)"
+
+
+def test_decode_steps_of_before_there_were_forms_are_plain_ones() -> None:
+    row = kernel("causal_conv1d_update", {"batch": 64, "dim": 10240, "contiguous": "tokens"}, 5.4)
+    old = replace(row, sizes={name: value for name, value in row.sizes.items() if name != "form"})
+    (left, *_) = figure("decode", [old]).axes
+    assert old.sizes != row.sizes and points([left]) == [(64, 5.4)]
 
 
 def test_lines_are_named_at_their_ends() -> None:

@@ -228,6 +228,11 @@ def test_the_run_is_named() -> None:
     assert tables.run(Measured([(HEADER, row), (other, third)])).endswith(
         "2026-01-02; One B (driver 580.1, CuPy 14.2 for CUDA 12.9, torch 2.11), 2026-01-05."
     )
+    # Other libraries on the same machine: no further machine.
+    beside = replace(HEADER, torch="2.11", peers={"fla": "0.6"}), replace(later, torch="2.12")
+    assert tables.run(Measured(zip(beside, (row, another), strict=True))) == (
+        "One A GPU (driver 580.1, CuPy 14.2 for CUDA 12.9, torch 2.11 and 2.12, fla 0.6), 2026-01-02 to 2026-01-05."
+    )
     assert tables.run(Measured([])) == "Not measured yet."
 
 

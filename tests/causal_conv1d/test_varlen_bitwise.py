@@ -26,7 +26,7 @@ BOTH = ("channels", "tokens")
 def forgetful(operation: Operation[Any]) -> Operation[Any]:
     """The operation, its calls to be planned anew."""
     check, plan, reference = operation._check, operation._plan, operation.reference
-    return Operation(operation.inputs, check=check, plan=plan, reference=reference)
+    return Operation(operation.inputs, check=check, plan=plan, reference=reference, absent=operation.absent)
 
 
 def live(pool: Array, case: Any) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 SIZE, DPI = (16, 9), 100
@@ -72,8 +73,9 @@ def new_figure(title: str, source: str) -> Any:
 
     figure = Figure(figsize=SIZE, facecolor="white")
     figure.text(0.02, 0.965, title, fontsize=25, fontweight="bold", va="top")
-    # A line for each machine.
-    figure.text(0.02, 0.008, source.replace("; ", ";\n"), fontsize=14, color=GREY, va="bottom")
+    # Lines for each machine.
+    lines = "\n".join(line for each in source.split("; ") for line in wrap(each, 150))
+    figure.text(0.02, 0.008, lines, fontsize=14, color=GREY, va="bottom")
     return figure
 
 

@@ -31,7 +31,7 @@ from cuconv.cli.report.drawing import (
     say,
     up_to_copy,
 )
-from cuconv.cli.report.measured import Measured, batch_text, microseconds
+from cuconv.cli.report.measured import Measured, batch_text, microseconds, whole
 from cuconv.runtime.workload import CHANNELS, TOKENS
 
 _PREFILL, _STEP = ("packed", Look("s", GREEN)), ("convolution step", Look("^", VERMILLION))
@@ -51,8 +51,8 @@ OPERATIONS = {
 """The functions that memory bounds."""
 
 STEPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
-    ("causal_conv1d_update", "states with contiguous columns", {"contiguous": TOKENS}),
-    ("causal_conv1d_update", "states with contiguous channels", {"contiguous": CHANNELS}),
+    ("causal_conv1d_update", "states with contiguous columns", {"contiguous": TOKENS, "form": "dense"}),
+    ("causal_conv1d_update", "states with contiguous channels", {"contiguous": CHANNELS, "form": "dense"}),
     ("selective_state_update", "bfloat16 states of 128 heads of 64 × 128", {"nheads": 128, "state_dtype": ""}),
     ("selective_state_update", "float32 states of 128 heads of 64 × 128", {"nheads": 128, "state_dtype": "float32"}),
 )
@@ -119,7 +119,7 @@ def decode(measured: Measured) -> Any:
         [
             (row, peers)
             for row, peers in measured.kernels(function)
-            if {"dtype": "bfloat16", "tokens": 1, **wanted}.items() <= row.sizes.items()
+            if {"dtype": "bfloat16", "tokens": 1, **wanted}.items() <= whole(function, row.sizes).items()
         ]
         for function, _, wanted in STEPS
     ]

@@ -47,17 +47,21 @@ def _time(row: Kernel) -> float:
 
 
 def run(measured: Measured) -> str:
-    """Each machine that rows were measured on, its versions and the days."""
+    """Each machine that rows were measured on, the versions of libraries in all of its runs and the days."""
     days: dict[str, list[str]] = {}
+    versions: dict[str, dict[str, dict[str, None]]] = {}
     for header in measured.headers:
-        others = {"torch": header.torch, **header.peers}
-        named = "".join(f", {name} {version}" for name, version in others.items() if version)
-        machine = f"One {header.gpu} (driver {header.driver}, CuPy {header.cupy} for CUDA {header.cuda}{named})"
+        machine = f"One {header.gpu} (driver {header.driver}, CuPy {header.cupy} for CUDA {header.cuda}"
         days.setdefault(machine, []).append(header.time.partition("T")[0])
-    spans = [
-        f"{machine}, {first}" if (first := min(found)) == (last := max(found)) else f"{machine}, {first} to {last}"
-        for machine, found in days.items()
-    ]
+        libraries = versions.setdefault(machine, {})
+        for name, version in {"torch": header.torch, **header.peers}.items():
+            if version:
+                libraries.setdefault(name, {})[version] = None
+    spans = []
+    for machine, found in days.items():
+        named = "".join(f", {name} {' and '.join(each)}" for name, each in versions[machine].items())
+        first, last = min(found), max(found)
+        spans.append(f"{machine}{named}), {first}{f' to {last}' if last != first else ''}")
     return f"{'; '.join(spans)}." if spans else "Not measured yet."
 
 
