@@ -109,7 +109,7 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
 
 SPILLS = {
     "SelectiveScanTilesFwd": 512,
-    "SelectiveScanVarlenTilesFwd": 576,
+    "SelectiveScanVarlenTilesFwd": 512,
     "SelectiveScanBwd": 8,
     "CausalConv1dChannellastBwd": 64,
     "SelectiveStateUpdateFold": 512,
