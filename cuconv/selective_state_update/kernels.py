@@ -90,9 +90,12 @@ class _Rows(Kernel):
                     for chosen, stream, stochastic, index32 in product(flags, flags, rounded, flags):
                         # With several tokens, or random numbers for floats, which are drawn where those are
                         # computed, the store policy of states makes no difference.
+                        # Rounding codes at random takes so long that offsets of 64 bits make no difference.
                         # States of few bytes, which alone are streamed, have few rows, and so have chosen ones.
                         has_many_rows = rows > FEW_ROWS and state_t not in CODES
                         if (stream and (many or chosen)) or (has_many_rows and (stream or chosen)):
+                            continue
+                        if stochastic and index32 and state_t in CODES:
                             continue
                         yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay, masked=masked,
                                   many=many, chosen=chosen, stream=stream, stochastic=stochastic,

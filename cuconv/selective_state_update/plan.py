@@ -149,7 +149,7 @@ def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised:
         chosen=chosen,
         stream=not many and not chosen and _state_bytes(o) < LARGE,
         stochastic=o.stochastic,
-        index32=_fits_index32(o),
+        index32=not (o.stochastic and o.quantised) and _fits_index32(o),
     )
 
 

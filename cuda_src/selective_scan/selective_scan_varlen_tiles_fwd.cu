@@ -26,7 +26,8 @@ template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnc
           bool kMixed, bool kSnapshots>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = kResident;
+    // Snapshots of mixed sequences take registers that a third block would need.
+    static constexpr int kMinBlocks = kSnapshots && kMixed ? 2 : kResident;
     static constexpr int kFewLanes = 4;
     static constexpr int kFewStates = 4;
     using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens>;

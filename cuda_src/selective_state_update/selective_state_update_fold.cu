@@ -21,9 +21,15 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           bool kMasked, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateFoldTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 6;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false, true,
                            kStochastic, kIndex32>;
+    // As many as leave a lane registers for its rows, and for its part of B and C: nothing is spilled.
+    static constexpr int kOwned = Rows::kRowsOfGroup * Rows::kElements;
+    static constexpr bool kHasFew = !Rows::kIsQuantised && Rows::kElements * sizeof(b_t) <= 16;
+    static constexpr bool kIsWide = sizeof(b_t) > 2;
+    static constexpr int kMinBlocks = !kHasFew      ? (kIsWide || kVec < 8 ? 2 : 3)
+                                      : kOwned > 32 ? 2
+                                                    : (kOwned > 16 ? 4 : 5) - kIsWide;
 };
 
 // Where the states of a warp's rows come from.

@@ -47,12 +47,14 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateReplayTraits {
     static constexpr int kThreads = 128;
-    // On an H200 a step of 64 sequences of Mamba-2 with 128 heads takes 45 us with 4 blocks and states of bfloat16, 50
-    // with 2 and 52 with 3; with float32 91, 75 and 81.
-    static constexpr int kMinBlocks = sizeof(state_t) != 2 ? 2 : kMany ? 3 : 4;
     using Rows = ReplayRows<RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false,
                                       false, kStochastic, kIndex32, kTensor ? 4 : kWarpSize>,
                             kThreads / kWarpSize, kWindow, kXVec, kTensor, kMany>;
+    // On an H200 a step of 64 sequences of Mamba-2 with 128 heads takes 45 us with 4 blocks and states of bfloat16, 50
+    // with 2 and 52 with 3; with float32 91, 75 and 81.
+    // Lanes with more of a row, or with B and C of more bits, would spill most of it for 4.
+    static constexpr bool kHasFew = sizeof(state_t) == 2 && !Rows::kIsQuantised && sizeof(b_t) == 2 && kDState <= 128;
+    static constexpr int kMinBlocks = !kHasFew ? 2 : kMany ? 3 : 4;
 };
 
 // The product of two vectors, of which the lanes of a group have parts.

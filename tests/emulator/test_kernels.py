@@ -36,12 +36,17 @@ WITHOUT_VECTORS = (
     "SelectiveScanBwdParameters",
     "SelectiveScanBwdStates",
     "SelectiveScanCarry",
+    "SelectiveStateUpdateCommit",
 )
 WITH_VECTORS = [cls for cls in op_kernels() if cls.__name__ not in WITHOUT_VECTORS]
 
 IN_VECTORS = ("state", "u", "out", "out[0]", "dout", "scratch")
 """Tensors that are accessed in vectors. Those of a state update lie along the axis of states, which out does not have.
 """
+
+
+WRITES_ALONE = ("token", "empty")
+"""Axes of kernels that write only what they have read, and find no error of a write, where these are False."""
 
 
 @cache
@@ -51,6 +56,8 @@ def sample(cls: type[Kernel], needs_vectors: bool = False) -> tuple[Any, Sequenc
         launches = case.launches()
         kernel = next((launch.kernel for launch in launches if type(launch.kernel) is cls), None)
         if kernel is None or any(placement.is_backward for placement in case.placements().values()):
+            continue
+        if not all(getattr(kernel, axis, True) for axis in WRITES_ALONE):
             continue
         if not needs_vectors or getattr(kernel, "vec", 2) > 1:
             return case, launches
