@@ -175,7 +175,6 @@ def update(measured: Measured) -> str:
 
 
 def states(measured: Measured) -> str:
-    function = "selective_state_update"
     rows = [
         [
             _states_text(sizes),
@@ -183,14 +182,19 @@ def states(measured: Measured) -> str:
             sizes["dtype"],
             *timed(measured, function, sizes),
         ]
+        for function in ("selective_state_update", "selective_state_update_replay")
         for sizes in report(function)
     ]
-    return _table([f"`{function}`", "state", "x"], TIMES, rows)
+    return _table(["`selective_state_update`", "state", "x"], TIMES, rows)
 
 
 def _states_text(sizes: Sizes) -> str:
     heads = f"{sizes['nheads']} heads of " if sizes["nheads"] else ""
     text = f"{'Mamba-2' if heads else 'Mamba'}, {sizes['batch']} × {heads}{sizes['headdim']} × {sizes['d_state']}"
+    if "window" in sizes:
+        text += f", {sizes['tokens']} tokens" if sizes["tokens"] > 1 else ""
+        when = "at once" if sizes["fold"] else "by all in this step" if sizes["live"] == sizes["window"] else "in turn"
+        return text + f", replayed: states written {when}"
     text += f", {sizes['tokens']} tokens, a state after each" if sizes["tokens"] > 1 else ""
     return text + (", with `state_batch_indices`" if sizes["indices"] else "")
 
@@ -210,7 +214,8 @@ def scan(measured: Measured) -> str:
 
 HAVE_TABLES = {
     *("causal_conv1d_fn", "causal_conv1d_bwd", "causal_conv1d_varlen_fn", "causal_conv1d_qkv_split"),
-    *("causal_conv1d_update", "selective_state_update", "selective_scan_fn", "selective_scan_varlen_fn"),
+    *("causal_conv1d_update", "selective_state_update", "selective_state_update_replay"),
+    *("selective_scan_fn", "selective_scan_varlen_fn"),
 }
 """Functions with a table of their own."""
 
