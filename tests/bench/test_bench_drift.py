@@ -53,7 +53,7 @@ def test_every_format_has_errors_of_its_size() -> None:
 def test_int16_is_more_accurate_than_bfloat16_after_ten_thousand_steps(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of every decay and both inputs; and bfloat16 loses steady inputs where it does not round at random."""
+    """Holds for every decay and both kinds of inputs. bfloat16 rounded to nearest loses steady inputs."""
     monkeypatch.setattr(drift, "HEADDIM", 2)
     formats = ((FLOAT32, False), (BFLOAT16, False), (INT16, False))
     module = pytest.importorskip(library)

@@ -173,7 +173,7 @@ def test_the_library_says_what_it_compiles_to_loggers_alone(words: list[str], tm
 
 
 def test_nothing_is_printed_but_by_the_console() -> None:
-    """And nobody but the command line has standard output or standard error in hand."""
+    """No module outside of the command line uses standard output or standard error either."""
     printing, streams = set(), set()
     for path in sorted((ROOT / "cuconv").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -136,7 +136,7 @@ FEW_MODELS = random.sample(list(MODELS), 4)
     batch=st.one_of(st.integers(1, 64), st.integers(1, 4096)),
 )
 def test_a_models_layers_need_no_other_kernels(model: str, dtype: str, tokens: int, sequences: int, batch: int) -> None:
-    """As the help says."""
+    """Warming up a model compiles every kernel that its layers launch, as the help of `cuconv warmup` promises."""
     assert layer(model, dtype, tokens, min(sequences, tokens), batch) <= compiled_for(model, dtype)
 
 

@@ -37,7 +37,7 @@ def test_an_argument_struct_that_differs_does_not_build(params: Params, complain
 
 
 def test_operands_in_a_struct_of_their_own_are_checked_too() -> None:
-    """As the convolutions have them: the host's record is flat."""
+    """Convolutions declare operands in a struct inside of their parameters; the record on the host is flat."""
     kernel = next(CausalConv1dFwd.variants())
     names = {"batch": "dim", "dim": "batch"}
     fields = [(names.get(name, name), *rest) for name, *rest in kernel.params.dtype.descr]

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from tests.mutants.planted import causal_conv1d, common, replay, selective_scan, selective_state_update, wide_strides
+from tests.mutants.planted import (
+    causal_conv1d,
+    causal_conv1d_bwd,
+    causal_conv1d_update,
+    causal_conv1d_varlen,
+    common,
+    replay,
+    selective_scan,
+    selective_state_update,
+    wide_strides,
+)
 
 MUTANTS = (
     *common.MUTANTS,
     *causal_conv1d.MUTANTS,
+    *causal_conv1d_varlen.MUTANTS,
+    *causal_conv1d_update.MUTANTS,
+    *causal_conv1d_bwd.MUTANTS,
     *selective_scan.MUTANTS,
     *selective_state_update.MUTANTS,
     *replay.MUTANTS,

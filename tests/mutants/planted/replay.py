@@ -19,6 +19,8 @@ _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
 
 _HEADER = "selective_state_update/replay.cuh"
+_TILES = "selective_state_update/replay_tiles.cuh"
+_FOLDS = "selective_state_update/replay_fold.cuh"
 _KERNEL = "selective_state_update/selective_state_update_replay.cu"
 
 MUTANTS = (
@@ -52,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         "x of rows that are not live is multiplied by 0.",
-        _KERNEL,
+        _TILES,
         "if (token(pass) < live && row < p.operands.headdim) {",
         "if (token(pass) < p.window && row < p.operands.headdim) {",
         (_TOKEN, _FLOAT32),
@@ -115,7 +117,7 @@ MUTANTS = (
     ),
     Mutant(
         "The next tile of a warp is the same again.",
-        _KERNEL,
+        _TILES,
         "rows = rows + Traits::kRowsOfGroup * rows.row_step;",
         "rows = rows + 0 * rows.row_step;",
         (_HEADS,),
@@ -129,21 +131,21 @@ MUTANTS = (
     ),
     Mutant(
         "A tile's lanes go on beyond the last row.",
-        _KERNEL,
+        _TILES,
         "token.is_row = warp.is_row(p, Traits::kTile);",
         "token.is_row = lane_id() < Traits::kTile;",
         (_ODD_ROWS,),
     ),
     Mutant(
         "Tensor cores put tokens in the columns of others.",
-        _KERNEL,
+        _FOLDS,
         "const unsigned half = i % 2 == 0 ? 0x5410u : 0x7632u;",
         "const unsigned half = i % 2 != 0 ? 0x5410u : 0x7632u;",
         (_FORCED, _MANY_TENSOR),
     ),
     Mutant(
         "Weights times x are rounded to bfloat16 once.",
-        _KERNEL,
+        _FOLDS,
         "pair[half] = fabsf(rounded) <= 3.402823466e38f ? pair[half] - rounded : 0.0f;",
         "pair[half] = 0.0f;",
         (_MANY_TENSOR, _INT8),

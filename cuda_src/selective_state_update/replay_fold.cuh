@@ -1,0 +1,161 @@
+// Live tokens of a step with rings that are put in the states of a tile.
+#pragma once
+
+#include "common/mma.cuh"
+#include "selective_state_update/replay_tiles.cuh"
+
+// Two elements of 16 bits as a pair.
+template <typename T, int kCount>
+__device__ __forceinline__ unsigned pair_of(const PackedVec<T, kCount>& low, const PackedVec<T, kCount>& high, int i) {
+    const unsigned half = i % 2 == 0 ? 0x5410u : 0x7632u;
+    return __byte_perm(low.word(i / 2), high.word(i / 2), half);
+}
+
+// Live tokens as tensor cores take them, 16 in a block: the lane's weights times x, and where B of its tokens is, in
+// the ring. Lane q of a group has the tokens 4 q to 4 q + 3 of a block. The products are rounded to bfloat16 kTerms
+// times, each time what the last rounding has left: float32 has the bits of three.
+template <typename Traits>
+struct FoldInputs {
+    using input_t = typename Traits::Input;
+    static constexpr int kTerms = 3;
+    static constexpr int kBlocks = Traits::kWindows / 16;
+    static constexpr int kHalf = Traits::kVecs / 2;
+
+    unsigned inputs[kBlocks][kTerms][4];
+    int places[kBlocks][4];
+
+    __device__ __forceinline__ static int token(int block, int i) {
+        return block * 16 + lane_id() % Traits::kLanes * 4 + i;
+    }
+
+    __device__ __forceinline__ FoldInputs(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                          const RingCursor& cursor, const Weights& weights, int live) {
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+            float products[2][4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row = cursor.row(p, max(min(token(block, i), live - 1), 0));
+                places[block][i] = row * Traits::d_state(p.operands);
+                const float weight = from_lane(weights.own, token(block, i));
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    const int own = min(Traits::row(at.warp, r), p.operands.headdim - 1);
+                    products[r][i] = 0.0f;
+                    if (token(block, i) < live) {
+                        products[r][i] = weight * ::load<1, Memory::kMutable>(at.ring.x_at(p, row, own)).to_float(0);
+                    }
+                }
+            }
+#pragma unroll
+            for (int term = 0; term < kTerms; ++term) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float* pair = products[i % 2] + i / 2 * 2;
+                    const unsigned word = Dtype<input_t>::pack(pair);
+                    inputs[block][term][i] = word;
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        const float rounded = Dtype<input_t>::unpack(word, half);
+                        // Nothing is left of an infinity, and NaN is enough once.
+                        pair[half] = fabsf(rounded) <= 3.402823466e38f ? pair[half] - rounded : 0.0f;
+                    }
+                }
+            }
+        }
+    }
+
+    // Adds the tokens to one vector of each of the lane's two rows.
+    __device__ __forceinline__ void add(const ReplayOperands& p, const Ring<Traits>& ring, int live, int chunk,
+                                        float (&state)[2][Traits::kVecs]) const {
+        const int element = (chunk * Traits::kLanes * 2 + lane_id() / Traits::kLanes) * kHalf;
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+            if (block * 16 >= live) break;
+            PackedVec<input_t, kHalf> B[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                B[i] = PackedVec<input_t, kHalf>::zero();
+                if (token(block, i) < live && element < Traits::d_state(p.operands)) {
+                    B[i].template load<Memory::kMutable>(ring.B + places[block][i] + element);
+                }
+            }
+#pragma unroll
+            for (int e = 0; e < kHalf; ++e) {
+                const unsigned b[2] = {pair_of(B[0], B[1], e), pair_of(B[2], B[3], e)};
+                float sums[4] = {state[0][e], state[0][e + kHalf], state[1][e], state[1][e + kHalf]};
+#pragma unroll
+                for (int term = kTerms - 1; term >= 0; --term) multiply_add<input_t>(sums, inputs[block][term], b);
+                state[0][e] = sums[0];
+                state[0][e + kHalf] = sums[1];
+                state[1][e] = sums[2];
+                state[1][e + kHalf] = sums[3];
+            }
+        }
+    }
+};
+
+// Puts the live tokens in the states of a tile, and these in memory, by tensor cores.
+template <typename Traits>
+__device__ __forceinline__ void fold_tile_tensor(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                                 const RingCursor& cursor, const SequenceStep& step,
+                                                 const Weights& weights, const TileInputs<Traits>& tile) {
+    const FoldInputs<Traits> inputs(p, at, cursor, weights, step.live);
+    float left[2], all[Traits::kIsQuantised ? 2 : 1][Traits::kElements];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        left[r] = weights.state;
+        if constexpr (Traits::kIsQuantised) left[r] *= Traits::of_row(tile.scale, r);
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < Traits::kChunks; ++chunk) {
+        float state[2][Traits::kVecs];
+#pragma unroll
+        for (int i = 0; i < 2 * Traits::kVecs; ++i) {
+            const int r = i / Traits::kVecs, e = i % Traits::kVecs;
+            state[r][e] = tile.raw[r][chunk].to_float(e) * left[r];
+        }
+        inputs.add(p, at.ring, step.live, chunk, state);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            if constexpr (Traits::kIsQuantised) {
+#pragma unroll
+                for (int e = 0; e < Traits::kVecs; ++e) all[r][chunk * Traits::kVecs + e] = state[r][e];
+            } else {
+                const int row = Traits::row(at.warp, r), element = Traits::element(chunk);
+                const auto v = round_states<Traits>(p.operands, at.warp, row, element, 0, state[r], 1.0f);
+                if (row < p.operands.headdim && element < Traits::d_state(p.operands)) {
+                    ::store<Traits::kKeep>(at.rows.at(r, chunk), v);
+                }
+            }
+        }
+    }
+    if constexpr (Traits::kIsQuantised) {
+        RowFactors<Traits> factors;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            store_row<Traits>(p.operands, at.warp, at.rows, r, 0, all[r], factors.find(r, all[r]));
+        }
+        factors.store_scale(p.operands, at.warp, scale_of_slot<Traits>(p, at.warp, step.slot));
+    }
+}
+
+// Puts the live tokens in the states of a tile, and these in memory, without tensor cores.
+template <typename Traits>
+__device__ __forceinline__ void fold_tile(const ReplayOperands& p, const TileCursor<Traits>& at,
+                                          const RingCursor& cursor, const SequenceStep& step, const Weights& weights,
+                                          const TileInputs<Traits>& tile) {
+    RowFactors<Traits> factors;
+#pragma unroll
+    for (int first = 0; first < Traits::kRowsOfGroup; first += Traits::kPart) {
+        float state[Traits::kPart][Traits::kElements];
+#pragma unroll
+        for (int r = 0; r < Traits::kPart; ++r) to_floats<Traits>(tile.raw[first + r], state[r]);
+        fold<Traits>(p, at.warp, at.ring, cursor, weights, step.live, tile.scale, first, state);
+#pragma unroll
+        for (int r = 0; r < Traits::kPart; ++r) {
+            store_row<Traits>(p.operands, at.warp, at.rows, first + r, 0, state[r], factors.find(first + r, state[r]));
+        }
+    }
+    factors.store_scale(p.operands, at.warp, scale_of_slot<Traits>(p, at.warp, step.slot));
+}

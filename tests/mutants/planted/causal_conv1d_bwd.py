@@ -1,0 +1,161 @@
+"""Bugs in gradients of convolutions."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+_BWD = "causal_conv1d_bwd-1-5-1029"
+_BWD_BULK = "causal_conv1d_bwd-2-3-1640"
+_BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
+_BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
+_BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
+_BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
+
+MUTANTS = (
+    Mutant(
+        "Sums of a block's warps are read before all are there.",
+        "causal_conv1d/conv_bwd_row.cuh",
+        """    __syncthreads();
+    if (threadIdx.x / kWarpSize % channel_warps != 0""",
+        "    if (threadIdx.x / kWarpSize % channel_warps != 0",
+        (_BWD,),
+    ),
+    Mutant(
+        "The highest lanes take no gradients of the group behind.",
+        "causal_conv1d/conv_bwd_row.cuh",
+        "const bool is_offered_behind = lanes.number < kDistance;",
+        "const bool is_offered_behind = false;",
+        (_BWD,),
+    ),
+    Mutant(
+        "The gradient of the initial state leaves out the last tap.",
+        "causal_conv1d/conv_bwd_row.cuh",
+        "for (int k = kHalo - i; k < kWidth; ++k) {",
+        "for (int k = kHalo - i; k < kHalo; ++k) {",
+        (_BWD_SUM,),
+    ),
+    Mutant(
+        "The gradient of the final state goes to the token before.",
+        "causal_conv1d/conv_bwd.cuh",
+        "const int column = token - end + (kWidth - 1);",
+        "const int column = token - end + kWidth;",
+        (_BWD_ALL,),
+    ),
+    Mutant(
+        "The gradient of the bias misses a token.",
+        "causal_conv1d/conv_bwd.cuh",
+        "        bias += gradient;",
+        "        bias = gradient;",
+        (_BWD,),
+    ),
+    Mutant(
+        "The last tokens of a walk have nothing of the gradients of the next one's.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "if (kHalo > 0 && ends_inside) {",
+        "if (kHalo > 0 && looks_ahead) {",
+        (_BWD_LAST,),
+    ),
+    Mutant(
+        "The last walk of a block looks for the next one's gradients where there are none.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "looks_ahead ? nullptr : firsts + params.block_vecs.divisor",
+        "firsts + params.block_vecs.divisor",
+        (_BWD_LAST_PARTS,),
+    ),
+    Mutant(
+        "The gradients of the next walk are read before they are there.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        """    wait_for_copies();
+    // The next walk's first gradients are there.
+    __syncthreads();""",
+        "    wait_for_copies();",
+        (_BWD_LAST_PARTS,),
+    ),
+    Mutant(
+        "The gradient of a packed sequence's initial state leaves out the current tap.",
+        "causal_conv1d/causal_conv1d_bwd_states.cu",
+        "for (int i = 0; i <= j; ++i)",
+        "for (int i = 0; i < j; ++i)",
+        (_BWD_VARLEN,),
+    ),
+    Mutant(
+        "Groups of a row's gradients are read before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_bwd.cu",
+        "wait_for_copy_groups<kStages - 3>();",
+        "wait_for_copy_groups<kStages - 1>();",
+        (_BWD,),
+    ),
+    Mutant(
+        "Units of a row's gradients are read before their copies are waited for.",
+        "common/warp_copies.cuh",
+        "wait_for_copy_groups<kStages - 1>();",
+        "wait_for_copy_groups<kStages>();",
+        (_BWD_BULK,),
+    ),
+    Mutant(
+        "A row's last unit computes with what its stage held before.",
+        "causal_conv1d/causal_conv1d_bulk_bwd.cu",
+        "x_slots[i] = dout_slots[i] = Vector::zero();",
+        "(void)dout_slots;",
+        (_BWD_BULK,),
+    ),
+    Mutant(
+        "The first tokens of a unit do not see those before it.",
+        "causal_conv1d/causal_conv1d_bulk_bwd.cu",
+        "const int before = first > 0 ? Traits::kHaloVecs : 0;",
+        "const int before = 0;",
+        (_BWD_BULK,),
+    ),
+    Mutant(
+        "Tokens of channel-last gradients are read before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "wait_for_copy_groups<kStages - 2>();",
+        "wait_for_copy_groups<kStages - 1>();",
+        (_BWD_LAST,),
+    ),
+    Mutant(
+        "All blocks add up the first block's sums.",
+        "causal_conv1d/causal_conv1d_bwd_sum.cu",
+        "(p, p, blockIdx.x)",
+        "(p, p, 0)",
+        (_BWD_LAST,),
+    ),
+    Mutant(
+        "Sums of a block are added up before they are there.",
+        "causal_conv1d/conv_bwd_sum.cuh",
+        """    shared[threadIdx.x] = sum;
+    __syncthreads();""",
+        "    shared[threadIdx.x] = sum;",
+        (_BWD_SUM,),
+    ),
+    Mutant(
+        "The first inputs that a packed sequence sees are those of the one before.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "for (int k = 0; k < kHalo; ++k) load_past(k, k);",
+        "for (int k = 0; k < kHalo; ++k) (void)k;",
+        (_BWD_VARLEN,),
+    ),
+    Mutant(
+        "Where channels are contiguous, padding may spoil the sums.",
+        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
+        "if (seq[kHalo] < 0) set_input(kHalo, Vector::zero());",
+        "",
+        (_BWD_VARLEN,),
+    ),
+    Mutant(
+        "The gradients of a packed row's next sequence go to the tokens before it.",
+        "causal_conv1d/conv_bwd_row.cuh",
+        "if (i + k < kVec + kHalo) g[i + k] = 0.0f;",
+        "(void)k;",
+        (_BWD_VARLEN_ROWS,),
+    ),
+    Mutant(
+        "A packed row's vector sees nothing of a sequence that begins shortly before it.",
+        "causal_conv1d/conv_bwd_row.cuh",
+        "if (kHalo == 0 || bits == 0) return;",
+        "return;",
+        (_BWD_VARLEN_ROWS,),
+    ),
+)

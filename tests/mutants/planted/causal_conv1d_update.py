@@ -1,0 +1,205 @@
+"""Bugs in decode steps of convolutions."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+from tests.mutants.planted.ids import MOVED_ROWS
+
+_STEP = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd"
+_STEPS = (
+    "causal_conv1d_update-40-4-seqlen_3-width_3-dtype_float16-weight_dtype_float32"
+    "-state_dtype_float32-pool_channels_longer-index_int64-window_columns"
+)
+_RING = (
+    "causal_conv1d_update-7-4-seqlen_5-width_5-dtype_float16-layout_last_offset_by_1-mode_circular"
+    "-window_channels-activation_None"
+)
+_ACCEPTED = "causal_conv1d_update-136-9-seqlen_4-slots_odd-mode_accepted"
+_UPDATE_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd"
+_UPDATE_ROWS_LONGER = "causal_conv1d_update-132-9-pool_columns_and_one"
+_MOVED_RING = (
+    "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
+)
+_PACKED_MOST = "causal_conv1d_update-136-9-slots_odd-table_column-moved-lengths_4,0,2,7,1-most_3"
+_PACKED_BEHIND = "causal_conv1d_update-136-14-slots_odd-moved-lengths_1,0,1,1-most_1-behind_17"
+_PACKED_ROWS = (
+    "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-lengths_1,1,0-most_1-behind_5"
+)
+_PACKED_ACCEPTED = "causal_conv1d_update-136-9-mode_accepted-lengths_3,1,5,2-held_3"
+_OWN_SLOT = "causal_conv1d_update-136-7-pool_channels_longer-index_mixed-frozen-lengths_3,1,0,5-token_slots_3"
+_WHOLE = "causal_conv1d_update-136-7-seqlen_3-pool_channels_longer-slots_odd-window_columns-token_slots_3-whole"
+_OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1,0,5"
+_OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
+_WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
+_TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
+
+MUTANTS = (
+    Mutant(
+        "One token's new state lacks the input itself.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "for (int k = 0; k <= kHalo; ++k) {",
+        "for (int k = 0; k < kHalo; ++k) {",
+        (_STEP,),
+    ),
+    Mutant(
+        "A longer state moves by one column too few.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));",
+        "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), tokens.count(p));",
+        ("causal_conv1d_update-136-3-seqlen_2-pool_channels_longer",),
+    ),
+    Mutant(
+        "A ring begins one column late.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "% p.state_len) - kHalo;",
+        "% p.state_len) - kHalo + 1;",
+        (_RING,),
+    ),
+    Mutant(
+        "Rejected tokens count as accepted.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "static_cast<int>(accepted) - 1 : 0;",
+        "static_cast<int>(accepted) : 0;",
+        (_ACCEPTED,),
+    ),
+    Mutant(
+        "The intermediate window of a token is that of the token before.",
+        "causal_conv1d/conv_token_states.cuh",
+        "row.number * stride[0] + token * stride[1] +",
+        "row.number * stride[0] + max(token - 1, 0) * stride[1] +",
+        (_STEPS,),
+    ),
+    Mutant(
+        "A decode step takes padding for slot 0.",
+        "common/sequences.cuh",
+        "slot >= p.slots ? -1 : static_cast<int>(slot)",
+        "slot >= p.slots ? 0 : static_cast<int>(slot)",
+        (_STEP,),
+    ),
+    Mutant(
+        "A short state's columns move by two.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "for (int j = 0; j + 1 < kStateLen; ++j) state[c * kStateLen + j] = state[c * kStateLen + j + 1];",
+        "for (int j = 0; j + 2 < kStateLen; ++j) state[c * kStateLen + j] = state[c * kStateLen + j + 2];",
+        (_UPDATE_ROWS,),
+    ),
+    Mutant(
+        "The filter reads a longer state's first columns.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "state[c * kStateLen + kFirst + k]",
+        "state[c * kStateLen + k]",
+        (_UPDATE_ROWS_LONGER,),
+    ),
+    Mutant(
+        "A final state without a slot goes before the pool.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "if (!p.is_read_only && (!kAddressed || target >= 0)) rows[i].store(p, share.channel, target);",
+        "if (!p.is_read_only) rows[i].store(p, share.channel, target);",
+        (MOVED_ROWS,),
+    ),
+    Mutant(
+        "A ring in another slot has only the new columns.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "if (kAddressed && is_ring && (target.slot != columns.slot || columns.is_fresh))",
+        "if (false)",
+        (_MOVED_RING,),
+    ),
+    Mutant(
+        "A sequence that starts from zeros takes along what else its slot holds.",
+        "causal_conv1d/conv_token_states.cuh",
+        "at(i).store_all(source.load(from + i));",
+        "at(i).store_all(source.at(from + i).load_all());",
+        ("causal_conv1d_update-136-14-pool_channels_longer-slots_odd-fresh",),
+    ),
+    Mutant(
+        "A decode step goes on from a slot that is not to be read.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "return kAddressed && p.has_initial_state != nullptr && past == 0;",
+        "return false;",
+        ("causal_conv1d_update-136-14-slots_odd-fresh", "causal_conv1d_update-136-14-pool_columns-slots_odd-fresh"),
+    ),
+    Mutant(
+        "Tokens of packed sequences that are too many keep what their results hold.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "int left = tokens.length(p) - count + behind;",
+        "int left = behind;",
+        (_PACKED_MOST,),
+    ),
+    Mutant(
+        "Packed tokens behind the last sequence keep what their results hold.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "const int behind = kPacked ? p.total - tokens.behind : 0;",
+        "const int behind = 0;",
+        (_PACKED_BEHIND,),
+    ),
+    Mutant(
+        "An empty sequence leaves the next one's first token in its state.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "return !kPacked || computed > 0;",
+        "return true;",
+        (_PACKED_ROWS,),
+    ),
+    Mutant(
+        "A packed sequence with more tokens than its state can hold is valid.",
+        "causal_conv1d/causal_conv1d_update.cu",
+        "is_valid = accepted <= first + 1 && count <= first + 1;",
+        "is_valid = accepted <= first + 1;",
+        (_PACKED_ACCEPTED,),
+    ),
+    Mutant(
+        "The low half of an index of 64 bits may be negative.",
+        "common/vec.cuh",
+        "high * (index_t{1} << 32) + static_cast<unsigned>(low)",
+        "high * (index_t{1} << 32) + low",
+        ("causal_conv1d_update-136-14-seqlen_1-slots_odd-index_int64-mode_circular",),
+    ),
+    Mutant(
+        "A state that a token leaves in the slot that the sequence starts from is overwritten before it is read.",
+        "causal_conv1d/conv_token_states.cuh",
+        "if (slot >= 0 && slot != source.slot) store_state(path, source, source.in(slot), t, p.state_len);",
+        "if (slot >= 0) store_state(path, source, source.in(slot), t, p.state_len);",
+        (_OWN_SLOT,),
+    ),
+    Mutant(
+        "The state after a token lacks a column that has moved.",
+        "causal_conv1d/conv_token_states.cuh",
+        "for (int i = 0; i < state_len - depth; ++i)",
+        "for (int i = 1; i < state_len - depth; ++i)",
+        (_WHOLE,),
+    ),
+    Mutant(
+        "A window that lies over the one before is written from the wrong column on.",
+        "causal_conv1d/conv_token_states.cuh",
+        "p.windows_are_overlaid && token > 0 ? kColumns - 1 : 0;",
+        "p.windows_are_overlaid && token > 0 ? kColumns : 0;",
+        (_OVERLAID,),
+    ),
+    Mutant(
+        "Windows that lie over each other begin with the earliest input.",
+        "causal_conv1d/conv_token_states.cuh",
+        "p.state_len - kHalo + 1 + column);",
+        "p.state_len - kHalo + column);",
+        (_OVERLAID_DENSE,),
+    ),
+    Mutant(
+        "The window of a short state is its first columns.",
+        "causal_conv1d/causal_conv1d_update_rows.cu",
+        "window[i] = input(i % kHalo, i / kHalo);",
+        "window[i] = input(i % kHalo - kFirst, i / kHalo);",
+        (_WINDOW_OF_ROW,),
+    ),
+    Mutant(
+        "The inputs before a token of a tree are those of its number.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "at = tree.parent(at);",
+        "at = at - 1;",
+        (_TREE,),
+    ),
+    Mutant(
+        "The state before a tree does not move on where a path begins.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "source.load(first + above + k)",
+        "source.load(first + k)",
+        (_TREE,),
+    ),
+)
