@@ -18,18 +18,16 @@ from cuconv.runtime.launch import (
     vectors,
 )
 
-SEQUENCES = (1, 2)
-"""Sequences per thread of a decode step of one token."""
-
 MANY_TOKENS_CHANNELS = 4
 """Most channels per thread where a sequence has several tokens: the inputs kept between them take the registers."""
 
 
-FORMS = (
-    *((False, False, False), (True, False, False), (False, True, False), (True, True, False)),
-    *((True, False, True), (True, True, True)),
+FORMS: tuple[dict[str, Any], ...] = tuple(
+    {"addressed": addressed, "packed": packed, "token_states": token_states}
+    for addressed, packed, token_states in product((False, True), repeat=3)
+    if addressed or not token_states
 )
-"""The values of `addressed`, `packed` and `token_states`: what keeps states after single tokens is addressed, too."""
+"""What only some calls do: what keeps states after single tokens is addressed, too."""
 
 
 def widest_channels(itemsize: int, width: int) -> int:
@@ -38,6 +36,18 @@ def widest_channels(itemsize: int, width: int) -> int:
     while channels > 1 and channels * width > 32:
         channels //= 2
     return channels
+
+
+def most_sequences(itemsize: int, *, addressed: bool, packed: bool, token_states: bool) -> int:
+    """Most sequences per thread of a step of one token, by the bytes of an input; 0 where there is no such kernel.
+
+    Where threads abound, two of 16-bit inputs are 1 to 4 % faster than one; four are slower, and so are two of float32
+    or, by 7 %, of packed tokens with slots in columns and the like, for they take too many registers (measured on an
+    H200).
+    """
+    if token_states:
+        return 0
+    return 2 if itemsize == 2 and not (packed and addressed) else 1
 
 
 def _update_axes() -> Iterator[dict[str, Any]]:
@@ -87,12 +97,19 @@ class CausalConv1dUpdate(UpdateKernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdate]:
         for axes, form in product(_update_axes(), FORMS):
-            for sequences in (0, *SEQUENCES):
-                addressed, packed, token_states = form
-                if axes["vec"] <= MANY_TOKENS_CHANNELS if sequences == 0 else not token_states:
-                    yield cls(
-                        **axes, sequences=sequences, addressed=addressed, packed=packed, token_states=token_states
-                    )
+            for sequences in range(1 + most_sequences(axes["input_t"].itemsize, **form)):
+                if sequences or axes["vec"] <= MANY_TOKENS_CHANNELS:
+                    yield cls(**axes, sequences=sequences, **form)
+
+
+ROWS_BYTES = 32
+"""Most bytes per thread of a state with contiguous columns: 0.86 of copy on an H200, instead of 0.78 with 16, where too
+few bytes are in flight, and 0.70 with 64, where lanes lie too far apart."""
+
+
+def fits_thread(vec: int, state_len: int, itemsize: int) -> bool:
+    """Whether a thread may have the whole states of this many channels: one channel's always."""
+    return vec == 1 or vec * state_len * itemsize <= ROWS_BYTES
 
 
 def row_state_lens(width: int) -> list[int]:
@@ -118,13 +135,10 @@ class CausalConv1dUpdateRows(UpdateKernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateRows]:
         for axes, form in product(_update_axes(), FORMS):
-            addressed, packed, token_states = form
-            for state_len, sequences in product(row_state_lens(axes["width"]), (0, *SEQUENCES)):
-                if sequences == 0 or not token_states:
-                    yield cls(
-                        **axes, state_len=state_len, sequences=sequences,
-                        addressed=addressed, packed=packed, token_states=token_states,
-                    )  # fmt: skip
+            for state_len in row_state_lens(axes["width"]):
+                if fits_thread(axes["vec"], state_len, axes["state_t"].itemsize):
+                    for sequences in range(1 + most_sequences(axes["input_t"].itemsize, **form)):
+                        yield cls(**axes, state_len=state_len, sequences=sequences, **form)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from cuconv.causal_conv1d.kernels_update import (
     CausalConv1dUpdateRows,
     CausalConv1dUpdateTree,
     UpdateKernel,
+    fits_thread,
+    most_sequences,
     row_state_lens,
     widest_channels,
 )
@@ -21,10 +23,6 @@ from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import INT64
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
-
-ROWS_BYTES = 32
-"""Most bytes per thread of a state with contiguous columns: 0.86 of copy on an H200, instead of 0.78 with 16, where too
-few bytes are in flight, and 0.70 with 64, where lanes lie too far apart."""
 
 FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
 FEW_IN_COLUMNS = range(2**11, 2**18 + 1)
@@ -149,15 +147,8 @@ def _batch(o: Operands) -> int:
 
 
 def _sequences(o: Operands, vec: int, form: dict[str, Any]) -> int:
-    """Sequences per thread.
-
-    Where threads abound, two of 16-bit inputs are 1 to 4 % faster than one; four are slower, and so are two of float32
-    or, by 7 %, of packed tokens with slots in columns and the like, for they take too many registers (measured on an
-    H200).
-    """
-    if form["packed"] and form["addressed"]:
-        return 1
-    return 2 if o.x.itemsize == 2 and o.sequences * o.x.shape[1] // vec >= 2 * MANY_THREADS else 1
+    """Sequences per thread: the most where threads abound."""
+    return most_sequences(o.x.itemsize, **form) if o.sequences * o.x.shape[1] // vec >= 2 * MANY_THREADS else 1
 
 
 def _vector(o: Operands) -> int:
@@ -181,7 +172,7 @@ def _has_short_rows(o: Operands) -> bool:
 def _rows_are_packed(o: Operands, vec: int) -> bool:
     """Whether the states of `vec` channels, end to end, can be read by the widest accesses that divide them."""
     count = vec * o.conv_state.shape[2]
-    if vec > 1 and count * o.conv_state.itemsize > ROWS_BYTES:
+    if not fits_thread(vec, o.conv_state.shape[2], o.conv_state.itemsize):
         return False
     access = widest_vector(o.conv_state.itemsize, count)
     return not any(quantity % access for quantity in (o.conv_state.first, *o.conv_state.active(0)))
