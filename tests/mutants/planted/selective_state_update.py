@@ -29,6 +29,20 @@ _BIT_BY_BIT = _QUANTISED + "a_kernel_rounds_bit_by_bit_as_numpy"
 
 MUTANTS = (
     Mutant(
+        "All blocks take the first block's rows.",
+        "selective_state_update/selective_state_update.cu",
+        "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
+        "threadIdx.x",
+        (_STATE_SHARED,),
+    ),
+    Mutant(
+        "All blocks take the first block's rows of codes.",
+        "selective_state_update/selective_state_update_quantised.cu",
+        "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
+        "threadIdx.x",
+        (_STATE_INT8,),
+    ),
+    Mutant(
         "A state update decays twice where rows share it.",
         "selective_state_update/rows.cuh",
         "decay = exp2_approx(step * kLog2E * parameters.A[0][0].to_float(0));",
