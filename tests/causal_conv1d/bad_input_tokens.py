@@ -226,7 +226,6 @@ def of_tokens() -> dict[str, Row]:
     """Rows for the slots of states after single tokens, of which those behind a sequence's last token do not count."""
     return {
         "large": (bad.ints(OF_TOKENS, [[4, 5], [6, 7], [-1, 10]]), ValueError, bad.outside(OF_TOKENS, 10, 2 * SLOTS)),
-        "negative": (bad.ints(OF_TOKENS, [[4, -2], [6, 7], [8, 9]]), ValueError, bad.outside(OF_TOKENS, -2, 2 * SLOTS)),
         "twice": (bad.ints(OF_TOKENS, [[4, 5], [6, 7], [8, 5]]), ValueError, bad.of_several(OF_TOKENS, 5)),
         "own-that-moves-on": (
             bad.also(bad.ints(OF_TOKENS, [[4, 3], [6, 7], [8, 5]]), ADVANCING), ValueError, bad.of_several(OF_TOKENS, 3)
@@ -297,6 +296,7 @@ FINE: Mapping[str, Mapping[str, Fine]] = {
     },
     TREE: {
         "as-it-is": (bad.value("null_slot", None), [True] * 3, {4, 5, 6, 7, 9}),
+        "negative": (bad.ints(OF_TOKENS, [[4, -2], [6, -9], [8, 9]]), [True] * 3, {4, 6, 8, 9}),
         "moved": (bad.also(ADVANCING, bad.ints("dst_state_indices", [8, 2, -1])), [True] * 3, {2, 4, 5, 6, 7, 8, 9}),
         "null": (bad.value("null_slot", 0), [True, False, True], {4, 5, 9}),
     },

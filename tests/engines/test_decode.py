@@ -157,7 +157,13 @@ def test_cuda_engines_use_the_last_columns_or_a_ring_and_write_over_x(engine: An
 
 @EACH_DEVICE
 @pytest.mark.parametrize("state_len", [WIDTH - 1, WIDTH, 6])
-def test_megatron_keeps_whole_states_by_slot_and_advances(state_len: int, device: str) -> None:
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_megatron_keeps_whole_states_by_slot_and_advances(
+    is_checked: bool, state_len: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any negative slot is padding, where contents are checked, too."""
+    if is_checked:
+        monkeypatch.setenv("CUCONV_CHECK", "1")
     pool, weight = pool_of(device, "zyxabc"[-state_len:], "zyxefg"[-state_len:]), normal(device, 2, WIDTH)
     states = torch.zeros(2, 2, 2, state_len, device=device)
     x = torch.stack([letters(device, "uv").T, letters(device, "mn").T])
