@@ -251,18 +251,8 @@ def fused_lfm_short_conv_prefill(
     Returns:
         (tokens, dim), new.
     """
-    return varlen.causal_conv1d_varlen_fn(
-        x.T,
-        weight,
-        None,
-        state,
-        query_start_loc,
-        cache_indices,
-        has_initial_state,
-        None,
-        pre_gate=b.T,
-        post_gate=c.T,
-    ).T
+    given = x, weight, None, state, query_start_loc, cache_indices, has_initial_state, None
+    return varlen.convolve_by_token(*given, pre_gate=b, post_gate=c)
 
 
 def fused_lfm_short_conv_decode(b: Any, c: Any, x: Any, weight: Any, state: Any, cache_indices: Any) -> Any:

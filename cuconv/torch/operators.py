@@ -34,7 +34,7 @@ OPTIONS = {
     "causal_conv1d_gated_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
     "causal_conv1d_varlen_fn": PACKED,
-    "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool keeps"),
+    "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool by_token, bool keeps"),
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": STEP,

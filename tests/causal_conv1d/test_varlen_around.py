@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cuconv
+from cuconv.causal_conv1d import varlen
 from tests.causal_conv1d.cases_varlen import UNIT, Case
 from tests.families.test_sequences import EACH_CALLER, Caller, uniform
 from tests.support.compare import assert_same_bits
@@ -65,3 +66,27 @@ def test_gates_are_products_of_rounded_results(call: Caller, dtype: Any, order: 
         np.testing.assert_array_equal(gated_pool.view(np.uint16), plain_pool.view(np.uint16))
         if "residual" not in gates:
             np.testing.assert_array_equal(out, wanted.astype(dtype))
+
+
+@EACH_CALLER
+@pytest.mark.parametrize("gated", [False, True])
+def test_arrays_by_token_are_the_same_call_transposed(call: Caller, gated: bool) -> None:
+    dim, total, width = 12, 70, 4
+    x, *gates = (uniform(i, dim, total).astype(np.float32) for i in range(3))
+    pool, weight = (uniform(5, *shape).astype(np.float32) for shape in ((3, dim, width - 1), (dim, width)))
+    has, names = np.array([True, False, True]), ("pre_gate", "post_gate") if gated else ()
+    shared = {
+        "weight": weight,
+        "bias": None,
+        "query_start_loc": np.array([0, 2, 40, 66]),
+        "cache_indices": np.array([2, 0, 1]),
+    }
+    shared |= {"has_initial_state": has, "activation": "silu"}
+    pools = pool.copy(), pool.copy()
+    named = dict(zip(names, gates, strict=False))
+    wanted = call(cuconv.causal_conv1d_varlen_fn, {**shared, **named, "x": x, "conv_states": pools[0]})
+    named = {name: np.ascontiguousarray(each.T) for name, each in named.items()}
+    arguments = {**shared, **named, "x": np.ascontiguousarray(x.T), "conv_states": pools[1]}
+    got = call(varlen.convolve_by_token, arguments)
+    np.testing.assert_array_equal(got, wanted.T)
+    np.testing.assert_array_equal(*pools)
