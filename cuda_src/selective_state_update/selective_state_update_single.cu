@@ -39,7 +39,7 @@ struct SelectiveStateUpdateSingleOperands {
     int dt_is_float32;
     int dt_bias_is_float32;
     int dt_softplus;
-    int A_stride[3];  // head, row, n
+    int A_stride[3];        // head, row, n
     int dt_bias_stride[2];  // head, row
     int D_stride[2];
     int D_is_float32;

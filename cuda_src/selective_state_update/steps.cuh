@@ -41,9 +41,7 @@ struct RowTraits {
 
     // The first element of a lane's i-th vector, and whether there is one.
     __device__ __forceinline__ static int element(int i) { return (i * kLanes + lane_id() % kLanes) * kVec; }
-    __device__ __forceinline__ static int d_state(const Operands& p) {
-        return kMasked ? p.d_state : kDState;
-    }
+    __device__ __forceinline__ static int d_state(const Operands& p) { return kMasked ? p.d_state : kDState; }
     // Row r of the lane's group.
     __device__ __forceinline__ static int row(const WarpRows& warp, int r) {
         return warp.first_row + lane_id() / kLanes + r * kGroups;
