@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from cuconv.runtime.batches import lengths
-from cuconv.runtime.dtypes import BOOL, CODES, FLOAT32, FLOATS, INT32, DType
+from cuconv.runtime.dtypes import BOOL, CODES, FLOAT32, INT32, STATES, DType
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.rounding import LARGEST
 from cuconv.runtime.workload import (
@@ -75,7 +75,7 @@ def selective_scan_varlen_fn(
     with one of codes there are scales.
     """
     sizes = without_zero(locals(), "snapshots", "state_dtype")
-    stored = element_of(state_dtype or "float32", "state_dtype", FLOATS + CODES)
+    stored = element_of(state_dtype or "float32", "state_dtype", STATES)
     largest = LARGEST.get(stored.numpy, 1.0)
     counts = lengths(sequences)
     n, total, kept = len(counts), sum(counts), snapshot_rows(counts, snapshots)
