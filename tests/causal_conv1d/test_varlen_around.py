@@ -11,7 +11,7 @@ import pytest
 
 import cuconv
 from tests.causal_conv1d.cases_varlen import UNIT, Case
-from tests.causal_conv1d.varlen import without
+from tests.causal_conv1d.varlen import ROWS, without
 from tests.families.test_sequences import EACH_CALLER, Caller, uniform
 from tests.support.compare import assert_same_bits
 from tests.support.runners import Runner, emulated, on_gpu, prebuild
@@ -31,7 +31,13 @@ IN_PLACE = [
     Case(10, "50+29+49+130", 16, layout="channels_sliced_by_2", state_dtype="float32", snapshots="whole"),
     Case(12, "60+70+off5+2", 9, "float16", layout="channels_backward", initial="all", activation=None),
     Case(9, "120+70", 1, "float32", snapshots="pool", layout="channels_offset_by_1"),
+    # The same of short rows in shared memory.
+    Case(36, "off126+128+1+1+2x3+250+126+5+0+3x1+off130", **ROWS, initial="all", snapshots="pool", slots="odd"),
+    Case(33, "127+130+255+1+125+2", 2, "float16", **ROWS, initial="all", moved=True, keep=True, pool="columns"),
+    Case(35, "61+200+9x13+off5", 5, "float32", **ROWS, pool="columns_longer", snapshots="pool", moved=True, initial="all"),
+    Case(34, "125+29+100+130", 3, layout="tokens_sliced", state_dtype="float32", snapshots="whole"),
     without(Case(24, "200+70+3", snapshots="whole")),
+    without(Case(24, "300+70+3", snapshots="whole", **ROWS)),
     without(Case(24, "200+70+3", 3)),
 ]
 
