@@ -220,9 +220,7 @@ class CausalConv1dVarlenWalkFwd(PoolKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenBorders(Kernel):
-    """Before results go over x: a warp keeps what lies at one border between tiles in 32 channel vectors, or stores rows
-    of snapshots.
-    """
+    """Before results go over x: a warp keeps 32 channel vectors at a border of tiles, or stores rows of snapshots."""
 
     width: int
     """Taps of the filter."""

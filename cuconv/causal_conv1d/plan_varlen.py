@@ -91,6 +91,8 @@ class Operands(NamedTuple):
     """(total, heads) each."""
     in_place: bool = False
     """Whether the result goes over x."""
+    by_token: bool = False
+    """Whether the arrays of the caller are (total, dim)."""
 
     @property
     def is_dense(self) -> bool:
