@@ -462,6 +462,8 @@ def _scan_packed(
     u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
     delta_softplus, *_ = options
     _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
+    if u.dim() == 3:
+        raise ValueError(message("u", "a batch while an argument requires grad", "(dim, total), or selective_scan_fn"))
     apply = PackedScan.apply if traced else PackedScan.eager
     out, _ = apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)
     return [out]
