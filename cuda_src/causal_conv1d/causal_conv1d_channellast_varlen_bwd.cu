@@ -1,5 +1,5 @@
-// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for packed sequences with
-// contiguous channels. With g[t] = dout[t] * act'(sum[t]):
+// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for packed sequences
+// with contiguous channels. With g[t] = dout[t] * act'(sum[t]):
 //
 //     dx[t] = sum_k weight[width - 1 - k] * g[t + k]
 //     dweight[w] = sum_t g[t] * x[t - (width - 1) + w]
@@ -37,13 +37,13 @@ struct CausalConv1dChannellastVarlenBwdTraits {
     // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
     static constexpr int kPitch = kThreads + 32 / kVec;
     static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
-    static constexpr int kSharedBytes = kSumBytes > kStages * kStageBytes ? kSumBytes : kStages * kStageBytes;
+    static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
     static_assert(kIsWidth<kWidth> && kTokens >= kWidth - 1);
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kStates,
-          typename Traits =
-              CausalConv1dChannellastVarlenBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kStates>>
+template <
+    int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kStates,
+    typename Traits = CausalConv1dChannellastVarlenBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_varlen_bwd_kernel(const CausalConv1dChannellastVarlenBwdParams params) {
     constexpr int kHalo = kWidth - 1, kStages = Traits::kStages, kThreads = Traits::kThreads;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const input_t* const x = at_token<kVec, const input_t>(p.x, p.x_stride, 0, channel, 0);
     const auto input = [&](int token) { return load<kVec>(x + token * p.x_stride[2]); };
     input_t* const dx = at_token<kVec, input_t>(p.dx, p.dx_stride, 0, channel, 0);
-    const auto put = [&](int token, const float(&values)[kVec]) {
+    const auto put = [&](int token, const float (&values)[kVec]) {
         store(dx + token * p.dx_stride[2], Vector::from_floats(values));
     };
     Walk walk(p, channel, first, last, is_idle, filter);
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         end_copy_group();
         if constexpr (kStages == 1) wait_for_copy_groups<0>();
         const Vector* const own = slots + stage * kStageSlots;
-        const auto read = [&](int i, float(&inputs)[kVec], float(&douts)[kVec]) {
+        const auto read = [&](int i, float (&inputs)[kVec], float (&douts)[kVec]) {
             const Vector of_input = own[i * kThreads], of_output = own[(kTokens + i) * kThreads];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     if (has_walk) {
         walk.end(
-            [&](int token, float(&inputs)[kVec], float(&douts)[kVec]) {
+            [&](int token, float (&inputs)[kVec], float (&douts)[kVec]) {
                 const Vector of_input = input(token);
                 const Vector of_output = load_dout<kVec>(
                     static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + token * p.dout_stride[2],

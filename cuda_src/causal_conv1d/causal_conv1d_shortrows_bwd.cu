@@ -1,5 +1,5 @@
-// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for packed sequences with
-// contiguous tokens. With g[t] = dout[t] * act'(sum[t]):
+// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for packed sequences
+// with contiguous tokens. With g[t] = dout[t] * act'(sum[t]):
 //
 //     dx[t] = sum_k weight[width - 1 - k] * g[t + k]
 //     dweight[w] = sum_t g[t] * x[t - (width - 1) + w]
@@ -36,7 +36,8 @@ struct CausalConv1dShortrowsBwdTraits {
     static constexpr int kChunk = kChunkVecs * kVec;  // tokens
     // Vectors from one channel to the next in shared memory: an odd number, so that neighbours are in different banks.
     static constexpr int kPitch = kStages * 2 * kChunkVecs + 1;
-    static_assert(kWidth >= kMinWidth && kWidth <= kMaxWidth && kWidth - 1 <= kVec, "a vector completes the one before");
+    static_assert(kWidth >= kMinWidth && kWidth <= kMaxWidth && kWidth - 1 <= kVec,
+                  "a vector completes the one before");
 };
 
 // A warp's chunks in shared memory: for every channel, stage by stage, those of x and of dout.
@@ -59,9 +60,7 @@ struct RowChunks {
     }
     __device__ __forceinline__ static int vec_of() { return lane_id() % kChunkVecs; }
 
-    __device__ __forceinline__ static int stage_of(int chunk) {
-        return chunk % Traits::kStages * 2 * kChunkVecs;
-    }
+    __device__ __forceinline__ static int stage_of(int chunk) { return chunk % Traits::kStages * 2 * kChunkVecs; }
 
     __device__ __forceinline__ index_t channel_of(int row) const {
         return min(first_channel + row, static_cast<index_t>(p.dim - 1));
@@ -135,7 +134,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     Walk walk(p, channel, first, last, is_idle, filter);
     const input_t* const x = static_cast<const input_t*>(p.x) + channel * p.x_stride[1];
     const input_t* const dout = static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1];
-    const auto put = [&](int token, const float(&dx)[1]) {
+    const auto put = [&](int token, const float (&dx)[1]) {
         chunks.at(token)[kDoutAt] = Dtype<input_t>::from_float(dx[0]);
     };
     if (first < last) walk.begin([&](int k, int) { return Dtype<input_t>::to_float(x[first - kHalo + k]); });
@@ -153,7 +152,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const Vector gradient = load<kVec, Memory::kMutable>(at + kDoutAt);
             float dx[kVec][1];
             walk.add_plain(
-                [&](int i, float(&input)[1], float(&of_output)[1]) {
+                [&](int i, float (&input)[1], float (&of_output)[1]) {
                     input[0] = own.to_float(i);
                     of_output[0] = gradient.to_float(i);
                 },
@@ -184,7 +183,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     if (first < last) {
         walk.end(
-            [&](int token, float(&own)[1], float(&gradient)[1]) {
+            [&](int token, float (&own)[1], float (&gradient)[1]) {
                 own[0] = Dtype<input_t>::to_float(x[token]);
                 gradient[0] = Dtype<input_t>::to_float(dout[token]);
             },
@@ -196,7 +195,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // The sums of the block's warps, in the place of the chunks.
     wait_for_copies();
     __syncthreads();
-    float(*const shared)[kWidth + 1][kWarpSize] = reinterpret_cast<float(*)[kWidth + 1][kWarpSize]>(memory);
+    float (*const shared)[kWidth + 1][kWarpSize] = reinterpret_cast<float (*)[kWidth + 1][kWarpSize]>(memory);
 #pragma unroll
     for (int j = 0; j <= kWidth; ++j) shared[warp][j][lane_id()] = walk.sums[0].at(j) * kSumScale<input_t, kSilu>;
     __syncthreads();

@@ -1,4 +1,5 @@
-// Walks along tokens with contiguous channels: how their tokens come to shared memory, and the sums of a block of walks.
+// Walks along tokens with contiguous channels: how their tokens come to shared memory, and the sums of a block of
+// walks.
 #pragma once
 
 #include "causal_conv1d/conv_bwd.cuh"

@@ -57,9 +57,9 @@ struct SequenceWalk {
     int last;
     bool is_idle;  // the thread's channels are not its own: it stores nothing
     PackedRun run;
-    bool goes_on;               // the sequence has an initial state of which the walk stores the gradient
-    float x[kWidth][kVec];      // the last width - 1 inputs, then the current one
-    float dx[kWidth][kVec];     // their gradients, so far
+    bool goes_on;            // the sequence has an initial state of which the walk stores the gradient
+    float x[kWidth][kVec];   // the last width - 1 inputs, then the current one
+    float dx[kWidth][kVec];  // their gradients, so far
     float taps[kVec][kWidth];
     float bias[kVec];
     ParameterSums<kWidth> sums[kVec];
