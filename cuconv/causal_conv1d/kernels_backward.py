@@ -248,7 +248,7 @@ class _ChannelWalks:
     def share(
         cls, kernel: Kernel, vec: int, tokens: int, blocks: int, sizes: tuple[int, int, int]
     ) -> tuple[LaunchConfig, Division, int]:
-        """The launch for x of `sizes` (batch, dim, seqlen), `blocks` at a time on a multiprocessor, and the parts of sums."""
+        """The launch for x of `sizes` (batch, dim, seqlen), `blocks` at a time on a multiprocessor, and its parts."""
         batch, dim, seqlen = sizes
         dim_blocks, block_vecs = share_channels(ceil_div(dim, vec))
         block_walks = kernel.threads // block_vecs

@@ -173,10 +173,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
         }
         if (is_first_of_chunk) {
-            // The chunk before is complete now.
+            // The chunk before is complete now. A lane fetches to where it has flushed from.
             sync_warp();
             if (chunk > 0) chunks.flush(chunk - 1);
-            sync_warp();
             chunks.fetch(chunk + kStages - 1);
             ++chunk;
         }

@@ -14,6 +14,7 @@ _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
 _BWD_WALK_ROWS = "causal_conv1d_varlen_bwd-40-off3+70+1+2+3+0+63+65+off2+20x1+0+19+0-layout_tokens-slots_odd"
+_BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-layout_tokens-initial_all"
 
 MUTANTS = (
     Mutant(
@@ -147,11 +148,11 @@ MUTANTS = (
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
-        "What a sequence begins with adds to the gradients of the tokens before it.",
+        "The gradient of a state keeps what the tokens of the sequence before have.",
         "causal_conv1d/conv_bwd_sequences.cuh",
         "for (int c = 0; c < kVec; ++c) x[k][c] = dx[k][c] = 0.0f;",
         "for (int c = 0; c < kVec; ++c) x[k][c] = 0.0f;",
-        (_BWD_VARLEN,),
+        (_BWD_WALK_ROWS,),
     ),
     Mutant(
         "Padding may spoil the sums.",
@@ -183,7 +184,7 @@ MUTANTS = (
         "causal_conv1d/conv_bwd_sequences.cuh",
         "if (follows && run.end > run.begin) {",
         "if (follows) {",
-        (_BWD_WALK_ROWS,),
+        (_BWD_EMPTY,),
     ),
     Mutant(
         "Sequences without tokens behind the last one are left out.",
@@ -200,13 +201,10 @@ MUTANTS = (
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
-        "A chunk is brought to where results of the one before still wait.",
+        "A chunk leaves before other lanes have completed it.",
         "causal_conv1d/causal_conv1d_shortrows_bwd.cu",
-        """            if (chunk > 0) chunks.flush(chunk - 1);
-            sync_warp();
-            chunks.fetch""",
-        """            if (chunk > 0) chunks.flush(chunk - 1);
-            chunks.fetch""",
+        "            sync_warp();\n            if (chunk > 0) chunks.flush(chunk - 1);",
+        "            if (chunk > 0) chunks.flush(chunk - 1);",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
