@@ -9,14 +9,14 @@ template <int kHalo, typename input_t, int kVec>
 struct RawState {
     unsigned bits[kHalo > 0 ? kHalo : 1][kVec];
 
-    __device__ __forceinline__ void load(const void* state, index_t at, const index_t (&stride)[3], int is_float32) {
-#pragma unroll
-        for (int k = 0; k < kHalo; ++k) {
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                const index_t place = at + c * stride[1] + k * stride[2];
-                bits[k][c] = is_float32 ? load_bits<float>(state, place) : load_bits<input_t>(state, place);
-            }
+    // Starts to load the columns from `column` on.
+    __device__ __forceinline__ void load(const void* states, const index_t (&stride)[3], int slot, index_t channel,
+                                         int column, int is_float32) {
+        const index_t at = slot * stride[0] + channel * stride[1] + column * stride[2];
+        if (is_float32) {
+            load_as(static_cast<const float*>(states) + at, stride);
+        } else {
+            load_as(static_cast<const input_t*>(states) + at, stride);
         }
     }
 
@@ -28,14 +28,24 @@ struct RawState {
         }
     }
 
-    __device__ __forceinline__ float get(int k, int c, int is_float32) const {
-        return is_float32 ? __uint_as_float(bits[k][c]) : Dtype<input_t>::unpack(bits[k][c], 0);
+    __device__ __forceinline__ void get(int is_float32, float (&values)[kHalo + 1][kVec]) const {
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                values[k][c] = is_float32 ? __uint_as_float(bits[k][c]) : Dtype<input_t>::unpack(bits[k][c], 0);
+            }
+        }
     }
 
  private:
     template <typename T>
-    __device__ __forceinline__ static unsigned load_bits(const void* state, index_t place) {
-        return ::load<1>(static_cast<const T*>(state) + place).words[0];
+    __device__ __forceinline__ void load_as(const T* at, const index_t (&stride)[3]) {
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k, at += stride[2]) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) bits[k][c] = ::load<1>(at + c * stride[1]).words[0];
+        }
     }
 };
 
@@ -58,12 +68,14 @@ struct SequenceWalk {
     bool is_idle;  // the thread's channels are not its own: it stores nothing
     PackedRun run;
     bool goes_on;            // the sequence has an initial state of which the walk stores the gradient
+    PackedRun next;          // the run behind it, in advance
+    bool has_state;          // which begins with a state
     float x[kWidth][kVec];   // the last width - 1 inputs, then the current one
     float dx[kWidth][kVec];  // their gradients, so far
     float taps[kVec][kWidth];
     float bias[kVec];
     ParameterSums<kWidth> sums[kVec];
-    State past;   // the initial state of the sequence behind `run`, in advance
+    State past;   // that state
     State final;  // the gradient of the final state of `run`
 
     __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_, int last_,
@@ -90,7 +102,9 @@ struct SequenceWalk {
         goes_on = false;
         past.clear();
         final.clear();
-        if (kStates && run.slot >= 0 && run.begin > first - kHalo) load_past(run.number, run.slot);
+        if (kStates && run.slot >= 0 && run.begin > first - kHalo && follows_state(p, run.number)) load_past(run);
+        float before[kWidth][kVec];
+        get_past(before);
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
             const int column = first - run.begin + k;  // of the state, where the token is before the sequence
@@ -103,11 +117,12 @@ struct SequenceWalk {
                     x[k][c] = input(k, c);
                 } else if constexpr (kStates) {
 #pragma unroll
-                    for (int j = 0; j < kHalo; ++j) x[k][c] = j == column ? past_value(j, c) : x[k][c];
+                    for (int j = 0; j < kHalo; ++j) x[k][c] = j == column ? before[j][c] : x[k][c];
                 }
             }
         }
-        load_states();
+        if (kStates && run.slot >= 0) load_final(run.number);
+        look_ahead();
     }
 
     // Whether `count` tokens from `token` on, and the width - 1 before them, are in one sequence.
@@ -214,7 +229,7 @@ struct SequenceWalk {
     template <typename Put>
     __device__ __forceinline__ void emit(int token, const float (&value)[kVec], Put put) const {
         if (token >= run.begin) {
-            if (token >= first && token < last && !is_idle) put(token, value);
+            if (token >= first && token < last) put(token, value);
         } else if (kStates && goes_on && token - run.begin >= -kHalo) {
             store_initial(run.number, token - run.begin + kHalo, value);
         }
@@ -223,14 +238,15 @@ struct SequenceWalk {
     // Completes the inputs of the run that ends before `token`.
     template <typename Put>
     __device__ __forceinline__ void finish(int token, Put put) {
+        float of_final[kWidth][kVec];
+        if constexpr (kStates) final.get(p.dfinal_states_are_float32, of_final);
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
-            float value[kVec];
+            if constexpr (kStates) {
 #pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                value[c] = dx[k][c] + (kStates ? final.get(k, c, p.dfinal_states_are_float32) : 0.0f);
+                for (int c = 0; c < kVec; ++c) dx[k][c] += of_final[k][c];
             }
-            emit(token - kHalo + k, value, put);
+            emit(token - kHalo + k, dx[k], put);
         }
     }
 
@@ -239,32 +255,27 @@ struct SequenceWalk {
     __device__ __forceinline__ void turn(int token, Put put) {
         finish(token, put);
         if (run.number >= p.sequences) return;
-        int advanced = 0;
-        do {
-            ++run.number;
-            ++advanced;
-            run.begin = run.end;
-            run.end = first_token(p, run.number + 1);
-            run.slot = load_slot(p, run.number);
+        while (true) {
+            run = next;
             if constexpr (kStates) begin_states();
-        } while (run.end <= token && run.number < p.sequences);
+            if (run.end > token || run.number >= p.sequences) break;
+            look_ahead();
+        }
+        float before[kWidth][kVec];
+        get_past(before);
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
 #pragma unroll
-            for (int c = 0; c < kVec; ++c) x[k][c] = dx[k][c] = 0.0f;
+            for (int c = 0; c < kVec; ++c) {
+                x[k][c] = kStates ? before[k][c] : 0.0f;
+                dx[k][c] = 0.0f;
+            }
         }
         if constexpr (kStates) {
-            if (advanced > 1) {
-                past.clear();
-                if (run.slot >= 0) load_past(run.number, run.slot);
-            }
-#pragma unroll
-            for (int k = 0; k < kHalo; ++k) {
-#pragma unroll
-                for (int c = 0; c < kVec; ++c) x[k][c] = past_value(k, c);
-            }
+            final.clear();
+            if (run.slot >= 0) load_final(run.number);
         }
-        load_states();
+        look_ahead();
     }
 
     // What a sequence that begins does to the gradient of its initial state at once: it is zero without such a state,
@@ -272,50 +283,43 @@ struct SequenceWalk {
     __device__ __forceinline__ void begin_states() {
         goes_on = false;
         if (p.dinitial_states == nullptr || run.number < 0 || run.number >= p.sequences || is_idle) return;
-        const bool follows = run.slot >= 0 && follows_state(p, run.number);
-        if (follows && run.end > run.begin) {
+        if (has_state && run.end > run.begin) {
             goes_on = true;
             return;
         }
-        if (follows) {
-            load_final(run.number);
-        } else {
-            final.clear();
-        }
+        final.clear();
+        if (has_state) load_final(run.number);
+        float values[kWidth][kVec];
+        final.get(p.dfinal_states_are_float32, values);
 #pragma unroll
-        for (int k = 0; k < kHalo; ++k) {
-            float value[kVec];
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) value[c] = final.get(k, c, p.dfinal_states_are_float32);
-            store_initial(run.number, k, value);
-        }
+        for (int k = 0; k < kHalo; ++k) store_initial(run.number, k, values[k]);
     }
 
-    // Starts to load what the run's end and the next sequence's beginning need.
-    __device__ __forceinline__ void load_states() {
+    // Finds the next run and starts to load the state that it begins with.
+    __device__ __forceinline__ void look_ahead() {
+        next.number = run.number + 1;
+        next.begin = run.end;
+        next.end = first_token(p, next.number + 1);
+        next.slot = load_slot(p, next.number);
         if constexpr (kStates) {
-            final.clear();
+            has_state = next.slot >= 0 && follows_state(p, next.number);
             past.clear();
-            if (run.slot >= 0) load_final(run.number);
-            const int slot = load_slot(p, run.number + 1);
-            if (slot >= 0) load_past(run.number + 1, slot);
+            if (has_state) load_past(next);
         }
     }
 
-    __device__ __forceinline__ void load_past(int number, int slot) {
-        if (!follows_state(p, number)) return;
-        const index_t at = slot * p.initial_states_stride[0] + channel * p.initial_states_stride[1] +
-                           p.first_column * p.initial_states_stride[2];
-        past.load(p.initial_states, at, p.initial_states_stride, p.states_are_float32);
+    __device__ __forceinline__ void load_past(const PackedRun& of) {
+        past.load(p.initial_states, p.initial_states_stride, of.slot, channel, p.first_column, p.states_are_float32);
+    }
+
+    __device__ __forceinline__ void get_past(float (&values)[kWidth][kVec]) const {
+        if constexpr (kStates) past.get(p.states_are_float32, values);
     }
 
     __device__ __forceinline__ void load_final(int number) {
         if (p.dfinal_states == nullptr) return;
-        const index_t at = number * p.dfinal_states_stride[0] + channel * p.dfinal_states_stride[1];
-        final.load(p.dfinal_states, at, p.dfinal_states_stride, p.dfinal_states_are_float32);
+        final.load(p.dfinal_states, p.dfinal_states_stride, number, channel, 0, p.dfinal_states_are_float32);
     }
-
-    __device__ __forceinline__ float past_value(int k, int c) const { return past.get(k, c, p.states_are_float32); }
 
     __device__ __forceinline__ void store_initial(int number, int column, const float (&value)[kVec]) const {
 #pragma unroll
