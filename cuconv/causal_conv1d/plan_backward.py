@@ -193,6 +193,14 @@ def _has_no_gaps(layout: Layout) -> bool:
     return layout.active(0, 1, 2) == packed.active(0, 1, 2)
 
 
+def _is_packed(states: Layout | None, vec: int) -> bool:
+    """Whether `vec` channels of a state's column are one aligned access."""
+    if states is None:
+        return True
+    is_dense = states.shape[1] == 1 or states.strides[1] == 1
+    return is_dense and not any(quantity % vec for quantity in (states.first, *states.active(0, 2)))
+
+
 def _dtype(layout: Layout) -> DType:
     assert isinstance(layout.dtype, DType)
     return layout.dtype
@@ -258,6 +266,7 @@ def _numbers(o: Operands, main: _Main) -> dict[str, Any]:
         "taps_are_packed": taps_are_packed(o.weight, o.bias, main.vec),
         "dout_is_packed": main.dout_is_packed,
         "has_states": states is not None,
+        "states_are_packed": all(_is_packed(each, main.vec) for each in (states, o.dfinal_states, o.dinitial_states)),
         "query_start_loc_is_int64": is_int64(o.query_start_loc),
         "cache_indices_is_int64": is_int64(o.cache_indices),
     }

@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         walk.end(
             [&](int token, float (&inputs)[kVec], float (&douts)[kVec]) {
                 const Vector of_input = input(token);
-                const Vector of_output = load_dout<kVec>(
+                const Vector of_output = load_apart<kVec>(
                     static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + token * p.dout_stride[2],
                     p.dout_stride[1], p.dout_is_packed != 0);
 #pragma unroll

@@ -106,7 +106,7 @@ struct TokenFetch {
                 const bool is_inside = cursor.token + i < p.seqlen;
                 slots[i * kThreads] = is_inside ? load<kVec>(x_at) : Vector::zero();
                 dout_slots[i * kThreads] =
-                    is_inside ? load_dout<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
+                    is_inside ? load_apart<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
             }
         }
         if (cursor.next()) begin();

@@ -7,16 +7,17 @@
 // Columns of a state in kVec channels as memory has them: a conversion would wait for the load.
 template <int kHalo, typename input_t, int kVec>
 struct RawState {
-    unsigned bits[kHalo > 0 ? kHalo : 1][kVec];
+    unsigned words[kHalo > 0 ? kHalo : 1][kVec];  // of floats, or fewer of input_t
 
     // Starts to load the columns from `column` on.
-    __device__ __forceinline__ void load(const void* states, const index_t (&stride)[3], int slot, index_t channel,
-                                         int column, int is_float32) {
+    __device__ __forceinline__ void load(const CausalConv1dBwdOperands& p, const void* states,
+                                         const index_t (&stride)[3], int slot, index_t channel, int column,
+                                         int is_float32) {
         const index_t at = slot * stride[0] + channel * stride[1] + column * stride[2];
         if (is_float32) {
-            load_as(static_cast<const float*>(states) + at, stride);
+            load_as(static_cast<const float*>(states) + at, stride, p.states_are_packed);
         } else {
-            load_as(static_cast<const input_t*>(states) + at, stride);
+            load_as(static_cast<const input_t*>(states) + at, stride, p.states_are_packed);
         }
     }
 
@@ -24,27 +25,30 @@ struct RawState {
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
 #pragma unroll
-            for (int c = 0; c < kVec; ++c) bits[k][c] = 0;
+            for (int i = 0; i < kVec; ++i) words[k][i] = 0;
         }
     }
 
     __device__ __forceinline__ void get(int is_float32, float (&values)[kHalo + 1][kVec]) const {
+        constexpr int kPerWord = Dtype<input_t>::kPerWord;
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
-                values[k][c] = is_float32 ? __uint_as_float(bits[k][c]) : Dtype<input_t>::unpack(bits[k][c], 0);
+                const float other = Dtype<input_t>::unpack(words[k][c / kPerWord], c % kPerWord);
+                values[k][c] = is_float32 ? __uint_as_float(words[k][c]) : other;
             }
         }
     }
 
  private:
     template <typename T>
-    __device__ __forceinline__ void load_as(const T* at, const index_t (&stride)[3]) {
+    __device__ __forceinline__ void load_as(const T* at, const index_t (&stride)[3], int is_packed) {
 #pragma unroll
         for (int k = 0; k < kHalo; ++k, at += stride[2]) {
+            const Vec<T, kVec> v = load_apart<kVec>(at, stride[1], kVec == 1 || is_packed);
 #pragma unroll
-            for (int c = 0; c < kVec; ++c) bits[k][c] = ::load<1>(at + c * stride[1]).words[0];
+            for (int i = 0; i < Vec<T, kVec>::kWords; ++i) words[k][i] = v.words[i];
         }
     }
 };
@@ -309,7 +313,7 @@ struct SequenceWalk {
     }
 
     __device__ __forceinline__ void load_past(const PackedRun& of) {
-        past.load(p.initial_states, p.initial_states_stride, of.slot, channel, p.first_column, p.states_are_float32);
+        past.load(p, p.initial_states, p.initial_states_stride, of.slot, channel, p.first_column, p.states_are_float32);
     }
 
     __device__ __forceinline__ void get_past(float (&values)[kWidth][kVec]) const {
@@ -318,11 +322,20 @@ struct SequenceWalk {
 
     __device__ __forceinline__ void load_final(int number) {
         if (p.dfinal_states == nullptr) return;
-        final.load(p.dfinal_states, p.dfinal_states_stride, number, channel, 0, p.dfinal_states_are_float32);
+        final.load(p, p.dfinal_states, p.dfinal_states_stride, number, channel, 0, p.dfinal_states_are_float32);
     }
 
-    __device__ __forceinline__ void store_initial(int number, int column, const float (&value)[kVec]) const {
+    __device__ __forceinline__ void store_initial(int number, int column, const float (&values)[kVec]) const {
+        if (kVec == 1 || !p.states_are_packed) {
 #pragma unroll
-        for (int c = 0; c < kVec; ++c) store_initial_gradient<input_t>(p, number, channel + c, column, value[c]);
+            for (int c = 0; c < kVec; ++c) store_initial_gradient<input_t>(p, number, channel + c, column, values[c]);
+            return;
+        }
+        const index_t at = number * p.dinitial_states_stride[0] + channel + column * p.dinitial_states_stride[2];
+        if (p.states_are_float32) {
+            store(static_cast<float*>(p.dinitial_states) + at, Vec<float, kVec>::from_floats(values));
+        } else {
+            store(static_cast<input_t*>(p.dinitial_states) + at, Vec<input_t, kVec>::from_floats(values));
+        }
     }
 };
