@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
-from cuconv.causal_conv1d.kernels import filter_numbers, states_are_packed
+from cuconv.causal_conv1d.kernels import GATES, filter_numbers, states_are_packed, taps_are_packed
 from cuconv.causal_conv1d.kernels_update import (
+    FEW_CHANNELS,
+    FEW_GRID,
     MANY_TOKENS_CHANNELS,
     CausalConv1dUpdate,
+    CausalConv1dUpdateFew,
+    CausalConv1dUpdateGated,
     CausalConv1dUpdateRows,
     CausalConv1dUpdateTree,
     UpdateKernel,
@@ -21,7 +25,7 @@ from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import INT64
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, widest_vector
+from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
 
 FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
@@ -85,6 +89,15 @@ class Operands(NamedTuple):
     """Tokens per sequence at most; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
+    pre_gate: Layout | None = None
+    """As x, and so are the other two."""
+    post_gate: Layout | None = None
+    residual: Layout | None = None
+
+    @property
+    def beside_x(self) -> tuple[Layout, ...]:
+        """The gates and residuals that are there."""
+        return tuple(each for each in (self.pre_gate, self.post_gate, self.residual) if each is not None)
 
     @property
     def windows_are_whole(self) -> bool:
@@ -106,15 +119,62 @@ def is_overlaid(windows: Layout) -> bool:
 
 def plan(o: Operands) -> Plan:
     """The launch that computes a call."""
-    return Plan((_launch(o, _kernel(o)),)) if o.x.size else Plan()
+    if not o.x.size:
+        return Plan()
+    few = _few(o)
+    return Plan((_launch(o, _kernel(o)) if few is None else _launch_of_few(o, few),))
+
+
+def _few(o: Operands) -> CausalConv1dUpdateFew | None:
+    """The kernel of small steps of one token, where it can compute a call and is the quickest that can."""
+    rows, is_small = _has_short_rows(o), _token_bytes(o) in (FEW_IN_ROWS if _has_short_rows(o) else FEW_IN_COLUMNS)
+    if not (is_small or o.beside_x) or o.seqlen != 1 or not o.sequences or not _is_plain(o) or not _is_near(o):
+        return None
+    is_indexed = o.conv_state_indices is not None
+    form = {
+        "indexed": is_indexed,
+        "addressed": _is_addressed(o),
+        "packed": o.query_start_loc is not None,
+        "gated": bool(o.beside_x),
+    }
+    for vec in (1,) if is_small else reversed(FEW_CHANNELS):
+        is_aligned = _rows_are_packed(o, vec) if rows else vec == 1 or states_are_packed(o.conv_state, 0, vec)
+        if (
+            is_aligned
+            and vec <= _vector(o)
+            and ranges.are_packed(o.outs, vec)[0]
+            and taps_are_packed(o.weight, o.bias, vec)
+        ):
+            return CausalConv1dUpdateFew(state_len=o.conv_state.shape[2], rows=rows, **form, **_filter_axes(o, vec))
+    return None
+
+
+def _is_plain(o: Operands) -> bool:
+    """Whether a call has one result and short rows as states, and keeps no states but the last ones."""
+    others = (o.cache_seqlens, o.num_accepted_tokens, o.intermediate_conv_window, o.token_state_indices, o.parents)
+    is_short = o.conv_state.shape[2] in row_state_lens(o.weight.shape[1])
+    return is_short and o.split.names == ("out",) and all(each is None for each in others)
+
+
+def _is_near(o: Operands) -> bool:
+    """Whether offsets fit in 32 bits, in the pool those inside a slot, and the grid takes the channels."""
+    of_slot = o.conv_state._replace(shape=(1, *o.conv_state.shape[1:]))
+    indices = (o.conv_state_indices, o.state_column, o.dst_state_indices, o.has_initial_state, o.query_start_loc)
+    arrays = [each for each in (o.x, of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
+    spans = [(end - begin) // each.itemsize for each in arrays for begin, end in (each.span,)]
+    most = FEW_GRID * CausalConv1dUpdateFew.threads
+    return max(*spans, abs(o.conv_state.strides[0])) <= MAX_DIVIDEND and o.x.shape[1] <= most
 
 
 def _kernel(o: Operands) -> UpdateKernel:
+    many = min(_vector(o), MANY_TOKENS_CHANNELS)
     if o.parents is not None:
-        return CausalConv1dUpdateTree(**_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
+        return CausalConv1dUpdateTree(**_axes(o, many))
+    if o.beside_x:
+        return CausalConv1dUpdateGated(**_axes(o, many), packed=o.query_start_loc is not None)
     is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
     form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
-    token_bytes = o.sequences * o.x.shape[1] * o.x.itemsize
+    token_bytes = _token_bytes(o)
     if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
         while vec > 1 and not _rows_are_packed(o, vec):
@@ -130,15 +190,47 @@ def _kernel(o: Operands) -> UpdateKernel:
 
 def _form(o: Operands, *, keeps_states: bool) -> dict[str, Any]:
     """The template parameters for what only some calls do, where the states after single tokens are kept or not."""
-    addressed = o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state))
     packed = o.query_start_loc is not None
-    return {"addressed": addressed or keeps_states, "packed": packed, "token_states": keeps_states}
+    return {"addressed": _is_addressed(o) or keeps_states, "packed": packed, "token_states": keeps_states}
+
+
+def _is_addressed(o: Operands) -> bool:
+    """Whether slots are in columns, states go to other slots or may start from zeros, or padding stays as it is."""
+    return o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state))
+
+
+def _token_bytes(o: Operands) -> int:
+    """Bytes of one token of all sequences."""
+    return o.sequences * o.x.shape[1] * o.x.itemsize
 
 
 def _launch(o: Operands, kernel: UpdateKernel) -> Launch:
     sequences = max(1, getattr(kernel, "sequences", 1))
     config, division = kernel.launch_config(o.x.shape[1], _batch(o), sequences)
     return Launch.packed(kernel, config, **_numbers(o, kernel.vec), **division)
+
+
+def _launch_of_few(o: Operands, kernel: CausalConv1dUpdateFew) -> Launch:
+    (out,), is_packed = o.outs, kernel.packed
+    numbers = {
+        "dim": o.x.shape[1],
+        "slots": o.conv_state.shape[0],
+        "pad_slot_id": _pad_slot(o),
+        "bias_bytes": o.bias.itemsize if o.bias else 0,
+        "is_read_only": o.disable_state_update,
+        "conv_state_stride": o.conv_state.strides,
+        "out_stride": (out.strides[is_packed], out.strides[3]),
+        "keeps_padding": o.keeps_padding,
+        "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
+        "sequences": o.sequences,
+        "total": o.x.shape[2],
+        **index_numbers(conv_state_indices=o.conv_state_indices, query_start_loc=o.query_start_loc),
+        **slots.numbers(o.conv_state_indices, o.state_column, o.dst_state_indices),
+    }
+    for name, layout in (("x", o.x), *((name, getattr(o, name)) for name in GATES)):
+        batch, dim, token = strides_or_zeros(layout, 3)
+        numbers[f"{name}_stride"] = (token if is_packed else batch, dim)
+    return Launch.packed(kernel, kernel.launch_config(o.x.shape[1], o.sequences), **numbers)
 
 
 def _batch(o: Operands) -> int:
@@ -156,9 +248,12 @@ def _vector(o: Operands) -> int:
     _, dim, _ = o.x.shape
     if dim > 1 and o.x.strides[1] != 1:
         return 1
+    if dim > 1 and any(each.strides[1] != 1 for each in o.beside_x):
+        return 1
     itemsize = max(o.x.itemsize, o.conv_state.itemsize)
     limit = widest_channels(itemsize, o.weight.shape[1]) * o.x.itemsize
-    return widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 2), dim, limit=limit)
+    alike = (number for each in (o.x, *o.beside_x) for number in (each.first, *each.active(0, 2)))
+    return widest_vector(o.x.itemsize, *alike, dim, limit=limit)
 
 
 def _has_short_rows(o: Operands) -> bool:
@@ -209,7 +304,7 @@ def _window_columns_are_packed(o: Operands, vec: int) -> bool:
     return not any(quantity % vec for quantity in (windows.first, *windows.active(0, 1, 3)))
 
 
-def _axes(o: Operands, vec: int) -> dict[str, Any]:
+def _filter_axes(o: Operands, vec: int) -> dict[str, Any]:
     """The template parameters that all kernels of a decode step have."""
     return {
         "width": o.weight.shape[1],
@@ -218,8 +313,18 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "state_t": o.conv_state.dtype,
         "vec": vec,
         "silu": o.silu,
-        "ranges": ranges.kind(o.outs, vec),
     }
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    """The same, and how the channels fall into ranges."""
+    return {**_filter_axes(o, vec), "ranges": ranges.kind(o.outs, vec)}
+
+
+def _pad_slot(o: Operands) -> int:
+    """The slot number that kernels take for padding, in 32 bits: no other one can be a slot."""
+    number = pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices or o.token_state_indices)
+    return number if abs(number) <= MAX_DIVIDEND else -1
 
 
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
@@ -231,7 +336,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "conv_state_stride": o.conv_state.strides,
         "intermediate_conv_window_stride": strides_or_zeros(windows, 4),
         "slots": o.conv_state.shape[0],
-        "pad_slot_id": pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices or o.token_state_indices),
+        "pad_slot_id": _pad_slot(o),
         "intermediate_rows": windows.shape[0] if windows else 0,
         "intermediate_steps": windows.shape[1] if windows else 0,
         **ranges.numbers(o.outs, vec),
@@ -249,6 +354,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "window_columns_are_packed": _window_columns_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
         "keeps_padding": o.keeps_padding,
+        **{f"{name}_stride": strides_or_zeros(getattr(o, name), 3) for name in GATES},
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "token_state_columns": o.token_state_indices.shape[1] if o.token_state_indices else 0,
         **_table_numbers(token_state_indices=o.token_state_indices, parents=o.parents),

@@ -246,6 +246,9 @@ def causal_conv1d_update(
     has_initial_state: Array | None = None,
     null_slot: int | None = None,
     pad_output: str = "zero",
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array, Array | None]:
     """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the windows behind it).
 
@@ -259,6 +262,7 @@ def causal_conv1d_update(
         *(x, live, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
         *(intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc),
         *(token_state_indices, parents, disable_state_update, slots.padding(pad_slot_id, null_slot), max_query_len),
+        *(pre_gate, post_gate, residual),
     )
     out[~is_computed & (pad_output == "keep")] = np.nan
     return out, state, windows
@@ -284,6 +288,9 @@ def convolve_step(
     disable_state_update: bool,
     pad_slot_id: int,
     max_query_len: int | None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array]:
     """x (batch, dim, seqlen) after the states: (in float64, which entries of x are no padding).
 
@@ -301,6 +308,7 @@ def convolve_step(
     windows is read or written.
     """
     is_packed = query_start_loc is not None
+    x = gated_input(x, pre_gate)
     begins, counts = np.arange(len(x)), np.full(len(x), x.shape[2])
     if is_packed:
         starts = np.array(sequence_starts(query_start_loc, len(x)))
@@ -368,6 +376,8 @@ def convolve_step(
             state[final, :, : halo + number - 1] = joined[:, :, 1:]
         else:
             state[final] = states[-1][stores]
+    out = gated_output(out, x.dtype, post_gate, residual)
+    out[~is_computed] = 0.0
     return out, is_computed
 
 
@@ -474,8 +484,17 @@ def _packed_error(
     return _gated_error(causal_conv1d_varlen_fn, activation, arguments, pre_gate, post_gate, residual)
 
 
-def _step_error(*, x: Array, activation: str | None = None, **arguments: Any) -> Array:
-    return _error(causal_conv1d_update, activation, {"x": np.atleast_3d(x), **arguments})
+def _step_error(
+    *,
+    activation: str | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+    **arguments: Any,
+) -> Array:
+    arguments["x"] = np.atleast_3d(arguments["x"])
+    gates = (None if each is None else np.atleast_3d(each) for each in (pre_gate, post_gate, residual))
+    return _gated_error(causal_conv1d_update, activation, arguments, *gates)
 
 
 def _by_sizes(whole: Array, sizes: tuple[int, ...]) -> Errors:

@@ -35,6 +35,9 @@ OPTIONS = {
     "causal_conv1d_update": SPLIT
     + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, int? max_query_len, "
     "bool keeps_padding",
+    "causal_conv1d_gated_update": SPLIT
+    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, int? max_query_len, "
+    "bool keeps_padding",
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
