@@ -185,14 +185,12 @@ class CausalConv1dUpdateFew(PoolKernel):
     def variants(cls) -> Iterator[CausalConv1dUpdateFew]:
         flags = (False, True)
         for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
-            types = {"input_t": input_t, "weight_t": weight_t, "state_t": state_t}
             widest = widest_channels(max(input_t.itemsize, state_t.itemsize), width)
             for vec, state_len, rows in product(FEW_CHANNELS, row_state_lens(width), flags):
                 if vec > widest or (rows and not fits_thread(vec, state_len, state_t.itemsize)):
                     continue
-                for silu, indexed, addressed, packed, gated in product(flags, repeat=5):
-                    form = {"indexed": indexed, "addressed": addressed, "packed": packed, "gated": gated}
-                    yield cls(width, **types, vec=vec, silu=silu, state_len=state_len, rows=rows, **form)
+                for silu, *form in product(flags, repeat=5):
+                    yield cls(width, input_t, weight_t, state_t, vec, silu, state_len, rows, *form)
 
     def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
         """The launch for `sequences` sequences, one per row of the grid."""

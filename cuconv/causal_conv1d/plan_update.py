@@ -127,26 +127,29 @@ def plan(o: Operands) -> Plan:
 
 def _few(o: Operands) -> CausalConv1dUpdateFew | None:
     """The kernel of small steps of one token, where it can compute a call and is the quickest that can."""
-    rows, is_small = _has_short_rows(o), _token_bytes(o) in (FEW_IN_ROWS if _has_short_rows(o) else FEW_IN_COLUMNS)
+    rows = _has_short_rows(o)
+    is_small = _token_bytes(o) in (FEW_IN_ROWS if rows else FEW_IN_COLUMNS)
     if not (is_small or o.beside_x) or o.seqlen != 1 or not o.sequences or not _is_plain(o) or not _is_near(o):
         return None
-    is_indexed = o.conv_state_indices is not None
-    form = {
-        "indexed": is_indexed,
-        "addressed": _is_addressed(o),
-        "packed": o.query_start_loc is not None,
-        "gated": bool(o.beside_x),
-    }
     for vec in (1,) if is_small else reversed(FEW_CHANNELS):
-        is_aligned = _rows_are_packed(o, vec) if rows else vec == 1 or states_are_packed(o.conv_state, 0, vec)
-        if (
-            is_aligned
-            and vec <= _vector(o)
-            and ranges.are_packed(o.outs, vec)[0]
-            and taps_are_packed(o.weight, o.bias, vec)
-        ):
-            return CausalConv1dUpdateFew(state_len=o.conv_state.shape[2], rows=rows, **form, **_filter_axes(o, vec))
+        if _is_packed(o, vec, rows=rows):
+            return CausalConv1dUpdateFew(
+                state_len=o.conv_state.shape[2],
+                rows=rows,
+                indexed=o.conv_state_indices is not None,
+                addressed=_is_addressed(o),
+                packed=o.query_start_loc is not None,
+                gated=bool(o.beside_x),
+                **_filter_axes(o, vec),
+            )
     return None
+
+
+def _is_packed(o: Operands, vec: int, *, rows: bool) -> bool:
+    """Whether `vec` channels are vectors in every array."""
+    if vec > _vector(o) or not ranges.are_packed(o.outs, vec)[0] or not taps_are_packed(o.weight, o.bias, vec):
+        return False
+    return _rows_are_packed(o, vec) if rows else vec == 1 or states_are_packed(o.conv_state, 0, vec)
 
 
 def _is_plain(o: Operands) -> bool:
@@ -157,13 +160,15 @@ def _is_plain(o: Operands) -> bool:
 
 
 def _is_near(o: Operands) -> bool:
-    """Whether offsets fit in 32 bits, in the pool those inside a slot, and the grid takes the channels."""
+    """Whether offsets fit in 32 bits, in the pool those inside a slot, and the channels are neither too many for the
+    grid nor so few that most threads would have none.
+    """
     of_slot = o.conv_state._replace(shape=(1, *o.conv_state.shape[1:]))
     indices = (o.conv_state_indices, o.state_column, o.dst_state_indices, o.has_initial_state, o.query_start_loc)
-    arrays = [each for each in (o.x, of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
-    spans = [(end - begin) // each.itemsize for each in arrays for begin, end in (each.span,)]
-    most = FEW_GRID * CausalConv1dUpdateFew.threads
-    return max(*spans, abs(o.conv_state.strides[0])) <= MAX_DIVIDEND and o.x.shape[1] <= most
+    spans = [each.span for each in (o.x, of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
+    reach = max(abs(o.conv_state.strides[0]), *(end - begin for begin, end in spans))
+    threads = CausalConv1dUpdateFew.threads
+    return reach <= MAX_DIVIDEND and threads // 2 <= o.x.shape[1] <= FEW_GRID * threads
 
 
 def _kernel(o: Operands) -> UpdateKernel:

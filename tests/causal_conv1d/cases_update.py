@@ -201,7 +201,7 @@ UNIT = (
         for dim, pool, lengths, way in (
             (136, {}, (1,), {"slots": None}),
             (140, COLUMNS, (1, 0, 2, 1), {"slots": None, "moved": True, "behind": 3}),
-            (131, ROWS, (1, 0, 2, 1), {"behind": 3, "index": "int64", **ODD}),
+            (131, ROWS, (1, 0, 2), {"behind": 3, "index": "int64", **ODD}),
             (133, {"pool": "channels_sliced"}, (), {"slots": None, "moved": True, "fresh": True, "others": "strided"}),
             (131, ROWS, (), {"moved": True, "table": "column", "index": "mixed", "longer": 2, **ODD}),
             (133, {}, (1, 0, 2), {"moved": True, "table": "first", "behind": 5, "keep": True, **ODD}),

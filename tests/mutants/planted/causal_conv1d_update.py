@@ -28,7 +28,7 @@ _FRESH = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd-fresh"
 _FRESH_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-fresh"
 _MOVED_MANY = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-table_column-moved"
 _FEW_MOVED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_mixed-table_column-longer_2-moved"
-_FEW_PACKED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_int64-lengths_1,0,2,1-most_1-behind_3"
+_FEW_PACKED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_int64-lengths_1,0,2-most_1-behind_3"
 _FEW_FRESH = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
 _FEW_COLUMNS = (
     "causal_conv1d_update-260-5-width_14-weight_dtype_bfloat16-state_dtype_float16-pool_channels_sliced-activation_None"
