@@ -10,6 +10,7 @@ from cuconv.causal_conv1d.kernels_update import (
     FEW_CHANNELS,
     FEW_GRID,
     MANY_TOKENS_CHANNELS,
+    MAX_TREE_TOKENS,
     CausalConv1dUpdate,
     CausalConv1dUpdateFew,
     CausalConv1dUpdateGated,
@@ -22,10 +23,10 @@ from cuconv.causal_conv1d.kernels_update import (
     widest_channels,
 )
 from cuconv.causal_conv1d.split import Split
-from cuconv.runtime import slots
+from cuconv.runtime import slots, trees
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import INT64
-from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, widest_vector
+from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
 
 FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
@@ -94,6 +95,13 @@ class Operands(NamedTuple):
     post_gate: Layout | None = None
     residual: Layout | None = None
 
+    retrieve_next_token: Layout | None = None
+    """(batch, seqlen)."""
+    retrieve_next_sibling: Layout | None = None
+    """(batch, seqlen)."""
+    retrieve_parent_token: Layout | None = None
+    """(batch, seqlen)."""
+
     @property
     def beside_x(self) -> tuple[Layout, ...]:
         """The gates and residuals that are there."""
@@ -121,6 +129,8 @@ def plan(o: Operands) -> Plan:
     """The launch that computes a call."""
     if not o.x.size:
         return Plan()
+    if o.parents is not None or o.retrieve_next_token is not None:
+        return Plan((_tree(o),))
     few = _few(o)
     return Plan((_launch(o, _kernel(o)) if few is None else _launch_of_few(o, few),))
 
@@ -171,12 +181,18 @@ def _is_near(o: Operands) -> bool:
     return reach <= MAX_DIVIDEND and threads // 2 <= o.x.shape[1] <= FEW_GRID * threads
 
 
+def _tree(o: Operands) -> Launch:
+    kernel = CausalConv1dUpdateTree(**_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
+    config, division = kernel.launch_config(o.x.shape[1], _batch(o), 1, MAX_TREE_TOKENS // o.seqlen)
+    links = _table_numbers(**{name: getattr(o, name) for name in trees.LINKS})
+    return Launch.packed(kernel, config, **_numbers(o, kernel.vec), **division, **links, tree_tokens=fast_div(o.seqlen))
+
+
 def _kernel(o: Operands) -> UpdateKernel:
-    many = min(_vector(o), MANY_TOKENS_CHANNELS)
-    if o.parents is not None:
-        return CausalConv1dUpdateTree(**_axes(o, many))
     if o.beside_x:
-        return CausalConv1dUpdateGated(**_axes(o, many), packed=o.query_start_loc is not None)
+        return CausalConv1dUpdateGated(
+            **_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)), packed=o.query_start_loc is not None
+        )
     is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
     form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
     token_bytes = _token_bytes(o)
