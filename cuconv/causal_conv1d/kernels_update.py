@@ -164,7 +164,7 @@ class CausalConv1dUpdateGated(UpdateKernel):
                 yield cls(**axes, packed=packed)
 
 
-FEW_CHANNELS = (1, 4)
+FEW_CHANNELS = (1, 2, 4)
 """Channels per thread of CausalConv1dUpdateFew, the fewest first."""
 
 FEW_GRID = 65535

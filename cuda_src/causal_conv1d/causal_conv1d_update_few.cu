@@ -1,14 +1,14 @@
-// out = post_gate * act(bias + sum_w weight[w] * input[w]) + residual for one token of each of a few sequences: input is
-// the last kWidth - 1 columns of the sequence's state and then pre_gate * x, and the state moves left to make room for
-// the latter.
+// out = post_gate * act(bias + sum_w weight[w] * input[w]) + residual for one token of each of a few sequences: input
+// is the last kWidth - 1 columns of the sequence's state and then pre_gate * x, and the state moves left to make room
+// for the latter.
 //
 // Such a step takes as long as its launch, its code and its arguments do to arrive, and as two dependent accesses. So
-// the struct is small and its strides have 32 bits, there is no code for what a call does not do, and all loads but those
-// of states in slots that are looked up are issued at once.
+// the struct is small and its strides have 32 bits, there is no code for what a call does not do, and all loads but
+// those of states in slots that are looked up are issued at once.
 //
 // Layout: x and the results of any strides, channels contiguous and aligned when kVec > 1; the filter contiguous. A
-// state is kStateLen columns: contiguous, one channel after another (kRows), or of any strides, with vectors of channels
-// contiguous and aligned. A thread owns kVec channels of one sequence, a block those of one sequence only.
+// state is kStateLen columns: contiguous, one channel after another (kRows), or of any strides, with vectors of
+// channels contiguous and aligned. A thread owns kVec channels of one sequence, a block those of one sequence only.
 //
 // kWidth     filter taps                 input_t  x and outputs         weight_t  weight, and bias unless float
 // state_t    the pool of states          kVec     channels a thread     kSilu     silu after the sum
@@ -20,7 +20,8 @@
 #include "causal_conv1d/conv.cuh"
 #include "causal_conv1d/conv_column.cuh"
 
-// Strides are in elements. What every launch reads comes first: arguments arrive by cache lines, one miss after another.
+// Strides are in elements. What every launch reads comes first: arguments arrive by cache lines, one miss after
+// another.
 struct CausalConv1dUpdateFewParams {
     const void* x;
     void* conv_state;
@@ -117,29 +118,33 @@ struct FewIndices {
     unsigned past;
     bool has_column;
 
+    // The slot to start from comes first: what is in it waits for nothing else.
     __device__ __forceinline__ FewIndices(const CausalConv1dUpdateFewParams& p, int batch) : past(1), has_column(true) {
-        int place = batch * p.conv_state_indices_stride;
-        if constexpr (kPacked) {
-            begin.load(p.query_start_loc, batch * p.query_start_loc_stride, p.query_start_loc_is_int64);
-            end.load(p.query_start_loc, (batch + 1) * p.query_start_loc_stride, p.query_start_loc_is_int64);
-        }
-        if constexpr (kAddressed) {
-            if (p.dst_state_indices != nullptr) {
-                target.load(p.dst_state_indices, batch * p.dst_state_indices_stride, p.dst_state_indices_is_int64);
-            }
-            if (p.has_initial_state != nullptr) {
-                past =
-                    __ldg(static_cast<const unsigned char*>(p.has_initial_state) + batch * p.has_initial_state_stride);
-            }
-            if (p.state_column != nullptr) {
+        if constexpr (kIndexed) {
+            int place = batch * p.conv_state_indices_stride;
+            if (kAddressed && p.state_column != nullptr) {
                 RawIndex column;
                 column.load(p.state_column, batch * p.state_column_stride, p.state_column_is_int64);
                 const int number = column.below(p.slot_columns, -1);
                 has_column = number >= 0;
                 place += max(number, 0) * p.slot_column_stride;
             }
+            slot.load(p.conv_state_indices, place, p.conv_state_indices_is_int64);
         }
-        if (kIndexed) slot.load(p.conv_state_indices, place, p.conv_state_indices_is_int64);
+        if constexpr (kPacked) {
+            begin.load(p.query_start_loc, batch * p.query_start_loc_stride, p.query_start_loc_is_int64);
+            end.load(p.query_start_loc, (batch + 1) * p.query_start_loc_stride, p.query_start_loc_is_int64);
+        }
+    }
+
+    // What is not needed before all else.
+    __device__ __forceinline__ void load_addresses(const CausalConv1dUpdateFewParams& p, int batch) {
+        if (p.dst_state_indices != nullptr) {
+            target.load(p.dst_state_indices, batch * p.dst_state_indices_stride, p.dst_state_indices_is_int64);
+        }
+        if (p.has_initial_state != nullptr) {
+            past = __ldg(static_cast<const unsigned char*>(p.has_initial_state) + batch * p.has_initial_state_stride);
+        }
     }
 };
 
@@ -154,7 +159,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // Threads beyond the last channel load what it has. To leave here would wait for `dim` before all else.
     const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
     const int channel = min(own_channel, p.dim - kVec);
-    const FewIndices<kIndexed, kAddressed, kPacked> indices(p, batch);
+    FewIndices<kIndexed, kAddressed, kPacked> indices(p, batch);
+    const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
+    // What waits for an index comes behind __syncwarp(): else the compiler waits before it issues the loads in front of
+    // it, too. These are not marked as constant, for it moves such ones behind.
+    if (kPacked) __syncwarp();
     int row = batch, tokens = 1;
     if constexpr (kPacked) {
         row = indices.begin.clamped(p.query_start_loc_is_int64, p.total);
@@ -171,33 +180,32 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (kGated && p.pre_gate != nullptr) pre = load_beside(p.pre_gate, p.pre_gate_stride);
     if (kGated && p.post_gate != nullptr) post = load_beside(p.post_gate, p.post_gate_stride);
     if (kGated && p.residual != nullptr) residual = load_beside(p.residual, p.residual_stride);
-    const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
-
+    if constexpr (kAddressed) indices.load_addresses(p, batch);
     const auto store_result = [&](int token, const Vec<input_t, kVec>& result) {
-        store(static_cast<input_t*>(p.out) +
-                  (token * p.out_stride[0] + (kVec > 1 ? channel : channel * p.out_stride[1])),
-              result);
+        store(
+            static_cast<input_t*>(p.out) + (token * p.out_stride[0] + (kVec > 1 ? channel : channel * p.out_stride[1])),
+            result);
     };
-    // Without it the compiler waits for the slot before it issues the loads above. They are not marked as constant: such
-    // ones it moves below.
     if (kIndexed) __syncwarp();
     int slot = batch;
     if (kIndexed) slot = indices.has_column ? indices.slot.below(p.slots, p.pad_slot_id) : -1;
     const bool has_results = (!kIndexed || slot >= 0) && (!kPacked || tokens > 0);
-    if (kPacked && !(kAddressed && p.keeps_padding) && own_channel < p.dim) {
-        const int behind = batch + 1 == p.sequences ? p.total : row + tokens;
+    // Zeros for a sequence's tokens from number `t` on, and behind the last sequence for those of none.
+    const auto store_padding = [&](int t) {
+        if ((kAddressed && p.keeps_padding) || own_channel >= p.dim) return;
+        const int end = kPacked && batch + 1 == p.sequences ? p.total : row + tokens;
 #pragma unroll 1
-        for (int t = row + has_results; t < behind; ++t) store_result(t, Vec<input_t, kVec>::zero());
-    }
+        for (t += row; t < end; ++t) store_result(t, Vec<input_t, kVec>::zero());
+    };
     if (!has_results) {
-        if (!kPacked && !(kAddressed && p.keeps_padding) && own_channel < p.dim) {
-            store_result(row, Vec<input_t, kVec>::zero());
-        }
+        store_padding(0);
         return;
     }
     const auto state_at = [&](int slot_) {
         return static_cast<state_t*>(p.conv_state) + slot_ * static_cast<index_t>(p.conv_state_stride[0]) +
-               (kRows ? channel * kStateLen : kVec > 1 ? channel : channel * p.conv_state_stride[1]);
+               (kRows      ? channel * kStateLen
+                : kVec > 1 ? channel
+                           : channel * p.conv_state_stride[1]);
     };
     PackedVec<state_t, kVec * kStateLen> whole = {};
     Vec<state_t, kVec> columns[kStateLen + 1] = {};
@@ -229,6 +237,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (kGated && p.residual != nullptr) add(y, residual);
     if (own_channel >= p.dim) return;
     store_result(row, Vec<input_t, kVec>::from_floats(y));
+    if (kPacked) store_padding(1);
     state_t* to = from;
     if (kAddressed && p.dst_state_indices != nullptr) {
         const int target = indices.target.below(p.slots, p.pad_slot_id);

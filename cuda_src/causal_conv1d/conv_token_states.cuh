@@ -124,9 +124,10 @@ __device__ __forceinline__ void store_windows(const CausalConv1dUpdateOperands& 
 #pragma unroll
         for (int j = 0; j < kVec; ++j) {
             const int token = column - (kHalo - 1);
-            values[j] = token >= 0
-                            ? load_token<1, input_t, kGated>(p, tokens.entry, source.channel + channel, token).to_float(0)
-                            : source.element(channel, p.state_len - kHalo + 1 + column);
+            values[j] =
+                token >= 0
+                    ? load_token<1, input_t, kGated>(p, tokens.entry, source.channel + channel, token).to_float(0)
+                    : source.element(channel, p.state_len - kHalo + 1 + column);
             if (++column == columns) {
                 column = 0;
                 ++channel;
