@@ -13,6 +13,7 @@ from cuconv.causal_conv1d.kernels import (
     states_are_packed,
 )
 from cuconv.causal_conv1d.kernels_varlen import (
+    CausalConv1dVarlenBlocks,
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenRowsFwd,
@@ -21,6 +22,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
+from cuconv.runtime.blocks import COMPUTED, Blocks
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
@@ -84,6 +86,10 @@ class Operands(NamedTuple):
     """Whether the result goes over x."""
     by_token: bool = False
     """Whether the arrays of the caller are (total, dim)."""
+    blocks: Blocks | None = None
+    """The prefix cache that snapshots and final states go to."""
+    computed: Layout | None = None
+    """(sequences,), the tokens before those of this call, where there is one."""
 
     @property
     def is_dense(self) -> bool:
@@ -115,7 +121,17 @@ class Operands(NamedTuple):
 
 def plan(o: Operands) -> Plan:
     """The launch that computes a call."""
-    return Plan((_launch(o),)) if o.x.size else Plan()
+    if not o.x.size:
+        return Plan()
+    if o.blocks is None:
+        return Plan((_launch(o),))
+    main = _launch(o._replace(**o.blocks.derived))
+    if not o.sequences:
+        return Plan((main,), o.blocks.scratch, o.blocks.regions)
+    kernel = CausalConv1dVarlenBlocks()
+    numbers = o.blocks.numbers | index_numbers(**{COMPUTED: o.computed})
+    first = Launch.packed(kernel, kernel.launch_config(o.sequences), **numbers)
+    return Plan((first, main), o.blocks.scratch, o.blocks.regions)
 
 
 def _launch(o: Operands) -> Launch:

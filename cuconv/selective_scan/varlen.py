@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from cuconv.runtime import checks, slots
+from cuconv.runtime import blocks, checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS
 from cuconv.runtime.errors import message
@@ -14,7 +15,7 @@ from cuconv.runtime.layout import Layout
 from cuconv.selective_scan import reference
 from cuconv.selective_scan.check import inputs
 from cuconv.selective_scan.kernels import MAX_TOKENS
-from cuconv.selective_scan.plan_varlen import Operands, plan
+from cuconv.selective_scan.plan_varlen import Chunks, Operands, plan
 
 
 def selective_scan_varlen_fn(
@@ -120,6 +121,49 @@ def selective_scan_varlen_fn(
     return result
 
 
+def scan_by_blocks(
+    u: Any,
+    ssm_states: Any,
+    delta: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any,
+    z: Any,
+    delta_bias: Any,
+    delta_softplus: bool,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    null_slot: int | None,
+    block_size: int,
+    *,
+    state_column: Any,
+    block_idx_first_scheduled_token: Any,
+    block_idx_last_scheduled_token: Any,
+    cu_chunk_seqlen: Any,
+    last_chunk_indices: Any,
+) -> Any:
+    """`selective_scan_varlen_fn` with a prefix cache that keeps the state at the end of every block, for engines.
+
+    A small kernel in front finds the snapshots. The arguments are those of vLLM's mode "all" (runtime/blocks.py):
+    cache_indices (sequences, blocks) has the slot of each block of block_size tokens, cu_chunk_seqlen (chunks + 1,) the
+    tokens that chunks begin with, of which every block has one or more, last_chunk_indices (sequences,) the last chunk
+    of each sequence, state_column the block that it starts from.
+
+    Returns:
+        out, laid out in memory like u.
+    """
+    given = (
+        *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
+        *(state_column, None, block_idx_first_scheduled_token, block_idx_last_scheduled_token),
+        *(cu_chunk_seqlen, last_chunk_indices, None),
+    )
+    options = checks.flag("delta_softplus", delta_softplus), slots.padding(-1, null_slot), block_size
+    (result,) = _packed_scan_by_blocks(given, options)
+    return result
+
+
 def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding: bool) -> Checked[Operands]:
     checked = inputs(given, "dim, total", delta_softplus)
     pool, starts = given["ssm_states"], given["query_start_loc"]
@@ -141,11 +185,20 @@ def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding
         checks.shape("snapshot_out", snapshots_to.shape, shape, "slots, dim of u, d_state of A")
     operands = Operands(
         *(checked, pool, starts, cache_indices, has_initial_state, *chosen, pad_slot_id, keeps_padding),
-        *(given.get(name) for name in slots.SNAPSHOTS),
+        *(given.get(name) for name in slots.SNAPSHOTS),  # type: ignore[arg-type]
     )
     out = checked.out._replace(shape=checked.out.shape[1:], strides=checked.out.strides[1:])
     updated = ("ssm_states", "snapshot_out") if "snapshot_out" in given else ("ssm_states",)
     return Checked(operands, {"out": out}, updated)
+
+
+def _check_by_blocks(given: Layouts, delta_softplus: bool, pad_slot_id: int, block_size: int) -> Checked[Operands]:
+    others = {name: each for name, each in given.items() if name not in BLOCKS}
+    checked = _check(others, delta_softplus, pad_slot_id, False)
+    o = checked.operands
+    found = blocks.check(given, block_size, "ssm_states", o.sequences, o.total)
+    chunks = Chunks(*(given[name] for name in Chunks._fields))  # type: ignore[arg-type]
+    return replace(checked, operands=o._replace(blocks=found, chunks=chunks))
 
 
 def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
@@ -161,11 +214,18 @@ def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
+    if o.blocks is not None:
+        read = blocks.reading(read, o.blocks)
+        o = o._replace(**o.blocks.derived)
     pool_slots, snapshot_slots = (None if pool is None else pool.shape[0] for pool in (o.ssm_states, o.snapshots_to))
     slots.check_packed(read, o.total, pool_slots, o.pad_slot_id, snapshot_slots=snapshot_slots)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
+    if o.blocks is not None:
+        read = blocks.reading(arrays.get, o.blocks)
+        arrays = {name: each for name, each in arrays.items() if name not in BLOCKS}
+        arrays |= {name: read(name) for name in blocks.DERIVED}
     named = {name: array for name, array in arrays.items() if name != "out"}
     named |= {"delta_softplus": o.inputs.delta_softplus, "pad_slot_id": o.pad_slot_id}
     result, states, kept = reference.selective_scan_varlen_fn(**named)
@@ -190,6 +250,18 @@ _packed_scan = Operation(
     ("out",),
     name="selective_scan_varlen_fn",
     check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=slots.SNAPSHOTS,
+)
+BLOCKS = (blocks.FIRST, blocks.LAST, blocks.CHUNKS, blocks.LAST_CHUNKS)
+
+_packed_scan_by_blocks = Operation(
+    INPUTS + BLOCKS,
+    ("out",),
+    name="selective_scan_varlen_by_blocks",
+    check=_check_by_blocks,
     plan=plan,
     reference=_reference,
     contents=_check_contents,
