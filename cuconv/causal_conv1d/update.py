@@ -384,7 +384,7 @@ def _check(
         operands,
         results,
         updated=(*updated, "retrieve_parent_token") if "retrieve_parent_token" in given else updated,
-        in_place=("out", "x") if may_be_x else None,
+        in_place=("out", "x") if may_be_x else (),
         overlaid={} if windows is None else {"intermediate_conv_window": windows},
     )
 

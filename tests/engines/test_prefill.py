@@ -278,12 +278,14 @@ def test_a_scan_of_mode_all_keeps_the_state_at_every_block_end(device: str) -> N
     borders = [[12, 28, 44, 45], [3], [1, 17, 33]]
     begins = [0, 45, 48]
     chunks = [0, *(begin + border for begin, ends in zip(begins, borders, strict=True) for border in ends)]
+    steps = delta.clone()
     out = vllm.selective_scan_fn(
-        *(u, pool, delta, A, B, C),
+        *(u, pool, steps, A, B, C),
         query_start_loc=starts(device, lengths), cache_indices=table, has_initial_state=has, block_size=block,
         cu_chunk_seqlen=indices(device, *chunks), last_chunk_indices=indices(device, 3, 4, 7),
         **blocks(device, computed, lengths),
     )  # fmt: skip
+    assert out is steps
     expected = before.clone()
     for i, first in enumerate((1, 0, 0)):
         done, slot = 0, int(table[i, max(-(-computed[i] // block) - 1, 0)])
@@ -297,6 +299,22 @@ def test_a_scan_of_mode_all_keeps_the_state_at_every_block_end(device: str) -> N
             assert torch.allclose(out[:, tokens], part[0], rtol=1e-4, atol=1e-5)
             expected[table[i, column].long()], done = state[0], border
     assert torch.allclose(pool, expected, rtol=1e-4, atol=1e-5)
+
+
+@EACH_DEVICE
+def test_a_dense_scan_of_vllm_goes_on_from_its_slots_and_writes_over_z(device: str) -> None:
+    batch, tokens, d_state = 2, 9, 4
+    u, z = normal(device, batch, DIM, tokens), normal(device, batch, DIM, tokens, seed=4)
+    delta, A = normal(device, batch, DIM, tokens, seed=1).abs(), -normal(device, DIM, d_state).abs()
+    B, C = normal(device, batch, d_state, tokens), normal(device, batch, d_state, tokens, seed=2)
+    pool, slots = normal(device, 4, DIM, d_state, seed=3), indices(device, 3, 1)
+    before, gate, has = pool.clone(), z.clone(), torch.tensor([True, False], device=device)
+    starting = before[slots.long()] * has[:, None, None]
+    wanted, last = cuconv.selective_scan_fn(u, delta, A, B, C, None, z, return_last_state=True, initial_state=starting)
+    out = vllm.selective_scan_fn(u, pool, delta, A, B, C, None, gate, cache_indices=slots, has_initial_state=has)
+    assert out is gate and torch.allclose(out, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(pool[slots.long()], last, rtol=1e-4, atol=1e-5)
+    assert torch.equal(pool[[0, 2]], before[[0, 2]])
 
 
 @EACH_DEVICE

@@ -102,7 +102,7 @@ def test_a_scan_keeps_the_state_at_every_block_end(call: Caller, size: int, dtyp
         *(dtype, "state_column", "block_idx_first_scheduled_token", "block_idx_last_scheduled_token"),
         *("cu_chunk_seqlen", "last_chunk_indices"),
     )
-    options = {"null_slot": NULL, "block_size": size}
+    options = {"null_slot": NULL, "block_size": size, "out": None}
     got = call(scan.scan_by_blocks, {**shared, "ssm_states": pools[1], **options, **named})
     np.testing.assert_array_equal(got, wanted)
     np.testing.assert_array_equal(pools[1], pools[0])
