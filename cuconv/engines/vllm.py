@@ -206,9 +206,9 @@ def selective_scan_fn(
 ) -> Any:
     """vLLM 0.33.0's `selective_scan_fn` by `cuconv.selective_scan_varlen_fn`.
 
-    u is (dim, total) with query_start_loc, else (batch, dim, seqlen). With the block_idx_* arguments, of prefix caches of
-    mode "all", each sequence starts from the slot in column initial_state_idx of cache_indices (sequences, blocks), and
-    leaves its state at the end of every block of block_size tokens in that block's slot; cu_chunk_seqlen and
+    u is (dim, total) with query_start_loc, else (batch, dim, seqlen). With the block_idx_* arguments, of prefix caches
+    of mode "all", each sequence starts from the slot in column initial_state_idx of cache_indices (sequences, blocks),
+    and leaves its state at the end of every block of block_size tokens in that block's slot; cu_chunk_seqlen and
     last_chunk_indices say where its chunks end, of which every block has one or more. Without them they have no effect.
     pad_slot_id, of versions before 0.33, takes the place of null_block_id.
 
