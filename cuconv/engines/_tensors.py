@@ -27,15 +27,26 @@ def numbers(like: Any, count: int) -> Any:
     return _constant(make, like.device, "numbers", count)
 
 
-def ones(like: Any, count: int, dtype: Any = None) -> Any:
-    """Ones on the device of `like`, int32 without a dtype: at least `count`."""
+def ones(like: Any, count: int) -> Any:
+    """Ones, int32 on the device of `like`: at least `count`."""
 
     def make(length: int) -> Any:
         import torch
 
-        return torch.ones(length, dtype=torch.int32 if dtype is None else dtype, device=like.device)
+        return torch.ones(length, dtype=torch.int32, device=like.device)
 
-    return _constant(make, like.device, dtype, _length(count))
+    return _constant(make, like.device, "ones", _length(count))
+
+
+def unit_taps(like: Any, dim: int) -> Any:
+    """The filter (dim, 1) that changes nothing, of dtype and device of `like`."""
+
+    def make(length: int) -> Any:
+        import torch
+
+        return torch.ones(length, 1, dtype=like.dtype, device=like.device)
+
+    return _constant(make, like.device, like.dtype, dim)
 
 
 def always(like: Any, count: int) -> Any:

@@ -157,7 +157,7 @@ def selective_state_update(
     if out is None:
         conventions.refuse("out", None, "an array of the shape of x, for the result")
     if num_accepted_tokens is None and dst_state_batch_indices is not None and len(dst_state_batch_indices.shape) == 2:
-        dst_state_batch_indices = dst_state_batch_indices[:, 0]
+        dst_state_batch_indices = dst_state_batch_indices.select(1, 0)
     state_update.selective_state_update(
         state,
         x,
