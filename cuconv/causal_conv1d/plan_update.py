@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 from cuconv.causal_conv1d import ranges
 from cuconv.causal_conv1d.kernels import filter_numbers, states_are_packed
 from cuconv.causal_conv1d.kernels_update import (
+    KEPT_ROWS_BYTES,
     MANY_TOKENS_CHANNELS,
     MAX_TREE_TOKENS,
+    ROWS_BYTES,
     CausalConv1dUpdate,
     CausalConv1dUpdateRows,
     CausalConv1dUpdateTree,
@@ -133,7 +135,8 @@ def _kernel(o: Operands) -> UpdateKernel:
     token_bytes = o.sequences * o.x.shape[1] * o.x.itemsize
     if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
-        while vec > 1 and not _rows_are_packed(o, vec):
+        most = KEPT_ROWS_BYTES if _keeps_rows(o) else ROWS_BYTES
+        while vec > 1 and not (_rows_are_packed(o, vec) and fits_thread(vec, *_row_size(o), most)):
             vec //= 2
         if _rows_are_packed(o, vec):
             sequences = _sequences(o, vec, form) if o.seqlen == 1 and not form["token_states"] else 0
@@ -192,6 +195,16 @@ def _rows_are_packed(o: Operands, vec: int) -> bool:
         return False
     access = widest_vector(o.conv_state.itemsize, count)
     return not any(quantity % access for quantity in (o.conv_state.first, *o.conv_state.active(0)))
+
+
+def _row_size(o: Operands) -> tuple[int, int]:
+    """The columns of a state, and the bytes of one."""
+    return o.conv_state.shape[2], o.conv_state.itemsize
+
+
+def _keeps_rows(o: Operands) -> bool:
+    """Whether states after single tokens go to rows like those of the pool."""
+    return o.token_state_indices is not None or _windows_are_packed(o, 1)
 
 
 def _windows_are_packed(o: Operands, vec: int) -> bool:

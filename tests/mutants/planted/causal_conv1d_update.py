@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "A tree of more tokens than are loaded at once takes the first ones again.",
         "causal_conv1d/causal_conv1d_update_tree.cu",
-        "if (from > 0) group.load(p, tokens, source.channel, from);",
+        "group = next;",
         "",
         (_TREE,),
     ),
