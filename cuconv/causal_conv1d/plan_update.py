@@ -88,6 +88,8 @@ class Operands(NamedTuple):
     """Tokens per sequence at most; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
+    dst_is_column: bool = False
+    """Whether dst_state_indices has columns of conv_state_indices, instead of slots."""
     retrieve_next_token: Layout | None = None
     """(batch, seqlen)."""
     retrieve_next_sibling: Layout | None = None
@@ -278,6 +280,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "window_columns_are_packed": _window_columns_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
         "keeps_padding": o.keeps_padding,
+        "dst_is_column": o.dst_is_column,
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "token_state_columns": o.token_state_indices.shape[1] if o.token_state_indices else 0,
         **_table_numbers(token_state_indices=o.token_state_indices, parents=o.parents),

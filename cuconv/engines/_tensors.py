@@ -81,11 +81,6 @@ def _constant(make: Callable[..., Any], device: Any, kind: Any, *sizes: int) -> 
     return found
 
 
-def chosen(table: Any, column: Any) -> Any:
-    """The slot in one column of each row of an array of slots (rows, columns), on the device."""
-    return table[: column.shape[0]].gather(1, column.long()[:, None])[:, 0]
-
-
 def random_seed(like: Any) -> Any:
     """A new seed of 32 bits on the device of `like`, of torch's generator, as engines draw one per call."""
     import torch

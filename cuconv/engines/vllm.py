@@ -95,31 +95,30 @@ def causal_conv1d_update(
     Returns:
         out, or without it x, overwritten; a new array where x has another dtype than conv_state.
     """
-    placed: dict[str, Any] = {}
-    if block_idx_last_scheduled_token is not None:
-        placed = {
-            "state_column": initial_state_idx,
-            "dst_state_indices": tensors.chosen(conv_state_indices, block_idx_last_scheduled_token),
-        }
-    if query_start_loc is not None:
-        placed["query_start_loc"] = query_start_loc
-        placed["max_query_len"] = max_query_len if max_query_len >= 0 else None
     if out is None and x.dtype == conv_state.dtype:
         out = x
+    silu, null_slot = conventions.silu(activation), null_block_id if pad_slot_id is None else pad_slot_id
+    most = None if query_start_loc is None or max_query_len < 0 else max_query_len
+    pad_output = "zero" if out is None else "keep"
+    if block_idx_last_scheduled_token is not None:
+        return update.step_by_blocks(
+            *(x, conv_state, weight, bias, silu, conv_state_indices, null_slot, pad_output),
+            query_start_loc=query_start_loc,
+            max_query_len=most,
+            num_accepted_tokens=num_accepted_tokens,
+            state_column=initial_state_idx,
+            block_idx_last_scheduled_token=block_idx_last_scheduled_token,
+            out=out,
+        )
     return update.causal_conv1d_update(
-        x,
-        conv_state,
-        weight,
-        bias,
-        conventions.silu(activation),
-        None,
-        conv_state_indices,
+        *(x, conv_state, weight, bias, silu, None, conv_state_indices),
+        query_start_loc=query_start_loc,
+        max_query_len=most,
         num_accepted_tokens=num_accepted_tokens,
-        null_slot=null_block_id if pad_slot_id is None else pad_slot_id,
-        pad_output="zero" if out is None else "keep",
+        null_slot=null_slot,
+        pad_output=pad_output,
         first_column=0,
         out=out,
-        **placed,
     )
 
 

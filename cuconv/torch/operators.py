@@ -40,6 +40,7 @@ OPTIONS = {
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": STEP,
     "causal_conv1d_update_with_extras": STEP,
+    "causal_conv1d_update_by_blocks": STEP,
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",

@@ -81,6 +81,7 @@ struct CausalConv1dUpdateOperands {
     int query_start_loc_is_int64;
     int token_state_indices_is_int64;
     int parents_is_int64;
+    int dst_is_column;  // dst_state_indices has columns of conv_state_indices
 };
 
 // The share of a thread: kVec channels of kSequences sequences, which are `rows` apart.
