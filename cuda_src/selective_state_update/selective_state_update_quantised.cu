@@ -34,9 +34,9 @@ struct SelectiveStateUpdateQuantisedTraits {
     static constexpr bool kHasRoom = kSharedDecay && sizeof(b_t) == 2 && kVec * sizeof(state_t) == 16 && kDState <= 128;
     static constexpr int kMinBlocks = !kHasRoom                ? 1
                                       : kMany                  ? (kMasked || kChosen ? 2 : 3)
-                                      : kMasked || kStochastic ? 3
-                                      : sizeof(state_t) == 1   ? 5
-                                                               : 4;
+                                      : kMasked || kStochastic ? 2
+                                      : sizeof(state_t) == 1 && kIsSame<b_t, __nv_bfloat16> ? 5
+                                                                                            : 4;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, kMany, kChosen,
                            kStream, kStochastic, kIndex32>;
 };
