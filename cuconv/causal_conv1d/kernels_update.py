@@ -64,6 +64,10 @@ def _update_axes() -> Iterator[dict[str, Any]]:
 class UpdateKernel(PoolKernel):
     """Base of the kernels of a decode step."""
 
+    EARLY = ("weight", "bias", "conv_state", "cache_seqlens", "conv_state_indices", "num_accepted_tokens",
+             "intermediate_state_indices", "state_column", "dst_state_indices", "has_initial_state", "query_start_loc",
+             "token_state_indices", "parents")  # fmt: skip
+
     silu: bool
     """Whether SiLU follows the sum."""
     ranges: Ranges

@@ -85,7 +85,7 @@ class _Recorder:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
+    def bound(self, config: LaunchConfig, numbers: bytes, starts_early: bool = False) -> Enqueue:
         launch = Launch(self._kernel, config, numbers)
 
         def enqueue(pointers: Sequence[int], stream: int, late: bytes | None = None) -> None:

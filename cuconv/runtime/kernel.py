@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from cuconv.jit import source, structs
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact
+from cuconv.runtime import dependent
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.launch import WARP_SIZE, LaunchConfig
 
@@ -141,6 +142,10 @@ class Declared:
 class Kernel(Declared):
     """Base of all kernels. The fields of a subclass are the template parameters of its .cu, in order."""
 
+    EARLY: ClassVar[tuple[str, ...] | None] = None
+    """The pointers that it reads before it waits for the preceding kernel (`wait_for_preceding()`); None for a kernel
+    that does not wait."""
+
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
         """Every specialisation that a plan may ask for."""
@@ -245,10 +250,15 @@ class LoadedKernel:
         self._get_device = runtime.getDevice
         self._set_device = runtime.setDevice
 
-    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
-        """A function that enqueues launches with this configuration and packed numbers; missing pointers are null."""
+    def bound(self, config: LaunchConfig, numbers: bytes, starts_early: bool = False) -> Enqueue:
+        """A function that enqueues launches with this configuration and packed numbers; missing pointers are null.
+
+        With `starts_early` they do not wait for the preceding kernel on their stream: the kernel does.
+        """
         # Attributes are looked up here once: `enqueue` is on the path of every call.
-        launch = partial(self._launch, self._pointer, *config.flat)
+        launch: Callable[[int, int, int], None] = partial(self._launch, self._pointer, *config.flat)
+        if starts_early:
+            launch = dependent.launcher(self._pointer, config)
         packing, own_device, get_device = self._packing, self._device, self._get_device
 
         def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:

@@ -40,19 +40,25 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
     Vec<input_t, kVec> x[kSequences];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) indices[i].load(p, share.batch(p, i));
+    const auto load_inputs = [&] {
 #pragma unroll
-    for (int i = 0; i < kSequences; ++i) {
-        if (!kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
-    }
+        for (int i = 0; i < kSequences; ++i) {
+            x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
+        }
+    };
+    if (kSequences > 1) load_inputs();
     const typename Filter::Raw raw(p, share.channel);
     Vec<state_t, kVec> window[kSequences][kWidth];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
-        if (kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
         columns[i] = {&p, indices[i].start(p), share.channel, indices[i].is_fresh(p)};
         if (columns[i].slot < 0) continue;
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) window[i][k] = columns[i].load(first + k);
+    }
+    if (kSequences == 1) {
+        wait_for_preceding();
+        load_inputs();
     }
     const Filter filter(raw);
 #pragma unroll
@@ -193,8 +199,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_kernel(const CausalConv1dUpdateParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     const CausalConv1dUpdateOperands& p = params.operands;
+    // States of several sequences that are kept while a thread waits would take registers that large steps need.
+    constexpr bool kWaitsFirst = kSequences > 1;
+    if (kWaitsFirst) wait_for_preceding();
     const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
-    if (share.is_empty) return;
+    if (share.is_empty) {
+        if (!kWaitsFirst) wait_for_preceding();
+        return;
+    }
     if constexpr (kSequences > 0) {
         update_single<Filter, kWidth, input_t, state_t, kVec, kRanges, kSequences, kAddressed, kPacked>(p, share);
     } else {
@@ -203,6 +215,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         RawIndex before;
         if (indices.is_there) before = StatePlace<kWidth - 1>::load(p, share.first);
         const typename Filter::Raw raw(p, share.channel);
+        wait_for_preceding();
         const SequenceTokens<kPacked> tokens(p, indices);
         TokenGroup<input_t, kVec> inputs;
         inputs.load(p, tokens, share.channel, 0);

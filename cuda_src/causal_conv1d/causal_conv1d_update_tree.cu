@@ -104,11 +104,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     const CausalConv1dUpdateOperands& p = params.operands;
     const UpdateShare<kVec, 1> share(p);
-    if (share.is_empty) return;
+    if (share.is_empty) return wait_for_preceding();
     SequenceIndices<true, false> indices;
     indices.load(p, share.first);
     const typename Filter::Raw raw(p, share.channel);
     const int slot = indices.start(p);
+    wait_for_preceding();
     const SequenceTokens<false> tokens(p, indices);
     if (slot < 0) {
         store_padding<input_t, kVec, kRanges, true>(p, tokens, share.channel, false);

@@ -175,6 +175,20 @@ __device__ __forceinline__ void order_before_copy_bulk() {
 #endif
 }
 
+// Waits until the preceding kernel on the stream has ended and all that it wrote can be read, then lets the next kernel
+// start, where launches overlap (cuconv/runtime/dependent.py); elsewhere it does nothing. Every thread calls it once,
+// those that leave early too: else a kernel could end before an earlier one, and the kernels behind it would read what
+// is not yet written. Before it a thread stores nothing and reads only pointers that the kernel's class names in EARLY;
+// what it reads behind it is Memory::kMutable, which the compiler cannot read earlier.
+__device__ __forceinline__ void wait_for_preceding() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#elif !defined(__CUDA_ARCH__)
+    cudaGridDependencySynchronize();
+#endif
+}
+
 // 1 / x by one special-function operation, results below 2**-126 flushed to zero; within one unit in the last place
 // (PTX ISA, rcp.approx.ftz.f32).
 __device__ __forceinline__ float reciprocal_approx(float x) {
