@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from cuconv.causal_conv1d.kernels import WIDTHS, Division, PoolKernel
+from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, WIDTHS, Division, PoolKernel
 from cuconv.causal_conv1d.ranges import Ranges
+from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.launch import (
     MAX_VECTOR_BYTES,
@@ -17,6 +18,9 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
+
+MAX_TREE_TOKENS = structs.constant(source.load(), "common/trees.cuh", "kTreeTokens")
+"""Most tokens of a tree."""
 
 MANY_TOKENS_CHANNELS = 4
 """Most channels per thread where a sequence has several tokens: the inputs kept between them take the registers."""
@@ -66,21 +70,26 @@ class UpdateKernel(PoolKernel):
 
     EARLY = ("weight", "bias", "conv_state", "cache_seqlens", "conv_state_indices", "num_accepted_tokens",
              "intermediate_state_indices", "state_column", "dst_state_indices", "has_initial_state", "query_start_loc",
-             "token_state_indices", "parents")  # fmt: skip
+             "token_state_indices", "parents", "retrieve_next_token", "retrieve_next_sibling")  # fmt: skip
 
     silu: bool
     """Whether SiLU follows the sum."""
     ranges: Ranges
     """How the channels fall into ranges with a result each."""
 
-    def launch_config(self, dim: int, batch: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (batch, dim), where a thread owns `vec` channels of `sequences` sequences."""
+    def launch_config(
+        self, dim: int, batch: int, sequences: int, most_rows: int = MAX_SEQUENCES
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (batch, dim), where a thread owns `vec` channels of `sequences` sequences.
+
+        Sequences lie side by side in a block, `most_rows` at most.
+        """
         dim_vecs = ceil_div(dim, self.vec)
         # Sequences that share a block find the same taps in the L1 cache.
-        rows = min(batch, self.warps)
+        rows = min(batch, self.warps, most_rows)
         dim_blocks = ceil_div(dim_vecs, self.threads // rows)
         block_vecs = ceil_div(dim_vecs, dim_blocks)
-        rows = self.threads // block_vecs
+        rows = min(self.threads // block_vecs, most_rows)
         division = {"block_vecs": fast_div(block_vecs), "dim_blocks": fast_div(dim_blocks), "rows": rows}
         return self.config(dim_blocks * ceil_div(batch, rows * sequences)), division
 

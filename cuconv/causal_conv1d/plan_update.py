@@ -8,6 +8,7 @@ from cuconv.causal_conv1d import ranges
 from cuconv.causal_conv1d.kernels import filter_numbers, states_are_packed
 from cuconv.causal_conv1d.kernels_update import (
     MANY_TOKENS_CHANNELS,
+    MAX_TREE_TOKENS,
     CausalConv1dUpdate,
     CausalConv1dUpdateRows,
     CausalConv1dUpdateTree,
@@ -18,10 +19,10 @@ from cuconv.causal_conv1d.kernels_update import (
     widest_channels,
 )
 from cuconv.causal_conv1d.split import Split
-from cuconv.runtime import slots
+from cuconv.runtime import slots, trees
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import INT64
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, widest_vector
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
 
 FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
@@ -85,6 +86,12 @@ class Operands(NamedTuple):
     """Tokens per sequence at most; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
+    retrieve_next_token: Layout | None = None
+    """(batch, seqlen)."""
+    retrieve_next_sibling: Layout | None = None
+    """(batch, seqlen)."""
+    retrieve_parent_token: Layout | None = None
+    """(batch, seqlen)."""
 
     @property
     def windows_are_whole(self) -> bool:
@@ -106,12 +113,21 @@ def is_overlaid(windows: Layout) -> bool:
 
 def plan(o: Operands) -> Plan:
     """The launch that computes a call."""
-    return Plan((_launch(o, _kernel(o)),)) if o.x.size else Plan()
+    if not o.x.size:
+        return Plan()
+    if o.parents is not None or o.retrieve_next_token is not None:
+        return Plan((_tree(o),))
+    return Plan((_launch(o, _kernel(o)),))
+
+
+def _tree(o: Operands) -> Launch:
+    kernel = CausalConv1dUpdateTree(**_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
+    config, division = kernel.launch_config(o.x.shape[1], _batch(o), 1, MAX_TREE_TOKENS // o.seqlen)
+    links = _table_numbers(**{name: getattr(o, name) for name in trees.LINKS})
+    return Launch.packed(kernel, config, **_numbers(o, kernel.vec), **division, **links, tree_tokens=fast_div(o.seqlen))
 
 
 def _kernel(o: Operands) -> UpdateKernel:
-    if o.parents is not None:
-        return CausalConv1dUpdateTree(**_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
     is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
     form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
     token_bytes = o.sequences * o.x.shape[1] * o.x.itemsize

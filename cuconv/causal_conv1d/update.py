@@ -9,6 +9,7 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, MAX_TOKENS, WIDTHS
+from cuconv.causal_conv1d.kernels_update import MAX_TREE_TOKENS
 from cuconv.causal_conv1d.plan_update import Operands, is_overlaid, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
@@ -24,6 +25,7 @@ BY_SEQUENCE = ("cache_seqlens", "num_accepted_tokens", "intermediate_state_indic
 NOT_BESIDE = {
     "token_state_indices": ("cache_seqlens",),
     "parents": ("cache_seqlens", "num_accepted_tokens", "query_start_loc"),
+    "retrieve_next_token": ("parents", "cache_seqlens", "num_accepted_tokens", "query_start_loc"),
 }
 """Arrays that have no meaning beside others: states after single tokens are no rings, and the tokens of a tree are not
 packed."""
@@ -45,6 +47,9 @@ def causal_conv1d_update(
     intermediate_state_indices: Any = None,
     token_state_indices: Any = None,
     parents: Any = None,
+    retrieve_next_token: Any = None,
+    retrieve_next_sibling: Any = None,
+    retrieve_parent_token: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -114,8 +119,14 @@ def causal_conv1d_update(
             state must go there, nor another sequence start there; its own may with disable_state_update. With
             num_accepted_tokens these are windows for one accepted token. It has no meaning with cache_seqlens.
         parents: (batch, seqlen), int32 or int64: the number of the token that each follows, less than its own, or else
-            it follows the state, as the first always does; `cuconv.runtime.trees.tree_parents` finds them. It has no
-            meaning with cache_seqlens, num_accepted_tokens or query_start_loc.
+            it follows the state, as the first always does. It has no meaning with cache_seqlens, num_accepted_tokens or
+            query_start_loc. seqlen is at most 1024 in trees.
+        retrieve_next_token, retrieve_next_sibling: (batch, seqlen), int32 or int64, both or neither, and in the place
+            of parents: the first child of each token, and the next child of its own parent, -1 for none, as SGLang and
+            TensorRT-LLM have trees. Each leads to a later token, or else it counts for nothing; a token that none leads
+            to follows the first one.
+        retrieve_parent_token: (batch, seqlen), int32 or int64, beside these two: receives the parents, 0 where there is
+            none, in the rows of sequences with results.
         state_column: (batch,), int32 or int64: the column of conv_state_indices for each sequence. One without such a
             column is treated as if its slot were negative.
         dst_state_indices: (batch,), int32 or int64: the slot that each sequence leaves its state in, the one it starts
@@ -148,10 +159,13 @@ def causal_conv1d_update(
         intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
         token_state_indices, parents,
     )  # fmt: skip
+    extras = None
+    if not (retrieve_next_token is retrieve_next_sibling is retrieve_parent_token is None):
+        extras = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
     outs = None if out is None else (out,)
     return _run(
-        *(WHOLE, inputs, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
-        max_query_len,
+        *(WHOLE, inputs, extras, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
+        *(first_column, max_query_len),
     )[0]
 
 
@@ -172,6 +186,9 @@ def causal_conv1d_update_split(
     intermediate_state_indices: Any = None,
     token_state_indices: Any = None,
     parents: Any = None,
+    retrieve_next_token: Any = None,
+    retrieve_next_sibling: Any = None,
+    retrieve_parent_token: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -202,10 +219,13 @@ def causal_conv1d_update_split(
         intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
         token_state_indices, parents,
     )  # fmt: skip
+    extras = None
+    if not (retrieve_next_token is retrieve_next_sibling is retrieve_parent_token is None):
+        extras = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
     split = by_sizes(sizes)
     return _run(
-        *(split, inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
-        max_query_len,
+        *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
+        *(first_column, max_query_len),
     )
 
 
@@ -231,6 +251,9 @@ def causal_conv1d_update_qkv_split(
     intermediate_state_indices: Any = None,
     token_state_indices: Any = None,
     parents: Any = None,
+    retrieve_next_token: Any = None,
+    retrieve_next_sibling: Any = None,
+    retrieve_parent_token: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -261,10 +284,13 @@ def causal_conv1d_update_qkv_split(
         intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
         token_state_indices, parents,
     )  # fmt: skip
+    extras = None
+    if not (retrieve_next_token is retrieve_next_sibling is retrieve_parent_token is None):
+        extras = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     q, k, v = _run(
-        *(split, inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
-        max_query_len,
+        *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
+        *(first_column, max_query_len),
     )
     return q, k, v
 
@@ -272,6 +298,7 @@ def causal_conv1d_update_qkv_split(
 def _run(
     split: Split,
     inputs: tuple[Any, ...],
+    extras: tuple[Any, ...] | None,
     out: Sequence[Any] | None,
     activation: str | None,
     disable_state_update: bool,
@@ -292,7 +319,9 @@ def _run(
         max_query_len = checks.integer("max_query_len", max_query_len)
     column = checks.column(first_column)
     options = (split, activation is not None, is_read_only, pad_slot_id, column, max_query_len, keeps_padding)
-    return tuple(_step(inputs + split.given_outs(out), options, split.names))
+    if extras is None:
+        return tuple(_step(inputs + split.given_outs(out), options, split.names))
+    return tuple(_step_with_extras(inputs + extras + split.given_outs(out), options, split.names))
 
 
 def _check(
@@ -349,12 +378,13 @@ def _check(
     )
     is_written = not disable_state_update or given["token_state_indices"] is not None
     # A token of a tree reads the inputs before it, when the results of those may have been written.
-    may_be_x = split is WHOLE and given["parents"] is None
+    may_be_x = split is WHOLE and not _is_tree(given)
+    updated = ("conv_state", "intermediate_conv_window")[not is_written :]
     return Checked(
         operands,
         results,
-        updated=("conv_state", "intermediate_conv_window")[not is_written :],
-        in_place=("out", "x") if may_be_x else None,
+        updated=(*updated, "retrieve_parent_token") if "retrieve_parent_token" in given else updated,
+        in_place=("out", "x") if may_be_x else (),
         overlaid={} if windows is None else {"intermediate_conv_window": windows},
     )
 
@@ -383,6 +413,9 @@ def _check_tables(given: Layouts, sequences: int, seqlen: int, axes: str) -> Non
         checks.between("columns of token_state_indices", slots_of_tokens.shape[1], 0, MAX_TOKENS)
     if given["parents"] is not None:
         trees.check(given["parents"], sequences, seqlen, "batch, seqlen of x")
+    trees.check_links(given, sequences, seqlen, "batch, seqlen of x")
+    if _is_tree(given):
+        checks.between("seqlen of x, of trees", seqlen, 0, MAX_TREE_TOKENS)
 
 
 def _check_modes(
@@ -395,7 +428,7 @@ def _check_modes(
         checks.between("max_query_len", max_query_len, 0, MAX_TOKENS)
     for name, others in NOT_BESIDE.items():
         for other in others:
-            if given[name] is not None and given[other] is not None:
+            if given.get(name) is not None and given[other] is not None:
                 raise ValueError(message(name, "an array", f"None beside {other}"))
     if first_column is not None and given["cache_seqlens"] is not None:
         wanted = "None beside cache_seqlens, which says where the inputs are"
@@ -413,6 +446,11 @@ def _check_modes(
     if given["intermediate_state_indices"] is not None and given["intermediate_conv_window"] is None:
         wanted = "None unless intermediate_conv_window is given"
         raise ValueError(message("intermediate_state_indices", "an array", wanted))
+
+
+def _is_tree(given: Layouts) -> bool:
+    """Whether each token follows one that an array names."""
+    return given["parents"] is not None or given.get("retrieve_next_token") is not None
 
 
 def _check_state(conv_state: Layout | None, given: Layouts, sequences: int, dim: int, seqlen: int, width: int) -> None:
@@ -447,7 +485,7 @@ def _check_windows(given: Layouts, live: Layout, sequences: int, dim: int, seqle
     if given["intermediate_state_indices"] is None and rows < wanted:
         because = f"at least {wanted}, one a slot, or intermediate_state_indices"
         raise ValueError(message("rows of intermediate_conv_window", rows, because))
-    if columns != width - 1 or given["parents"] is not None or not is_overlaid(windows):
+    if columns != width - 1 or _is_tree(given) or not is_overlaid(windows):
         return None
     row, step, channel, _ = windows.strides
     return windows._replace(shape=(rows, dim, steps + columns - 1), strides=(row, channel, step))
@@ -503,6 +541,9 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         checks.rows(name, used[live], o.intermediate_conv_window.shape[0], pad)
     if o.parents is not None:
         trees.check_contents(read("parents")[: o.sequences][live])
+    if o.retrieve_next_token is not None:
+        for name in trees.LINKS[:2]:
+            trees.check_links_contents(name, read(name)[: o.sequences][live], o.seqlen)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
@@ -520,13 +561,27 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     o.split.write(result, arrays, is_computed if o.keeps_padding else None)
 
 
+INPUTS = (
+    *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
+    *("intermediate_conv_window", "intermediate_state_indices", "state_column", "dst_state_indices"),
+    *("has_initial_state", "query_start_loc", "token_state_indices", "parents"),
+)
+EXTRAS = trees.LINKS
+"""Further arrays, which few calls have."""
+
 _step = Operation(
-    (
-        *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
-        *("intermediate_conv_window", "intermediate_state_indices", "state_column", "dst_state_indices"),
-        *("has_initial_state", "query_start_loc", "token_state_indices", "parents"),
-    ),
+    INPUTS,
     name="causal_conv1d_update",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=EXTRAS,
+)
+# An array that is absent costs a call some time, too.
+_step_with_extras = Operation(
+    INPUTS + EXTRAS,
+    name="causal_conv1d_update_with_extras",
     check=_check,
     plan=plan,
     reference=_reference,

@@ -8,6 +8,7 @@ from typing import Any
 
 from cuconv.runtime.batches import lengths
 from cuconv.runtime.dtypes import BOOL, INT32, DType
+from cuconv.runtime.trees import LINKS
 from cuconv.runtime.workload import (
     CHANNELS,
     TOKENS,
@@ -300,7 +301,12 @@ def causal_conv1d_update(
         cuts["intermediate_conv_window"] = (2, spread(dim))
         updated += ("intermediate_conv_window",)
         if form == TREE:
-            arrays["parents"] = Array((batch, tokens), INT32, values=tuple((t - 1) // 2 for t in range(tokens)) * batch)
+            # Two tokens follow each one, as long as there are any.
+            child = tuple(2 * t + 1 if 2 * t + 1 < tokens else -1 for t in range(tokens))
+            sibling = tuple(t + 1 if t % 2 and t + 1 < tokens else -1 for t in range(tokens))
+            for name, row in zip(LINKS, (child, sibling, None), strict=True):
+                arrays[name] = Array((batch, tokens), INT32, values=row and row * batch)
+            updated += LINKS[2:]
     cuts["out"] = cuts["x"]
     return Workload(
         "causal_conv1d_update", sizes, arrays, {"out": arrays["x"]}, options, updated, cuts=cuts,

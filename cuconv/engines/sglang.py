@@ -87,12 +87,8 @@ def causal_conv1d_update(
         num_accept_tokens = num_accepted_tokens
     if intermediate_conv_window is None:
         intermediate_state_indices = None
-    placed: dict[str, Any] = {}
-    if retrieve_next_token is not None:
-        if retrieve_next_sibling is None:
-            conventions.refuse("retrieve_next_sibling", None, "an array beside retrieve_next_token")
-        tree = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
-        placed["parents"] = tensors.parents_of(*tree)
+    if retrieve_next_token is None:
+        retrieve_next_sibling = retrieve_parent_token = None
     return update.causal_conv1d_update(
         x,
         conv_state,
@@ -104,9 +100,11 @@ def causal_conv1d_update(
         num_accepted_tokens=num_accept_tokens,
         intermediate_conv_window=intermediate_conv_window,
         intermediate_state_indices=intermediate_state_indices,
+        retrieve_next_token=retrieve_next_token,
+        retrieve_next_sibling=retrieve_next_sibling,
+        retrieve_parent_token=retrieve_parent_token,
         pad_slot_id=pad_slot_id,
         first_column=0,
-        **placed,
     )
 
 
@@ -253,18 +251,8 @@ def fused_lfm_short_conv_prefill(
     Returns:
         (tokens, dim), new.
     """
-    return varlen.causal_conv1d_varlen_fn(
-        x.T,
-        weight,
-        None,
-        state,
-        query_start_loc,
-        cache_indices,
-        has_initial_state,
-        None,
-        pre_gate=b.T,
-        post_gate=c.T,
-    ).T
+    given = x, weight, None, state, query_start_loc, cache_indices, has_initial_state, None
+    return varlen.convolve_by_token(*given, pre_gate=b, post_gate=c)
 
 
 def fused_lfm_short_conv_decode(b: Any, c: Any, x: Any, weight: Any, state: Any, cache_indices: Any) -> Any:

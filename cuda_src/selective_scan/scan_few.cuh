@@ -103,7 +103,8 @@ struct FewScan {
     __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo, const SnapshotRows& rows) {
         int now = lowest(todo);
         StateVec raw[kRows];
-        load_states(run, now, raw);
+        float scales[kRows];
+        load_states(run, now, raw, scales);
         Inputs inputs;
         int first = run.begin_of(now) / kVec * kVec;
         load(inputs, first);
@@ -122,9 +123,9 @@ struct FewScan {
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-                for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i);
+                for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i) * scales[r];
             }
-            if (todo != 0) load_states(run, next, raw);
+            if (todo != 0) load_states(run, next, raw, scales);
 #pragma unroll 1
             for (int t = begin; kSnapshots || t < end; ++t) {
                 if constexpr (kSnapshots) {
@@ -143,7 +144,7 @@ struct FewScan {
                 first = following;
             }
             if (target >= 0) {
-                store_states(static_cast<State*>(p.ssm_states), p.ssm_states_stride, p.states_is_vectors, target, h);
+                store_states(pool_of<State>(p), p.states_is_vectors, target, h, {run.first + now, end - begin - 1});
             }
             now = next;
         }
@@ -161,7 +162,7 @@ struct FewScan {
             unsigned hits = lanes_where(row.sequence == number && row.position == position);
             for (; hits != 0; hits &= hits - 1) {
                 const int slot = from_lane(row.slot, lowest(hits));
-                store_states(snapshots_of<State>(p), p.snapshot_stride, p.snapshots_is_vectors, slot, h);
+                store_states(snapshots_of<State>(p), p.snapshots_is_vectors, slot, h, {number, position - 1});
             }
         }
     }
@@ -192,23 +193,38 @@ struct FewScan {
     }
 
     // Loads the states before sequence i of the run.
-    __device__ __forceinline__ void load_states(const SequenceRun& run, int i, StateVec (&raw)[kRows]) const {
+    __device__ __forceinline__ void load_states(const SequenceRun& run, int i, StateVec (&raw)[kRows],
+                                                float (&scales)[kRows]) const {
         if (run.has_past_of(i)) {
-            const State* const slot = static_cast<const State*>(p.ssm_states) + run.slot_of(i) * p.ssm_states_stride[0];
-            load_rows<Memory::kMutable>(slot, p.ssm_states_stride + 1, p.states_is_vectors, raw);
+            const int slot = run.slot_of(i);
+            const StateSlots<State> pool = pool_of<State>(p);
+            load_rows<Memory::kMutable>(pool.states + slot * pool.stride[0], pool.stride + 1, p.states_is_vectors, raw);
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                // Rows beyond the last channel are zeros, whatever their scale.
+                scales[r] = pool.load_scale(slot, min(row_channel + r * kGroups, p.dim - 1));
+            }
             return;
         }
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) raw[r] = StateVec::zero();
+        for (int r = 0; r < kRows; ++r) {
+            raw[r] = StateVec::zero();
+            scales[r] = 1.0f;
+        }
     }
 
-    __device__ __forceinline__ void store_states(State* slots, const index_t* stride, int is_vectors, int slot,
-                                                 const float (&h)[kRows][kStates]) const {
-        State* at = slots + slot * stride[0] + row_channel * stride[1] + n * stride[2];
+    __device__ __forceinline__ void store_states(const StateSlots<State>& to, int is_vectors, int slot,
+                                                 const float (&h)[kRows][kStates], const StateTime& time) const {
+        const index_t* stride = to.stride;
+        State* at = to.states + slot * stride[0] + row_channel * stride[1] + n * stride[2];
+        float factors[kRows];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) factors[r] = find_factor<State, kLanes>(h[r]);
+        if constexpr (kIsQuantised<State>) store_scales(to, slot, factors);
         if (is_vectors) {
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
-                if (r * kGroups < behind) store_packed<kStates, Keep::kWhole>(at, h[r]);
+                if (r * kGroups < behind) store_row(at, h[r], factors[r], number(r), time);
                 at += kGroups * stride[1];
             }
             return;
@@ -217,10 +233,41 @@ struct FewScan {
         for (int r = 0; r < kRows; ++r) {
 #pragma unroll
             for (int i = 0; i < kStates; ++i) {
-                if (r * kGroups < behind && n + i < p.d_state) at[i * stride[2]] = Dtype<State>::from_float(h[r][i]);
+                if (r * kGroups < behind && n + i < p.d_state) {
+                    store_state(p, at + i * stride[2], h[r][i], factors[r], number(r) + i, time);
+                }
             }
             at += kGroups * stride[1];
         }
+    }
+
+    // The number in its slot of the lane's first state in row r.
+    __device__ __forceinline__ index_t number(int r) const {
+        return static_cast<index_t>(row_channel + r * kGroups) * p.d_state + n;
+    }
+
+    // Stores the lane's states of a row by as few accesses as possible.
+    __device__ __forceinline__ void store_row(State* at, const float (&states)[kStates], float factor, index_t number,
+                                              const StateTime& time) const {
+        constexpr int kWidth = StateVec::kVec;
+#pragma unroll
+        for (int i = 0; i < kStates; i += kWidth) {
+            float part[kWidth];
+#pragma unroll
+            for (int j = 0; j < kWidth; ++j) part[j] = states[i + j];
+            ::store<Keep::kWhole>(at + i, round_states<State>(p, part, factor, number + i, time));
+        }
+    }
+
+    // Stores the scales of a slot: lane r of a group that of its row r.
+    __device__ __forceinline__ void store_scales(const StateSlots<State>& to, int slot,
+                                                 const float (&factors)[kRows]) const {
+        const int own = lane_id() % kLanes;
+        float factor = factors[0];
+#pragma unroll
+        for (int r = 1; r < kRows; ++r) factor = own == r ? factors[r] : factor;
+        const int channel = row_channel + own * kGroups;
+        if (channel < p.dim) *to.scale(slot, channel) = scale_of_factor(factor);
     }
 
     // Loads kVec tokens from t on. Unsigned, because a stride times a signed number takes twice the instructions.

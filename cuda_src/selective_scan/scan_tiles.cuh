@@ -4,6 +4,7 @@
 #include "common/activation.cuh"
 #include "common/fastdiv.cuh"
 #include "common/tokens.cuh"
+#include "selective_scan/scan_states.cuh"
 #include "selective_scan/tile_states.cuh"
 
 // One channel of a sequence, in the lanes of a group. The groups of a block walk the same tokens; groups beyond the
@@ -125,6 +126,36 @@ struct TileScan {
                 at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(shared.state[c][n]);
             }
         });
+    }
+
+    // The same with a slot of a pool, where states may be codes.
+    template <typename State>
+    __device__ __forceinline__ void load_slot(const StateSlots<State>& from, int slot) {
+        const State* const at = from.states + slot * from.stride[0];
+        each_state([&](int c, int n) {
+            const auto raw = load<1, Memory::kMutable>(at + of_block(c) * from.stride[1] + n * from.stride[2]);
+            shared.state[c][n] = raw.to_float(0) * from.load_scale(slot, of_block(c));
+        });
+    }
+
+    template <typename State>
+    __device__ __forceinline__ void store_slot(const StateSlots<State>& to, int slot, const StateTime& time) const {
+        State* const at = to.states + slot * to.stride[0];
+        if constexpr (!kIsQuantised<State>) {
+            store_states(at, to.stride[1], to.stride[2]);
+            return;
+        }
+        // As each_state(), but that all lanes find the factors, which neighbouring ones share.
+        for (int i = static_cast<int>(threadIdx.x); i < Shape::kChannels * Shape::kStates; i += Shape::kThreads) {
+            const int c = i / Shape::kStates, n = i % Shape::kStates;
+            const float state[1] = {n < p.d_state ? shared.state[c][n] : 0.0f};
+            const float factor = find_factor<State, Shape::kStates>(state);
+            if (n >= p.d_state || first_channel + c >= p.dim) continue;
+            const index_t channel = of_block(c);
+            store_state(p, at + channel * to.stride[1] + n * to.stride[2], state[0], factor, channel * p.d_state + n,
+                        time);
+            if (n == 0) *to.scale(slot, channel) = scale_of_factor(factor);
+        }
     }
 
     // Stores zeros as the results of the tokens `begin` to `end` - 1.

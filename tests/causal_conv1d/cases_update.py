@@ -182,6 +182,10 @@ UNIT = (
     Case(8, 3, 3, 1, tree=True, layout="last_offset_by_2", first_column=0, pool="columns_longer"),
     Case(6, 3, None, 5, tree=True, index="int64"),
     Case(6, 3, 3, 3, "float32", "float16", "float32", tree=True),
+    *(Case(136, 7, 9, tree=True, links=True, window="columns", index="mixed", **pool, **ODD) for pool in ({}, COLUMNS)),
+    Case(7, 3, 40, 4, "float32", tree=True, links=True, keep=True, longer=2, layout="channel_first", **ODD),
+    Case(1024, 5, None, 3, tree=True, links=True, index="int64"),
+    Case(8, 5, 300, 2, tree=True, links=True, token_slots=1, **FROZEN),
     # Nothing to do.
     Case(136, 0),
     Case(0, 3, 2, window="columns"),

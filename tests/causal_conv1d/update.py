@@ -10,6 +10,7 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BOOL, BY_NAME, DType
+from cuconv.runtime.trees import LINKS
 from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
 from tests.support.layouts import HEADS, LAYOUTS, POOLS, WINDOWS_OVERLAID
@@ -39,6 +40,9 @@ MIXED = {
     "query_start_loc": "int64",
     "token_state_indices": "int64",
     "parents": "int32",
+    "retrieve_next_token": "int64",
+    "retrieve_next_sibling": "int32",
+    "retrieve_parent_token": "int64",
 }
 """The dtypes of indices that are mixed."""
 
@@ -47,7 +51,7 @@ MIXED = {
 class Step(OfChannels):
     """One call on the next tokens of every sequence."""
 
-    UPDATED = ("conv_state", "intermediate_conv_window")
+    UPDATED = ("conv_state", "intermediate_conv_window", "retrieve_parent_token")
 
     channels: int | tuple[int, ...]  # dim, or the sizes of ranges
     batch: int
@@ -85,6 +89,7 @@ class Step(OfChannels):
     token_slots: int = 0  # columns of token_state_indices
     whole: bool = False  # whether windows have all columns of a state
     tree: bool = False
+    links: bool = False  # whether a tree is one of first children and next siblings
 
     @property
     def pool_slots(self) -> int:
@@ -195,8 +200,8 @@ class Step(OfChannels):
         if self.token_slots:
             shape = rows_of_indices, self.token_slots
             placed["token_state_indices"] = place(index_t["token_state_indices"], shape, order=(1, 0), pad=(2, 1))
-        if self.tree:
-            placed["parents"] = place(index_t["parents"], (rows_of_indices, self.tokens + 1), shift=1)
+        for name in LINKS if self.links else ("parents",) if self.tree else ():
+            placed[name] = place(index_t[name], (rows_of_indices, self.tokens + 1), shift=1)
         if self.window is not None:
             longer, lies = WINDOWS_OVERLAID[self.window]
             rows, columns = batch + 1 if self.rows else slots, self.state_len if self.whole else self.halo
@@ -237,6 +242,9 @@ class Step(OfChannels):
             found["parents"] = np.stack([random.integers(-1, max(t, 1), batch) for t in range(self.tokens + 1)], 1)
             if odd:
                 found["parents"][1::3, 1] = np.resize([1, 5, -(2**31), 2**31 - 1], len(found["parents"][1::3]))
+            if self.links:
+                found |= links_of(found.pop("parents"), self.tokens)
+                found["retrieve_parent_token"] = np.full((batch, self.tokens + 1), -7)
         if self.mode == "circular":
             around = [0, 1, length - 1, length, length + 1, 5 * length + 2, -1, -length, -2 * length - 1, 10**6 + 3]
             ends = [2**31 - 1, -(2**31)] + [2**63 - 1, -(2**63), 2**40 + 1] * is_wide["cache_seqlens"]
@@ -309,16 +317,30 @@ class Step(OfChannels):
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
         x = np.atleast_3d(arrays["x"])
-        out, state, windows = reference.causal_conv1d_update(**{**arrays, "x": x}, **self.meaning())
+        out, state, windows, parents = reference.causal_conv1d_update(**{**arrays, "x": x}, **self.meaning())
         if self.window is not None and self.window.startswith("overlaid"):
             for t in range(1, windows.shape[1]):
                 known = windows[:, t - 1, :, 1:]
                 windows[:, t, :, :-1] = np.where(np.isnan(known), windows[:, t, :, :-1], known)
         updated = {"conv_state": state} | ({} if windows is None else {"intermediate_conv_window": windows})
+        updated |= {} if parents is None else {"retrieve_parent_token": parents}
         results: dict[str, Any] = self.divide(out)
         if self.keep:
             results = {name: Kept(each) for name, each in results.items()}
         return results | updated
+
+
+def links_of(parents: Array, tokens: int) -> dict[str, Array]:
+    """Trees (batch, tokens or more) as first children and next siblings; in places a link that counts for nothing."""
+    child, sibling = np.full((2, *parents.shape), -1)
+    for number, row in enumerate(parents[:, :tokens]):
+        for parent in range(tokens):
+            children = [t for t in range(1, tokens) if max(0, row[t] if row[t] < t else 0) == parent]
+            child[number, parent] = children[0] if children else -1
+            sibling[number, children[:-1]] = children[1:]
+        unused = np.flatnonzero(child[number, :tokens] < 0)
+        child[number, unused[1::2]] = np.resize([1, tokens, -(2**31), 2**31 - 1], len(unused[1::2]))
+    return dict(zip(LINKS, (child, sibling), strict=False))
 
 
 def overlaid(dtype: DType, rows: int, steps: int, dim: int, columns: int, pad: tuple[int, ...]) -> Placement:

@@ -86,6 +86,20 @@ def test_a_graph_has_the_gradients(backend: str) -> None:
         torch.testing.assert_close(compiled(x), module(x))
 
 
+@pytest.mark.parametrize("function", ["causal_conv1d_fn", "causal_conv1d_varlen_fn"])
+def test_a_graph_has_the_gradients_around_a_convolution(function: str) -> None:
+    shape = (2, 6, 9) if function == "causal_conv1d_fn" else (6, 9)
+    arguments = [random(6, 4), *(random(*shape) for _ in range(4))]
+
+    def program(weight: Any, x: Any, *gates: Any) -> Any:
+        named = dict(zip(("pre_gate", "post_gate", "residual"), gates, strict=True))
+        return getattr(cuconv, function)(x, weight, **named).sin().sum()
+
+    wanted = torch.autograd.grad(program(*arguments), arguments)
+    got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(*arguments), arguments)
+    torch.testing.assert_close(got, wanted)
+
+
 def test_a_graph_has_the_gradients_of_a_scan() -> None:
     arguments = inputs.scan_inputs(dtype=torch.float32)
 
@@ -223,6 +237,20 @@ def test_states_of_steps_and_scans_are_chosen_in_a_graph() -> None:
     got = torch.compile(program, fullgraph=True, backend="aot_eager")(*arrays[0])
     torch.testing.assert_close(got, program(*arrays[1]), rtol=0, atol=0)
     torch.testing.assert_close(arrays[0], arrays[1], rtol=0, atol=0)
+
+
+def test_a_step_along_a_tree_finds_its_parents_in_a_graph() -> None:
+    x, weight, found = torch.rand(2, 6, 4), torch.rand(6, 4), [torch.full((2, 4), 9) for _ in range(2)]
+    links = {"retrieve_next_token": torch.tensor([[1, 3, -1, -1]] * 2)}
+    links["retrieve_next_sibling"] = torch.tensor([[-1, 2, -1, -1]] * 2)
+
+    def program(state: Any, parents: Any) -> Any:
+        return cuconv.causal_conv1d_update(x, state, weight, retrieve_parent_token=parents, **links)
+
+    states = [torch.ones(2, 6, 3) for _ in range(2)]
+    got = torch.compile(program, fullgraph=True, backend="aot_eager")(states[0], found[0])
+    assert torch.equal(got, program(states[1], found[1])) and torch.equal(*states)
+    assert found[0].tolist() == [[0, 0, 0, 1]] * 2
 
 
 def test_codes_and_scales_are_updated_in_a_graph() -> None:

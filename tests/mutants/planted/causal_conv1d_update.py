@@ -31,6 +31,7 @@ _WHOLE = "causal_conv1d_update-136-7-seqlen_3-pool_channels_longer-slots_odd-win
 _OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1,0,5"
 _OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
 _WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
+_LINKS = "causal_conv1d_update-136-7-seqlen_9-slots_odd-index_mixed-window_columns-tree-links"
 _TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 
 MUTANTS = (
@@ -198,8 +199,43 @@ MUTANTS = (
     Mutant(
         "The state before a tree does not move on where a path begins.",
         "causal_conv1d/causal_conv1d_update_tree.cu",
-        "source.load(first + above + k)",
-        "source.load(first + k)",
+        "last.at(above + k, k)",
+        "last.at(k, k)",
         (_TREE,),
+    ),
+    Mutant(
+        "A tree of more tokens than are loaded at once takes the first ones again.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "if (from > 0) group.load(p, tokens, source.channel, from);",
+        "",
+        (_TREE,),
+    ),
+    Mutant(
+        "A state of as many columns as the filter reads is not left behind a tree.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "stores_last && p.state_len == kHalo",
+        "stores_last && p.state_len == kWidth",
+        (_TREE,),
+    ),
+    Mutant(
+        "A sibling counts as a child.",
+        "common/trees.cuh",
+        "static_cast<short>(~token)",
+        "static_cast<short>(token)",
+        (_LINKS,),
+    ),
+    Mutant(
+        "A link to an earlier token counts.",
+        "common/trees.cuh",
+        "child > token && child < p.seqlen",
+        "child >= 0 && child < p.seqlen",
+        (_LINKS,),
+    ),
+    Mutant(
+        "Parents of all tokens go where that of the first one is wanted.",
+        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "sequence * stride[0] + t * stride[1];",
+        "sequence * stride[0];",
+        (_LINKS,),
     ),
 )
