@@ -75,7 +75,7 @@ class AbstractFamily(PlainFamily):
     def stream(self, device: int) -> int:
         return 0
 
-    def load(self, kernel: Kernel, device: int) -> Any:
+    def load(self, kernel: Kernel, device: int, starts_early: bool = False) -> Any:
         return _Recorder(kernel)
 
 
@@ -85,7 +85,7 @@ class _Recorder:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    def bound(self, config: LaunchConfig, numbers: bytes, starts_early: bool = False) -> Enqueue:
+    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         launch = Launch(self._kernel, config, numbers)
 
         def enqueue(pointers: Sequence[int], stream: int, late: bytes | None = None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from cuconv.runtime import arrays, checks, dependent, dlpack
+from cuconv.runtime import arrays, checks, dependent, dlpack, machine
 from cuconv.runtime.arrays import Facts, Family, Maker, Recogniser
 from cuconv.runtime.dependent import contexts
 from cuconv.runtime.dtypes import BYTE, FLOAT32, FLOAT64, DType
@@ -170,9 +170,9 @@ class Call(Generic[Operands]):
         self._places = _places(held)
         self._orders = [_order(names, operation.absent, self._places, launch.kernel) for launch in plan.launches]
         self._enqueues: list[tuple[Enqueue, Order]] = []
-        self._early: list[tuple[Enqueue, list[int] | None]] = []
+        self._early: list[tuple[Enqueue, list[int]] | None] = []
         """What enqueues each launch so that it starts early, and the places among the addresses of what it reads before
-        it waits; None where it does not wait."""
+        it waits; None where it cannot."""
         self.recogniser: Recogniser | None = None
         """Tells other arrays with the facts of this call."""
         self.apart: set[tuple[int, ...]] = set()
@@ -240,19 +240,20 @@ class Call(Generic[Operands]):
         if not self._enqueues:
             self._enqueues = self._load()
         if not self._early:
-            self._early = [
-                (self.family.load(kernel, self.device).bound(config, numbers, True), _early(self._places, kernel))
-                for kernel, config, numbers in self._launches
-            ]
+            self._early = [self._load_early(launch) for launch in self._launches]
         views = list(map(View, pointers, self._held))
         written = [views[number] for number in (*self._written, *range(len(self._views), len(self._held)))]
-        for launch, (enqueue, order), (enqueue_early, places) in zip(
-            self._launches, self._enqueues, self._early, strict=True
-        ):
-            early = None if places is None else [views[place] for place in places]
-            if dependent.may_overlap(self.device, stream, early, written):
-                enqueue = enqueue_early
+        for launch, (enqueue, order), early in zip(self._launches, self._enqueues, self._early, strict=True):
+            read = None if early is None else [views[place] for place in early[1]]
+            if dependent.may_overlap(self.device, stream, read, written) and early is not None:
+                enqueue = early[0]
             enqueue(order(pointers), stream, launch.with_numbers(late))
+
+    def _load_early(self, launch: Launch) -> tuple[Enqueue, list[int]] | None:
+        if launch.kernel.EARLY is None or not machine.has_dependent_launch(self.device):
+            return None
+        places = [self._places[name] for name in launch.kernel.EARLY if name in self._places]
+        return self.family.load(launch.kernel, self.device, True).bound(launch.config, launch.numbers), places
 
     def _load(self) -> list[tuple[Enqueue, Order]]:
         return [
@@ -328,13 +329,6 @@ def _places(held: Sequence[str]) -> dict[str, int]:
     if "out" in places:
         places["out[0]"] = places["out"]
     return places
-
-
-def _early(places: Mapping[str, int], kernel: Kernel) -> list[int] | None:
-    """The places of what a kernel reads before it waits; None where it does not wait."""
-    if kernel.EARLY is None:
-        return None
-    return [places[name] for name in kernel.EARLY if name in places]
 
 
 def _order(arguments: Sequence[str], absent: tuple[str, ...], places: Mapping[str, int], kernel: Kernel) -> Order:

@@ -17,12 +17,6 @@ from cuconv.runtime.layout import HOST, View
 
 _log = logging.getLogger("cuconv")
 
-CAPABILITY = 90
-"""Ten times the compute capability from which on GPUs have it."""
-
-DRIVER = 12030
-"""The CUDA version from which on drivers capture it in graphs (CUDA programming guide)."""
-
 contexts: list[None] = []
 """One element for each `dependent_launch` that is open in any thread: while there is one, all launches are noted."""
 
@@ -94,7 +88,7 @@ def may_overlap(device: int, stream: int, early: Sequence[View] | None, written:
     Args:
         device: the number of the CUDA device.
         stream: the raw stream.
-        early: what the launch reads before it waits; None for a kernel that does not wait.
+        early: what the launch reads before it waits; None for one that cannot start early.
         written: what it writes.
     """
     capture = _capture(device, stream)
@@ -113,23 +107,12 @@ def may_overlap(device: int, stream: int, early: Sequence[View] | None, written:
         own.last = list(written)
         if capture:
             own.captured += written
-    if early is None or is_first or not _is_wanted.get() or not is_supported(device):
+    if early is None or is_first or not _is_wanted.get():
         return False
     if any(checks.overlap(one, other) for one in early for other in before):
         _log.debug("a kernel waits for the one before it, which writes what it reads early")
         return False
     return True
-
-
-@cache
-def is_supported(device: int) -> bool:
-    """Whether kernels on a device can start early."""
-    if device <= HOST:
-        return False
-    import cupy
-
-    capability = int(cupy.cuda.Device(device).compute_capability)
-    return capability >= CAPABILITY and cupy.cuda.runtime.driverGetVersion() >= DRIVER
 
 
 @cache

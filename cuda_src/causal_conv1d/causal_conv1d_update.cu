@@ -46,8 +46,12 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
             x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
         }
     };
-    if (kSequences > 1) load_inputs();
+    // States of several sequences that are kept while a thread waits would take registers that large steps need.
+    constexpr bool kIsEarly = kReadsEarly && kSequences == 1;
+    if (!kIsEarly && !kPacked) load_inputs();
     const typename Filter::Raw raw(p, share.channel);
+    if (!kIsEarly && kPacked) load_inputs();
+    if (kIsEarly) prefetch(first_token_place<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[0]), share.channel));
     Vec<state_t, kVec> window[kSequences][kWidth];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
@@ -56,7 +60,7 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) window[i][k] = columns[i].load(first + k);
     }
-    if (kSequences == 1) {
+    if (kIsEarly) {
         wait_for_preceding();
         load_inputs();
     }
@@ -199,8 +203,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_kernel(const CausalConv1dUpdateParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     const CausalConv1dUpdateOperands& p = params.operands;
-    // States of several sequences that are kept while a thread waits would take registers that large steps need.
-    constexpr bool kWaitsFirst = kSequences > 1;
+    constexpr bool kWaitsFirst = !kReadsEarly || kSequences > 1;
     if (kWaitsFirst) wait_for_preceding();
     const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
     if (share.is_empty) {
@@ -215,7 +218,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         RawIndex before;
         if (indices.is_there) before = StatePlace<kWidth - 1>::load(p, share.first);
         const typename Filter::Raw raw(p, share.channel);
-        wait_for_preceding();
+        if (!kWaitsFirst) wait_for_preceding();
         const SequenceTokens<kPacked> tokens(p, indices);
         TokenGroup<input_t, kVec> inputs;
         inputs.load(p, tokens, share.channel, 0);

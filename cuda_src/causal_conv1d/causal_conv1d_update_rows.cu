@@ -95,13 +95,16 @@ __device__ __forceinline__ void update_row(const CausalConv1dUpdateOperands& p, 
     indices.load(p, batch);
     const typename Filter::Raw raw(p, channel);
     const SequenceTokens<kPacked> tokens(p, indices);
+    TokenGroup<input_t, kVec> inputs;
+    if (!kReadsEarly) inputs.load(p, tokens, channel, 0);
     const int slot = indices.start(p);
     StateRow<input_t, state_t, kVec, kStateLen, Traits::kFirst> row;
     if (kAddressed) row.packed = {};
     row.load(p, channel, slot, indices.is_fresh(p));
-    wait_for_preceding();
-    TokenGroup<input_t, kVec> inputs;
-    inputs.load(p, tokens, channel, 0);
+    if (kReadsEarly) {
+        wait_for_preceding();
+        inputs.load(p, tokens, channel, 0);
+    }
     const Filter filter(raw);
     const bool has_results = slot >= 0 && tokens.has_any();
     store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, channel, has_results);
@@ -147,15 +150,19 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
             x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
         }
     };
-    if (kSequences > 1) load_inputs();
+    // States of several sequences that are kept while a thread waits would take registers that large steps need.
+    constexpr bool kIsEarly = kReadsEarly && kSequences == 1;
+    if (!kIsEarly && !kPacked) load_inputs();
     const typename Filter::Raw raw(p, share.channel);
+    if (!kIsEarly && kPacked) load_inputs();
+    if (kIsEarly) prefetch(first_token_place<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[0]), share.channel));
     StateRow<input_t, state_t, kVec, kStateLen, Traits::kFirst> rows[kSequences];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
         if (kAddressed) rows[i].packed = {};
         rows[i].load(p, share.channel, indices[i].start(p), indices[i].is_fresh(p));
     }
-    if (kSequences == 1) {
+    if (kIsEarly) {
         wait_for_preceding();
         load_inputs();
     }
@@ -186,8 +193,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_rows_kernel(const CausalConv1dUpdateRowsParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     const CausalConv1dUpdateOperands& p = params.operands;
-    // States of several sequences that are kept while a thread waits would take registers that large steps need.
-    constexpr bool kWaitsFirst = kSequences > 1;
+    constexpr bool kWaitsFirst = !kReadsEarly || kSequences > 1;
     if (kWaitsFirst) wait_for_preceding();
     const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
     if (share.is_empty) {

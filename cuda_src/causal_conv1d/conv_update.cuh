@@ -103,12 +103,19 @@ struct UpdateShare {
     }
 };
 
+// Where the inputs of a token are.
+template <int kVec, typename input_t>
+__device__ __forceinline__ const input_t* token_place(const CausalConv1dUpdateOperands& p, int batch, index_t channel,
+                                                      int token) {
+    return static_cast<const input_t*>(p.x) + batch * p.x_stride[0] + along_channels<kVec>(channel, p.x_stride[1]) +
+           token * p.x_stride[2];
+}
+
 // The inputs of a token. They are not constant: the call may write its outputs over them.
 template <int kVec, typename input_t>
 __device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdateOperands& p, int batch,
                                                          index_t channel, int token) {
-    return load<kVec, Memory::kMutable>(static_cast<const input_t*>(p.x) + batch * p.x_stride[0] +
-                                        along_channels<kVec>(channel, p.x_stride[1]) + token * p.x_stride[2]);
+    return load<kVec, Memory::kMutable>(token_place<kVec, input_t>(p, batch, channel, token));
 }
 
 // Taps and biases of a thread's channels, as floats.

@@ -121,11 +121,17 @@ struct SequenceTokens {
     }
 };
 
-// The inputs of the first token of a sequence, or of the last sequence for one behind that.
+// Where the inputs of the first token of a sequence are, or of the last sequence for one behind that.
+template <int kVec, typename input_t, bool kPacked>
+__device__ __forceinline__ const input_t* first_token_place(const CausalConv1dUpdateOperands& p,
+                                                            const SequenceTokens<kPacked>& tokens, index_t channel) {
+    return token_place<kVec, input_t>(p, kPacked ? 0 : min(tokens.entry, p.batch - 1), channel, tokens.begin);
+}
+
 template <int kVec, typename input_t, bool kPacked>
 __device__ __forceinline__ Vec<input_t, kVec> load_first_token(const CausalConv1dUpdateOperands& p,
                                                                const SequenceTokens<kPacked>& tokens, index_t channel) {
-    return load_token<kVec, input_t>(p, kPacked ? 0 : min(tokens.entry, p.batch - 1), channel, tokens.begin);
+    return load<kVec, Memory::kMutable>(first_token_place<kVec, input_t>(p, tokens, channel));
 }
 
 // Zeros for the tokens of a sequence that have no results: all of them, or those that are too many and, by the last

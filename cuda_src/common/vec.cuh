@@ -78,8 +78,8 @@ __device__ __forceinline__ float any_element(const Vec<T, kVec>& v, int i) {
     return Dtype<T>::unpack(half == 0 ? word : word >> 16, 0);
 }
 
-// Whether a kernel may itself write the memory that it reads, or a kernel before it that has not ended when it starts.
-enum class Memory { kConstant, kMutable };
+// Whether a kernel may itself write the memory that it reads. kLate: what the preceding kernel may have written.
+enum class Memory { kConstant, kMutable, kLate = kStartsEarly ? kMutable : kConstant };
 
 template <Memory kMemory, typename Word>
 __device__ __forceinline__ Word load_word(const void* p) {

@@ -92,12 +92,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     TokenInputs<Rows> inputs;
     TokenMatrices<Rows> maps;
     RowParameters<Rows> parameters;
-    parameters.load(s, warp);
     wait_for_preceding();
     if constexpr (kToken) {
         inputs.load(s, at);
         maps.load(s, at);
     }
+    parameters.load(s, warp);
     if (slot < 0 || to < 0) {
         if (kToken && !s.keeps_padding) at.store(s, 0.0f);
         return;

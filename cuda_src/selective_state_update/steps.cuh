@@ -102,10 +102,18 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     const SelectiveStateUpdateOperands& p = params.operands;
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
+    TokenInputs<Traits> inputs;
+    TokenMatrices<Traits> maps;
+    const auto load_inputs = [&] {
+        inputs.load(p, cursor);
+        maps.load(p, cursor);
+    };
+    if (!kReadsEarly) load_inputs();
+    if (kReadsEarly) inputs.prefetch(p, cursor);
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     if (slot < 0) {
-        wait_for_preceding();
+        if (kReadsEarly) wait_for_preceding();
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
@@ -121,11 +129,10 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     if constexpr (Traits::kIsQuantised) {
         if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
     }
-    wait_for_preceding();
-    TokenInputs<Traits> inputs;
-    inputs.load(p, cursor);
-    TokenMatrices<Traits> maps;
-    maps.load(p, cursor);
+    if (kReadsEarly) {
+        wait_for_preceding();
+        load_inputs();
+    }
     if constexpr (Traits::kIsQuantised) {
         // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
         sync_warp();
@@ -308,11 +315,11 @@ template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
     const SelectiveStateUpdateOperands& p = params.operands;
     // What several tokens need of registers leaves none for loads that are issued before.
-    if (Traits::kIsMany) wait_for_preceding();
+    if (Traits::kIsMany || !kReadsEarly) wait_for_preceding();
     const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) {
-        if (!Traits::kIsMany) wait_for_preceding();
+        if (!Traits::kIsMany && kReadsEarly) wait_for_preceding();
         return;
     }
     if constexpr (Traits::kIsMany) {

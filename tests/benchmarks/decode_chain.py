@@ -31,9 +31,13 @@ extern "C" __global__ void gated_norm(const Params p) {
     __shared__ float sums[4];
     const int vec = blockIdx.x * blockDim.x + threadIdx.x;
     const uint4 weight = __ldg(p.weight + vec % 1024);
+    // z comes from the projection in front of the chain.
+    const uint4 z = __ldg(p.z + vec);
+#ifdef STARTS_EARLY
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    const uint4 y = p.y[vec], z = p.z[vec];
+#endif
+    const uint4 y = p.y[vec];
     const unsigned *ys = &y.x, *zs = &z.x, *weights = &weight.x;
     float2 gated[4];
     float sum = 0.0f;
@@ -62,10 +66,9 @@ class Layer:
     """The arrays of one layer, and its step."""
 
     arrays: dict[str, Any]
-    norm: LoadedKernel
     batch: int
 
-    def step(self, overlaps: bool) -> None:
+    def step(self, norm: LoadedKernel) -> None:
         """Enqueue the convolution, the state update and the gated norm on CuPy's current stream."""
         a = self.arrays
         cuconv.causal_conv1d_update(a["xBC"], a["conv_state"], a["conv_weight"], a["conv_bias"], "silu", out=a["conv"])
@@ -74,17 +77,18 @@ class Layer:
         )
         config = LaunchConfig((self.batch * GROUPS, 1, 1), (GROUP_DIM // VEC, 1, 1))
         pointers = [a[name].data.ptr for name in ("y", "z", "norm_weight", "out")]
-        self.norm.bound(config, b"", starts_early=overlaps)(pointers, cupy.cuda.get_current_stream().ptr)
+        norm.bound(config, b"")(pointers, cupy.cuda.get_current_stream().ptr)
 
 
-def load_norm() -> LoadedKernel:
+def load_norm(starts_early: bool) -> LoadedKernel:
     """The gated norm, compiled."""
-    module = cupy.RawModule(code=GATED_NORM, options=("-std=c++17",))
-    pointer = module.get_function("gated_norm").kernel.ptr
-    return LoadedKernel(module, pointer, cupy.cuda.Device().id, Params(("y", "z", "weight", "out")))
+    options = ("-std=c++17", *(("-DSTARTS_EARLY",) if starts_early else ()))
+    module = cupy.RawModule(code=GATED_NORM, options=options)
+    pointer, params = module.get_function("gated_norm").kernel.ptr, Params(("y", "z", "weight", "out"))
+    return LoadedKernel(module, pointer, cupy.cuda.Device().id, params, starts_early)
 
 
-def layer(batch: int, seed: int, norm: LoadedKernel) -> Layer:
+def layer(batch: int, seed: int) -> Layer:
     """A layer with random arrays for this many sequences."""
     random = np.random.default_rng(seed)
 
@@ -116,14 +120,15 @@ def layer(batch: int, seed: int, norm: LoadedKernel) -> Layer:
         "norm_weight": normal(DIM),
         "out": normal(batch, DIM),
     }
-    return Layer(arrays, norm, batch)
+    return Layer(arrays, batch)
 
 
-def chain(layers: list[Layer], overlaps: bool) -> Callable[[], None]:
+def chain(layers: list[Layer], starts_early: bool) -> Callable[[], None]:
     """What enqueues the steps of layers, by dependent launches or as ever."""
+    norm = load_norm(starts_early)
 
     def run() -> None:
         for each in layers:
-            each.step(overlaps)
+            each.step(norm)
 
-    return cuconv.dependent_launch()(run) if overlaps else run
+    return cuconv.dependent_launch()(run) if starts_early else run

@@ -81,8 +81,8 @@ class EmulatedFamily(ByteStrideFamily):
     def stream(self, device: int) -> int:
         return 0
 
-    def load(self, kernel: Kernel, device: int) -> Any:
-        return _Loaded(kernel, self)
+    def load(self, kernel: Kernel, device: int, starts_early: bool = False) -> Any:
+        return _Loaded(kernel, self, starts_early)
 
     def run(
         self, kernel: Kernel, config: LaunchConfig, numbers: bytes, tensors: Mapping[str, Array | None], early: bool
@@ -112,13 +112,14 @@ class EmulatedFamily(ByteStrideFamily):
 class _Loaded:
     """A kernel on the emulated device."""
 
-    def __init__(self, kernel: Kernel, family: EmulatedFamily) -> None:
+    def __init__(self, kernel: Kernel, family: EmulatedFamily, starts_early: bool) -> None:
         self._kernel = kernel
         self._family = family
+        self._starts_early = starts_early
 
-    def bound(self, config: LaunchConfig, numbers: bytes, starts_early: bool = False) -> Enqueue:
+    def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         return lambda pointers, stream, numbers=numbers: self._family.run(
-            self._kernel, config, numbers, self._tensors(pointers), starts_early
+            self._kernel, config, numbers, self._tensors(pointers), self._starts_early
         )
 
     def fixed(self, config: LaunchConfig, numbers: bytes, pointers: Sequence[int]) -> Replay:

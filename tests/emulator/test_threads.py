@@ -100,7 +100,7 @@ def test_threads_that_leave_before_a_barrier_are_found() -> None:
 
 def test_a_read_before_the_wait_for_the_preceding_kernel_is_found() -> None:
     kernel = broken.kernel("read_before_wait")
-    error, place, access, where, thread = finding(kernel, row(64), row(64))
+    error, place, access, where, _ = finding(kernel, row(64), row(64))
     assert error.startswith("AddressSanitizer: use-after-poison") and place.startswith("    in an element of x, ")
     assert (access, where) == ("    READ of size 4", frame(kernel, "x = p.x"))
     early = type("AlsoEarly", (broken.CLASSES["read_before_wait"],), {"unit": kernel.unit, "EARLY": ("x",)})

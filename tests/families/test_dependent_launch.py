@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.runtime import arrays, dependent
+from cuconv.runtime import arrays, dependent, machine
 from cuconv.runtime.machine import assumed_device
 from tests import emulator
 from tests.emulator.family import EmulatedArray, EmulatedFamily
@@ -24,7 +24,7 @@ def test_an_emulated_chain(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a launch reads early is what was there before the launch in front of it."""
     if (reason := emulator.available()) is not None:
         pytest.skip(reason)
-    monkeypatch.setattr(dependent, "is_supported", lambda device: True)
+    monkeypatch.setattr(machine, "has_dependent_launch", lambda device: True)
     steps = chains.chain(24, seed)
     ours, theirs = (chains.arrays(2, 8, seed) for _ in range(2))
     family = arrays.family(EmulatedArray(ours["p"]))
@@ -42,7 +42,7 @@ def test_an_emulated_chain(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bound_call_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
     if (reason := emulator.available()) is not None:
         pytest.skip(reason)
-    monkeypatch.setattr(dependent, "is_supported", lambda device: True)
+    monkeypatch.setattr(machine, "has_dependent_launch", lambda device: True)
     given = {name: EmulatedArray(array) for name, array in chains.arrays(2, 8, 0).items()}
     family = arrays.family(given["p"])
     assert isinstance(family, EmulatedFamily)
@@ -158,7 +158,7 @@ def edges(graph: int) -> list[bool]:
 @pytest.mark.gpu
 def test_edges_of_a_graph_are_programmatic_where_that_is_right() -> None:
     cupy = pytest.importorskip("cupy")
-    if not dependent.is_supported(0):
+    if not machine.has_dependent_launch(0):
         pytest.skip("this GPU has no dependent launches")
     held = loaded("cupy", chains.arrays(3, 8, 0))
 

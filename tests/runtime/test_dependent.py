@@ -24,9 +24,8 @@ EMPTY = View(4100, Layout((0, 8), (8, 1), FLOAT32, 0, 4))
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
-    """The capture that each stream takes part in, on a GPU that has dependent launches."""
+    """The capture that each stream takes part in."""
     captures: dict[int, int] = {}
-    monkeypatch.setattr(dependent, "is_supported", lambda device: True)
     monkeypatch.setattr(dependent, "_capture", lambda device, stream: captures.get(stream, 0))
     yield captures
     assert not dependent.contexts and not dependent._launched
@@ -153,28 +152,6 @@ def test_in_a_capture_a_launch_may_follow_any_of_another_stream(gpu: dict[int, i
         # The streams of another capture are no matter, and nothing is kept of those that are over.
         launch(stream=9)
         assert launch(early=(ROWS,), stream=9) and len(dependent._launched) == 1
-
-
-def test_a_gpu_without_dependent_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dependent, "is_supported", lambda device: False)
-    with cuconv.dependent_launch():
-        assert not launch() and not launch()
-
-
-@pytest.mark.parametrize(
-    ("capability", "driver", "expected"),
-    [("90", 12030, True), ("120", 13000, True), ("89", 13000, False), ("90", 12020, False)],
-)
-def test_what_has_dependent_launches(
-    monkeypatch: pytest.MonkeyPatch, capability: str, driver: int, expected: bool
-) -> None:
-    cupy = pytest.importorskip("cupy")
-    monkeypatch.undo()
-    monkeypatch.setattr(cupy.cuda, "Device", lambda number: SimpleNamespace(compute_capability=capability))
-    monkeypatch.setattr(cupy.cuda.runtime, "driverGetVersion", lambda: driver)
-    dependent.is_supported.cache_clear()
-    assert dependent.is_supported(0) is expected
-    dependent.is_supported.cache_clear()
 
 
 def test_what_the_driver_gets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,18 +25,16 @@ MUTANTS = (
         (_STEP_OF_ROWS,),
     ),
     Mutant(
-        "A state update reads B and C before it waits.",
+        "A state update reads its inputs before it waits.",
         "selective_state_update/steps.cuh",
-        "    wait_for_preceding();\n    TokenInputs<Traits> inputs;\n    inputs.load(p, cursor);\n"
-        "    TokenMatrices<Traits> maps;\n    maps.load(p, cursor);\n",
-        "    TokenMatrices<Traits> maps;\n    maps.load(p, cursor);\n    wait_for_preceding();\n"
-        "    TokenInputs<Traits> inputs;\n    inputs.load(p, cursor);\n",
+        "        wait_for_preceding();\n        load_inputs();",
+        "        load_inputs();\n        wait_for_preceding();",
         (STATE,),
     ),
     Mutant(
         "Sequences that are padding do not wait.",
         "selective_state_update/steps.cuh",
-        "    if (slot < 0) {\n        wait_for_preceding();\n",
+        "    if (slot < 0) {\n        if (kReadsEarly) wait_for_preceding();\n",
         "    if (slot < 0) {\n",
         (_STATE_ODD,),
     ),
