@@ -64,13 +64,17 @@ def _update_axes() -> Iterator[dict[str, Any]]:
                     yield {"width": width, **types, "vec": vec, "silu": silu, "ranges": kind}
 
 
+NUMBERS = ("conv_state_indices", "state_column", "dst_state_indices", "has_initial_state", "query_start_loc",
+           "cache_seqlens", "num_accepted_tokens", "intermediate_state_indices", "token_state_indices", "parents",
+           "retrieve_next_token", "retrieve_next_sibling")  # fmt: skip
+"""The arrays that say where states, tokens and their parents are."""
+
+
 @dataclass(frozen=True)
 class UpdateKernel(PoolKernel):
     """Base of the kernels of a decode step."""
 
-    EARLY = ("weight", "bias", "conv_state", "cache_seqlens", "conv_state_indices", "num_accepted_tokens",
-             "intermediate_state_indices", "state_column", "dst_state_indices", "has_initial_state", "query_start_loc",
-             "token_state_indices", "parents", "retrieve_next_token", "retrieve_next_sibling")  # fmt: skip
+    EARLY = ("weight", "bias", *NUMBERS)
 
     silu: bool
     """Whether SiLU follows the sum."""
@@ -152,6 +156,64 @@ class CausalConv1dUpdateRows(UpdateKernel):
                 if fits_thread(axes["vec"], state_len, axes["state_t"].itemsize):
                     for sequences in range(1 + most_sequences(axes["input_t"].itemsize, **form)):
                         yield cls(**axes, state_len=state_len, sequences=sequences, **form)
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateGated(UpdateKernel):
+    """CausalConv1dUpdate with gates or a residual, and with all that a call may ask for beside these."""
+
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateGated]:
+        for axes, packed in product(_update_axes(), (False, True)):
+            if axes["vec"] <= MANY_TOKENS_CHANNELS:
+                yield cls(**axes, packed=packed)
+
+
+FEW_CHANNELS = (1, 2, 4)
+"""Channels per thread of CausalConv1dUpdateFew, the fewest first."""
+
+FEW_GRID = 65535
+"""Most blocks along the second grid axis (CUDA programming guide, technical specifications)."""
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateFew(PoolKernel):
+    """One token of each of a few sequences, after states of as many columns as the filter reads or has taps."""
+
+    EARLY = ("conv_state", "weight", "bias", *NUMBERS)
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+    state_len: int
+    """Columns per state."""
+    rows: bool
+    """Whether the columns of a state are contiguous, one channel after another."""
+    indexed: bool
+    """Whether conv_state_indices has slots, or each sequence that of its number."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other, of which the first has a result."""
+    gated: bool
+    """Whether there are gates or a residual."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateFew]:
+        flags = (False, True)
+        for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
+            widest = widest_channels(max(input_t.itemsize, state_t.itemsize), width)
+            for vec, state_len, rows in product(FEW_CHANNELS, row_state_lens(width), flags):
+                if vec > widest or (rows and not fits_thread(vec, state_len, state_t.itemsize)):
+                    continue
+                for silu, *form in product(flags, repeat=5):
+                    yield cls(width, input_t, weight_t, state_t, vec, silu, state_len, rows, *form)
+
+    def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
+        """The launch for `sequences` sequences, one per row of the grid."""
+        return LaunchConfig((sequences, ceil_div(dim // self.vec, self.threads), 1), (self.threads, 1, 1))
 
 
 @dataclass(frozen=True)

@@ -96,15 +96,11 @@ __device__ __forceinline__ void update_row(const CausalConv1dUpdateOperands& p, 
     const typename Filter::Raw raw(p, channel);
     const SequenceTokens<kPacked> tokens(p, indices);
     TokenGroup<input_t, kVec> inputs;
-    if (!kReadsEarly) inputs.load(p, tokens, channel, 0);
+    inputs.load(p, tokens, channel, 0);
     const int slot = indices.start(p);
     StateRow<input_t, state_t, kVec, kStateLen, Traits::kFirst> row;
     if (kAddressed) row.packed = {};
     row.load(p, channel, slot, indices.is_fresh(p));
-    if (kReadsEarly) {
-        wait_for_preceding();
-        inputs.load(p, tokens, channel, 0);
-    }
     const Filter filter(raw);
     const bool has_results = slot >= 0 && tokens.has_any();
     store_padding<input_t, kVec, kRanges, kAddressed>(p, tokens, channel, has_results);
@@ -113,7 +109,7 @@ __device__ __forceinline__ void update_row(const CausalConv1dUpdateOperands& p, 
     const WindowRow window(p, batch, slot);
     if constexpr (kTokenStates && kWidth > 2) {
         const StateColumns<state_t, kVec> columns{&p, slot, channel, indices.is_fresh(p)};
-        store_windows<kWidth - 1, input_t>(p, window, tokens, columns);
+        store_windows<kWidth - 1, input_t, false>(p, window, tokens, columns);
     }
     auto destination = destination_of<input_t, kVec, kRanges>(p, channel, tokens.entry, tokens.begin);
     for (int from = 0; from < tokens.count(p); from += inputs.kTokens) {
@@ -144,27 +140,17 @@ __device__ __forceinline__ void update_single(const CausalConv1dUpdateOperands& 
     Vec<input_t, kVec> x[kSequences];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) indices[i].load(p, share.batch(p, i));
-    const auto load_inputs = [&] {
 #pragma unroll
-        for (int i = 0; i < kSequences; ++i) {
-            x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
-        }
-    };
-    // States of several sequences that are kept while a thread waits would take registers that large steps need.
-    constexpr bool kIsEarly = kReadsEarly && kSequences == 1;
-    if (!kIsEarly && !kPacked) load_inputs();
+    for (int i = 0; i < kSequences; ++i) {
+        if (!kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
+    }
     const typename Filter::Raw raw(p, share.channel);
-    if (!kIsEarly && kPacked) load_inputs();
-    if (kIsEarly) prefetch(first_token_place<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[0]), share.channel));
     StateRow<input_t, state_t, kVec, kStateLen, Traits::kFirst> rows[kSequences];
 #pragma unroll
     for (int i = 0; i < kSequences; ++i) {
+        if (kPacked) x[i] = load_first_token<kVec, input_t>(p, SequenceTokens<kPacked>(p, indices[i]), share.channel);
         if (kAddressed) rows[i].packed = {};
         rows[i].load(p, share.channel, indices[i].start(p), indices[i].is_fresh(p));
-    }
-    if (kIsEarly) {
-        wait_for_preceding();
-        load_inputs();
     }
     const Filter filter(raw);
 #pragma unroll
@@ -193,13 +179,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_rows_kernel(const CausalConv1dUpdateRowsParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     const CausalConv1dUpdateOperands& p = params.operands;
-    constexpr bool kWaitsFirst = !kReadsEarly || kSequences > 1;
-    if (kWaitsFirst) wait_for_preceding();
+    wait_for_preceding();
     const UpdateShare<kVec, kSequences == 0 ? 1 : kSequences> share(p);
-    if (share.is_empty) {
-        if (!kWaitsFirst) wait_for_preceding();
-        return;
-    }
+    if (share.is_empty) return;
     if constexpr (kSequences > 0) {
         update_single<Filter, Traits, input_t, state_t, kVec, kRanges, kStateLen, kSequences, kAddressed, kPacked>(
             p, share);

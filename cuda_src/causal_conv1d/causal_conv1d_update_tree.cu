@@ -166,6 +166,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     __shared__ TreeTable<Traits::kThreads> table;
     const CausalConv1dUpdateOperands& p = params.operands;
+    wait_for_preceding();
     const UpdateShare<kVec, 1> share(p);
     const int first = static_cast<int>(divide(blockIdx.x, p.dim_blocks).quotient * p.rows);
     // Threads without a share find parents for the others, and load what is there.
@@ -173,7 +174,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     indices.load(p, share.is_empty ? first : share.first);
     const index_t channel = share.is_empty ? 0 : share.channel;
     const typename Filter::Raw raw(p, channel);
-    wait_for_preceding();
     const SequenceTokens<false> tokens(p, indices);
     TokenGroup<input_t, kVec> group;
     group.load(p, tokens, channel, 0);

@@ -121,17 +121,11 @@ struct SequenceTokens {
     }
 };
 
-// Where the inputs of the first token of a sequence are, or of the last sequence for one behind that.
-template <int kVec, typename input_t, bool kPacked>
-__device__ __forceinline__ const input_t* first_token_place(const CausalConv1dUpdateOperands& p,
-                                                            const SequenceTokens<kPacked>& tokens, index_t channel) {
-    return token_place<kVec, input_t>(p, kPacked ? 0 : min(tokens.entry, p.batch - 1), channel, tokens.begin);
-}
-
+// The inputs of the first token of a sequence, or of the last sequence for one behind that.
 template <int kVec, typename input_t, bool kPacked>
 __device__ __forceinline__ Vec<input_t, kVec> load_first_token(const CausalConv1dUpdateOperands& p,
                                                                const SequenceTokens<kPacked>& tokens, index_t channel) {
-    return load<kVec, Memory::kMutable>(first_token_place<kVec, input_t>(p, tokens, channel));
+    return load_token<kVec, input_t>(p, kPacked ? 0 : min(tokens.entry, p.batch - 1), channel, tokens.begin);
 }
 
 // Zeros for the tokens of a sequence that have no results: all of them, or those that are too many and, by the last
@@ -157,7 +151,7 @@ __device__ __forceinline__ void store_padding(const CausalConv1dUpdateOperands& 
 }
 
 // The next tokens of a sequence, several of which are on their way before the first is used.
-template <typename input_t, int kVec>
+template <typename input_t, int kVec, bool kGated = false>
 struct TokenGroup {
     static constexpr int kTokens = 4;
 
@@ -171,7 +165,7 @@ struct TokenGroup {
         for (int i = 0; i < kTokens; ++i) {
             x[i] = Vec<input_t, kVec>::zero();
             if (from + i < tokens.count(p))
-                x[i] = load_token<kVec, input_t>(p, tokens.entry, channel, tokens.begin + from + i);
+                x[i] = load_token<kVec, input_t, kGated>(p, tokens.entry, channel, tokens.begin + from + i);
         }
     }
 };

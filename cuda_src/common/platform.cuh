@@ -183,13 +183,6 @@ inline constexpr bool kStartsEarly = true;
 inline constexpr bool kStartsEarly = false;
 #endif
 
-// Whether it reads states before it waits: grids of several waves are slower with it.
-#if defined(CUCONV_WAITS_FIRST)
-inline constexpr bool kReadsEarly = false;
-#else
-inline constexpr bool kReadsEarly = kStartsEarly;
-#endif
-
 // Waits until the preceding kernel has ended and all that it wrote can be read, then lets the next kernel start; does
 // nothing in a kernel that does not start early. Every thread calls it once, those that leave early too: else a kernel
 // could end before an earlier one, and those behind it would read what is not yet written. Before it a thread stores

@@ -46,7 +46,8 @@ def test_a_bound_call_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {name: EmulatedArray(array) for name, array in chains.arrays(2, 8, 0).items()}
     family = arrays.family(given["p"])
     assert isinstance(family, EmulatedFamily)
-    step = cuconv.bind(cuconv.causal_conv1d_update, given["p"], given["windows0"], given["weight"], out=given["q"])
+    inputs = [given[name] for name in ("states0", "p", "q", "A", "r", "s")]
+    step = cuconv.bind(cuconv.selective_state_update, *inputs, out=given["t"])
     before = family.early
     with cuconv.dependent_launch():
         step()
@@ -66,7 +67,8 @@ def test_the_kernels_of_decode_steps_start_early() -> None:
     pointers = {name for kernel in early for name in kernel.params.pointer_names}
     assert {name for kernel in early for name in kernel.EARLY or ()} <= pointers
     assert {kernel.unit for kernel in early} == {
-        "causal_conv1d_update", "causal_conv1d_update_rows", "causal_conv1d_update_tree", "selective_state_update",
+        "causal_conv1d_update", "causal_conv1d_update_few", "causal_conv1d_update_gated", "causal_conv1d_update_rows",
+        "causal_conv1d_update_tree", "selective_state_update", "selective_state_update_single",
         "selective_state_update_quantised", "selective_state_update_replay", "selective_state_update_fold",
         "selective_state_update_commit",
     }  # fmt: skip

@@ -5,23 +5,23 @@ from __future__ import annotations
 from tests.mutants import Mutant
 from tests.mutants.planted.ids import STATE
 
-_STEP = "causal_conv1d_update-136-5"
+_STEP = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
 _STEP_OF_ROWS = "causal_conv1d_update-136-5-pool_columns"
 _STATE_ODD = "selective_state_update-7-2-20-128-dtypes_float32-per_head_all-pool_slot_strided-odd-index_int64"
 
 MUTANTS = (
     Mutant(
         "A step reads its input before it waits.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/causal_conv1d_update_few.cu",
         "        wait_for_preceding();\n        load_inputs();",
         "        load_inputs();\n        wait_for_preceding();",
         (_STEP,),
     ),
     Mutant(
-        "Threads without channels do not wait.",
+        "A thread of a step does not wait.",
         "causal_conv1d/causal_conv1d_update_rows.cu",
-        "        if (!kWaitsFirst) wait_for_preceding();\n",
-        "",
+        "    wait_for_preceding();\n",
+        "    if (threadIdx.x > 0) wait_for_preceding();\n",
         (_STEP_OF_ROWS,),
     ),
     Mutant(
@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "Sequences that are padding do not wait.",
         "selective_state_update/steps.cuh",
-        "    if (slot < 0) {\n        if (kReadsEarly) wait_for_preceding();\n",
+        "    if (slot < 0) {\n        wait_for_preceding();\n",
         "    if (slot < 0) {\n",
         (_STATE_ODD,),
     ),
