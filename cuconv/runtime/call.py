@@ -91,6 +91,8 @@ class Plan(NamedTuple):
     launches: tuple[Launch, ...] = ()
     scratch: int = 0
     """Bytes of device memory in which the launches leave results for each other."""
+    regions: Mapping[str, int] = {}
+    """Arguments that launches find in that memory, by their first byte."""
 
 
 Operands = TypeVar("Operands")
@@ -162,10 +164,13 @@ class Call(Generic[Operands]):
                 self._held.append(layout)
         self._make_scratch: Maker | None = None
         if plan.scratch:
-            layout = Layout((plan.scratch,), (1,), BYTE, self.device, 0)
-            self._make_scratch = family.maker(layout)
-            held.append(SCRATCH)
-            self._held.append(layout)
+            whole, *regions = (
+                Layout((plan.scratch - first,), (1,), BYTE, self.device, 0) for first in (0, *plan.regions.values())
+            )
+            self._make_scratch = family.maker(whole)
+            held += (SCRATCH, *plan.regions)
+            self._held += (whole, *regions)
+        self._regions = tuple(plan.regions.values())
         self._launches = plan.launches
         self._places = _places(held)
         self._orders = [_order(names, operation.absent, self._places, launch.kernel) for launch in plan.launches]
@@ -197,6 +202,7 @@ class Call(Generic[Operands]):
                 scratch, address = self._make_scratch()
                 self.family.keep_if_captured(scratch, self.device)
                 pointers.append(address)
+                pointers += [address + first for first in self._regions]
             pointers.append(0)
             stream = self.family.stream(self.device)
             if contexts:
@@ -226,6 +232,7 @@ class Call(Generic[Operands]):
         if self._make_scratch is not None:
             scratch, address = self._make_scratch()
             pointers.append(address)
+            pointers += [address + first for first in self._regions]
         pointers.append(0)
         replays = [
             self.family.load(launch.kernel, self.device).fixed(
