@@ -19,7 +19,7 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     tile_time,
 )
-from cuconv.selective_scan.plan import has_tiles, input_dtype, matrix_vector, numbers, vector
+from cuconv.selective_scan.plan import CHANNELS, input_dtype, matrix_vector, numbers, tile_axis, vector
 
 FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
@@ -145,11 +145,12 @@ def plan(o: Operands) -> Plan:
     dtype, state_t = input_dtype(inputs), states_like.dtype if states_like else FLOAT32
     assert isinstance(state_t, DType)
     kernel: Kernel
-    if has_tiles(inputs, SelectiveScanVarlenTilesFwd.threads):
+    axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
+    if axis is not None:
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
         is_mixed = o.total < LONG * o.sequences
         shape = _tile_shape(o, is_mixed)
-        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, is_mixed, o.snapshots is not None)
+        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, axis == CHANNELS, is_mixed, o.snapshots is not None)
         division = _tile_division(inputs, shape) if is_mixed else Division(0, 0, shape.channels, is_mixed=False)
     else:
         lanes, states = lanes_for(inputs.d_state)

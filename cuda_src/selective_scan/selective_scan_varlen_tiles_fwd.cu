@@ -2,7 +2,8 @@
 // the softplus of that, for packed sequences with their states in a pool.
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
-// to 16 bytes, wherever among them a sequence begins; d_state up to 16; the pool (slots, dim, d_state) of any strides.
+// to 16 bytes, wherever among them a sequence begins, or the channels and the states contiguous and tokens aligned;
+// d_state up to 16; the pool (slots, dim, d_state) of any strides.
 // kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many
 // lanes, each with a part of the states. When sequences are alike a block has one of them. When they are mixed the
 // first blocks visit the long ones `before`, `before + long_at_a_time`, … The other blocks have runs of neighbouring
@@ -13,7 +14,8 @@
 // input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
 // kParts     partitions of d_state       kAtOnce  states computed interleaved
 // kTokens    tokens per lane of a tile, all of sequences that are not short
-// kResident  blocks per multiprocessor   kMixed   there are long sequences and others
+// kResident  blocks per multiprocessor   kByChannel  channels and states are contiguous, not tokens
+// kMixed     there are long sequences and others
 // kSnapshots states inside sequences are kept, too
 #include "selective_scan/scan_few.cuh"
 #include "selective_scan/scan_tiles.cuh"
@@ -23,16 +25,16 @@ struct SelectiveScanVarlenTilesFwdParams {
 };
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kMixed, bool kSnapshots>
+          bool kByChannel, bool kMixed, bool kSnapshots>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
     // Snapshots of mixed sequences take registers that a third block would need.
     static constexpr int kMinBlocks = kSnapshots && kMixed ? 2 : kResident;
     static constexpr int kFewLanes = 4;
     static constexpr int kFewStates = 4;
-    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens>;
-    using Short = TileShape<kThreads, input_t, 1, 1, kAtOnce, 16>;
-    using Few = FewShape<kThreads, input_t, state_t, kFewLanes, kFewStates, Long::kVec>;
+    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel>;
+    using Short = TileShape<kThreads, input_t, 1, 1, kAtOnce, 16, kByChannel>;
+    using Few = FewShape<kThreads, input_t, state_t, kFewLanes, kFewStates, Long::kAlign>;
     static_assert(Few::kChannels == Short::kChannels, "a run's channels are a block's");
     union Shared {
         TileShared<Long> of_long;
@@ -59,8 +61,7 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
         state_t* const kept = snapshots_of<state_t>(p);
         walk_by_snapshots(
             p, scan, number, begin, end,
-            [](int from, int token) { return (token - from / Shape::kVec * Shape::kVec) % Shape::kTile == 0; },
-
+            [](int from, int token) { return (token - from / Shape::kAlign * Shape::kAlign) % Shape::kTile == 0; },
             [] { __syncthreads(); },
             [&](int at) {
                 scan.store_states(kept + at * p.snapshot_stride[0], p.snapshot_stride[1], p.snapshot_stride[2]);
@@ -73,9 +74,9 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
 }
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kMixed, bool kSnapshots,
+          bool kByChannel, bool kMixed, bool kSnapshots,
           typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens,
-                                                              kResident, kMixed, kSnapshots>>
+                                                              kResident, kByChannel, kMixed, kSnapshots>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
     const SelectiveScanVarlenOperands& p = params.operands;
