@@ -39,6 +39,7 @@ struct SelectiveScanVarlenTilesFwdTraits {
     union Shared {
         TileShared<Long> of_long;
         TileShared<Short> of_short;
+        FewShared<Few> of_few[kThreads / kWarpSize];
     };
 };
 
@@ -99,6 +100,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             scan_sequence<typename Traits::Short, state_t, kSnapshots>(p, shared.of_short, opaque(first_channel),
                                                                        run.first + lowest(todo));
         }
-        scan_few<typename Traits::Few, kSnapshots>(p, run, first_channel);
+        // Warps have shared memory of their own, which others may still use for short sequences.
+        __syncthreads();
+        scan_few<typename Traits::Few, kSnapshots>(p, shared.of_few, run, first_channel);
     }
 }
