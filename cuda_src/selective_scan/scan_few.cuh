@@ -366,7 +366,7 @@ template <typename Shape, bool kSnapshots>
 __device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p,
                                          FewShared<Shape> (&shared)[Shape::kThreads / kWarpSize],
                                          const SequenceRun& run, int first_channel) {
-    const unsigned todo = run.between(0, p.few_tokens);
+    const unsigned todo = run.up_to(p.short_tokens);
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize, channel = first_channel + warp * kWarpSize;
     if (todo == 0 || channel >= p.dim) return;
     SnapshotRows rows{0, 0};

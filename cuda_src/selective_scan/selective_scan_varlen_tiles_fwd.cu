@@ -7,13 +7,12 @@
 // kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many
 // lanes, each with a part of the states. When sequences are alike a block has one of them. When they are mixed the
 // first blocks visit the long ones `before`, `before + long_at_a_time`, … The other blocks have runs of neighbouring
-// sequences: one lane owns a channel of a short one, and those of few tokens are walked token by token
-// (selective_scan/scan_few.cuh). The padding before the first sequence and behind the last counts as sequences, too,
+// sequences and walk the short ones token by token (selective_scan/scan_few.cuh). The padding before the first sequence and behind the last counts as sequences, too,
 // the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's channels.
 //
 // input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
 // kParts     partitions of d_state       kAtOnce  states computed interleaved
-// kTokens    tokens per lane of a tile, all of sequences that are not short
+// kTokens    tokens per lane of a tile
 // kResident  blocks per multiprocessor   kByChannel  channels and states are contiguous, not tokens
 // kMixed     there are long sequences and others
 // kSnapshots states inside sequences are kept, too
@@ -33,12 +32,9 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kFewLanes = 4;
     static constexpr int kFewStates = 4;
     using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel>;
-    using Short = TileShape<kThreads, input_t, 1, 1, kAtOnce, 16, kByChannel>;
     using Few = FewShape<kThreads, input_t, state_t, kFewLanes, kFewStates, Long::kAlign>;
-    static_assert(Few::kChannels == Short::kChannels, "a run's channels are a block's");
     union Shared {
         TileShared<Long> of_long;
-        TileShared<Short> of_short;
         FewShared<Few> of_few[kThreads / kWarpSize];
     };
 };
@@ -96,12 +92,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
         const int first_channel = static_cast<int>(block_run.quotient) * Traits::Few::kChannels;
         const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
-        for (unsigned todo = uniform(run.between(p.few_tokens, p.short_tokens)); todo != 0; todo &= todo - 1) {
-            scan_sequence<typename Traits::Short, state_t, kSnapshots>(p, shared.of_short, opaque(first_channel),
-                                                                       run.first + lowest(todo));
-        }
-        // Warps have shared memory of their own, which others may still use for short sequences.
-        __syncthreads();
         scan_few<typename Traits::Few, kSnapshots>(p, shared.of_few, run, first_channel);
     }
 }
