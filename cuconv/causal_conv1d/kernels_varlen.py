@@ -50,13 +50,19 @@ def _varlen_axes() -> Iterator[dict[str, Any]]:
                 yield {"width": width, **types, "vec": vec, "silu": silu, "addressed": addressed}
 
 
-def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
-    """Every combination of the template parameters of kernels of packed sequences with vectors along channels."""
+def _varlen_vector_axes() -> Iterator[dict[str, Any]]:
+    """The same of kernels with vectors along channels."""
     for axes in _varlen_axes():
-        width, itemsize = axes["width"], axes["input_t"].itemsize
-        if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
-            for dim_vecs in (8, 2, 1):
-                yield {**axes, "tokens": channel_tile_tokens(itemsize, width, dim_vecs)}
+        itemsize = axes["input_t"].itemsize
+        if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, axes["width"]):
+            yield axes
+
+
+def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
+    """The same of kernels with tiles of tokens in every thread, too."""
+    for axes in _varlen_vector_axes():
+        for dim_vecs in (8, 2, 1):
+            yield {**axes, "tokens": channel_tile_tokens(axes["input_t"].itemsize, axes["width"], dim_vecs)}
 
 
 @dataclass(frozen=True)
@@ -210,6 +216,61 @@ class CausalConv1dVarlenWalkFwd(PoolKernel):
         dim_blocks = ceil_div(dim, self.warps)
         division = {"dim_blocks": fast_div(dim_blocks), "is_dense": is_dense, "snapshot_groups": 0}
         return self.config(dim_blocks * (sequences if is_dense else sequences + 2)), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenBorders(Kernel):
+    """Before results go over x: a warp keeps what lies at one border between tiles in 32 channel vectors, or stores rows
+    of snapshots.
+    """
+
+    width: int
+    """Taps of the filter."""
+    input_t: DType
+    """The dtype of x."""
+    state_t: DType
+    """The dtype of the pool of states."""
+    vec: int
+    """Channels per access."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenBorders]:
+        for axes in _varlen_vector_axes():
+            if axes.pop("weight_t") is axes["input_t"] and axes.pop("silu") and axes.pop("addressed"):
+                yield cls(**axes)
+
+    def scratch(self, dim: int, borders: int) -> tuple[int, int]:
+        """The bytes of scratch that `borders` borders need, and those of them before the states."""
+        columns = borders * (self.width - 1) * dim
+        states_at = ceil_div(columns * self.input_t.itemsize, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
+        return states_at + columns * self.state_t.itemsize, states_at
+
+    def launch_config(self, dim: int, borders: int, snapshots: int) -> tuple[LaunchConfig, Division]:
+        """The launch for this many borders and rows of snapshots."""
+        dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
+        tasks = borders + ceil_div(snapshots, SNAPSHOTS_AT_ONCE)
+        division = {"dim_warps": fast_div(dim_warps), "borders": borders, "tasks": tasks, "snapshot_groups": 0}
+        return self.config(ceil_div(dim_warps * tasks, self.warps)), division
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenStripsFwd(PoolKernel):
+    """Results over x, contiguous channels: a warp walks a tile of tokens in 32 channel vectors."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenStripsFwd]:
+        for axes in _varlen_vector_axes():
+            if axes.pop("addressed"):
+                yield cls(**axes)
+
+    def launch_config(self, dim: int, tiles: int) -> tuple[LaunchConfig, Division]:
+        """The launch for `dim` channels of this many tiles."""
+        dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
+        division = {"dim_warps": fast_div(dim_warps), "tiles": tiles, "snapshot_groups": 0}
+        return self.config(ceil_div(dim_warps * tiles, self.warps)), division
 
 
 def _widths(cls: type[Kernel]) -> range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
@@ -13,10 +14,12 @@ from cuconv.causal_conv1d.kernels import (
     states_are_packed,
 )
 from cuconv.causal_conv1d.kernels_varlen import (
+    CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenRowsFwd,
     CausalConv1dVarlenShortrowsFwd,
+    CausalConv1dVarlenStripsFwd,
     CausalConv1dVarlenWalkFwd,
 )
 from cuconv.causal_conv1d.split import Split
@@ -29,6 +32,12 @@ SHORT = 512
 """Mean tokens per sequence up to which a tile in shared memory pays for the prefixes when tokens are contiguous; half
 of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512, 74 and 74 for 8 x 1024.
 """
+
+
+STRIP = 64
+"""Tokens per tile of a warp whose results go over x."""
+
+NO_BORDERS: Mapping[str, int] = {"border_tokens": 0, "border_states_at": 0}
 
 
 class Operands(NamedTuple):
@@ -112,12 +121,14 @@ class Operands(NamedTuple):
 
 
 def plan(o: Operands) -> Plan:
-    """The launch that computes a call."""
-    return Plan((_launch(o),)) if o.x.size else Plan()
+    """The launches that compute a call."""
+    if not o.x.size:
+        return Plan()
+    return _over_x(o) if o.in_place and not o.is_dense else Plan((_launch(o),))
 
 
 def _launch(o: Operands) -> Launch:
-    if o.in_place or o.is_dense:
+    if o.is_dense:
         return _walk(o)
     if o.split.normalized:
         return _normalized(o)
@@ -143,11 +154,42 @@ def _walk(o: Operands) -> Launch:
     if _has_contiguous_tokens(o.x, -1) and _has_contiguous_tokens(out, -3) and total > 1:
         rows = zip(o.x.strides[:-1], (*out.strides[:-3], out.strides[-1]), o.x.shape[:-1], strict=True)
         vec = widest_vector(o.x.itemsize, o.x.first - out.first, *(a - b for a, b, n in rows if n > 1))
-    axes = {name: value for name, value in _axes(o, vec).items() if name != "addressed"}
-    kernel = CausalConv1dVarlenWalkFwd(**axes)
+    kernel = CausalConv1dVarlenWalkFwd(**_pool_axes(o, vec))
     config, division = kernel.launch_config(dim, o.sequences, is_dense=o.is_dense)
     batch_stride = o.x.strides[0] if o.is_dense else 0
     return Launch.packed(kernel, config, **_numbers(o, vec), **division, batch_stride=batch_stride)
+
+
+def _over_x(o: Operands) -> Plan:
+    along, across = (abs(o.x.strides[axis]) if o.x.shape[axis] > 1 else 0 for axis in (1, 0))
+    if along < across and o.x.shape[1] > 1:
+        return Plan((_walk(o),))
+    return _strips(o)
+
+
+def _strips(o: Operands) -> Plan:
+    dim, total = o.x.shape
+    vec = _channel_vector(o)
+    kernel = CausalConv1dVarlenStripsFwd(**_pool_axes(o, vec))
+    first, borders, scratch = _borders(o, vec, STRIP)
+    config, division = kernel.launch_config(dim, ceil_div(total, STRIP))
+    return Plan((*first, Launch.packed(kernel, config, **_numbers(o, vec, borders), **division)), scratch)
+
+
+def _borders(o: Operands, vec: int, tokens: int) -> tuple[tuple[Launch, ...], dict[str, int], int]:
+    """What comes before tiles of this many tokens with results over x: launches, the fields that describe borders, and
+    the bytes of scratch.
+    """
+    dim, total = o.x.shape
+    axes = _pool_axes(o, vec)
+    kernel = CausalConv1dVarlenBorders(**{name: axes[name] for name in ("width", "input_t", "state_t", "vec")})
+    count = ceil_div(total, tokens) - 1 if kernel.width > 1 else 0
+    scratch, states_at = kernel.scratch(dim, count)
+    borders = {"border_tokens": tokens, "border_states_at": states_at}
+    if not count and not o.snapshot_rows:
+        return (), borders, scratch
+    config, division = kernel.launch_config(dim, count, o.snapshot_rows)
+    return (Launch.packed(kernel, config, **_numbers(o, vec, borders), **division),), borders, scratch
 
 
 def _channels(o: Operands) -> Launch:
@@ -230,8 +272,8 @@ def _channel_vector(o: Operands) -> int:
     return widest_vector(o.x.itemsize, *quantities, dim, limit=limit)
 
 
-def _axes(o: Operands, vec: int) -> dict[str, Any]:
-    """The template parameters that all kernels of packed sequences have."""
+def _pool_axes(o: Operands, vec: int) -> dict[str, Any]:
+    """The template parameters that all kernels of packed sequences with results have."""
     return {
         "width": o.weight.shape[1],
         "input_t": o.x.dtype,
@@ -239,11 +281,18 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "state_t": (o.states or o.snapshot_out or o.x).dtype,
         "vec": vec,
         "silu": o.silu,
+    }
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    """The template parameters of kernels that are leaner where states are addressed by sequence alone."""
+    return {
+        **_pool_axes(o, vec),
         "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.initial_states, o.snapshots)),
     }
 
 
-def _numbers(o: Operands, vec: int) -> dict[str, object]:
+def _numbers(o: Operands, vec: int, borders: Mapping[str, int] = NO_BORDERS) -> dict[str, object]:
     """The fields of CausalConv1dVarlenOperands behind the pointers."""
     *_, dim, total = o.x.shape
     states = o.states
@@ -272,6 +321,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "payload_stride": strides_or_zeros(o.payload, 2),
         "payload_gates_stride": [stride for gate in o.payload_gates for stride in gate.strides] or [0] * 4,
         "payload_heads": o.payload_gates[0].shape[1] if o.payload_gates else 0,
+        **borders,
     }
 
 

@@ -354,7 +354,7 @@ def _check(
         operands,
         results,
         updated=("conv_state", "intermediate_conv_window")[not is_written :],
-        in_place=("out", "x") if may_be_x else None,
+        in_place=("out", "x") if may_be_x else (),
         overlaid={} if windows is None else {"intermediate_conv_window": windows},
     )
 

@@ -346,7 +346,7 @@ def _check(
         in_place=in_place,
     )
     updated = ("conv_states", "snapshot_out", "payload") if "payload" in given else UPDATED
-    return Checked(operands, results, updated, in_place=("out", "x") if in_place else None)
+    return Checked(operands, results, updated, in_place=("out", "x") if in_place else ())
 
 
 def _check_with_extras(

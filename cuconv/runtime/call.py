@@ -105,8 +105,8 @@ class Checked(Generic[Operands]):
     """The layouts of the results by argument, given or to be made; None for a result that is not wanted."""
     updated: tuple[str, ...] = ()
     """Arguments that are read and written; absent ones may be named, too."""
-    in_place: tuple[str, str] | None = None
-    """An output and an input that may be the same memory, laid out alike."""
+    in_place: tuple[str, ...] = ()
+    """An output, and the inputs of which one may be the same memory, laid out alike."""
     overlaid: Layouts = field(default_factory=dict)
     """The distinct elements of written arguments that have one element at several indices, where equal values go."""
 
@@ -141,11 +141,11 @@ class Call(Generic[Operands]):
         written = [names.index(name) for name in (*checked.updated, *checked.outputs)]
         self._written = [self._given.index(number) for number in written if layouts[number] is not None]
         """Which of the given arrays are written."""
-        self._in_place = None
-        if checked.in_place is not None:
-            output, source = map(names.index, checked.in_place)
-            if layouts[output] is not None and layouts[output] == layouts[source]:
-                self._in_place = self._given.index(output), self._given.index(source)
+        self._in_place: set[tuple[int, int]] = set()
+        if checked.in_place:
+            output, *sources = map(names.index, checked.in_place)
+            alike = [each for each in sources if layouts[each] is not None and layouts[each] == layouts[output]]
+            self._in_place = {(self._given.index(output), self._given.index(each)) for each in alike}
         # The library may want to know that arrays of the caller have been written.
         self._follows_writes = family.follows_writes if self._written else None
         self._count = len(operation.inputs)
@@ -272,7 +272,7 @@ class Call(Generic[Operands]):
             for other, (other_begin, other_end) in enumerate(self._spans):
                 # Bounds come first: two comparisons rule out nearly all pairs.
                 if pointers[other] + other_begin < end and begin < pointers[other] + other_end and other != number:
-                    if (number, other) == self._in_place and pointers[number] == pointers[other]:
+                    if (number, other) in self._in_place and pointers[number] == pointers[other]:
                         continue
                     names = [self.names[self._given[each]] for each in (number, other)]
                     views = [View(pointers[each], self._views[each]) for each in (number, other)]

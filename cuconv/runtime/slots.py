@@ -106,13 +106,14 @@ SNAPSHOTS = ("snapshots", "snapshot_count", "snapshot_out")
 """The arrays that say which states inside sequences are kept, and where."""
 
 
-def check_snapshots(given: Layouts, pool: str, axes: str) -> Layout | None:
+def check_snapshots(given: Layouts, pool: str, axes: str, dtypes: tuple[DType, ...] = FLOATS) -> Layout | None:
     """Check the arrays of snapshots but the shape of snapshot_out; returns the array that they go to, if any do.
 
     Args:
         given: the layouts of a call; these arrays may be missing.
         pool: the argument that snapshots go to where there is no snapshot_out.
         axes: those of snapshot_out.
+        dtypes: what its elements may be.
     """
     rows, count, out = (given.get(name) for name in SNAPSHOTS)
     if rows is None:
@@ -133,7 +134,7 @@ def check_snapshots(given: Layouts, pool: str, axes: str) -> Layout | None:
         checks.rank("snapshot_out", out.shape, axes)
         checks.between("slots of snapshot_out", out.shape[0], 0, MAX_DIVIDEND)
         states = next((each for name in (pool, "initial_states") if (each := given.get(name)) is not None), None)
-        checks.dtype("snapshot_out", out.dtype, FLOATS if states is None else (states.dtype,))
+        checks.dtype("snapshot_out", out.dtype, dtypes if states is None else (states.dtype,))
     return out or given[pool]
 
 

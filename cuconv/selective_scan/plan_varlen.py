@@ -9,7 +9,7 @@ from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div, widest_vector
-from cuconv.runtime.layout import Layout
+from cuconv.runtime.layout import Layout, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
@@ -69,7 +69,7 @@ class Division(NamedTuple):
 
     def grid(self, o: Operands) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch, and the params that divide it so."""
-        _, dim, total = o.inputs.u.shape
+        dim, total = o.inputs.u.shape[1], o.total
         threads, processors = SelectiveScanVarlenFwd.threads, multiprocessors(o.inputs.u.device)
         # The padding before the first sequence and behind the last counts as sequences, too.
         rows = o.sequences + 2
@@ -114,6 +114,17 @@ class Operands(NamedTuple):
     """(1,)."""
     snapshot_out: Layout | None = None
     """(slots, dim, d_state); absent where snapshots go to ssm_states."""
+    state_scale: Layout | None = None
+    """(slots, dim), perhaps with an axis of 1 behind."""
+    snapshot_scale: Layout | None = None
+    """Of snapshot_out."""
+    philox_rounds: int = 0
+    """Rounds of Philox where codes are rounded at random, else 0."""
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether sequences are the rows of a batch."""
+        return self.inputs.u.shape[0] != 1
 
     @property
     def snapshots_to(self) -> Layout | None:
@@ -123,17 +134,17 @@ class Operands(NamedTuple):
     @property
     def sequences(self) -> int:
         """Sequences, empty ones included."""
-        return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
+        return self.inputs.u.shape[0] if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
 
     @property
     def total(self) -> int:
         """Tokens of all sequences and of the padding between them."""
-        return self.inputs.u.shape[2]
+        return self.inputs.u.shape[0] * self.inputs.u.shape[2]
 
 
 def plan(o: Operands) -> Plan:
     """The launch that computes a call on packed sequences."""
-    inputs, pool = o.inputs, o.ssm_states
+    inputs, pool = _numbered_through(o.inputs), o.ssm_states
     if inputs.u.size == 0:
         return Plan()
     states_like = pool or o.snapshot_out
@@ -143,7 +154,7 @@ def plan(o: Operands) -> Plan:
     axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
     if axis is not None:
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
-        is_mixed = o.total < LONG * o.sequences
+        is_mixed = o.total < LONG * o.sequences and not o.is_batch
         shape = _tile_shape(o, is_mixed)
         kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, axis == CHANNELS, is_mixed, o.snapshots is not None)
         division = Division(_short_tokens(o) if is_mixed else 0, shape.channels, is_mixed)
@@ -157,15 +168,19 @@ def plan(o: Operands) -> Plan:
             b_vec=matrix_vector(inputs.B),
             c_vec=matrix_vector(inputs.C),
             state_t=state_t,
-            snapshots=o.snapshots is not None,
+            # Kernels of few registers have no rows of a batch.
+            snapshots=o.snapshots is not None or o.is_batch,
         )
         division = _lane_division(o, lanes, states)
+        if o.is_batch:
+            division = Division(0, division.channels, is_mixed=False)
     config, divided = division.grid(o)
     known = {
         **numbers(inputs),
         **divided,
         "sequences": o.sequences,
         "total": o.total,
+        "seqlen": inputs.u.shape[2] if o.is_batch else 0,
         "has_states": pool is not None,
         "states_is_vectors": pool is not None and _is_vectors(pool, states),
         "A_is_vectors": _is_vectors(inputs.A, states),
@@ -173,6 +188,10 @@ def plan(o: Operands) -> Plan:
         "ssm_states_stride": pool.strides if pool else (0, 0, 0),
         "pad_slot_id": o.pad_slot_id,
         "keeps_padding": o.keeps_padding,
+        "state_scale_stride": strides_or_zeros(o.state_scale, 2)[:2],
+        "snapshot_scale_stride": strides_or_zeros(o.snapshot_scale or o.state_scale, 2)[:2],
+        "philox_rounds": o.philox_rounds,
+        "seed": 0,
         **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
         **slots.snapshot_numbers(o.snapshots, o.snapshot_count, pool, o.snapshot_out, o.pad_slot_id),
         "snapshots_is_vectors": o.snapshots_to is not None and _is_vectors(o.snapshots_to, states),
@@ -185,9 +204,25 @@ def plan(o: Operands) -> Plan:
     return Plan((Launch(kernel, config, kernel.params.pack_numbers(**known)),))
 
 
+def _numbered_through(inputs: Inputs) -> Inputs:
+    """The arrays of a scan with the strides of kernels that number tokens through all rows of a batch.
+
+    The stride of the batch is what a row's first token lies further than the token behind the row before.
+    """
+    batch, _, seqlen = inputs.u.shape
+
+    def numbered(layout: Layout) -> Layout:
+        skew = layout.strides[0] - seqlen * layout.strides[-1] if batch > 1 else 0
+        return layout._replace(strides=(skew, *layout.strides[1:]))
+
+    u, delta, B, C, out = map(numbered, (inputs.u, inputs.delta, inputs.B, inputs.C, inputs.out))
+    z = None if inputs.z is None else numbered(inputs.z)
+    return inputs._replace(u=u, delta=delta, B=B, C=C, z=z, out=out)
+
+
 def _tile_shape(o: Operands, is_mixed: bool) -> TileShape:
     """The quickest shape for as many long sequences as are likely: only the average length is known."""
-    _, dim, total = o.inputs.u.shape
+    dim, total = o.inputs.u.shape[1], o.total
     rows = dim * (ceil_div(total, PREFILL) if is_mixed else o.sequences)
     processors = multiprocessors(o.inputs.u.device)
     shapes = (s for s in SelectiveScanVarlenTilesFwd.TILES if o.inputs.d_state % (s.parts * s.at_once) == 0)

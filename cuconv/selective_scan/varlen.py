@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cuconv.runtime import checks, slots
-from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, FLOATS
+import numpy as np
+
+from cuconv.runtime import checks, codes, slots
+from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
+from cuconv.runtime.dtypes import BOOL, CODES, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
 from cuconv.selective_scan import reference
-from cuconv.selective_scan.check import inputs
+from cuconv.selective_scan.check import Inputs, inputs, is_variable
 from cuconv.selective_scan.kernels import MAX_TOKENS
 from cuconv.selective_scan.plan_varlen import Operands, plan
 
@@ -40,9 +42,13 @@ def selective_scan_varlen_fn(
     snapshots: Any = None,
     snapshot_count: Any = None,
     snapshot_out: Any = None,
+    state_scale: Any = None,
+    snapshot_scale: Any = None,
+    rand_seed: Any = None,
+    philox_rounds: int = 10,
     out: Any = None,
 ) -> Any:
-    """The selective scan of packed sequences, as serving engines prefill: vLLM's, but that no input is overwritten.
+    """The selective scan of packed sequences, or of a batch, with states in a pool, as serving engines prefill.
 
     Within sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, what selective_scan_fn computes:
 
@@ -61,23 +67,32 @@ def selective_scan_varlen_fn(
     which waits for the GPU; without it nothing is awaited, and a captured CUDA graph may be replayed with other
     sequences of the same total.
 
+    States may be codes with a scale per slot and channel, as `selective_state_update` reads and writes them for states
+    (slots, dim, d_state), bit by bit the same rounding: prefill hands over to decode in the slots, and the other way
+    round. The heads of Mamba-2 are channels, too: where A, delta, D and delta_bias are repeated within a head (views
+    with a stride of 0 will do), states (slots, nheads, headdim, d_state) and their scales are given as views with
+    nheads * headdim channels, and what is live in the rings of replay for these slots is dropped afterwards by
+    `ReplayRings.reset`.
+
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; contiguous
     tokens have vector kernels. What has a row per sequence may have more of them, which are ignored.
 
     Args:
-        u: (dim, total), float32, float16 or bfloat16; total up to 2**30.
-        ssm_states: (slots, dim, d_state), any of these dtypes; updated in place. None: sequences start from zeros and
-            leave nothing.
+        u: (dim, total), float32, float16 or bfloat16; total up to 2**30. (batch, dim, seqlen): the sequences are the
+            rows of a batch, and B and C have the axis of the batch, too.
+        ssm_states: (slots, dim, d_state), any of these dtypes, or codes of int16, int8 or float8_e4m3fn with
+            state_scale; updated in place. None: sequences start from zeros and leave nothing.
         delta: shape and dtype of u.
         A: (dim, d_state), float32, d_state 1 to 256.
         B: (d_state, total) or (ngroups, d_state, total), u's dtype; channel d is of group d // (dim / ngroups).
+            Beside a batch (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen).
         C: shape and dtype of B.
         D: (dim,), u's dtype or float32.
         z: shape and dtype of u: the gate.
         delta_bias: (dim,), u's dtype or float32.
         delta_softplus: whether dt is the softplus of delta + delta_bias.
         query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
-            sequence.
+            sequence, or the rows of a batch.
         cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None. (sequences,
             columns): column 0, or that of state_column.
         has_initial_state: (sequences,), bool; false when None.
@@ -96,8 +111,17 @@ def selective_scan_varlen_fn(
             that a sequence starts from, but for the row's own sequence.
         snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
         snapshot_out: (slots, dim, d_state), ssm_states' dtype: where snapshots go; to ssm_states when None.
-        out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
-            ssm_states.
+        state_scale: (slots, dim), perhaps with an axis of 1 behind, float32; with ssm_states of codes only, and updated
+            with them: the state is ssm_states * state_scale. The scale of a state that is stored, what is rounded, and
+            what rows without codes have: as in `selective_state_update`. out follows from states before they are
+            rounded.
+        snapshot_scale: (slots, dim) and so on, beside snapshot_out of codes: receives their scales.
+        rand_seed: round codes up or down at random, by a seed of 64 bits, or an int64 array of one element, as in
+            `selective_state_update`: the state after t tokens of a sequence, by the random numbers of its token t - 1
+            in this call.
+        philox_rounds: 1 to 20; 0 stands for 10.
+        out: shape and dtype of u: where to write the result. It may be u, delta or z itself, but must not overlap any
+            other argument, and neither must ssm_states.
 
     Returns:
         out, laid out in memory like u: of the caller's kind and on the caller's device.
@@ -108,22 +132,43 @@ def selective_scan_varlen_fn(
     """
     padding = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
     keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
-    options = checks.flag("delta_softplus", delta_softplus), padding, keeps_padding
+    softplus = checks.flag("delta_softplus", delta_softplus)
     given = (
         *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
         *(state_column, dst_state_indices),
     )
-    if snapshots is snapshot_count is snapshot_out is None:
-        (result,) = _packed_scan((*given, out), options)
-    else:
-        (result,) = _packed_scan_with_snapshots((*given, snapshots, snapshot_count, snapshot_out, out), options)
+    if snapshots is snapshot_count is snapshot_out is state_scale is snapshot_scale is rand_seed is None:
+        (result,) = _packed_scan((*given, out), (softplus, padding, keeps_padding))
+        return result
+    rounds = codes.rounds_of(philox_rounds)
+    seed, rand_seed = codes.seed_of(rand_seed)
+    extras = snapshots, snapshot_count, snapshot_out, state_scale, snapshot_scale, rand_seed
+    options = softplus, padding, seed is not None, rounds, keeps_padding
+    late = NO_NUMBERS if seed is None else {"seed": seed}
+    (result,) = _packed_scan_with_extras((*given, *extras, out), options, late=late)
     return result
 
 
-def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding: bool) -> Checked[Operands]:
-    checked = inputs(given, "dim, total", delta_softplus)
+def _check_with_extras(
+    given: Layouts, delta_softplus: bool, pad_slot_id: int, has_seed: bool, philox_rounds: int, keeps_padding: bool
+) -> Checked[Operands]:
+    codes.check_seed(given["rand_seed"])
+    is_random = has_seed or given["rand_seed"] is not None
+    checked = _check(given, delta_softplus, pad_slot_id, keeps_padding, philox_rounds if is_random else 0)
+    states = [each for name in reference.SCALES if (each := given[name]) is not None]
+    if is_random and not any(each.dtype in CODES for each in states):
+        raise ValueError(message("rand_seed", "a seed", "None unless states are codes"))
+    return checked
+
+
+def _check(
+    given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding: bool, philox_rounds: int = 0
+) -> Checked[Operands]:
+    u = given["u"]
+    is_batch = u is not None and len(u.shape) == 3
+    checked = inputs(given, "batch, dim, seqlen" if is_batch else "dim, total", delta_softplus)
     pool, starts = given["ssm_states"], given["query_start_loc"]
-    count = checks.starts("query_start_loc", starts, MAX_TOKENS)
+    count = _check_batch(checked, starts) if is_batch else checks.starts("query_start_loc", starts, MAX_TOKENS)
     for argument in ("cache_indices", "has_initial_state", "state_column", "dst_state_indices"):
         if given[argument] is not None and pool is None:
             raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
@@ -135,22 +180,43 @@ def _check(given: Layouts, delta_softplus: bool, pad_slot_id: int, keeps_padding
     if pool is not None:
         _check_pool(pool, checked.A, count if given["cache_indices"] is None else 0)
     chosen = given["state_column"], given["dst_state_indices"]
-    snapshots_to = slots.check_snapshots(given, "ssm_states", "slots, dim, d_state")
+    snapshots_to = slots.check_snapshots(given, "ssm_states", "slots, dim, d_state", FLOATS + CODES)
     if snapshots_to is not None and given["snapshot_out"] is not None:
         shape = (snapshots_to.shape[0], *checked.A.shape)
         checks.shape("snapshot_out", snapshots_to.shape, shape, "slots, dim of u, d_state of A")
     operands = Operands(
         *(checked, pool, starts, cache_indices, has_initial_state, *chosen, pad_slot_id, keeps_padding),
-        *(given.get(name) for name in slots.SNAPSHOTS),
+        snapshots=given.get("snapshots"),
+        snapshot_count=given.get("snapshot_count"),
+        snapshot_out=given.get("snapshot_out"),
+        state_scale=given.get("state_scale"),
+        snapshot_scale=given.get("snapshot_scale"),
+        philox_rounds=philox_rounds,
     )
-    out = checked.out._replace(shape=checked.out.shape[1:], strides=checked.out.strides[1:])
-    updated = ("ssm_states", "snapshot_out") if "snapshot_out" in given else ("ssm_states",)
-    return Checked(operands, {"out": out}, updated)
+    codes.check_scales(given, reference.SCALES)
+    out = checked.out
+    if not is_batch:
+        out = out._replace(shape=out.shape[1:], strides=out.strides[1:])
+    updated = tuple(name for name in (*reference.SCALES, *SCALES) if name in given)
+    return Checked(operands, {"out": out}, updated, in_place=("out", "u", "delta", "z"))
+
+
+def _check_batch(given: Inputs, starts: Layout | None) -> int:
+    """Check what only a batch has to fit; returns its rows."""
+    if starts is not None:
+        raise ValueError(message("query_start_loc", "an array", "None where u has 3 axes (batch, dim, seqlen)"))
+    batch, _, seqlen = given.u.shape
+    checks.between("batch * seqlen of u", batch * seqlen, 0, MAX_TOKENS)
+    for name, matrix in (("B", given.B), ("C", given.C)):
+        if not is_variable(matrix):
+            wanted = "3 or 4 axes (batch of u, [ngroups,] d_state of A, tokens of u)"
+            raise ValueError(message(name, f"shape {matrix.shape}", wanted))
+    return batch
 
 
 def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
     checks.rank("ssm_states", pool.shape, "slots, dim, d_state")
-    checks.dtype("ssm_states", pool.dtype, FLOATS)
+    checks.dtype("ssm_states", pool.dtype, FLOATS + CODES)
     slots = pool.shape[0]
     checks.between("slots of ssm_states", slots, 0, MAX_DIVIDEND)
     checks.shape("ssm_states", pool.shape, (slots, *A.shape), "slots, dim of u, d_state of A")
@@ -162,28 +228,31 @@ def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
     pool_slots, snapshot_slots = (None if pool is None else pool.shape[0] for pool in (o.ssm_states, o.snapshots_to))
-    slots.check_packed(read, o.total, pool_slots, o.pad_slot_id, snapshot_slots=snapshot_slots)
+    batch, _, seqlen = o.inputs.u.shape
+    lengths = np.full(batch, seqlen) if o.is_batch else None
+    slots.check_packed(read, o.total, pool_slots, o.pad_slot_id, lengths, snapshot_slots=snapshot_slots)
 
 
-def _reference(o: Operands, arrays: Arrays) -> None:
+def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
     named = {name: array for name, array in arrays.items() if name != "out"}
-    named |= {"delta_softplus": o.inputs.delta_softplus, "pad_slot_id": o.pad_slot_id}
-    result, states, kept = reference.selective_scan_varlen_fn(**named)
-    written = [each.tokens for each in reference.live_sequences(**named)] if o.keeps_padding else [slice(None)]
-    for tokens in written:
-        arrays["out"][:, tokens] = result[:, tokens].astype(arrays["out"].dtype)
-    pool = arrays["ssm_states"]
-    for slot, state in states.items():
-        pool[slot] = state.astype(pool.dtype)
-    kept_in = pool if named.get("snapshot_out") is None else named["snapshot_out"]
-    for slot, state in kept.items():
-        kept_in[slot] = state.astype(kept_in.dtype)
+    if seed is not None:
+        named["rand_seed"] = seed
+    call = reference.PackedScan(
+        **named,
+        delta_softplus=o.inputs.delta_softplus,
+        pad_slot_id=o.pad_slot_id,
+        pad_output="keep" if o.keeps_padding else "zero",
+        philox_rounds=o.philox_rounds,
+    )
+    call.write(arrays["out"])
 
 
 INPUTS = (
     *("u", "ssm_states", "delta", "A", "B", "C", "D", "z", "delta_bias"),
     *("query_start_loc", "cache_indices", "has_initial_state", "state_column", "dst_state_indices"),
 )
+SCALES = tuple(reference.SCALES.values())
+EXTRAS = (*slots.SNAPSHOTS, *SCALES, "rand_seed")
 
 _packed_scan = Operation(
     INPUTS,
@@ -193,14 +262,14 @@ _packed_scan = Operation(
     plan=plan,
     reference=_reference,
     contents=_check_contents,
-    absent=slots.SNAPSHOTS,
+    absent=EXTRAS,
 )
 # An array that is absent costs a call some time, too.
-_packed_scan_with_snapshots = Operation(
-    INPUTS + slots.SNAPSHOTS,
+_packed_scan_with_extras = Operation(
+    INPUTS + EXTRAS,
     ("out",),
-    name="selective_scan_varlen_with_snapshots",
-    check=_check,
+    name="selective_scan_varlen_with_extras",
+    check=_check_with_extras,
     plan=plan,
     reference=_reference,
     contents=_check_contents,

@@ -10,7 +10,9 @@ from cuconv.runtime.dtypes import CODES, FLOAT32, INT64, DType
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.selective_state_update.kernels import (
+    FEW_LANES,
     FEW_ROWS,
+    ROWS,
     SelectiveStateUpdate,
     SelectiveStateUpdateQuantised,
     capacity,
@@ -25,11 +27,6 @@ with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
 
 MANY_WARPS = 1024
 """Warps below which a group of lanes takes fewer rows, so that more warps share the work."""
-
-FEW_LANES = 4
-"""Lanes per row up to which a group keeps all its rows: with fewer rows, lanes would stand for none. On an H200 2.7 us
-instead of 2.9 (1 x 1536 with 16 states of float32), no slower in any batch.
-"""
 
 
 class Operands(NamedTuple):
@@ -162,7 +159,7 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
     """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
-    most = FEW_ROWS if not o.quantised and (_is_chosen(o) or _state_bytes(o) < LARGE) else 16
+    most = FEW_ROWS if not o.quantised and (_is_chosen(o) or _state_bytes(o) < LARGE) else max(ROWS)
     rows = min(most_rows(fits, vec, _dtype(o.state), shared_decay, many), most)
     sharing = lanes(fits, vec, _dtype(o.state))
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE

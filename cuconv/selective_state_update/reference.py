@@ -10,17 +10,10 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from cuconv.runtime import rounding
+from cuconv.runtime.rounding import Stored, random_numbers
 from cuconv.runtime.state_space import Array, TokenInputs
 from cuconv.selective_state_update import reference_replay
-from cuconv.selective_state_update.rounding import (
-    LARGEST,
-    codes_of,
-    factors_of,
-    quantised,
-    random_numbers,
-    round_stochastically,
-    scales_of,
-)
 
 UPDATED = ("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales")
 """The arguments that a call writes to."""
@@ -46,21 +39,6 @@ class Token(TokenInputs):
     def after(self) -> Array:
         """The state after it."""
         return self.before * self.decay + self.added
-
-
-class Stored(NamedTuple):
-    """States of (nheads, headdim, d_state) as they are stored."""
-
-    states: Array
-    """In the dtype of the pool."""
-    scales: Array | None
-    """(nheads, headdim), of codes."""
-
-    @property
-    def values(self) -> Array:
-        """The states in float64."""
-        values = self.states.astype(np.float64)
-        return values if self.scales is None else values * self.scales.astype(np.float64)[..., None]
 
 
 class Results(NamedTuple):
@@ -263,43 +241,17 @@ class SelectiveStateUpdate:
         return random_numbers(size, token.sequence, token.number, seed, self.philox_rounds).reshape(self.inner)
 
     def stored(self, token: Token, states: Array) -> Stored:
-        """States after a token as they are stored; those of float64, where torch tensors have it, are not rounded."""
-        dtype, random = self.state.dtype, self.random(token)
-        if dtype == np.float64:
-            return Stored(states, None)
-        with np.errstate(over="ignore"):
-            values = states.astype(np.float32)
-            if dtype in LARGEST:
-                return Stored(*quantised(values, dtype, random))
-            return Stored(values.astype(dtype) if random is None else round_stochastically(values, random, dtype), None)
+        """States after a token as they are stored."""
+        return rounding.stored(states, self.state.dtype, self.random(token))
 
     def bounds(self, token: Token, error: Array) -> tuple[Stored, Stored]:
-        """The least and the greatest that is stored of the states after a token where these are off by `error`.
-
-        Codes are monotone in the state, and in the factor of the row, which falls with the largest magnitude.
-        """
-        after, dtype, random = token.after, self.state.dtype, self.random(token)
-        if dtype not in LARGEST:
-            return self.stored(token, after - error), self.stored(token, after + error)
-        size = np.abs(after)
-        magnitudes = (np.maximum(size - error, 0.0), size + error)
-        factors = [factors_of(each.max(axis=-1, initial=0.0).astype(np.float32), dtype) for each in magnitudes]
-        ends = [(after + sign * error).astype(np.float32) for sign in (-1.0, 1.0)]
-        codes = [codes_of(end, factor, dtype, random).astype(np.float64) for end in ends for factor in factors]
-        scales = [scales_of(factor) for factor in factors]
-        low, high = (
-            Stored(extreme(codes, axis=0).astype(dtype), extreme(scales, axis=0)) for extreme in (np.min, np.max)
-        )
-        return low, high
+        """The least and the greatest that is stored of the states after a token where these are off by `error`."""
+        return rounding.bounds(token.after, error, self.state.dtype, self.random(token))
 
     def stored_errors(self, token: Token, error: Array) -> Stored:
         """The errors of what is stored after a token where the state is off by `error`: of states without scales, that
         before they are rounded."""
-        if self.state_scale is None:
-            return Stored(error, None)
-        each = (self.stored(token, token.after), *self.bounds(token, error))
-        wide = [[np.asarray(array).astype(np.float64) for array in stored] for stored in each]
-        return Stored(*(np.maximum(high - stored, stored - low) for stored, low, high in zip(*wide, strict=True)))
+        return rounding.stored_errors(token.after, error, self.state.dtype, self.random(token))
 
     def results(self) -> Results:
         """What the call writes; the arrays of the call stay as they are."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime import checks, slots
+from cuconv.runtime import checks, codes, slots
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.errors import message
@@ -124,9 +124,8 @@ def selective_state_update_replay(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    philox_rounds = checks.integer("philox_rounds", philox_rounds)
-    checks.between("philox_rounds", philox_rounds, 0, update.MAX_ROUNDS)
-    seed, rand_seed = update.seed_of(rand_seed)
+    rounds = codes.rounds_of(philox_rounds)
+    seed, rand_seed = codes.seed_of(rand_seed)
     given = (
         *(state, x_ring, B_ring, dt_ring, cursors, x, dt, A, B, C, D, z, dt_bias, state_batch_indices),
         *(cu_seqlens, has_initial_state, force_flush, rand_seed, state_scale, out),
@@ -137,7 +136,7 @@ def selective_state_update_replay(
         checks.flag("dt_softplus", dt_softplus),
         slots.padding(pad_slot_id, null_slot),
         seed is not None,
-        philox_rounds or update.DEFAULT_ROUNDS,
+        rounds,
         slots.keeps_padding(pad_output),
     )
     (result,) = _replay(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime import arrays, checks, slots
+from cuconv.runtime import arrays, checks, codes, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, INDICES, INT32, DType
 from cuconv.runtime.errors import message
@@ -16,7 +16,6 @@ from cuconv.selective_state_update import reference, reference_replay
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
 from cuconv.selective_state_update.plan_replay import CommitOperands, FoldOperands, plan_commit, plan_fold
 from cuconv.selective_state_update.replay import RINGS, by_row, check_decay, check_rings, selective_state_update_replay
-from cuconv.selective_state_update.update import check_scales
 
 
 def selective_state_update_commit(
@@ -177,7 +176,7 @@ def _check_fold(given: Layouts, window: int, pad_slot_id: int) -> Checked[FoldOp
     checks.rank("state_batch_indices", sources.shape, "batch")
     for name in ("dst_state_batch_indices", "count"):
         slots.by_sequence(name, given[name], sources.shape[0], "sequences")
-    check_scales({**given, "intermediate_states_buffer": None, "intermediate_state_scales": None})
+    codes.check_scales(given, {"state": "state_scale"})
     targets, count, scales = (given[name] for name in ("dst_state_batch_indices", "count", "state_scale"))
     operands = FoldOperands(state, A, rings, sources, targets, count, scales, pad_slot_id)
     return Checked(operands, {}, updated=("state", "state_scale"))

@@ -7,21 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime import checks, slots, trees
+from cuconv.runtime import checks, codes, slots, trees
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, CODES, FLOAT32, FLOATS, INDICES, INT64, DType
-from cuconv.runtime.errors import message, one_of
+from cuconv.runtime.dtypes import BOOL, CODES, FLOAT32, FLOATS, INDICES, DType
+from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense
 from cuconv.selective_state_update import reference
 from cuconv.selective_state_update.kernels import MAX_D_STATE
 from cuconv.selective_state_update.plan import Operands, plan
 
-DEFAULT_ROUNDS = 10
-"""Rounds of Philox where none are asked for, as in Triton."""
-
-MAX_ROUNDS = 20
-"""Rounds of Philox at most."""
+SCALES = {"state": "state_scale", "intermediate_states_buffer": "intermediate_state_scales"}
+"""The arguments that have the scales of states."""
 
 MAX_TOKENS = 2**30
 """Tokens of a call at most, and sequences: the kernel counts them in 32 bits, and a little beyond the last one."""
@@ -142,9 +139,8 @@ def selective_state_update(
         ValueError: any other argument that does not fit, or that has no meaning beside another one. Nothing has been
             launched or written then.
     """
-    philox_rounds = checks.integer("philox_rounds", philox_rounds)
-    checks.between("philox_rounds", philox_rounds, 0, MAX_ROUNDS)
-    seed, rand_seed = seed_of(rand_seed)
+    rounds = codes.rounds_of(philox_rounds)
+    seed, rand_seed = codes.seed_of(rand_seed)
     given = (
         *(state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices),
         *(intermediate_states_buffer, intermediate_state_indices, num_accepted_tokens, cu_seqlens),
@@ -154,19 +150,9 @@ def selective_state_update(
     is_read_only = checks.flag("disable_state_update", disable_state_update)
     padding = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
     keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
-    options = (softplus, is_read_only, padding, seed is not None, philox_rounds or DEFAULT_ROUNDS, keeps_padding)
+    options = (softplus, is_read_only, padding, seed is not None, rounds, keeps_padding)
     (result,) = _update(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
     return result
-
-
-def seed_of(rand_seed: Any) -> tuple[int | None, Any]:
-    """A seed that is a number, and one that is an array; at most one of them is not None."""
-    if rand_seed is None or not isinstance(rand_seed, int | np.integer):
-        return None, rand_seed
-    if isinstance(rand_seed, bool):
-        checks.integer("rand_seed", rand_seed)
-    checks.between("rand_seed", int(rand_seed), 0, 2**64 - 1)
-    return int(rand_seed), None
 
 
 def _check(
@@ -198,15 +184,12 @@ def _check(
     sequences = tokens[0] if given["cu_seqlens"] is None else given["cu_seqlens"].shape[0] - 1
     _check_index_arrays(given, sequences, pool_slots)
     _check_buffer(given, tokens[1] if len(tokens) > 1 else 1, pool_slots, sequences)
-    check_scales(given)
+    codes.check_scales(given, SCALES)
     _check_parents(given, tokens)
     stochastic = has_seed or given["rand_seed"] is not None
     if stochastic and state.dtype is FLOAT32:
         raise ValueError(message("rand_seed", "a seed", "None for a float32 state, which is not rounded"))
-    if given["rand_seed"] is not None:
-        checks.dtype("rand_seed", given["rand_seed"].dtype, (INT64,))
-        if given["rand_seed"].size != 1:
-            raise ValueError(message("rand_seed", f"shape {given['rand_seed'].shape}", "one element"))
+    codes.check_seed(given["rand_seed"])
     if keeps_padding:
         slots.check_kept(given, ("out",))
     out = given["out"] or dense(x.shape, tuple(range(len(x.shape))), x)
@@ -353,26 +336,6 @@ def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) 
         raise ValueError(message("rows of intermediate_states_buffer", rows, because))
 
 
-def check_scales(given: Layouts) -> None:
-    """Checks the scales of states that are codes."""
-    for states_name, name in (
-        ("state", "state_scale"),
-        ("intermediate_states_buffer", "intermediate_state_scales"),
-    ):
-        states, scales = given[states_name], given[name]
-        if states is None or states.dtype not in CODES:
-            if scales is not None:
-                wanted = f"None unless {states_name} is {one_of(CODES)}"
-                raise ValueError(message(name, "an array", wanted))
-            continue
-        shape = states.shape[:-1]
-        if scales is None:
-            raise ValueError(message(name, "None", f"an array {shape} beside {states_name} of {states.dtype}"))
-        checks.dtype(name, scales.dtype, (FLOAT32,))
-        if scales.shape != (*shape, 1):
-            checks.shape(name, scales.shape, shape, f"{states_name} before d_state")
-
-
 def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | None:
     """An array with axes of length 1 for the heads, batch or tokens that a call has none of."""
     state, x = given["state"], given["x"]
@@ -381,7 +344,7 @@ def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | Non
                                       "intermediate_states_buffer", "intermediate_state_scales"):  # fmt: skip
         return layout
     has_heads = len(state.shape) == 4
-    behind = {"state_scale": "state", "intermediate_state_scales": "intermediate_states_buffer"}.get(name)
+    behind = {scales: states for states, scales in SCALES.items()}.get(name)
     if behind is not None and (states := given[behind]) is not None and len(layout.shape) == len(states.shape):
         layout = layout._replace(shape=layout.shape[:-1], strides=layout.strides[:-1])
     if name in ("x", "dt", "z", "out", "B", "C"):

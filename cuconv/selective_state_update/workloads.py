@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, INT32
+from cuconv.runtime.rounding import LARGEST
 from cuconv.runtime.workload import Array, Cut, Rows, Workload, element_of, scattered, spread
-from cuconv.selective_state_update.rounding import LARGEST
 
 
 def selective_state_update(

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
-from cuconv.causal_conv1d.split import Split
+from cuconv.causal_conv1d.dense import causal_conv1d_fn
+from cuconv.causal_conv1d.kernels import GATES
+from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime.arrays import Followed
 from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
@@ -78,6 +80,9 @@ class Run(NamedTuple):
     """The places in the call of the tensors that autograd follows: to look at the others takes it time. None where
     torch traces, which has to see all of them."""
 
+    kept: int | None = None
+    """The number of leading arguments that the backward needs; None for all. It has no use for a residual."""
+
     def results(self, given: tuple[Any, ...]) -> Sequence[Any]:
         """What the operation returns."""
         return self.operation(given, self.options, self.outputs, NO_NUMBERS, may_be_traced=self.places is None)
@@ -103,7 +108,7 @@ class _Followed(EagerFunction):
         if given is None:
             given = followed
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given)
+        ctx.save_for_backward(*given[: run.kept])
         ctx.run = run
         return wanted(run.results(given) if call is None else call.run(given, pointers))
 
@@ -124,12 +129,14 @@ class _Followed(EagerFunction):
         """The results, in the graph of autograd."""
         inner = cls.inner_options(options)
         absent = (None,) * (len(given) - len(operation.inputs) - 1)
+        kept = operation.inputs.index("residual") if "residual" in operation.inputs else None
         if traced:
-            return _all(cls.apply((Run(operation, inner, outputs), None, None, [], _wanted), *given), absent)
+            run = Run(operation, inner, outputs, None, kept)
+            return _all(cls.apply((run, None, None, [], _wanted), *given), absent)
         places = tuple(place for place, each in enumerate(given) if each is not None and each.requires_grad)
         # itemgetter makes no tuple of one.
         take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
-        run, eager = Run(operation, inner, outputs, places), cls.eager
+        run, eager = Run(operation, inner, outputs, places, kept), cls.eager
         results = _all(eager((run, given, None, [], _wanted), *take(given)), absent)
         call = operation.recent[0]
         known = call.recogniser if (call.options, call.outputs) == (inner, outputs) else None
@@ -192,6 +199,88 @@ class _Convolution(_Followed):
         return _gradients(ctx, dx, dweight, dbias, None, dinitial_states, None, None)
 
 
+class _GatedConvolution(_Followed):
+    """`causal_conv1d_fn` with gates and a residual.
+
+    Only the arguments are kept: what the filter reads and, for the gradient of post_gate, its result are computed
+    again. With both gates that moves 20 tensors as large as x, where `_Convolution` moves 3.
+    """
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dfinal_states: Tensor | None = None) -> tuple[Any, ...]:
+        x, weight, bias, seq_idx, initial_states, pre_gate, post_gate = ctx.saved_tensors
+        activation = "silu" if ctx.run.options[1] else None
+        is_padding = is_unread = None if seq_idx is None else (seq_idx < 0)[:, None]
+        if is_padding is not None and dfinal_states is not None:
+            tokens = torch.arange(x.shape[2], device=x.device)
+            is_unread = is_padding & (tokens <= x.shape[2] - weight.shape[1])
+        around = _Around(ctx, x, pre_gate, post_gate, dout, is_padding, is_unread)
+        inner, filtered = around.inner(), None
+        if around.needs_filtered():
+            filtered = causal_conv1d_fn(inner, weight, bias, seq_idx, initial_states, activation=activation)
+        dinner, dweight, dbias, dinitial_states = causal_conv1d_bwd(
+            *(inner, weight, bias, around.dfiltered()),
+            seq_idx=seq_idx,
+            initial_states=initial_states,
+            dfinal_states=dfinal_states,
+            activation=activation,
+        )
+        dx, *dgates = around.gradients(filtered, dinner)
+        return _gradients(ctx, dx, dweight, dbias, None, dinitial_states, *dgates, None, None)
+
+
+class _Around(NamedTuple):
+    """What is around a convolution's filter, filtered = act(conv(x * pre_gate)): out = filtered * post_gate + residual,
+    and zeros in padding, where memory may hold anything.
+    """
+
+    ctx: Any
+    x: Tensor
+    pre_gate: Tensor | None
+    post_gate: Tensor | None
+    dout: Tensor | None
+    is_padding: Tensor | None
+    is_unread: Tensor | None
+    """Which tokens are padding that final states do not hold."""
+
+    def inner(self) -> Tensor:
+        """What the filter reads."""
+        return self.x if self.pre_gate is None else self.x * self.pre_gate
+
+    def needs_filtered(self) -> bool:
+        """Whether `gradients` needs the result of the filter."""
+        return self.post_gate is not None and self.dout is not None and self._is_wanted("post_gate")
+
+    def dfiltered(self) -> Tensor:
+        """The gradient of the filter's result."""
+        if self.dout is None:
+            return torch.zeros_like(self.x)
+        return self.dout if self.post_gate is None else self.post_gate * self.dout
+
+    def gradients(self, filtered: Tensor | None, dinner: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of x, pre_gate, post_gate and residual."""
+        dx, dpre_gate, dpost_gate, dresidual = dinner, None, None, None
+        if self.pre_gate is not None:
+            dx = _product(self.pre_gate, dinner, self.is_unread) if self._is_wanted("x") else None
+            dpre_gate = _product(self.x, dinner, self.is_unread) if self._is_wanted("pre_gate") else None
+        if filtered is not None:
+            dpost_gate = _product(filtered, self.dout, self.is_padding)
+        if self.dout is not None and self._is_wanted("residual"):
+            dresidual = self.dout if self.is_padding is None else self.dout.masked_fill(self.is_padding, 0)
+        return dx, dpre_gate, dpost_gate, dresidual
+
+    def _is_wanted(self, argument: str) -> bool:
+        """Whether autograd may want the gradient of an argument."""
+        places, inputs = self.ctx.run.places, self.ctx.run.operation.inputs
+        return argument in inputs and (places is None or inputs.index(argument) in places)
+
+
+def _product(a: Tensor, b: Tensor, is_padding: Tensor | None) -> Tensor:
+    """a * b, which lies in memory as `a` does, and zeros in padding."""
+    product = a * b
+    return product if is_padding is None else product.masked_fill(is_padding, 0)
+
+
 class _Scan(_Followed):
     """`selective_scan_fn`, which leaves the states that its backward starts from."""
 
@@ -250,18 +339,29 @@ def _packed(
     outputs: tuple[str, ...] | None,
     traced: bool,
 ) -> Sequence[Any]:
+    named = dict(zip(operation.inputs, given[: len(operation.inputs)], strict=True))
     for argument in ("conv_states", "initial_states"):
-        states = given[operation.inputs.index(argument)]
-        _refuse_states(argument, states, "cuconv.torch.causal_conv1d_packed")
+        _refuse_states(argument, named[argument], "cuconv.torch.causal_conv1d_packed")
+    for argument in ("snapshot_out", "payload"):
+        if named.get(argument) is not None:
+            wanted = "None: autograd follows only what a call returns"
+            raise ValueError(message(argument, "a tensor while another argument requires grad", wanted))
     return _Packed.call(operation, given, options, outputs, traced)
 
 
 class _Packed(_Followed):
-    """`causal_conv1d_varlen_fn` and its splits, on sequences that start from zeros."""
+    """`causal_conv1d_varlen_fn` and its splits, on sequences that start from zeros, with gates and a residual as in
+    `_GatedConvolution`.
+    """
 
     @staticmethod
     def backward(ctx: Any, *douts: Tensor | None) -> tuple[Any, ...]:
-        x, weight, bias, _, query_start_loc, *others = ctx.saved_tensors
+        inputs = ctx.run.operation.inputs
+        named = dict(zip(inputs, ctx.saved_tensors, strict=False))
+        x, weight, bias, query_start_loc = (named[each] for each in ("x", "weight", "bias", "query_start_loc"))
+        pre_gate, post_gate, is_padding = named.get("pre_gate"), named.get("post_gate"), None
+        if "residual" in inputs and query_start_loc is not None:
+            is_padding = torch.arange(x.shape[1], device=x.device) >= query_start_loc[-1]
         split, silu, *_ = ctx.run.options
         if split.normalized:
             plain = _without_norm.__wrapped__(split) if is_traced() else _without_norm(split)
@@ -273,13 +373,18 @@ class _Packed(_Followed):
         dout = douts[0]
         if split.ranges is not None:
             dout = _joined(x, split.ranges, douts)
-        activation = "silu" if silu else None
-        dx, dweight, dbias, _ = causal_conv1d_varlen_bwd(
-            *(x, weight, bias, torch.zeros_like(x) if dout is None else dout),
+        around = _Around(ctx, x, pre_gate, post_gate, dout, is_padding, is_padding)
+        inner, filtered = around.inner(), None
+        if around.needs_filtered():
+            (filtered,) = _convolve_packed(inner, weight, bias, query_start_loc, WHOLE, silu)
+        dinner, dweight, dbias, _ = causal_conv1d_varlen_bwd(
+            *(inner, weight, bias, around.dfiltered()),
             query_start_loc=query_start_loc,
-            activation=activation,
+            activation="silu" if silu else None,
         )
-        return _gradients(ctx, dx, dweight, dbias, None, None, *[None] * len(others))
+        gradients = {"weight": dweight, "bias": dbias}
+        gradients |= zip(("x", *GATES), around.gradients(filtered, dinner), strict=True)
+        return _gradients(ctx, *map(gradients.get, inputs), *[None] * len(split.names))
 
 
 # Splits are compared by identity, so equal ones must be one object.
@@ -357,6 +462,8 @@ def _scan_packed(
     u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
     delta_softplus, *_ = options
     _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
+    if u.dim() == 3:
+        raise ValueError(message("u", "a batch while an argument requires grad", "(dim, total), or selective_scan_fn"))
     apply = PackedScan.apply if traced else PackedScan.eager
     out, _ = apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)
     return [out]
@@ -427,7 +534,9 @@ def _l2norm_gradient(y: Tensor, dout: Tensor, eps: float) -> Tensor:
 
 DERIVATIVES: dict[str, Callable[..., Sequence[Any]]] = {
     "causal_conv1d_fn": _Convolution.call,
+    "causal_conv1d_gated_fn": _GatedConvolution.call,
     "causal_conv1d_varlen_fn": _packed,
+    "causal_conv1d_varlen_with_extras": _packed,
     "selective_scan_fn": _Scan.call,
     "selective_scan_varlen_fn": _scan_packed,
     "causal_conv1d_bwd": _Gradients.call,

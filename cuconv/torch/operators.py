@@ -38,7 +38,8 @@ OPTIONS = {
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
-    "selective_scan_varlen_with_snapshots": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
+    "selective_scan_varlen_with_extras": "bool delta_softplus, int pad_slot_id, bool has_seed, int philox_rounds, "
+    "bool keeps_padding, int? seed",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
     "int philox_rounds, bool keeps_padding, int? seed",
     "selective_state_update_replay": "int window, bool? fold, bool dt_softplus, int pad_slot_id, bool has_seed, "
@@ -60,6 +61,7 @@ WITHOUT_RESULTS = ("selective_state_update_commit", "selective_state_update_mate
 UPDATED = (
     *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "x_ring", "B_ring", "dt_ring", "cursors"),
     *("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales", "snapshot_out", "payload"),
+    "snapshot_scale",
 )
 """The arguments that operators write to."""
 

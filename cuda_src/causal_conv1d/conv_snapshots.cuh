@@ -117,9 +117,11 @@ struct SnapshotCopy {
 // Rows of snapshots that a thread takes at a time, so that it waits for the loads of all of them together.
 inline constexpr int kSnapshotsAtOnce = 2;
 
-// Stores the snapshots of kCount consecutive rows from `row` on, but for those of prefixes.
-template <int kCount, int kWidth, typename input_t, typename state_t, int kVec, bool kGated>
-__device__ __forceinline__ void store_inner_snapshots(const CausalConv1dVarlenOperands& p, int row, index_t channel) {
+// Stores the snapshots of kCount consecutive rows from `row` on, but for those that is_left(snapshot, source) says are
+// left to another thread.
+template <int kCount, int kWidth, typename input_t, typename state_t, int kVec, bool kGated, typename IsLeft>
+__device__ __forceinline__ void store_other_snapshots(const CausalConv1dVarlenOperands& p, int row, index_t channel,
+                                                      IsLeft is_left) {
     using Copy = SnapshotCopy<kWidth, input_t, state_t, kVec, kGated>;
     const int rows = count_snapshots(p);
     Snapshot snapshots[kCount];
@@ -136,8 +138,7 @@ __device__ __forceinline__ void store_inner_snapshots(const CausalConv1dVarlenOp
 #pragma unroll
         for (int i = 0; i < kCount; ++i) {
             const SnapshotSource source(p, max(snapshots[i].sequence, 0));
-            is_own[i] = snapshots[i].sequence >= 0 && source.has(snapshots[i]) &&
-                        !is_of_prefix<kWidth>(p, snapshots[i], source);
+            is_own[i] = snapshots[i].sequence >= 0 && source.has(snapshots[i]) && !is_left(snapshots[i], source);
             const Copy copy(p, snapshots[i], source, channel, source.template first<input_t, kVec>(p, channel));
             if (is_own[i]) copy.load(p, channel, from, kept[i]);
         }
@@ -146,6 +147,15 @@ __device__ __forceinline__ void store_inner_snapshots(const CausalConv1dVarlenOp
             if (is_own[i]) Copy::store(p, Copy::place(p, snapshots[i].slot, channel), from, kept[i]);
         }
     }
+}
+
+// Stores the snapshots of kCount consecutive rows from `row` on, but for those of prefixes.
+template <int kCount, int kWidth, typename input_t, typename state_t, int kVec, bool kGated>
+__device__ __forceinline__ void store_inner_snapshots(const CausalConv1dVarlenOperands& p, int row, index_t channel) {
+    store_other_snapshots<kCount, kWidth, input_t, state_t, kVec, kGated>(
+        p, row, channel, [&](const Snapshot& snapshot, const SnapshotSource& source) {
+            return is_of_prefix<kWidth>(p, snapshot, source);
+        });
 }
 
 // The rows that have all snapshots of prefixes of `count` sequences. All threads of the block call this.

@@ -31,6 +31,7 @@ struct CausalConv1dVarlenOperands {
     const void* residual;
     void* payload;
     const void* payload_gates[2];
+    void* scratch;                  // what is kept of x and of states where results go over x: conv_borders.cuh
     index_t x_stride[2];            // dim, token
     index_t conv_states_stride[3];  // slot, dim, column; of initial_states where these are given
     index_t query_start_loc_stride;
@@ -74,12 +75,14 @@ struct CausalConv1dVarlenOperands {
     int snapshots_are_packed;  // channel vectors of x are aligned vectors of a snapshot, too
     int snapshots_is_int64;
     int snapshot_count_is_int64;
+    int border_tokens;           // tokens between two borders, 0 where results do not go over x
     index_t pre_gate_stride[2];  // dim, token
     index_t post_gate_stride[2];
     index_t residual_stride[2];
     index_t payload_stride[2];        // token, column
     index_t payload_gates_stride[4];  // token, head, of one and of the other
     index_t payload_heads;            // columns of each of the gates
+    index_t border_states_at;         // bytes of scratch before its states
 };
 
 // What only kAddressed kernels do costs the others nothing: they choose columns of cache_indices, move states to other

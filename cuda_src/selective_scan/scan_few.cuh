@@ -121,7 +121,8 @@ struct FewScan {
     __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo, const SnapshotRows& rows) {
         int now = lowest(todo);
         StateVec raw[kRows];
-        load_states(run, now, raw);
+        float scales[kRows];
+        load_states(run, now, raw, scales);
         // Each lane knows a row of snapshots: few runs have more of them than a warp has lanes.
         Snapshot own_snapshot{-1, 0, 0};
         if (kSnapshots && rows.begin + lane_id() < rows.end) own_snapshot = load_snapshot(p, rows.begin + lane_id());
@@ -142,11 +143,11 @@ struct FewScan {
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-                for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i);
+                for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i) * scales[r];
             }
             if (todo != 0) {
                 now = lowest(todo);
-                load_states(run, now, raw);
+                load_states(run, now, raw, scales);
             }
             int kept = end;  // the token in front of which the next snapshot is taken
             if (kSnapshots && slot >= 0) kept = begin + next_position(rows, own_snapshot, number, 0, end - begin);
@@ -172,14 +173,15 @@ struct FewScan {
                 scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;
                 if (slot >= 0) {
 #pragma unroll 1
-                    for (; t < stop; ++t) advance(t - batch, h);
+                    for (; t + 2 <= stop; t += 2) advance<2>(t - batch, h);
+                    if (t < stop) advance<1>(t - batch, h);
                 } else {
                     zeros |= bits;
                 }
                 t = stop;
             }
             if (target >= 0) {
-                store_states(static_cast<State*>(p.ssm_states), p.ssm_states_stride, p.states_is_vectors, target, h);
+                store_states(pool_of<State>(p), p.states_is_vectors, target, h, {number, end - begin - 1});
             }
         }
         finish(inputs, batch, scanned, zeros);
@@ -216,7 +218,7 @@ struct FewScan {
             unsigned hits = lanes_where(row.sequence == number && row.position == position);
             for (; hits != 0; hits &= hits - 1) {
                 const int slot = from_lane(row.slot, lowest(hits));
-                store_states(snapshots_of<State>(p), p.snapshot_stride, p.snapshots_is_vectors, slot, h);
+                store_states(snapshots_of<State>(p), p.snapshots_is_vectors, slot, h, {number, position - 1});
             }
         }
     }
@@ -247,23 +249,38 @@ struct FewScan {
     }
 
     // Loads the states before sequence i of the run.
-    __device__ __forceinline__ void load_states(const SequenceRun& run, int i, StateVec (&raw)[kRows]) const {
+    __device__ __forceinline__ void load_states(const SequenceRun& run, int i, StateVec (&raw)[kRows],
+                                                float (&scales)[kRows]) const {
         if (run.has_past_of(i)) {
-            const State* const slot = static_cast<const State*>(p.ssm_states) + run.slot_of(i) * p.ssm_states_stride[0];
-            load_rows<Memory::kMutable>(slot, p.ssm_states_stride + 1, p.states_is_vectors, raw);
+            const int slot = run.slot_of(i);
+            const StateSlots<State> pool = pool_of<State>(p);
+            load_rows<Memory::kMutable>(pool.states + slot * pool.stride[0], pool.stride + 1, p.states_is_vectors, raw);
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                // Rows beyond the last channel are zeros, whatever their scale.
+                scales[r] = pool.load_scale(slot, min(row_channel + r * kGroups, p.dim - 1));
+            }
             return;
         }
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) raw[r] = StateVec::zero();
+        for (int r = 0; r < kRows; ++r) {
+            raw[r] = StateVec::zero();
+            scales[r] = 1.0f;
+        }
     }
 
-    __device__ __forceinline__ void store_states(State* slots, const index_t* stride, int is_vectors, int slot,
-                                                 const float (&h)[kRows][kStates]) const {
-        State* at = slots + slot * stride[0] + row_channel * stride[1] + n * stride[2];
+    __device__ __forceinline__ void store_states(const StateSlots<State>& to, int is_vectors, int slot,
+                                                 const float (&h)[kRows][kStates], const StateTime& time) const {
+        const index_t* stride = to.stride;
+        State* at = to.states + slot * stride[0] + row_channel * stride[1] + n * stride[2];
+        float factors[kRows];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) factors[r] = find_factor<State, kLanes>(h[r]);
+        if constexpr (kIsQuantised<State>) store_scales(to, slot, factors);
         if (is_vectors) {
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
-                if (r * kGroups < behind) store_packed<kStates, Keep::kWhole>(at, h[r]);
+                if (r * kGroups < behind) store_row(at, h[r], factors[r], number(r), time);
                 at += kGroups * stride[1];
             }
             return;
@@ -272,10 +289,41 @@ struct FewScan {
         for (int r = 0; r < kRows; ++r) {
 #pragma unroll
             for (int i = 0; i < kStates; ++i) {
-                if (r * kGroups < behind && n + i < p.d_state) at[i * stride[2]] = Dtype<State>::from_float(h[r][i]);
+                if (r * kGroups < behind && n + i < p.d_state) {
+                    store_state(p, at + i * stride[2], h[r][i], factors[r], number(r) + i, time);
+                }
             }
             at += kGroups * stride[1];
         }
+    }
+
+    // The number in its slot of the lane's first state in row r.
+    __device__ __forceinline__ index_t number(int r) const {
+        return static_cast<index_t>(row_channel + r * kGroups) * p.d_state + n;
+    }
+
+    // Stores the lane's states of a row by as few accesses as possible.
+    __device__ __forceinline__ void store_row(State* at, const float (&states)[kStates], float factor, index_t number,
+                                              const StateTime& time) const {
+        constexpr int kWidth = StateVec::kVec;
+#pragma unroll
+        for (int i = 0; i < kStates; i += kWidth) {
+            float part[kWidth];
+#pragma unroll
+            for (int j = 0; j < kWidth; ++j) part[j] = states[i + j];
+            ::store<Keep::kWhole>(at + i, round_states<State>(p, part, factor, number + i, time));
+        }
+    }
+
+    // Stores the scales of a slot: lane r of a group that of its row r.
+    __device__ __forceinline__ void store_scales(const StateSlots<State>& to, int slot,
+                                                 const float (&factors)[kRows]) const {
+        const int own = lane_id() % kLanes;
+        float factor = factors[0];
+#pragma unroll
+        for (int r = 1; r < kRows; ++r) factor = own == r ? factors[r] : factor;
+        const int channel = row_channel + own * kGroups;
+        if (channel < p.dim) *to.scale(slot, channel) = scale_of_factor(factor);
     }
 
     // Loads the batch of tokens from t on, those of them that there are.
@@ -306,33 +354,55 @@ struct FewScan {
 
     // Tells the warp the steps and the matrices of a batch.
     __device__ __forceinline__ void prepare(const Inputs& inputs) const {
+        float dt[kBatch];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            const float v = inputs.delta.to_float(i) + bias;
-            const float dt = p.delta_softplus ? softplus(v) : v;
-            shared.steps[i][lane_id()] = {dt, dt * inputs.u.to_float(i)};
-            if (lane_id() < 2 * Shared::kHalf) shared.matrices[i][lane_id()] = inputs.matrix.to_float(i);
+        for (int i = 0; i < kBatch; ++i) dt[i] = inputs.delta.to_float(i) + bias;
+        if (p.delta_softplus) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) dt[i] = softplus(dt[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) shared.steps[i][lane_id()] = {dt[i], dt[i] * inputs.u.to_float(i)};
+        if (lane_id() < 2 * Shared::kHalf) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) shared.matrices[i][lane_id()] = inputs.matrix.to_float(i);
         }
         sync_warp();
     }
 
-    // Advances all rows by token `i` of the batch.
-    __device__ __forceinline__ void advance(int i, float (&h)[kRows][kStates]) const {
-        const float* const matrices = shared.matrices[i];
-        const Vec<float, kStates> b = ::load<kStates, Memory::kMutable>(matrices + n);
-        const Vec<float, kStates> c = ::load<kStates, Memory::kMutable>(matrices + Shared::kHalf + n);
-        float sums[kRows];
+    // Advances all rows by kCount tokens of the batch, from token `first` on. All that they need is loaded before the
+    // first of them is waited for.
+    template <int kCount>
+    __device__ __forceinline__ void advance(int first, float (&h)[kRows][kStates]) const {
+        Vec<float, kStates> b[kCount], c[kCount];
+        typename Shared::Step steps[kCount][kRows];
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            const typename Shared::Step step = shared.steps[i][r * kGroups + lane_id() / kLanes];
-            sums[r] = 0.0f;
+        for (int i = 0; i < kCount; ++i) {
 #pragma unroll
-            for (int s = 0; s < kStates; ++s) {
-                h[r][s] = fmaf(h[r][s], exp2_approx(step.dt * rate[r][s]), step.dt_u * b.to_float(s));
-                sums[r] = fmaf(c.to_float(s), h[r][s], sums[r]);
+            for (int r = 0; r < kRows; ++r) steps[i][r] = shared.steps[first + i][r * kGroups + lane_id() / kLanes];
+            const float* const matrices = shared.matrices[first + i];
+            b[i] = ::load<kStates, Memory::kMutable>(matrices + n);
+            c[i] = ::load<kStates, Memory::kMutable>(matrices + Shared::kHalf + n);
+        }
+        float sums[kCount][kRows];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                sums[i][r] = 0.0f;
+#pragma unroll
+                for (int s = 0; s < kStates; ++s) {
+                    const float decay = exp2_approx(steps[i][r].dt * rate[r][s]);
+                    h[r][s] = fmaf(h[r][s], decay, steps[i][r].dt_u * b[i].to_float(s));
+                    sums[i][r] = fmaf(c[i].to_float(s), h[r][s], sums[i][r]);
+                }
             }
         }
-        shared.y[i][lane_id() % kLanes * kGroups + lane_id() / kLanes] = sum_rows_over_lanes<kRows, kLanes>(sums);
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            shared.y[first + i][lane_id() % kLanes * kGroups + lane_id() / kLanes] =
+                sum_rows_over_lanes<kRows, kLanes>(sums[i]);
+        }
     }
 
     // Stores the results of the batch of tokens from t on, a bit each in `scanned` and, for zeros, in `zeros`.
@@ -341,13 +411,23 @@ struct FewScan {
         float results[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-            results[i] = 0.0f;
-            if (((scanned & ~zeros) >> i & 1) == 0) continue;
-            results[i] = shared.y[i][lane_id()];
-            if (p.D != nullptr) results[i] = fmaf(D, inputs.u.to_float(i), results[i]);
-            if (p.z != nullptr) results[i] *= silu_gate(inputs.z.to_float(i));
+            results[i] = ((scanned & ~zeros) >> i & 1) != 0 ? shared.y[i][lane_id()] : 0.0f;
         }
         sync_warp();
+        if (p.D != nullptr) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) results[i] = fmaf(D, inputs.u.to_float(i), results[i]);
+        }
+        if (p.z != nullptr) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) results[i] *= silu_gate(inputs.z.to_float(i));
+        }
+        if (zeros != 0) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                if ((zeros >> i & 1) != 0) results[i] = 0.0f;
+            }
+        }
         if (is_idle) return;
         T* const at = out + t * p.out_stride[2];
         if (kVec > 1 && scanned == (1u << kBatch) - 1) {

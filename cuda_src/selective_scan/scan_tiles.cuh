@@ -4,6 +4,7 @@
 #include "common/activation.cuh"
 #include "common/fastdiv.cuh"
 #include "common/tokens.cuh"
+#include "selective_scan/scan_states.cuh"
 #include "selective_scan/tile_states.cuh"
 
 // One channel of a sequence, in the lanes of a group. The groups of a block walk the same tokens; groups beyond the
@@ -110,12 +111,42 @@ struct TileScan {
         });
     }
 
+    // The same with a slot of a pool, where states may be codes.
+    template <typename State>
+    __device__ __forceinline__ void load_slot(const StateSlots<State>& from, int slot) {
+        const State* const at = from.states + slot * from.stride[0];
+        each_state([&](int c, int n) {
+            const auto raw = load<1, Memory::kMutable>(at + of_block(c) * from.stride[1] + n * from.stride[2]);
+            shared.state[c][n] = raw.to_float(0) * from.load_scale(slot, of_block(c));
+        });
+    }
+
+    template <typename State>
+    __device__ __forceinline__ void store_slot(const StateSlots<State>& to, int slot, const StateTime& time) const {
+        State* const at = to.states + slot * to.stride[0];
+        if constexpr (!kIsQuantised<State>) {
+            store_states(at, to.stride[1], to.stride[2]);
+            return;
+        }
+        // As each_state(), but that all lanes find the factors, which neighbouring ones share.
+        for (int i = static_cast<int>(threadIdx.x); i < Shape::kChannels * Shape::kStates; i += Shape::kThreads) {
+            const int c = i / Shape::kStates, n = i % Shape::kStates;
+            const float state[1] = {n < p.d_state ? shared.state[c][n] : 0.0f};
+            const float factor = find_factor<State, Shape::kStates>(state);
+            if (n >= p.d_state || first_channel + c >= p.dim) continue;
+            const index_t channel = of_block(c);
+            store_state(p, at + channel * to.stride[1] + n * to.stride[2], state[0], factor, channel * p.d_state + n,
+                        time);
+            if (n == 0) *to.scale(slot, channel) = scale_of_factor(factor);
+        }
+    }
+
     // Stores zeros as the results of the tokens `begin` to `end` - 1.
     __device__ __forceinline__ void store_zeros(int begin, int end) const {
         if (is_idle) return;
         const int number = part * kLanes + lane;
-        T* const first = kByChannel ? static_cast<T*>(p.out) + channel * p.out_stride[1] : out - own_offset();
         const index_t step = kByChannel ? p.out_stride[2] : 1;
+        T* const first = out - (kByChannel ? row_channel() + row_token(0) * step - local : own_offset());
         for (int t = begin + number; t < end; t += Shape::kGroup) first[t * step] = Dtype<T>::from_float(0.0f);
     }
 
@@ -141,9 +172,9 @@ struct TileScan {
             const Inputs now = inputs;
             if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
             if (is_edge(tile, begin, end)) {
-                advance<kHasOutput, true>(now, stage, tile, begin, end);
+                advance<kHasOutput, true>(now, stage, tile, begin, end, [] {});
             } else {
-                advance<kHasOutput, false>(now, stage, tile, begin, end);
+                advance<kHasOutput, false>(now, stage, tile, begin, end, [] {});
             }
             if (Shape::kStages > 1) stage ^= 1;
             tile = next;
@@ -152,41 +183,60 @@ struct TileScan {
     }
 
     // Where channels are contiguous, rows are copied to shared memory, a tile ahead, and turned by reading them there.
+    // Results take the way back.
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk_by_channel(int begin, int end, BeforeTile before_tile) {
+        constexpr bool kIsDouble = Shape::kStages > 1;
         int tile = begin, stage = 0;
         copy_rows<kHasOutput>(stage, tile, end);
-        load_matrices<kHasOutput>(tile, begin, end);
-        while (tile < end) {
+        if (kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
+        for (;;) {
+            // Twice the registers: they are not held while results are finished.
+            if (!kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
+            store_matrices<kHasOutput>(stage);
             before_tile(tile);
-            const int next = tile + Shape::kTile;
-            B.store(shared.B[0], p.d_state);
-            if (kHasOutput) C.store(shared.C[0], p.d_state);
+            const int next = tile + Shape::kTile, other = kIsDouble ? stage ^ 1 : stage;
             wait_for_copies();
-            // The rows of this tile have arrived, and so have its matrices.
+            // What this tile needs has arrived, and all threads have used what was there before, and left results.
             __syncthreads();
-            if (Rows::kStages > 1 && next < end) copy_rows<kHasOutput>(stage ^ 1, next, end);
+            if (kIsDouble) {
+                if (kHasOutput && tile > begin) store_rows(other, tile - Shape::kTile, end);
+                // Each thread copies to where it has just read results.
+                if (next < end) copy_rows<kHasOutput>(other, next, end);
+            }
             Inputs inputs;
             take_own(inputs.u, stage, Rows::kU);
             take_own(inputs.delta, stage, Rows::kDelta);
+            const auto load_next = [&] {
+                if (kIsDouble && next < end) load_matrices<kHasOutput>(next, begin, end);
+            };
             if (is_edge(tile, begin, end)) {
-                advance<kHasOutput, true>(inputs, stage, tile, begin, end);
+                advance<kHasOutput, true>(inputs, stage, tile, begin, end, load_next);
             } else {
-                advance<kHasOutput, false>(inputs, stage, tile, begin, end);
+                advance<kHasOutput, false>(inputs, stage, tile, begin, end, load_next);
             }
-            if (next < end) load_matrices<kHasOutput>(next, begin, end);
-            // All threads have used the rows and the matrices, and left their results.
-            __syncthreads();
-            if (kHasOutput) store_rows(stage, tile, end);
-            if (Rows::kStages == 1 && next < end) {
-                // Threads copy to where others have yet to read results.
+            if (!kIsDouble || next >= end) {
                 __syncthreads();
+                if (kHasOutput) store_rows(stage, tile, end);
+                if (next >= end) break;
                 copy_rows<kHasOutput>(stage, next, end);
             }
-            if (Rows::kStages > 1) stage ^= 1;
+            stage = other;
             tile = next;
         }
         __syncthreads();
+    }
+
+    template <bool kHasOutput>
+    __device__ __forceinline__ void load_matrices(int tile, int begin, int end) {
+        B.load(p.B_stride[3], p.d_state, tile, begin, end);
+        if (kHasOutput) C.load(p.C_stride[3], p.d_state, tile, begin, end);
+    }
+
+    template <bool kHasOutput>
+    __device__ __forceinline__ void store_matrices(int stage) const {
+        B.store(shared.B[stage], p.d_state);
+        if (kHasOutput) C.store(shared.C[stage], p.d_state);
     }
 
     // Visits the states of a block, neighbouring ones by neighbouring threads; a state always by the same thread.
@@ -273,12 +323,6 @@ struct TileScan {
         return Rows::index(lane * kTokens, local) + (part * kOwn + t) * Shape::kChannels;
     }
 
-    template <bool kHasOutput>
-    __device__ __forceinline__ void load_matrices(int tile, int begin, int end) {
-        B.load(p.B_stride[3], p.d_state, tile, begin, end);
-        if (kHasOutput) C.load(p.C_stride[3], p.d_state, tile, begin, end);
-    }
-
     __device__ __forceinline__ const T* matrix(const void* base, const index_t* stride, int batch) const {
         const index_t group = divide(first_channel, p.group_dim).quotient;
         return static_cast<const T*>(base) + batch * stride[0] + group * stride[1];
@@ -348,9 +392,11 @@ struct TileScan {
         }
     }
 
-    // Scans one tile; tokens outside `begin` to `end` - 1 do not count.
-    template <bool kHasOutput, bool kIsEdge>
-    __device__ __forceinline__ void advance(const Inputs& inputs, int stage, int tile, int begin, int end) {
+    // Scans one tile; tokens outside `begin` to `end` - 1 do not count. Calls after_states() when fewer registers are in
+    // use.
+    template <bool kHasOutput, bool kIsEdge, typename AfterStates>
+    __device__ __forceinline__ void advance(const Inputs& inputs, int stage, int tile, int begin, int end,
+                                            AfterStates after_states) {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
         Own raw_z;
         if (kHasOutput && kHoldsZ && p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
@@ -366,8 +412,9 @@ struct TileScan {
         prepare<kIsEdge>(inputs, tokens);
         steps += tokens.sum;
         for (int n = 0; n < p.d_state; n += kParts * kAtOnce) {
-            advance_states<kHasOutput, kIsEdge>(shared, kByChannel ? 0 : stage, local, lane, n + part, tokens);
+            advance_states<kHasOutput, kIsEdge>(shared, stage, local, lane, n + part, tokens);
         }
+        after_states();
         if (!kHasOutput) return;
         sum_parts_over_lanes<kParts, kLanes>(tokens.y);
         Own raw_u = inputs.u;

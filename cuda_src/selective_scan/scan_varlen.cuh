@@ -3,9 +3,12 @@
 
 #include "common/fastdiv.cuh"
 #include "common/snapshots.cuh"
+#include "selective_scan/scan_states.cuh"
 
 // Strides are in elements. D, z, delta_bias, ssm_states and what follows it of the index arrays may be null; without
-// query_start_loc all tokens are one sequence. What every launch needs comes first.
+// query_start_loc all tokens are one sequence, or those of a batch (batch, dim, seqlen). The tokens of a batch are
+// numbered from its first row on through all others, and the stride of the batch is what a row's first token lies
+// further than the token behind the row before. What every launch needs comes first.
 struct SelectiveScanVarlenOperands {
     const void* u;
     void* ssm_states;
@@ -25,11 +28,14 @@ struct SelectiveScanVarlenOperands {
     const void* snapshots;
     const void* snapshot_count;
     void* snapshot_out;
-    index_t u_stride[3];  // 0, dim, token
+    void* state_scale;
+    void* snapshot_scale;
+    const void* rand_seed;
+    index_t u_stride[3];  // batch, dim, token
     index_t delta_stride[3];
     index_t z_stride[3];
     index_t out_stride[3];
-    index_t B_stride[4];  // 0, group, n, token
+    index_t B_stride[4];  // batch, group, n, token
     index_t C_stride[4];
     index_t A_stride[2];  // dim, n
     index_t D_stride;
@@ -39,7 +45,8 @@ struct SelectiveScanVarlenOperands {
     FastDiv group_dim;   // channels per group
     int sequences;
     int dim;
-    int total;  // tokens, padding included
+    int total;   // tokens, padding included
+    int seqlen;  // of a batch; 0 for packed sequences
     int d_state;
     int delta_softplus;
     int D_is_float32;
@@ -75,16 +82,34 @@ struct SelectiveScanVarlenOperands {
     int snapshots_is_vectors;  // the states of a lane can be accessed there as vectors
     int snapshots_is_int64;
     int snapshot_count_is_int64;
+    int philox_rounds;                 // 0: codes are rounded to nearest
+    index_t seed;                      // unless rand_seed is given
+    index_t state_scale_stride[2];     // slot, dim
+    index_t snapshot_scale_stride[2];  // of the scales of the array that snapshots go to
 };
 
-// The array that snapshots go to.
-template <typename state_t>
-__device__ __forceinline__ state_t* snapshots_of(const SelectiveScanVarlenOperands& p) {
-    return static_cast<state_t*>(p.snapshots_in_pool ? p.ssm_states : p.snapshot_out);
+// The first token of a sequence, which may be a row of a batch where kBatch.
+template <bool kBatch>
+__device__ __forceinline__ int first_token_of(const SelectiveScanVarlenOperands& p, int number) {
+    if (kBatch && p.seqlen > 0) return min(max(number, 0), p.sequences) * p.seqlen;
+    return first_token(p, number);
 }
 
-// Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot) for each
-// snapshot when the tokens in front of it have been walked. A walk that begins with token `at` need not end for a
+// The pool, and the array that snapshots go to.
+template <typename state_t>
+__device__ __forceinline__ StateSlots<state_t> pool_of(const SelectiveScanVarlenOperands& p) {
+    return {static_cast<state_t*>(p.ssm_states), p.ssm_states_stride, static_cast<float*>(p.state_scale),
+            p.state_scale_stride};
+}
+
+template <typename state_t>
+__device__ __forceinline__ StateSlots<state_t> snapshots_of(const SelectiveScanVarlenOperands& p) {
+    return {static_cast<state_t*>(p.snapshots_in_pool ? p.ssm_states : p.snapshot_out), p.snapshot_stride,
+            static_cast<float*>(p.snapshots_in_pool ? p.state_scale : p.snapshot_scale), p.snapshot_scale_stride};
+}
+
+// Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot, token) for
+// each snapshot when `token`, which it follows, has been walked. A walk that begins with token `at` need not end for a
 // snapshot where starts_tile(at, token): there wait() is called before it is stored.
 template <typename Scan, typename StartsTile, typename Wait, typename Store>
 __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, Scan& scan, int number,
@@ -104,7 +129,7 @@ __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOpera
             if (next.position != token - begin) return;
             wait();
             do {
-                store(next.slot);
+                store(next.slot, next.position - 1);
                 next = next_snapshot(p, rows, number, end - begin, next, any);
             } while (next.position == token - begin);
         };

@@ -31,45 +31,49 @@ struct SelectiveScanVarlenFwdTraits {
 // Scans one sequence in one channel.
 template <typename Shape, typename state_t, bool kSnapshots>
 __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, int channel, int number) {
-    const int begin = first_token(p, number), end = first_token(p, number + 1);
+    constexpr bool kBatch = kSnapshots;
+    const int begin = first_token_of<kBatch>(p, number), end = first_token_of<kBatch>(p, number + 1);
     const int slot = load_start_slot(p, number);
-    ChannelScan<Shape, SelectiveScanVarlenOperands> scan(p, 0, channel);
+    ChannelScan<Shape, SelectiveScanVarlenOperands> scan(p, kBatch ? number : 0, channel);
     if (slot < 0) {
         if (!p.keeps_padding) scan.store_zeros(begin, end);
         return;
     }
-    const index_t* stride = p.ssm_states_stride;
-    state_t* const pool = static_cast<state_t*>(p.ssm_states) + scan.channel * stride[1];
+    const StateSlots<state_t> pool = pool_of<state_t>(p);
     if (p.has_states && has_past(p, number)) {
-        const state_t* const states = pool + slot * stride[0];
+        const state_t* const states = pool.states + scan.channel * pool.stride[1] + slot * pool.stride[0];
+        const float scale = pool.load_scale(slot, scan.channel);
         Vec<state_t, 1> raw[Shape::kStates];
 #pragma unroll
         for (int s = 0; s < Shape::kStates; ++s) {
             raw[s] = Vec<state_t, 1>::zero();
-            if (scan.is_state(s)) raw[s] = load<1, Memory::kMutable>(states + scan.number(s) * stride[2]);
+            if (scan.is_state(s)) raw[s] = load<1, Memory::kMutable>(states + scan.number(s) * pool.stride[2]);
         }
 #pragma unroll
-        for (int s = 0; s < Shape::kStates; ++s) scan.h[s] = raw[s].to_float(0);
+        for (int s = 0; s < Shape::kStates; ++s) scan.h[s] = raw[s].to_float(0) * scale;
     }
-    const auto store = [&](state_t* states, index_t step) {
+    const auto store_states = [&](const StateSlots<state_t>& to, int at, int token) {
+        const float factor = find_factor<state_t, Shape::kLanes>(scan.h);
+        if (scan.is_idle) return;
+        state_t* const states = to.states + scan.channel * to.stride[1] + at * to.stride[0];
+        const index_t first = static_cast<index_t>(scan.channel) * p.d_state;
 #pragma unroll
         for (int s = 0; s < Shape::kStates; ++s) {
-            if (scan.is_state(s)) states[scan.number(s) * step] = Dtype<state_t>::from_float(scan.h[s]);
+            if (!scan.is_state(s)) continue;
+            store_state(p, states + scan.number(s) * to.stride[2], scan.h[s], factor, first + scan.number(s),
+                        {number, token});
         }
+        if (kIsQuantised<state_t> && scan.lane == 0) *to.scale(at, scan.channel) = scale_of_factor(factor);
     };
     if constexpr (kSnapshots) {
-        state_t* const kept = snapshots_of<state_t>(p) + scan.channel * p.snapshot_stride[1];
         walk_by_snapshots(
             p, scan, number, begin, end, [](int, int token) { return token % Shape::kTokens == 0; }, [] {},
-            [&](int at) {
-                if (!scan.is_idle) store(kept + at * p.snapshot_stride[0], p.snapshot_stride[2]);
-            });
+            [&](int at, int token) { store_states(snapshots_of<state_t>(p), at, token); });
     } else {
         scan.template walk<true>(begin, end, [](int) {});
     }
     const int target = load_target(p, number, slot);
-    if (target < 0 || scan.is_idle) return;
-    store(pool + target * stride[0], stride[2]);
+    if (target >= 0) store_states(pool, target, end - begin - 1);
 }
 
 template <
@@ -85,8 +89,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
         const int channel =
             static_cast<int>(row_block.remainder) * Shape::kChannels + static_cast<int>(threadIdx.x) / Shape::kLanes;
-        each_long(p, static_cast<int>(row_block.quotient),
-                  [&](int number) { scan_long<Shape, state_t, kSnapshots>(p, opaque(channel), number); });
+        each_long<kSnapshots>(p, static_cast<int>(row_block.quotient),
+                              [&](int number) { scan_long<Shape, state_t, kSnapshots>(p, opaque(channel), number); });
         return;
     }
     if constexpr (Few::kIsPossible) {

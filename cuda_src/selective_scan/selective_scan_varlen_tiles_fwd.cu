@@ -27,8 +27,9 @@ template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnc
           bool kByChannel, bool kMixed, bool kSnapshots>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
-    // Snapshots of mixed sequences take registers that a third block would need.
-    static constexpr int kMinBlocks = kSnapshots && kMixed ? 2 : kResident;
+    // Walking token by token takes registers that a fourth block would need, and with snapshots a third.
+    static constexpr int kMixedBlocks = kSnapshots ? 2 : 3;
+    static constexpr int kMinBlocks = kMixed && kResident > kMixedBlocks ? kMixedBlocks : kResident;
     static constexpr int kFewLanes = 4;
     static constexpr int kFewStates = 4;
     using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel>;
@@ -40,34 +41,31 @@ struct SelectiveScanVarlenTilesFwdTraits {
 };
 
 // Scans one sequence in the channels of a block.
-template <typename Shape, typename state_t, bool kSnapshots>
+template <typename Shape, typename state_t, bool kMixed, bool kSnapshots>
 __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands& p, TileShared<Shape>& shared,
                                               int first_channel, int number) {
-    const int begin = uniform(first_token(p, number)), end = uniform(first_token(p, number + 1));
+    const int begin = uniform(first_token_of<!kMixed>(p, number)),
+              end = uniform(first_token_of<!kMixed>(p, number + 1));
     if (begin >= end) return;
     const int slot = uniform(load_start_slot(p, number));
-    TileScan<Shape, SelectiveScanVarlenOperands> scan(p, shared, 0, first_channel);
+    TileScan<Shape, SelectiveScanVarlenOperands> scan(p, shared, kMixed ? 0 : number, first_channel);
     if (slot < 0) {
         if (!p.keeps_padding) scan.store_zeros(begin, end);
         return;
     }
-    const index_t* stride = p.ssm_states_stride;
-    state_t* const pool = static_cast<state_t*>(p.ssm_states);
-    if (p.has_states && has_past(p, number)) scan.load_states(pool + slot * stride[0], stride[1], stride[2]);
+    const StateSlots<state_t> pool = pool_of<state_t>(p);
+    if (p.has_states && has_past(p, number)) scan.load_slot(pool, slot);
     if constexpr (kSnapshots) {
-        state_t* const kept = snapshots_of<state_t>(p);
         walk_by_snapshots(
             p, scan, number, begin, end,
             [](int from, int token) { return (token - from / Shape::kAlign * Shape::kAlign) % Shape::kTile == 0; },
             [] { __syncthreads(); },
-            [&](int at) {
-                scan.store_states(kept + at * p.snapshot_stride[0], p.snapshot_stride[1], p.snapshot_stride[2]);
-            });
+            [&](int at, int token) { scan.store_slot(snapshots_of<state_t>(p), at, {number, token}); });
     } else {
         scan.template walk<true>(begin, end, [](int) {});
     }
     const int target = uniform(load_target(p, number, slot));
-    if (target >= 0) scan.store_states(pool + target * stride[0], stride[1], stride[2]);
+    if (target >= 0) scan.store_slot(pool, target, {number, end - begin - 1});
 }
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
@@ -82,10 +80,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int row = static_cast<int>(row_block.quotient);
     const int channel = static_cast<int>(row_block.remainder) * Traits::Long::kChannels;
     if constexpr (!kMixed) {
-        scan_sequence<typename Traits::Long, state_t, kSnapshots>(p, shared.of_long, channel, row - 1);
+        scan_sequence<typename Traits::Long, state_t, kMixed, kSnapshots>(p, shared.of_long, channel, row - 1);
     } else if (row < p.long_at_a_time) {
-        each_long(p, row, [&](int number) {
-            scan_sequence<typename Traits::Long, state_t, kSnapshots>(p, shared.of_long, opaque(channel), number);
+        each_long<false>(p, row, [&](int number) {
+            scan_sequence<typename Traits::Long, state_t, kMixed, kSnapshots>(p, shared.of_long, opaque(channel),
+                                                                              number);
         });
     } else {
         const unsigned of_long = p.dim_blocks.divisor * p.long_at_a_time;

@@ -9,7 +9,7 @@
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_ = false>
 struct TileShape {
     using input_t = T;
-    using matrix_t = Select<kByChannel_, float, T>;  // B and C in shared memory
+    using matrix_t = T;  // B and C in shared memory
     static constexpr bool kByChannel = kByChannel_;
     static constexpr int kThreads = kThreads_;
     static constexpr int kLanes = kLanes_;
@@ -25,8 +25,8 @@ struct TileShape {
     static constexpr int kAlign = kByChannel ? 1 : kVec;  // a tile begins with a multiple of this many tokens
     static constexpr int kMatrixVec = 16 / static_cast<int>(sizeof(matrix_t));
     static constexpr int kVectors = kTokens / kMatrixVec;  // of B and of C, per lane of a tile
-    // Stages of the matrices in shared memory: with two, the next tile's are copied while this tile's are used.
-    static constexpr int kStages = !kByChannel && kTile * sizeof(T) <= 512 ? 2 : 1;
+    // Stages of what is in shared memory for a tile: with two, the next tile's is copied while this tile's is used.
+    static constexpr int kStages = sizeof(T) * (kByChannel ? 128 : kTile) <= (kByChannel ? 256 : 512) ? 2 : 1;
 };
 
 // u, delta and z of a tile's tokens in the channels of a block, as they are in global memory: channels are contiguous.
@@ -38,10 +38,8 @@ struct TileRows {
     static constexpr int kU = 0;
     static constexpr int kDelta = 1;
     static constexpr int kZ = 2;  // and in its place the results
-    // With two stages, the next tile's are copied while this tile's are used.
-    static constexpr int kStages = sizeof(T) == 2 ? 2 : 1;
     using Tile = T[Shape::kTile * Shape::kChannels + Shape::kLanes * kVec];
-    alignas(16) Tile elements[kStages][3];
+    alignas(16) Tile elements[Shape::kStages][3];
 
     __device__ __forceinline__ static int index(int token, int channel) {
         return token * Shape::kChannels + token / Shape::kTokens * kVec + channel;
@@ -150,7 +148,12 @@ struct MatrixTurn {
             if (n >= d_state) continue;
 #pragma unroll
             for (int s = 0; s < kVec; ++s) {
-                to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kMatrixVec] = raw[round].to_float(s);
+                auto& place = to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kMatrixVec];
+                if constexpr (sizeof(T) == sizeof(place)) {
+                    place = raw[round].element(s);
+                } else {
+                    place = raw[round].to_float(s);
+                }
             }
         }
     }

@@ -9,20 +9,6 @@
 
 // Traits: how a kernel divides rows among lanes (RowTraits in steps.cuh).
 
-// A row of smaller magnitude is stored as zeros: its scale would be no normal number, and its inverse infinite.
-inline constexpr float kLeastMagnitude = 3.8518598887744717e-34f;  // 2**-111
-
-// What turns a row of this largest magnitude into codes; NaN for one that is not finite, 0 for one above 2**126.
-template <typename state_t>
-__device__ __forceinline__ float code_factor(float magnitude) {
-    return magnitude < kLeastMagnitude ? 1.0f : quotient(kMaxCode<state_t>, magnitude);
-}
-
-// The scale that belongs to a factor: NaN where the row has no codes.
-__device__ __forceinline__ float scale_of_factor(float factor) {
-    return quotient(1.0f, factor);
-}
-
 // Where the scale of the lane's own row lies, `at` elements behind the first scale; stride: head, row.
 __device__ __forceinline__ float* scale_place(const SelectiveStateUpdateOperands& p, const WarpRows& warp, void* scales,
                                               index_t at, const index_t* stride) {

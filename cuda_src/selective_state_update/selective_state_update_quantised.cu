@@ -30,7 +30,9 @@ struct SelectiveStateUpdateQuantisedTraits {
     static constexpr int kThreads = 128;
     // Without a bound the compiler keeps the states of all rows for the sums. On an H200 256 sequences of int8
     // (Mamba-2, 128 heads) take 192 us with 4 blocks, 168 with 5; 4 tokens of 32 sequences 120 with 1, 102 with 3.
-    static constexpr int kMinBlocks = !kSharedDecay || kDState > 128         ? 1
+    // B and C of more bits, and the addresses of narrow accesses, leave too few registers for that.
+    static constexpr bool kHasRoom = sizeof(b_t) == 2 && kVec * sizeof(state_t) == 16;
+    static constexpr int kMinBlocks = !kSharedDecay || !kHasRoom || kDState > 128 ? 1
                                       : kMany                                ? 3
                                       : sizeof(state_t) == 1 && !kStochastic ? 5
                                                                              : 4;

@@ -71,23 +71,15 @@ __device__ __forceinline__ typename Traits::StateVec round_states(const Selectiv
         typename Traits::StateVec v = Traits::StateVec::zero();
 #pragma unroll
         for (int first = 0; first < Traits::kVecs; first += 8) {
-            const unsigned long long draw = number / 8 + first / 8;
-            const uint4 counter =
-                make_uint4(static_cast<unsigned>(draw), static_cast<unsigned>(draw >> 32), warp.batch, token);
-            const uint2 key = make_uint2(static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
-            const uint4 drawn = philox(counter, key, p.philox_rounds);
+            const uint4 words = random_words(number / 8 + first / 8, warp.batch, token, seed, p.philox_rounds);
 #pragma unroll
             for (int i = first; i < first + 8 && i < Traits::kVecs; ++i) {
-                const int half = static_cast<int>(number % 8) + i - first;
-                const unsigned low = half < 4 ? (half < 2 ? drawn.x : drawn.y) : (half < 6 ? drawn.z : drawn.w);
-                const unsigned random = half % 2 == 0 ? low & 0xffffu : low >> 16;
-                float value = values[i];
+                const unsigned random = random_bits(words, static_cast<int>(number % 8) + i - first);
                 if constexpr (Traits::kIsQuantised) {
-                    // The product may be a little more than the largest code, which must not be rounded up.
-                    constexpr float kMost = kMaxCode<typename Traits::State>;
-                    value = fminf(fmaxf(__fmul_rn(value, factor), -kMost), kMost);
+                    v.put(i, code_stochastically<typename Traits::State>(values[i], factor, random));
+                } else {
+                    v.put(i, round_stochastically<typename Traits::State>(values[i], random));
                 }
-                v.put(i, round_stochastically<typename Traits::State>(value, random));
             }
         }
         return v;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "common/activation.cuh"
+#include "common/codes.cuh"
 #include "common/fastdiv.cuh"
-#include "common/philox.cuh"
 #include "common/tokens.cuh"
 #include "common/trees.cuh"
 #include "common/warp.cuh"

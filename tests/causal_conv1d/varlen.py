@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.runtime.dtypes import BY_NAME, DType
+from cuconv.runtime.dtypes import BY_NAME
 from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
 from tests.support.layouts import HEADS, LAYOUTS, PACKED, POOLS
@@ -68,18 +68,6 @@ class Packed(OfChannels, OfSequences):
         """The shape of x."""
         count, total = self.packed.count, self.packed.total
         return (count, self.dim, total // count) if self.dense else (self.dim, total)
-
-    def indices(self) -> dict[str, tuple[DType, tuple[int, ...]]]:
-        found = super().indices()
-        if self.dense:
-            found.pop("query_start_loc")
-        return found
-
-    def integers(self, seed: int = 0) -> dict[str, Array]:
-        found = super().integers(seed)
-        if self.dense:
-            found.pop("query_start_loc")
-        return found
 
     def options(self) -> dict[str, Any]:
         return self.meaning() | self.division()

@@ -119,7 +119,7 @@ class Toy:
     launches: tuple[Launch, ...] = ()
     scratch: int = 0
     updated: tuple[str, ...] = ()
-    in_place: tuple[str, str] | None = None
+    in_place: tuple[str, ...] = ()
     new: dict[str, DType] = field(default_factory=dict)
     """The dtypes of the results; every name that is here is wanted."""
     checked: list[tuple[Layouts, Any]] = field(default_factory=list)

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime.dtypes import BY_NAME
+from cuconv.runtime import rounding
+from cuconv.runtime.dtypes import BY_NAME, CODES, FLOAT32, INT64
+from cuconv.runtime.rounding import LARGEST
 from cuconv.selective_scan import reference
 from tests.selective_scan.scan import OfStates
 from tests.support.compare import ROUNDING, Between, Kept
-from tests.support.layouts import BY_TOKEN, PACKED, PARAMETERS, SLOTS
+from tests.support.layouts import BY_TOKEN, LAYOUTS, PACKED, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placement, place
 from tests.support.sequences import SNAPSHOT_SLOTS, OfSequences
 
@@ -23,7 +25,7 @@ class Case(OfStates, OfSequences):
     """One call."""
 
     FUNCTION = "selective_scan_varlen_fn"
-    UPDATED = ("ssm_states", "snapshot_out")
+    UPDATED = ("ssm_states", "snapshot_out", "state_scale", "snapshot_scale")
 
     dim: int
     batch: str
@@ -51,11 +53,23 @@ class Case(OfStates, OfSequences):
     null: bool = False  # whether pad_slot_id is given as null_slot
     keep: bool = False  # whether padding keeps its old contents
     snapshots: str | None = None  # "pool" or "own"
+    seed: int | str | None = None  # of the rounding of codes; or "array"
+    rounds: int = 10
+    scale_axis: bool = False  # scales have an axis of 1 behind
+    dense: bool = False  # whether sequences of equal lengths are the rows of a batch; `layout` is then one of LAYOUTS
+
+    @property
+    def quantised(self) -> bool:
+        """Whether states are codes."""
+        return BY_NAME[self.state_dtype] in CODES
 
     def placements(self) -> dict[str, Placement]:
-        shape, others = (self.dim, self.packed.total), PARAMETERS[self.others]
-        placed = dict.fromkeys(("u", "delta", "z"), place(self.input_t, shape, **PACKED[self.layout]))
-        placed |= self.parameters() | dict.fromkeys("BC", self.matrix((), self.packed.total))
+        others, count, total = PARAMETERS[self.others], self.packed.count, self.packed.total
+        lead, length = ((count,), total // count) if self.dense else ((), total)
+        lies = LAYOUTS[self.layout][0] if self.dense else PACKED[self.layout]
+        lies_out = LAYOUTS[self.layout][1] if self.dense else PACKED[self.out or self.layout]
+        placed = dict.fromkeys(("u", "delta", "z"), place(self.input_t, (*lead, self.dim, length), **lies))
+        placed |= self.parameters() | dict.fromkeys("BC", self.matrix(lead, length))
         if self.pool is not None:
             pool = (self.pool_slots, self.dim, self.d_state)
             placed["ssm_states"] = place(BY_NAME[self.state_dtype], pool, **SLOTS[self.pool](3))
@@ -63,40 +77,65 @@ class Case(OfStates, OfSequences):
         if self.snapshots == "own":
             shape_of_own = (SNAPSHOT_SLOTS, self.dim, self.d_state)
             placed["snapshot_out"] = place(BY_NAME[self.state_dtype], shape_of_own, **SLOTS[self.pool or "sliced"](3))
-        placed["out"] = place(self.input_t, shape, **PACKED[self.out or self.layout])
+        if self.quantised:
+            for states, scales in reference.SCALES.items():
+                if states in placed:
+                    rows = (*placed[states].shape[:2], *[1] * self.scale_axis)
+                    placed[scales] = place(FLOAT32, rows, **SLOTS[self.pool or "sliced"](len(rows)))
+        if self.seed == "array":
+            placed["rand_seed"] = place(INT64, (1,))
+        placed["out"] = place(self.input_t, (*lead, self.dim, length), **lies_out)
         return self.in_order(placed)
 
     def spoil(self, arrays: dict[str, Array]) -> None:
         """Make padding, and states that no sequence starts from, NaN."""
-        is_padding, is_dead = np.ones(self.packed.total, bool), np.ones(self.pool_slots, bool)
+        is_dead = np.ones(self.pool_slots, bool)
+        is_padding = np.ones(self.packed.count if self.dense else self.packed.total, bool)
         for each in self.live(arrays):
-            is_padding[each.begin : each.end] = False
+            is_padding[each.number if self.dense else slice(each.begin, each.end)] = False
             if each.starts_from_slot and each.begin < each.end:
                 is_dead[each.slot] = False
         for name in BY_TOKENS:
             if name in arrays:
-                arrays[name][..., is_padding] = np.nan
-        if "ssm_states" in arrays:
-            arrays["ssm_states"][is_dead] = np.nan
+                arrays[name][is_padding if self.dense else (..., is_padding)] = np.nan
+        for name in ("ssm_states", "state_scale"):
+            if name in arrays:
+                arrays[name][is_dead] = np.nan if arrays[name].dtype.kind not in "iu" else -1
+
+    def integers(self, seed: int = 0) -> dict[str, Array]:
+        found = super().integers(seed)
+        if self.seed == "array":
+            found["rand_seed"] = self.random(seed).integers(-(2**63), 2**63 - 1, 1)
+        return found
+
+    def range(self, name: str) -> tuple[float, float]:
+        if not self.quantised or name not in self.UPDATED:
+            return super().range(name)
+        largest = LARGEST[BY_NAME[self.state_dtype].numpy]
+        return (0.1 / largest, 1.0 / largest) if name.endswith("scale") else (-largest, largest)
 
     def options(self) -> dict[str, Any]:
         pool = {"ssm_states": None} if self.pool is None else {}
         padding = {"null_slot" if self.null else "pad_slot_id": self.pad_slot_id}
-        return {**pool, **super().options(), **padding, "pad_output": "keep" if self.keep else "zero"}
+        options = {**pool, **super().options(), **padding, "pad_output": "keep" if self.keep else "zero"}
+        if self.seed is not None:
+            options["philox_rounds"] = self.rounds
+        return options if self.seed in (None, "array") else {**options, "rand_seed": self.seed}
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        values, states, kept = reference.selective_scan_varlen_fn(**self.arguments(arrays))
-        errors = self.errors(arrays)
-        results: dict[str, Any] = {"out": Kept(values) if self.keep else values}
-        written = {"ssm_states": states, "snapshot_out": kept}
-        if "snapshot_out" not in arrays:
-            written["ssm_states"] = states | kept
-        for name in arrays.keys() & written.keys():
-            bounds = Between(arrays[name].copy(), arrays[name].copy())
-            for slot, state in written[name].items():
-                bounds.low[slot] = (state - errors[name][slot]).astype(bounds.low.dtype)
-                bounds.high[slot] = (state + errors[name][slot]).astype(bounds.high.dtype)
-            results[name] = bounds
+        call = reference.PackedScan(**self.arguments(arrays))
+        values, _ = call.results()
+        results: dict[str, Any] = {"out": np.where(call.is_computed(), values, np.nan) if self.keep else values}
+        if self.keep:
+            results["out"] = Kept(results["out"])
+        results |= {name: Between(arrays[name].copy(), arrays[name].copy()) for name in self.UPDATED if name in arrays}
+        for each, _, states in call.state_errors():
+            for state, error in states:
+                dtype, random = arrays[state.array].dtype, call.random(state)
+                ends = rounding.bounds(each.state_after(state.tokens), error, dtype, random)
+                for name, *stored in zip((state.array, reference.SCALES[state.array]), *ends, strict=True):
+                    for bound, end in zip(results.get(name, ()), stored, strict=False):
+                        bound[state.slot] = end.reshape(bound.shape[1:])
         return results
 
 
@@ -186,6 +225,44 @@ UNIT = (
         )
     ),
     without_pool(Case(35, "9+70+3", snapshots="own", state_dtype="bfloat16")),
+    # Codes with scales, in every way that a sequence is walked and for every number of lanes that share a channel.
+    Case(35, "off3+8+3x1+5+40+9+7", state_dtype="int16", seed=7, scale_axis=True, pool="spaced", **ODD),
+    Case(35, "40x1", state_dtype="int8", initial="all"),
+    Case(70, "30+5+1+3", 6, state_dtype="float8_e4m3fn", seed="array", pool="transposed", others="strided"),
+    Case(9, "19+0+9+2", 1, dtype="float32", state_dtype="int8", pool="offset", **ODD),
+    Case(40, "19+5+9+2", 4, dtype="float32", state_dtype="float8_e4m3fn", **CHANNELS, snapshots="pool", seed=2**64 - 1),
+    Case(40, "19+5+9+2", 8, dtype="float16", state_dtype="int8", seed=1, rounds=7),
+    Case(3, "20+3+41", 256, state_dtype="int16", initial="all", seed=5),
+    *(
+        Case(dim, spec, d_state, **kind, **way, initial="all")
+        for dim, spec, d_state, kind in (
+            (70, "off5+3+40+0+133+5x1+off10", 7, {"state_dtype": "int8"}),
+            (9, "20+3+41", 40, {"dtype": "float32", "state_dtype": "float8_e4m3fn"}),
+            (128, "9x2+24+30+3+260", 16, {"dtype": "float16", "state_dtype": "int16", "pool": "spaced"}),
+            (128, "200+236+300+200", 12, {"state_dtype": "int8"}),
+        )
+        for way in (
+            {"snapshots": "pool", "moved": True, "index": "mixed"},
+            {"snapshots": "own", "slots": "odd", "longer": 2, "seed": 11},
+        )
+    ),
+    Case(128, "200+236+300+200", state_dtype="float8_e4m3fn", moved=True, seed=3),
+    without_pool(Case(35, "9+70+3", snapshots="own", state_dtype="int8")),
+    # Rows of a batch.
+    *(
+        Case(dim, spec, d_state, layout=layout, **way, dense=True)
+        for dim, spec, d_state, layout, way in (
+            (35, "3x9", 16, "channel_first", {"slots": "odd", "keep": True}),
+            (35, "3x9", 7, "channel_last", {"groups": 1, "matrices": "transposed", "moved": True}),
+            (9, "2x20", 40, "sliced_aligned", {"dtype": "float32", "snapshots": "own", "table": "column"}),
+            (128, "3x136", 16, "channel_first", {"groups": 1, "slots": "odd", "snapshots": "pool"}),
+            (70, "3x304", 8, "sliced_dim", {"dtype": "float32", "state_dtype": "int8", "initial": "all", "seed": 1}),
+            (35, "5x1", 16, "channel_first", {"slots": None, "initial": "all"}),
+            (35, "1x40", 16, "channel_first", {"keep": True}),
+            (35, "2x40", 5, "backward_rows", {"pool": "sliced", "others": "strided"}),
+        )
+    ),
+    without_pool(Case(35, "2x40", layout="channel_first", dense=True)),
 )
 
 _BATCHES = ("1", "7+8+9", "64", "255+257", "300x1", "300in300", "50in2000", "100+50x1", "off7+300+9x8+9x17+off60")

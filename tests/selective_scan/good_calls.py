@@ -70,11 +70,46 @@ def good_packed_bwd(xp: Any) -> dict[str, Any]:
     return {**backward(xp, forward, 3), "query_start_loc": forward["query_start_loc"]}
 
 
-KEEPING = "selective_scan_varlen_fn:snapshots"
+def good_codes(xp: Any) -> dict[str, Any]:
+    """The same with states of codes."""
+    return {
+        **good_packed(xp),
+        "ssm_states": xp.full((SLOTS, DIM, N), 100, np.int8),
+        "state_scale": xp.full((SLOTS, DIM), 0.01, np.float32),
+        "rand_seed": xp.asarray([-3], np.int64),
+        "philox_rounds": 7,
+    }
+
+
+def good_batch(xp: Any) -> dict[str, Any]:
+    """Arguments of selective_scan_varlen_fn with the rows of a batch as sequences."""
+    rows = good_rows(xp)
+    names = ("u", "delta", "z", "A", "B", "C", "D", "delta_bias", "out", "delta_softplus")
+    return {
+        **{name: rows[name] for name in names},
+        "ssm_states": xp.ones((SLOTS, DIM, N), np.float32),
+        "cache_indices": xp.asarray([3, 0], np.int32),
+        "has_initial_state": xp.asarray([True, False]),
+    }
+
+
+def good_codes_kept(xp: Any) -> dict[str, Any]:
+    """Arguments of selective_scan_varlen_fn with snapshots as codes, and no pool."""
+    without = dict.fromkeys(("ssm_states", "state_scale", "cache_indices", "has_initial_state"))
+    out = {"snapshot_out": xp.full((6, DIM, N), -1, np.int8), "snapshot_scale": poisoned(xp, 6, DIM)}
+    return {**good_codes(xp), **without, **snapshots(xp), **out}
+
+
+KEEPING, CODED = "selective_scan_varlen_fn:snapshots", "selective_scan_varlen_fn:codes"
+CODED_KEPT, BATCH_ROWS = "selective_scan_varlen_fn:kept_codes", "selective_scan_varlen_fn:batch"
 GOOD: Good = {
     "selective_scan_fn": good_rows, "selective_scan_varlen_fn": good_packed,
     KEEPING: lambda xp: {**good_packed(xp), **snapshots(xp)},
+    CODED: good_codes, CODED_KEPT: good_codes_kept, BATCH_ROWS: good_batch,
     "selective_scan_bwd": good_rows_bwd, "selective_scan_varlen_bwd": good_packed_bwd,
 }  # fmt: skip
-WRITTEN: dict[str, dict[str, Any]] = {"selective_scan_fn": {"chunk_states_out": ...}}
+WRITTEN: dict[str, dict[str, Any]] = {
+    "selective_scan_fn": {"chunk_states_out": ...},
+    CODED_KEPT: {"snapshot_out": np.s_[[4, 2]], "snapshot_scale": np.s_[[4, 2]]},
+}
 """Where good calls change what they do not return."""

@@ -16,10 +16,10 @@ import numpy as np
 import cuconv
 from cuconv.runtime.call import Plan
 from cuconv.runtime.dtypes import BY_NAME, CODES, DType
+from cuconv.runtime.rounding import LARGEST
 from cuconv.selective_state_update import plan as planner
 from cuconv.selective_state_update import reference, update
 from cuconv.selective_state_update.reference import SelectiveStateUpdate
-from cuconv.selective_state_update.rounding import LARGEST
 from tests import cases
 from tests.support.batches import batch
 from tests.support.compare import ROUNDING, Between, Kept

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime.dtypes import BY_NAME, CODES
+from cuconv.runtime.rounding import LARGEST
 from cuconv.selective_state_update import reference
-from cuconv.selective_state_update.rounding import LARGEST
 from tests import cases
 from tests.selective_state_update.cases import _nan
 from tests.support.compare import Between

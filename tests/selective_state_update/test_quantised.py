@@ -10,7 +10,7 @@ import pytest
 
 import cuconv
 from cuconv.runtime.dtypes import CODES, FLOAT8_E4M3FN, DType
-from cuconv.selective_state_update.rounding import LARGEST, codes_of, quantised, random_numbers
+from cuconv.runtime.rounding import LARGEST, codes_of, quantised, random_numbers
 from tests.selective_state_update.cases import BY_TOKENS, Case
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array

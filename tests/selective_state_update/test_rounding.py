@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT16, DType
-from cuconv.selective_state_update.rounding import philox4x32, random_numbers, round_stochastically
+from cuconv.runtime.rounding import philox4x32, random_numbers, round_stochastically
 from tests.emulator.test_primitives import interesting_floats
 from tests.selective_state_update.cases import Case
 from tests.support.compare import assert_same_bits

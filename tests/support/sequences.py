@@ -99,6 +99,8 @@ class OfSequences(cases.Case):
     """Whether the pool is not written."""
     snapshots: str | None = None
     """Where states inside sequences go: "pool", or a name that says what the array of their own looks like."""
+    dense: bool = False
+    """Whether sequences, of equal lengths, are the rows of a batch."""
     STARTS_BY_DEFAULT = False
     """Whether sequences start from the slots of a pool that is written where has_initial_state is absent."""
 
@@ -117,7 +119,7 @@ class OfSequences(cases.Case):
         count, rows = self.packed.count, self.packed.count + self.longer
         starts_t, slots_t = (BY_NAME[name] for name in INDEX_DTYPES[self.index])
         found: dict[str, tuple[DType, tuple[int, ...]]] = {}
-        if self.packed.starts is not None:
+        if self.packed.starts is not None and not self.dense:
             found["query_start_loc"] = starts_t, (count + 1,)
         if self.slots is not None:
             found["cache_indices"] = slots_t, (rows,) if self.table is None else (rows, COLUMNS)
@@ -135,7 +137,7 @@ class OfSequences(cases.Case):
     def integers(self, seed: int = 0) -> dict[str, Array]:
         random, count, pool = self.random(seed), self.packed.count, self.pool_slots
         found: dict[str, Array] = {}
-        if self.packed.starts is not None:
+        if self.packed.starts is not None and not self.dense:
             found["query_start_loc"] = np.array(self.packed.starts)
         if self.slots is not None:
             chosen = random.permutation(pool)[:count]

@@ -86,6 +86,20 @@ def test_a_graph_has_the_gradients(backend: str) -> None:
         torch.testing.assert_close(compiled(x), module(x))
 
 
+@pytest.mark.parametrize("function", ["causal_conv1d_fn", "causal_conv1d_varlen_fn"])
+def test_a_graph_has_the_gradients_around_a_convolution(function: str) -> None:
+    shape = (2, 6, 9) if function == "causal_conv1d_fn" else (6, 9)
+    arguments = [random(6, 4), *(random(*shape) for _ in range(4))]
+
+    def program(weight: Any, x: Any, *gates: Any) -> Any:
+        named = dict(zip(("pre_gate", "post_gate", "residual"), gates, strict=True))
+        return getattr(cuconv, function)(x, weight, **named).sin().sum()
+
+    wanted = torch.autograd.grad(program(*arguments), arguments)
+    got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(*arguments), arguments)
+    torch.testing.assert_close(got, wanted)
+
+
 def test_a_graph_has_the_gradients_of_a_scan() -> None:
     arguments = inputs.scan_inputs(dtype=torch.float32)
 

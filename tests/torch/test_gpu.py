@@ -74,6 +74,25 @@ def test_convolution(dim: int, seqlen: int, dtype: str, last: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_gated_convolutions(dtype: str, last: bool) -> None:
+    kind, starts = getattr(torch, dtype), torch.tensor([0, 100, 100, 103, 250], dtype=torch.int32)
+    weight, bias = inputs.random(64, 4, dtype=kind), inputs.random(64, dtype=kind)
+    for shape in ((64, 257), (2, 64, 257)):
+        around = [inputs.random(*shape, dtype=kind) for _ in range(4)]
+        if last:
+            around = [each.detach().mT.contiguous().mT.requires_grad_() for each in around]
+
+        def call(weight: Any, bias: Any, x: Any, *gates: Any) -> Any:
+            named = dict(zip(("pre_gate", "post_gate", "residual"), gates, strict=True))
+            if x.dim() == 3:
+                return cuconv.causal_conv1d_fn(x, weight, bias, activation="silu", **named)
+            return cuconv.causal_conv1d_varlen_fn(x, weight, bias, None, starts.to(x.device), **named)
+
+        compare(call, (weight, bias, *around), dtype)
+
+
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_packed_convolution(dtype: str) -> None:
     kind = getattr(torch, dtype)

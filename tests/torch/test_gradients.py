@@ -63,6 +63,100 @@ def test_packed_convolution(starts: list[int] | None) -> None:
         assert torch.autograd.gradcheck(heads, (x, weight, bias))
 
 
+GATES = ("pre_gate", "post_gate", "residual")
+SOME_GATES = [names for count in (1, 2, 3) for names in itertools.combinations(GATES, count)]
+
+
+@pytest.mark.parametrize("gates", SOME_GATES, ids="+".join)
+@pytest.mark.parametrize("silu", [False, True])
+def test_gated_convolution(gates: tuple[str, ...], silu: bool) -> None:
+    x, weight, bias, states = inputs.conv_inputs()
+    seq_idx = torch.tensor([[0, 0, 1, 1, 1, 2, 2, -1, -1], [3, 3, 3, 3, 3, 3, 4, 4, 4]], dtype=torch.int32)
+    around, activation = [random(2, 6, 9) for _ in gates], "silu" if silu else None
+
+    def with_states(x: Any, weight: Any, bias: Any, states: Any, *around: Any) -> Any:
+        named = dict(zip(gates, around, strict=True))
+        return cuconv.causal_conv1d_fn(x, weight, bias, seq_idx, states, True, activation=activation, **named)
+
+    assert torch.autograd.gradcheck(with_states, (x, weight, bias, states, *around))
+
+
+@pytest.mark.parametrize("gates", SOME_GATES, ids="+".join)
+def test_gated_packed_convolution(gates: tuple[str, ...]) -> None:
+    x, weight, bias = random(6, 9), random(6, 4), random(6)
+    starts, around = torch.tensor([0, 2, 2, 8], dtype=torch.int32), [random(6, 9) for _ in gates]
+
+    def call(function: Any, **options: Any) -> Callable[..., Any]:
+        def gated(x: Any, weight: Any, bias: Any, *around: Any) -> Any:
+            named = dict(zip(gates, around, strict=True))
+            return function(x, weight, bias, query_start_loc=starts, **named, **options)
+
+        return gated
+
+    assert torch.autograd.gradcheck(call(cuconv.causal_conv1d_varlen_fn), (x, weight, bias, *around))
+    assert torch.autograd.gradcheck(call(cuconv.causal_conv1d_split, sizes=(1, 3, 2)), (x, weight, bias, *around))
+    assert torch.autograd.gradcheck(call(cuconv.causal_conv1d_qkv_split, **HEADS), (x, weight, bias, *around))
+
+
+@pytest.mark.parametrize("followed", range(4))
+def test_single_gradients_of_a_gated_convolution(followed: int) -> None:
+    x, weight, _, _ = inputs.conv_inputs()
+    tensors = [x, *(random(2, 6, 9) for _ in GATES)]
+
+    def call() -> Any:
+        return cuconv.causal_conv1d_fn(tensors[0], weight, None, **dict(zip(GATES, tensors[1:], strict=True))).sin()
+
+    wanted = torch.autograd.grad(call().sum(), tensors[followed])
+    for number, each in enumerate([*tensors, weight]):
+        each.requires_grad_(number == followed)
+    for _ in range(5):
+        torch.testing.assert_close(torch.autograd.grad(call().sum(), tensors[followed]), wanted, rtol=0, atol=0)
+
+
+def test_what_memory_holds_in_padding_has_no_gradient_around_a_convolution() -> None:
+    def gradients(filler: float) -> Any:
+        weight, bias, dout = random(6, 4), random(6), random(6, 9, grad=False)
+        tensors = [random(6, 9) for _ in range(4)]
+        for each in (dout, *tensors):
+            each.data[:, 7:] = filler
+        x, *around = tensors
+        named = dict(zip(GATES, around, strict=True))
+        out = cuconv.causal_conv1d_varlen_fn(x, weight, bias, query_start_loc=torch.tensor([0, 3, 7]), **named)
+        of_packed = torch.autograd.grad(out, (*tensors, weight, bias), dout)
+        seq_idx = torch.tensor([[0, 0, 0, 1, 1, 1, 1, -1, -1]], dtype=torch.int32)
+        named = {name: each[None] for name, each in named.items()}
+        out = cuconv.causal_conv1d_fn(x[None], weight, bias, seq_idx, activation="silu", **named)
+        return of_packed, torch.autograd.grad(out, (*tensors, weight, bias), dout[None])
+
+    found = {}
+    for filler in (1.0, float("nan")):
+        torch.manual_seed(0)
+        found[filler] = gradients(filler)
+    for with_ones, with_nan in zip(*found.values(), strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(with_ones, with_nan, strict=True))
+    plain, numbered = found[1.0]
+    torch.testing.assert_close(
+        plain, tuple(each.reshape(like.shape) for each, like in zip(numbered, plain, strict=True))
+    )
+    assert not any(each[:, 7:].any() for each in plain[:4]) and all(each[:, 6].any() for each in plain[:4])
+
+
+def test_a_gated_convolution_keeps_no_residual_alive() -> None:
+    x, weight, _, _ = inputs.conv_inputs()
+    out = cuconv.causal_conv1d_fn(x, weight, residual=(residual := random(2, 6, 9)), pre_gate=random(2, 6, 9))
+    assert all(each is not residual for each in out.grad_fn.saved_tensors)
+    assert any(each is x for each in out.grad_fn.saved_tensors)
+
+
+def test_gradients_around_a_convolution_lie_as_their_arguments() -> None:
+    x, weight, _, _ = inputs.conv_inputs(dtype=torch.float32)
+    tensors = [random(2, 9, 6, dtype=torch.float32).transpose(1, 2).detach().requires_grad_() for _ in range(4)]
+    x, *around = tensors
+    out = cuconv.causal_conv1d_fn(x, weight, **dict(zip(GATES, around, strict=True)))
+    for each in torch.autograd.grad(out, tensors[:3], torch.ones_like(out)):
+        assert each.stride() == x.stride()
+
+
 def test_unused_results_cost_nothing() -> None:
     x, weight, bias = random(6, 9), random(6, 4), random(6)
     _, k, _ = cuconv.causal_conv1d_qkv_split(x, weight, bias, **HEADS, qk_l2norm=True)
@@ -245,6 +339,9 @@ def test_what_is_updated_in_place_is_refused() -> None:
         cuconv.causal_conv1d_update(x[None, :, 0].detach(), pool, weight)
     with pytest.raises(ValueError, match=r"^out: got a tensor while another argument requires grad; wanted None"):
         cuconv.causal_conv1d_fn(x[None], weight, out=torch.empty(1, 6, 9, dtype=torch.float64))
+    gated = {"pre_gate": random(6, 9), "snapshots": torch.tensor([[0, 3, 0]]), "snapshot_out": pool}
+    with pytest.raises(ValueError, match=r"^snapshot_out: got a tensor while another argument requires grad"):
+        cuconv.causal_conv1d_varlen_fn(x, weight, None, **gated)
     assert not pool.any()
     with torch.no_grad():
         cuconv.causal_conv1d_varlen_fn(x, weight, None, pool)
@@ -314,8 +411,13 @@ def scan_with_state(*tensors: Any) -> Any:
     return cuconv.selective_scan_fn(*tensors, return_last_state=True)
 
 
+def gated(x: Any, weight: Any, pre_gate: Any, post_gate: Any) -> Any:
+    return cuconv.causal_conv1d_fn(x, weight, pre_gate=pre_gate, post_gate=post_gate)
+
+
 RECOGNISED: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
     "convolution": (convolve, lambda: inputs.conv_inputs(seqlen=13)[:3]),
+    "gated": (gated, lambda: (*inputs.conv_inputs(seqlen=13)[:2], random(2, 6, 13), random(2, 6, 13))),
     "split": (split, lambda: inputs.conv_inputs(seqlen=13)[:3]),
     "scan": (scan, lambda: inputs.scan_inputs(seqlen=11)[:5]),
     "scan with state": (scan_with_state, lambda: inputs.scan_inputs(seqlen=11)),

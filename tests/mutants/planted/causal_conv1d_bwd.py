@@ -120,7 +120,7 @@ MUTANTS = (
         "causal_conv1d/causal_conv1d_bwd_sum.cu",
         "(p, p, blockIdx.x)",
         "(p, p, 0)",
-        (_BWD_LAST,),
+        (_BWD_LAST_PARTS,),
     ),
     Mutant(
         "Sums of a block are added up before they are there.",

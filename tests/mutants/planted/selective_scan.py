@@ -28,6 +28,21 @@ _MOVED_LANES = (
 _MOVED_TILES = (
     "selective_scan_varlen_fn-128-off5+3+40+0+133+5x1+off10-dtype_float32-slots_odd-index_mixed-table_column-moved"
 )
+_CODES_LANES = (
+    "selective_scan_varlen_fn-9-20+3+41-d_state_40-dtype_float32-state_dtype_float8_e4m3fn-index_mixed-initial_all"
+    "-moved-snapshots_pool"
+)
+_CODES_TILES = (
+    "selective_scan_varlen_fn-128-200+236+300+200-d_state_12-state_dtype_int8-index_mixed-initial_all-moved"
+    "-snapshots_pool"
+)
+_CODES_FEW = "selective_scan_varlen_fn-35-40x1-state_dtype_int8-initial_all"
+_CODES_RANDOM = (
+    "selective_scan_varlen_fn-128-9x2+24+30+3+260-dtype_float16-state_dtype_int16-pool_spaced-slots_odd-initial_all"
+    "-longer_2-snapshots_own-seed_11"
+)
+_BATCH_LANES = "selective_scan_varlen_fn-35-3x9-layout_channel_first-slots_odd-keep-dense"
+_BATCH_TILES = "selective_scan_varlen_fn-128-3x136-groups_1-layout_channel_first-slots_odd-snapshots_pool-dense"
 
 MUTANTS = (
     Mutant(
@@ -289,8 +304,8 @@ MUTANTS = (
     Mutant(
         "A packed scan by tiles leaves its state where it found it.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "scan.store_states(pool + target * stride[0],",
-        "scan.store_states(pool + slot * stride[0],",
+        "scan.store_slot(pool, target,",
+        "scan.store_slot(pool, slot,",
         (_MOVED_TILES,),
     ),
     Mutant(
@@ -355,5 +370,68 @@ MUTANTS = (
         "to = to == NextSnapshot::kNone ? end : begin + to;",
         "to = to == NextSnapshot::kNone ? end : min(end, begin + to + 1);",
         (_KEPT_TILES,),
+    ),
+    Mutant(
+        "A scan's codes have the scale of some of a channel's states.",
+        "selective_scan/scan_states.cuh",
+        "max_over_lanes<kLanes>(magnitude)",
+        "max_over_lanes<kLanes / 2>(magnitude)",
+        (_CODES_LANES, _CODES_TILES, _CODES_FEW),
+    ),
+    Mutant(
+        "A scan by lanes stores a scale in the slot that the state came from.",
+        "selective_scan/selective_scan_varlen_fwd.cu",
+        "*to.scale(at, scan.channel) =",
+        "*to.scale(slot, scan.channel) =",
+        (_CODES_LANES,),
+    ),
+    Mutant(
+        "A scan by tiles starts from codes without their scale.",
+        "selective_scan/scan_tiles.cuh",
+        "raw.to_float(0) * from.load_scale(slot, of_block(c))",
+        "raw.to_float(0)",
+        (_CODES_TILES,),
+    ),
+    Mutant(
+        "A scan of few tokens starts from codes without their scale.",
+        "selective_scan/scan_few.cuh",
+        "raw[r].to_float(i) * scales[r]",
+        "raw[r].to_float(i)",
+        (_CODES_FEW,),
+    ),
+    Mutant(
+        "A scan of few tokens gives every channel the scale of its group's first.",
+        "selective_scan/scan_few.cuh",
+        "factor = own == r ? factors[r] : factor;",
+        "factor = own == r ? factors[0] : factor;",
+        (_CODES_FEW,),
+    ),
+    Mutant(
+        "A scan of few tokens rounds snapshots by the numbers of the next token.",
+        "selective_scan/scan_few.cuh",
+        "{number, position - 1}",
+        "{number, position}",
+        (_CODES_RANDOM,),
+    ),
+    Mutant(
+        "A scan rounds all states of a vector by the same random bits.",
+        "selective_scan/scan_states.cuh",
+        "number % 8 + i)",
+        "number % 8)",
+        (_CODES_RANDOM,),
+    ),
+    Mutant(
+        "A scan by lanes reads the first row of a batch for all.",
+        "selective_scan/selective_scan_varlen_fwd.cu",
+        "scan(p, kBatch ? number : 0, channel)",
+        "scan(p, 0, channel)",
+        (_BATCH_LANES,),
+    ),
+    Mutant(
+        "A scan by tiles reads the first row of a batch for all.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "scan(p, shared, kMixed ? 0 : number, first_channel)",
+        "scan(p, shared, 0, first_channel)",
+        (_BATCH_TILES,),
     ),
 )

@@ -29,6 +29,20 @@ _BIT_BY_BIT = _QUANTISED + "a_kernel_rounds_bit_by_bit_as_numpy"
 
 MUTANTS = (
     Mutant(
+        "All blocks take the first block's rows.",
+        "selective_state_update/selective_state_update.cu",
+        "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
+        "threadIdx.x",
+        (_STATE_SHARED,),
+    ),
+    Mutant(
+        "All blocks take the first block's rows of codes.",
+        "selective_state_update/selective_state_update_quantised.cu",
+        "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
+        "threadIdx.x",
+        (_STATE_INT8,),
+    ),
+    Mutant(
         "A state update decays twice where rows share it.",
         "selective_state_update/rows.cuh",
         "decay = exp2_approx(step * kLog2E * parameters.A[0][0].to_float(0));",
@@ -149,14 +163,14 @@ MUTANTS = (
     ),
     Mutant(
         "A row of zeros has an infinite factor.",
-        "selective_state_update/quantised.cuh",
+        "common/codes.cuh",
         "magnitude < kLeastMagnitude ?",
         "magnitude < 0.0f ?",
         (f"{_BIT_BY_BIT}[unit-emulated-None-int8]",),
     ),
     Mutant(
         "Scales are their own inverses.",
-        "selective_state_update/quantised.cuh",
+        "common/codes.cuh",
         "return quotient(1.0f, factor);",
         "return factor;",
         (_STATE_INT8,),
@@ -191,16 +205,16 @@ MUTANTS = (
     ),
     Mutant(
         "Rounding at random goes beyond the largest code.",
-        "selective_state_update/states.cuh",
-        "value = fminf(fmaxf(__fmul_rn(value, factor), -kMost), kMost);",
-        "value = 1.001f * __fmul_rn(value, factor);",
+        "common/codes.cuh",
+        "fminf(fmaxf(__fmul_rn(value, factor), -kMost), kMost)",
+        "1.001f * __fmul_rn(value, factor)",
         (f"{_BIT_BY_BIT}[unit-emulated-0-int8]",),
     ),
     Mutant(
         "The second half of a vector of sixteen codes draws the numbers of the first.",
         "selective_state_update/states.cuh",
-        "number / 8 + first / 8;",
-        "number / 8;",
+        "number / 8 + first / 8,",
+        "number / 8,",
         (f"{_BIT_BY_BIT}[unit-emulated-0-int8]",),
     ),
     Mutant(

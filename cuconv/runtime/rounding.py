@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -109,3 +109,58 @@ def _to_float8(values: Array, random: Array) -> Array:
     small = np.copysign(np.floor(raised * 2.0**9) * 2.0**-9, values).astype(np.float32)
     rounded: Array = np.where(np.abs(values) >= np.float32(2.0**-6), normal, small)
     return rounded.astype(ml_dtypes.float8_e4m3fn)
+
+
+class Stored(NamedTuple):
+    """States as they are stored."""
+
+    states: Array
+    """In the dtype of the pool; the last axis is a row."""
+    scales: Array | None
+    """The scale of each row of codes."""
+
+    @property
+    def values(self) -> Array:
+        """The states in float64."""
+        values = self.states.astype(np.float64)
+        return values if self.scales is None else values * self.scales.astype(np.float64)[..., None]
+
+
+def stored(states: Array, dtype: np.dtype[Any], random: Array | None) -> Stored:
+    """States as a pool of a dtype has them, rounded by 16 random bits each or to nearest.
+
+    Those of float64, where torch tensors have it, are not rounded.
+    """
+    if dtype == np.float64:
+        return Stored(states, None)
+    with np.errstate(over="ignore"):
+        values = states.astype(np.float32)
+        if dtype in LARGEST:
+            return Stored(*quantised(values, dtype, random))
+        return Stored(values.astype(dtype) if random is None else round_stochastically(values, random, dtype), None)
+
+
+def bounds(states: Array, error: Array, dtype: np.dtype[Any], random: Array | None) -> tuple[Stored, Stored]:
+    """The least and the greatest that is stored of states that are off by `error`.
+
+    Codes are monotone in the state, and in the factor of the row, which falls with the largest magnitude.
+    """
+    if dtype not in LARGEST:
+        return stored(states - error, dtype, random), stored(states + error, dtype, random)
+    size = np.abs(states)
+    magnitudes = (np.maximum(size - error, 0.0), size + error)
+    factors = [factors_of(each.max(axis=-1, initial=0.0).astype(np.float32), dtype) for each in magnitudes]
+    ends = [(states + sign * error).astype(np.float32) for sign in (-1.0, 1.0)]
+    codes = [codes_of(end, factor, dtype, random).astype(np.float64) for end in ends for factor in factors]
+    scales = [scales_of(factor) for factor in factors]
+    low, high = (Stored(extreme(codes, axis=0).astype(dtype), extreme(scales, axis=0)) for extreme in (np.min, np.max))
+    return low, high
+
+
+def stored_errors(states: Array, error: Array, dtype: np.dtype[Any], random: Array | None) -> Stored:
+    """The errors of what is stored of states that are off by `error`: of floats, that before they are rounded."""
+    if dtype not in LARGEST:
+        return Stored(error, None)
+    each = (stored(states, dtype, random), *bounds(states, error, dtype, random))
+    wide = [[np.asarray(array).astype(np.float64) for array in found] for found in each]
+    return Stored(*(np.maximum(high - value, value - low) for value, low, high in zip(*wide, strict=True)))
