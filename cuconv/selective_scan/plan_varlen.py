@@ -156,7 +156,8 @@ def plan(o: Operands) -> Plan:
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
         is_mixed = o.total < LONG * o.sequences and not o.is_batch
         shape = _tile_shape(o, is_mixed)
-        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, axis == CHANNELS, is_mixed, o.snapshots is not None)
+        by_channel, keeps = axis == CHANNELS, o.snapshots is not None
+        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, by_channel, is_mixed, keeps)
         division = Division(_short_tokens(o) if is_mixed else 0, shape.channels, is_mixed)
     else:
         lanes, states = lanes_for(inputs.d_state)

@@ -374,7 +374,7 @@ struct TileScan {
         if (p.delta_softplus) {
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) {
-                if (!tokens.template is_empty<kIsEdge>(t / Shape::kMatrixVec)) own_dt[t] = softplus(own_dt[t]);
+                if (!tokens.template is_empty<kIsEdge>(t / kVec)) own_dt[t] = softplus(own_dt[t]);
             }
         }
 #pragma unroll
@@ -392,8 +392,8 @@ struct TileScan {
         }
     }
 
-    // Scans one tile; tokens outside `begin` to `end` - 1 do not count. Calls after_states() when fewer registers are in
-    // use.
+    // Scans one tile; tokens outside `begin` to `end` - 1 do not count. Calls after_states() when fewer registers are
+    // in use.
     template <bool kHasOutput, bool kIsEdge, typename AfterStates>
     __device__ __forceinline__ void advance(const Inputs& inputs, int stage, int tile, int begin, int end,
                                             AfterStates after_states) {

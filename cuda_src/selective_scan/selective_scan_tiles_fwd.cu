@@ -4,10 +4,11 @@
 // form is the last.
 //
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), the tokens contiguous
-// and rows aligned to 16 bytes, or the channels and the states contiguous and tokens aligned; d_state up to 16. kLanes lanes own a channel of a segment, the tokens of a row or some
-// of its chunks, and kTokens consecutive tokens each of a tile; or kParts times as many lanes, each with a part of the
-// states. The states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B and
-// C of the tile, decay rates and states of the block's channels.
+// and rows aligned to 16 bytes, or the channels and the states contiguous and tokens aligned; d_state up to 16. kLanes
+// lanes own a channel of a segment, the tokens of a row or some of its chunks, and kTokens consecutive tokens each of a
+// tile; or kParts times as many lanes, each with a part of the states. The states before a segment are the initial ones
+// or, when there are several, in scratch. Shared memory: B and C of the tile, decay rates and states of the block's
+// channels.
 //
 // input_t  u, delta, z, out, B and C    kLanes     lanes that share a channel's tokens    kParts  partitions of d_state
 // kAtOnce  states computed interleaved  kTokens    tokens per lane of a tile

@@ -7,8 +7,9 @@
 // kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many
 // lanes, each with a part of the states. When sequences are alike a block has one of them. When they are mixed the
 // first blocks visit the long ones `before`, `before + long_at_a_time`, … The other blocks have runs of neighbouring
-// sequences and walk the short ones token by token (selective_scan/scan_few.cuh). The padding before the first sequence and behind the last counts as sequences, too,
-// the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's channels.
+// sequences and walk the short ones token by token (selective_scan/scan_few.cuh). The padding before the first sequence
+// and behind the last counts as sequences, too, the results of which are zeros. Shared memory: B and C of the tile,
+// decay rates and states of the block's channels.
 //
 // input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
 // kParts     partitions of d_state       kAtOnce  states computed interleaved

@@ -16,25 +16,25 @@ struct TileTokens {
     int first;   // at an edge, the first token that counts of those that this lane loads
     int behind;  // and the token behind the last that counts
 
-    // Whether the i-th vector of the matrices' tokens can be skipped, when a lane has a tile alone: all lanes of the block agree.
+    // Whether the i-th vector of tokens can be skipped, when a lane has a tile alone: all lanes of the block agree.
     template <bool kIsEdge>
     __device__ __forceinline__ bool is_empty(int i) const {
-        return kIsEdge && Shape::kGroup == 1 && ((i + 1) * Shape::kMatrixVec <= first || i * Shape::kMatrixVec >= behind);
+        return kIsEdge && Shape::kGroup == 1 && ((i + 1) * Shape::kVec <= first || i * Shape::kVec >= behind);
     }
 };
 
 // The i-th vector of a lane's tokens.
 template <typename Shape>
-__device__ __forceinline__ Vec<typename Shape::matrix_t, Shape::kMatrixVec> take(
+__device__ __forceinline__ Vec<typename Shape::input_t, Shape::kVec> take(
     const typename TileShared<Shape>::Matrix& from, int n, int i, int lane) {
-    return load<Shape::kMatrixVec, Memory::kMutable>(from[n][i][TileShared<Shape>::column(i, lane)]);
+    return load<Shape::kVec, Memory::kMutable>(from[n][i][TileShared<Shape>::column(i, lane)]);
 }
 
 // Advances kAtOnce states n, n + kParts, … of a channel of the block by the tokens of a tile.
 template <bool kHasOutput, bool kIsEdge, typename Shape>
 __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int stage, int channel, int lane, int n,
                                                TileTokens<Shape>& tokens) {
-    constexpr int kVec = Shape::kMatrixVec;
+    constexpr int kVec = Shape::kVec;
     constexpr int kTokens = Shape::kTokens;
     constexpr int kLanes = Shape::kLanes;
     constexpr int kParts = Shape::kParts;

@@ -9,7 +9,6 @@
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_ = false>
 struct TileShape {
     using input_t = T;
-    using matrix_t = T;  // B and C in shared memory
     static constexpr bool kByChannel = kByChannel_;
     static constexpr int kThreads = kThreads_;
     static constexpr int kLanes = kLanes_;
@@ -23,10 +22,10 @@ struct TileShape {
     static constexpr int kStates = 16;                   // per channel at most
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
     static constexpr int kAlign = kByChannel ? 1 : kVec;  // a tile begins with a multiple of this many tokens
-    static constexpr int kMatrixVec = 16 / static_cast<int>(sizeof(matrix_t));
-    static constexpr int kVectors = kTokens / kMatrixVec;  // of B and of C, per lane of a tile
+    static constexpr int kVectors = kTokens / kVec;       // per lane of a tile
     // Stages of what is in shared memory for a tile: with two, the next tile's is copied while this tile's is used.
-    static constexpr int kStages = sizeof(T) * (kByChannel ? 128 : kTile) <= (kByChannel ? 256 : 512) ? 2 : 1;
+    static constexpr bool kHasRoom = kByChannel ? sizeof(T) == 2 : kTile * sizeof(T) <= 512;
+    static constexpr int kStages = kHasRoom ? 2 : 1;
 };
 
 // u, delta and z of a tile's tokens in the channels of a block, as they are in global memory: channels are contiguous.
@@ -54,7 +53,7 @@ struct NoTileRows {};
 // and, where channels are contiguous, u, delta and z.
 template <typename Shape>
 struct TileShared {
-    using Matrix = typename Shape::matrix_t[Shape::kStates][Shape::kVectors][Shape::kLanes][Shape::kMatrixVec];
+    using Matrix = typename Shape::input_t[Shape::kStates][Shape::kVectors][Shape::kLanes][Shape::kVec];
     alignas(16) Matrix B[Shape::kStages];
     alignas(16) Matrix C[Shape::kStages];
     float rate[Shape::kChannels][Shape::kStates + 1];
@@ -144,16 +143,11 @@ struct MatrixTurn {
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
             const unsigned token = token_of(round), n = state_of(round);
-            const unsigned lane = token / Shape::kTokens, i = token % Shape::kTokens / Shape::kMatrixVec;
+            const unsigned lane = token / Shape::kTokens, i = token % Shape::kTokens / Shape::kVec;
             if (n >= d_state) continue;
 #pragma unroll
             for (int s = 0; s < kVec; ++s) {
-                auto& place = to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kMatrixVec];
-                if constexpr (sizeof(T) == sizeof(place)) {
-                    place = raw[round].element(s);
-                } else {
-                    place = raw[round].to_float(s);
-                }
+                to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kVec] = raw[round].element(s);
             }
         }
     }
