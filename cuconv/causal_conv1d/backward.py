@@ -10,7 +10,7 @@ import numpy as np
 from cuconv.causal_conv1d import reference_backward
 from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_backward import Operands, plan
-from cuconv.runtime import checks
+from cuconv.runtime import checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, INT32, DType
 from cuconv.runtime.errors import message
@@ -259,7 +259,7 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     checks.boundaries("query_start_loc", starts, total)
     if o.cache_indices is not None and o.initial_states is not None:
         used = read("cache_indices")[np.diff(starts) > 0]
-        checks.inside("cache_indices", used[used != o.pad_slot_id], o.initial_states.shape[0])
+        checks.inside("cache_indices", used[~slots.are_padding(used, o.pad_slot_id)], o.initial_states.shape[0])
 
 
 def _reference_dense(o: Operands, arrays: Arrays) -> None:

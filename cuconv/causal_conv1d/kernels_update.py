@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from cuconv.causal_conv1d.kernels import WIDTHS, Division, PoolKernel
+from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, WIDTHS, Division, PoolKernel
 from cuconv.causal_conv1d.ranges import Ranges
+from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.launch import (
     MAX_VECTOR_BYTES,
@@ -17,6 +18,9 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
+
+MAX_TREE_TOKENS = structs.constant(source.load(), "common/trees.cuh", "kTreeTokens")
+"""Most tokens of a tree."""
 
 MANY_TOKENS_CHANNELS = 4
 """Most channels per thread where a sequence has several tokens: the inputs kept between them take the registers."""
@@ -69,14 +73,19 @@ class UpdateKernel(PoolKernel):
     ranges: Ranges
     """How the channels fall into ranges with a result each."""
 
-    def launch_config(self, dim: int, batch: int, sequences: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (batch, dim), where a thread owns `vec` channels of `sequences` sequences."""
+    def launch_config(
+        self, dim: int, batch: int, sequences: int, most_rows: int = MAX_SEQUENCES
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (batch, dim), where a thread owns `vec` channels of `sequences` sequences.
+
+        Sequences lie side by side in a block, `most_rows` at most.
+        """
         dim_vecs = ceil_div(dim, self.vec)
         # Sequences that share a block find the same taps in the L1 cache.
-        rows = min(batch, self.warps)
+        rows = min(batch, self.warps, most_rows)
         dim_blocks = ceil_div(dim_vecs, self.threads // rows)
         block_vecs = ceil_div(dim_vecs, dim_blocks)
-        rows = self.threads // block_vecs
+        rows = min(self.threads // block_vecs, most_rows)
         division = {"block_vecs": fast_div(block_vecs), "dim_blocks": fast_div(dim_blocks), "rows": rows}
         return self.config(dim_blocks * ceil_div(batch, rows * sequences)), division
 
@@ -139,6 +148,62 @@ class CausalConv1dUpdateRows(UpdateKernel):
                 if fits_thread(axes["vec"], state_len, axes["state_t"].itemsize):
                     for sequences in range(1 + most_sequences(axes["input_t"].itemsize, **form)):
                         yield cls(**axes, state_len=state_len, sequences=sequences, **form)
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateGated(UpdateKernel):
+    """CausalConv1dUpdate with gates or a residual, and with all that a call may ask for beside these."""
+
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateGated]:
+        for axes, packed in product(_update_axes(), (False, True)):
+            if axes["vec"] <= MANY_TOKENS_CHANNELS:
+                yield cls(**axes, packed=packed)
+
+
+FEW_CHANNELS = (1, 2, 4)
+"""Channels per thread of CausalConv1dUpdateFew, the fewest first."""
+
+FEW_GRID = 65535
+"""Most blocks along the second grid axis (CUDA programming guide, technical specifications)."""
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateFew(PoolKernel):
+    """One token of each of a few sequences, after states of as many columns as the filter reads or has taps."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+    state_len: int
+    """Columns per state."""
+    rows: bool
+    """Whether the columns of a state are contiguous, one channel after another."""
+    indexed: bool
+    """Whether conv_state_indices has slots, or each sequence that of its number."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other, of which the first has a result."""
+    gated: bool
+    """Whether there are gates or a residual."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateFew]:
+        flags = (False, True)
+        for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
+            widest = widest_channels(max(input_t.itemsize, state_t.itemsize), width)
+            for vec, state_len, rows in product(FEW_CHANNELS, row_state_lens(width), flags):
+                if vec > widest or (rows and not fits_thread(vec, state_len, state_t.itemsize)):
+                    continue
+                for silu, *form in product(flags, repeat=5):
+                    yield cls(width, input_t, weight_t, state_t, vec, silu, state_len, rows, *form)
+
+    def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
+        """The launch for `sequences` sequences, one per row of the grid."""
+        return LaunchConfig((sequences, ceil_div(dim // self.vec, self.threads), 1), (self.threads, 1, 1))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference_backward
 from cuconv.causal_conv1d.sequences import sequence_starts
-from cuconv.runtime import slots
+from cuconv.runtime import slots, trees
 from cuconv.runtime.activation import HALF_ULP, silu, silu_error
 
 Array = np.ndarray[Any, Any]
@@ -241,13 +241,19 @@ def causal_conv1d_update(
     max_query_len: int | None = None,
     token_state_indices: Array | None = None,
     parents: Array | None = None,
+    retrieve_next_token: Array | None = None,
+    retrieve_next_sibling: Array | None = None,
+    retrieve_parent_token: Array | None = None,
     state_column: Array | None = None,
     dst_state_indices: Array | None = None,
     has_initial_state: Array | None = None,
     null_slot: int | None = None,
     pad_output: str = "zero",
-) -> tuple[Array, Array, Array | None]:
-    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state and of the windows behind it).
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state, windows and parents behind it).
 
     With query_start_loc x is (tokens, dim, 1). Where `pad_output` is "keep", out is NaN at padding.
     """
@@ -255,13 +261,15 @@ def causal_conv1d_update(
     is_row = cache_seqlens is None and num_accepted_tokens is None
     live = state[:, :, : weight.shape[1] - 1] if is_row and first_column == 0 else state
     windows = None if intermediate_conv_window is None else intermediate_conv_window.copy()
+    found = None if retrieve_parent_token is None else retrieve_parent_token.copy()
     out, is_computed = convolve_step(
         *(x, live, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
         *(intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc),
         *(token_state_indices, parents, disable_state_update, slots.padding(pad_slot_id, null_slot), max_query_len),
+        *(retrieve_next_token, retrieve_next_sibling, found, pre_gate, post_gate, residual),
     )
     out[~is_computed & (pad_output == "keep")] = np.nan
-    return out, state, windows
+    return out, state, windows, found
 
 
 def convolve_step(
@@ -284,6 +292,12 @@ def convolve_step(
     disable_state_update: bool,
     pad_slot_id: int,
     max_query_len: int | None,
+    retrieve_next_token: Array | None = None,
+    retrieve_next_sibling: Array | None = None,
+    retrieve_parent_token: Array | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array]:
     """x (batch, dim, seqlen) after the states: (in float64, which entries of x are no padding).
 
@@ -297,10 +311,12 @@ def convolve_step(
     dst_state_indices[b] unless that is padding; the same slot when None. intermediate_conv_window[row, t] receives the
     last inputs up to token t, as many as it has columns, and slot token_state_indices[b, t] the state after token t:
     all columns or, with num_accepted_tokens, the window in the first ones.
-    With parents token t of sequence b follows token parents[b, t], or the state. Nothing else of the pool and of the
-    windows is read or written.
+    With parents token t of sequence b follows token parents[b, t], or the state; with retrieve_next_token and
+    retrieve_next_sibling these follow from the links, and go to retrieve_parent_token. Nothing else of the pool and of
+    the windows is read or written.
     """
     is_packed = query_start_loc is not None
+    x = gated_input(x, pre_gate)
     begins, counts = np.arange(len(x)), np.full(len(x), x.shape[2])
     if is_packed:
         starts = np.array(sequence_starts(query_start_loc, len(x)))
@@ -322,6 +338,11 @@ def convolve_step(
     is_fresh = np.zeros(sequences, bool) if has_initial_state is None else ~has_initial_state[:sequences]
     # All states are read before the first one is written.
     live = np.flatnonzero(is_live & (counts > 0))
+    if retrieve_next_token is not None and retrieve_next_sibling is not None:
+        links = (each[:sequences, : x.shape[2]] for each in (retrieve_next_token, retrieve_next_sibling))
+        parents = trees.parents_of_links(*links)
+        if retrieve_parent_token is not None:
+            retrieve_parent_token[live, : x.shape[2]] = parents[live]
     wholes = np.where(is_fresh[live, None, None], np.zeros((), state.dtype), state[slot[live]])
     for number in np.unique(counts[live]).tolist():
         is_chosen = counts[live] == number
@@ -368,6 +389,8 @@ def convolve_step(
             state[final, :, : halo + number - 1] = joined[:, :, 1:]
         else:
             state[final] = states[-1][stores]
+    out = gated_output(out, x.dtype, post_gate, residual)
+    out[~is_computed] = 0.0
     return out, is_computed
 
 
@@ -474,8 +497,17 @@ def _packed_error(
     return _gated_error(causal_conv1d_varlen_fn, activation, arguments, pre_gate, post_gate, residual)
 
 
-def _step_error(*, x: Array, activation: str | None = None, **arguments: Any) -> Array:
-    return _error(causal_conv1d_update, activation, {"x": np.atleast_3d(x), **arguments})
+def _step_error(
+    *,
+    activation: str | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+    **arguments: Any,
+) -> Array:
+    arguments["x"] = np.atleast_3d(arguments["x"])
+    gates = (None if each is None else np.atleast_3d(each) for each in (pre_gate, post_gate, residual))
+    return _gated_error(causal_conv1d_update, activation, arguments, *gates)
 
 
 def _by_sizes(whole: Array, sizes: tuple[int, ...]) -> Errors:

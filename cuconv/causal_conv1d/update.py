@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, MAX_TOKENS, WIDTHS
+from cuconv.causal_conv1d.kernels import GATES, MAX_SEQUENCES, MAX_TOKENS, WIDTHS
+from cuconv.causal_conv1d.kernels_update import MAX_TREE_TOKENS
 from cuconv.causal_conv1d.plan_update import Operands, is_overlaid, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
@@ -24,9 +25,11 @@ BY_SEQUENCE = ("cache_seqlens", "num_accepted_tokens", "intermediate_state_indic
 NOT_BESIDE = {
     "token_state_indices": ("cache_seqlens",),
     "parents": ("cache_seqlens", "num_accepted_tokens", "query_start_loc"),
+    "retrieve_next_token": ("parents", "cache_seqlens", "num_accepted_tokens", "query_start_loc"),
+    **dict.fromkeys(GATES, ("parents", "retrieve_next_token")),
 }
-"""Arrays that have no meaning beside others: states after single tokens are no rings, and the tokens of a tree are not
-packed."""
+"""Arrays that have no meaning beside others: states after single tokens are no rings, and the tokens of a tree are
+neither packed nor gated."""
 
 
 def causal_conv1d_update(
@@ -45,6 +48,9 @@ def causal_conv1d_update(
     intermediate_state_indices: Any = None,
     token_state_indices: Any = None,
     parents: Any = None,
+    retrieve_next_token: Any = None,
+    retrieve_next_sibling: Any = None,
+    retrieve_parent_token: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -53,6 +59,9 @@ def causal_conv1d_update(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Any = None,
 ) -> Any:
     """Depthwise causal convolution of the next tokens of sequences, as in Dao-AILab's causal-conv1d.
@@ -114,8 +123,14 @@ def causal_conv1d_update(
             state must go there, nor another sequence start there; its own may with disable_state_update. With
             num_accepted_tokens these are windows for one accepted token. It has no meaning with cache_seqlens.
         parents: (batch, seqlen), int32 or int64: the number of the token that each follows, less than its own, or else
-            it follows the state, as the first always does; `cuconv.runtime.trees.tree_parents` finds them. It has no
-            meaning with cache_seqlens, num_accepted_tokens or query_start_loc.
+            it follows the state, as the first always does. It has no meaning with cache_seqlens, num_accepted_tokens or
+            query_start_loc. seqlen is at most 1024 in trees.
+        retrieve_next_token, retrieve_next_sibling: (batch, seqlen), int32 or int64, both or neither, and in the place
+            of parents: the first child of each token, and the next child of its own parent, -1 for none, as SGLang and
+            TensorRT-LLM have trees. Each leads to a later token, or else it counts for nothing; a token that none leads
+            to follows the first one.
+        retrieve_parent_token: (batch, seqlen), int32 or int64, beside these two: receives the parents, 0 where there is
+            none, in the rows of sequences with results.
         state_column: (batch,), int32 or int64: the column of conv_state_indices for each sequence. One without such a
             column is treated as if its slot were negative.
         dst_state_indices: (batch,), int32 or int64: the slot that each sequence leaves its state in, the one it starts
@@ -132,6 +147,11 @@ def causal_conv1d_update(
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
             cache_seqlens.
+        pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states
+            hold. None beside parents, and so are the other two.
+        post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
+        residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself. Padding
+            gives 0 all the same.
         out: shape and dtype of x: where to write the result. It may be x itself, unless there are parents, but must not
             overlap any other argument.
 
@@ -148,10 +168,22 @@ def causal_conv1d_update(
         intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
         token_state_indices, parents,
     )  # fmt: skip
+    extras = None
+    if not (
+        retrieve_next_token
+        is retrieve_next_sibling
+        is retrieve_parent_token
+        is pre_gate
+        is post_gate
+        is residual
+        is None
+    ):
+        links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+        extras = (*links, pre_gate, post_gate, residual)
     outs = None if out is None else (out,)
     return _run(
-        *(WHOLE, inputs, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
-        max_query_len,
+        *(WHOLE, inputs, extras, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
+        *(first_column, max_query_len),
     )[0]
 
 
@@ -172,6 +204,9 @@ def causal_conv1d_update_split(
     intermediate_state_indices: Any = None,
     token_state_indices: Any = None,
     parents: Any = None,
+    retrieve_next_token: Any = None,
+    retrieve_next_sibling: Any = None,
+    retrieve_parent_token: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -180,6 +215,9 @@ def causal_conv1d_update_split(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
     """`causal_conv1d_update` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
@@ -202,10 +240,22 @@ def causal_conv1d_update_split(
         intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
         token_state_indices, parents,
     )  # fmt: skip
+    extras = None
+    if not (
+        retrieve_next_token
+        is retrieve_next_sibling
+        is retrieve_parent_token
+        is pre_gate
+        is post_gate
+        is residual
+        is None
+    ):
+        links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+        extras = (*links, pre_gate, post_gate, residual)
     split = by_sizes(sizes)
     return _run(
-        *(split, inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
-        max_query_len,
+        *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
+        *(first_column, max_query_len),
     )
 
 
@@ -231,6 +281,9 @@ def causal_conv1d_update_qkv_split(
     intermediate_state_indices: Any = None,
     token_state_indices: Any = None,
     parents: Any = None,
+    retrieve_next_token: Any = None,
+    retrieve_next_sibling: Any = None,
+    retrieve_parent_token: Any = None,
     state_column: Any = None,
     dst_state_indices: Any = None,
     has_initial_state: Any = None,
@@ -239,6 +292,9 @@ def causal_conv1d_update_qkv_split(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_update` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
@@ -261,10 +317,22 @@ def causal_conv1d_update_qkv_split(
         intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc,
         token_state_indices, parents,
     )  # fmt: skip
+    extras = None
+    if not (
+        retrieve_next_token
+        is retrieve_next_sibling
+        is retrieve_parent_token
+        is pre_gate
+        is post_gate
+        is residual
+        is None
+    ):
+        links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+        extras = (*links, pre_gate, post_gate, residual)
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     q, k, v = _run(
-        *(split, inputs, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column),
-        max_query_len,
+        *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
+        *(first_column, max_query_len),
     )
     return q, k, v
 
@@ -272,6 +340,7 @@ def causal_conv1d_update_qkv_split(
 def _run(
     split: Split,
     inputs: tuple[Any, ...],
+    extras: tuple[Any, ...] | None,
     out: Sequence[Any] | None,
     activation: str | None,
     disable_state_update: bool,
@@ -292,7 +361,9 @@ def _run(
         max_query_len = checks.integer("max_query_len", max_query_len)
     column = checks.column(first_column)
     options = (split, activation is not None, is_read_only, pad_slot_id, column, max_query_len, keeps_padding)
-    return tuple(_step(inputs + split.given_outs(out), options, split.names))
+    if extras is None:
+        return tuple(_step(inputs + split.given_outs(out), options, split.names))
+    return tuple(_step_with_extras(inputs + extras + split.given_outs(out), options, split.names))
 
 
 def _check(
@@ -327,17 +398,24 @@ def _check(
     live = conv_state if given["num_accepted_tokens"] is not None else window(conv_state, width - 1, first_column)
     windows = _check_windows(given, live, sequences, dim, 0 if is_packed else seqlen, width)
     _check_tables(given, sequences, seqlen, axes)
+    for name in GATES:
+        if (gate := given.get(name)) is not None:
+            checks.dtype(name, gate.dtype, (x.dtype,))
+            checks.shape(name, gate.shape, x.shape, "the shape of x")
     shared = (x.shape[0],), tuple(x.shape[2:])
     results = split.results(given, x, *shared, _axes(split, is_packed, has_tokens=len(x.shape) == 3))
     if keeps_padding:
         slots.check_kept(given, split.names)
     outs = tuple(split.by_head(out, *shared) for out in results.values())
-    by_token = x if len(x.shape) == 3 else x.with_axis(2)
-    if is_packed:
-        by_token, outs = by_token.with_order(2, 1, 0), tuple(out.with_order(1, 0, 2, 3) for out in outs)
     inputs = {name: layout for name, layout in given.items() if name not in results}
+    for name in ("x", *GATES):
+        if (each := given.get(name)) is not None:
+            by_token = each if len(each.shape) == 3 else each.with_axis(2)
+            inputs[name] = by_token.with_order(2, 1, 0) if is_packed else by_token
+    if is_packed:
+        outs = tuple(out.with_order(1, 0, 2, 3) for out in outs)
     operands = Operands(
-        **{**inputs, "x": by_token, "conv_state": live, "conv_state_indices": starts},  # type: ignore[arg-type]
+        **{**inputs, "conv_state": live, "conv_state_indices": starts},  # type: ignore[arg-type]
         outs=outs,
         split=split,
         silu=silu,
@@ -349,11 +427,12 @@ def _check(
     )
     is_written = not disable_state_update or given["token_state_indices"] is not None
     # A token of a tree reads the inputs before it, when the results of those may have been written.
-    may_be_x = split is WHOLE and given["parents"] is None
+    may_be_x = split is WHOLE and not _is_tree(given)
+    updated = ("conv_state", "intermediate_conv_window")[not is_written :]
     return Checked(
         operands,
         results,
-        updated=("conv_state", "intermediate_conv_window")[not is_written :],
+        updated=(*updated, "retrieve_parent_token") if "retrieve_parent_token" in given else updated,
         in_place=("out", "x") if may_be_x else (),
         overlaid={} if windows is None else {"intermediate_conv_window": windows},
     )
@@ -383,6 +462,9 @@ def _check_tables(given: Layouts, sequences: int, seqlen: int, axes: str) -> Non
         checks.between("columns of token_state_indices", slots_of_tokens.shape[1], 0, MAX_TOKENS)
     if given["parents"] is not None:
         trees.check(given["parents"], sequences, seqlen, "batch, seqlen of x")
+    trees.check_links(given, sequences, seqlen, "batch, seqlen of x")
+    if _is_tree(given):
+        checks.between("seqlen of x, of trees", seqlen, 0, MAX_TREE_TOKENS)
 
 
 def _check_modes(
@@ -395,7 +477,7 @@ def _check_modes(
         checks.between("max_query_len", max_query_len, 0, MAX_TOKENS)
     for name, others in NOT_BESIDE.items():
         for other in others:
-            if given[name] is not None and given[other] is not None:
+            if given.get(name) is not None and given.get(other) is not None:
                 raise ValueError(message(name, "an array", f"None beside {other}"))
     if first_column is not None and given["cache_seqlens"] is not None:
         wanted = "None beside cache_seqlens, which says where the inputs are"
@@ -413,6 +495,11 @@ def _check_modes(
     if given["intermediate_state_indices"] is not None and given["intermediate_conv_window"] is None:
         wanted = "None unless intermediate_conv_window is given"
         raise ValueError(message("intermediate_state_indices", "an array", wanted))
+
+
+def _is_tree(given: Layouts) -> bool:
+    """Whether each token follows one that an array names."""
+    return given["parents"] is not None or given.get("retrieve_next_token") is not None
 
 
 def _check_state(conv_state: Layout | None, given: Layouts, sequences: int, dim: int, seqlen: int, width: int) -> None:
@@ -447,7 +534,7 @@ def _check_windows(given: Layouts, live: Layout, sequences: int, dim: int, seqle
     if given["intermediate_state_indices"] is None and rows < wanted:
         because = f"at least {wanted}, one a slot, or intermediate_state_indices"
         raise ValueError(message("rows of intermediate_conv_window", rows, because))
-    if columns != width - 1 or given["parents"] is not None or not is_overlaid(windows):
+    if columns != width - 1 or _is_tree(given) or not is_overlaid(windows):
         return None
     row, step, channel, _ = windows.strides
     return windows._replace(shape=(rows, dim, steps + columns - 1), strides=(row, channel, step))
@@ -503,13 +590,17 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
         checks.rows(name, used[live], o.intermediate_conv_window.shape[0], pad)
     if o.parents is not None:
         trees.check_contents(read("parents")[: o.sequences][live])
+    if o.retrieve_next_token is not None:
+        for name in trees.LINKS[:2]:
+            trees.check_links_contents(name, read(name)[: o.sequences][live], o.seqlen)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
     inputs["conv_state"] = inputs["conv_state"][:, :, : o.conv_state.shape[2]]
-    if inputs["x"].ndim == 2:
-        inputs["x"] = inputs["x"][:, :, None]
+    for name in ("x", *GATES):
+        if (each := inputs.get(name)) is not None and each.ndim == 2:
+            inputs[name] = each[:, :, None]
     result, is_computed = reference.convolve_step(
         **inputs,
         activation="silu" if o.silu else None,
@@ -520,13 +611,27 @@ def _reference(o: Operands, arrays: Arrays) -> None:
     o.split.write(result, arrays, is_computed if o.keeps_padding else None)
 
 
+INPUTS = (
+    *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
+    *("intermediate_conv_window", "intermediate_state_indices", "state_column", "dst_state_indices"),
+    *("has_initial_state", "query_start_loc", "token_state_indices", "parents"),
+)
+EXTRAS = (*trees.LINKS, *GATES)
+"""Further arrays, which few calls have."""
+
 _step = Operation(
-    (
-        *("x", "conv_state", "weight", "bias", "cache_seqlens", "conv_state_indices", "num_accepted_tokens"),
-        *("intermediate_conv_window", "intermediate_state_indices", "state_column", "dst_state_indices"),
-        *("has_initial_state", "query_start_loc", "token_state_indices", "parents"),
-    ),
+    INPUTS,
     name="causal_conv1d_update",
+    check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=EXTRAS,
+)
+# An array that is absent costs a call some time, too.
+_step_with_extras = Operation(
+    INPUTS + EXTRAS,
+    name="causal_conv1d_update_with_extras",
     check=_check,
     plan=plan,
     reference=_reference,

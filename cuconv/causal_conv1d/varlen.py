@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,35 @@ def causal_conv1d_varlen_fn(
         extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual, None, None, None
     outs = None if out is None else (out,)
     return _run(WHOLE, inputs, extras, outs, activation, pad_slot_id, null_slot, pad_output, first_column)[0]
+
+
+def convolve_by_token(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    conv_states: Any,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    activation: str | None,
+    *,
+    initial_states: Any = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+) -> Any:
+    """`causal_conv1d_varlen_fn` of arrays (total, dim), for engines that have them so: x, the gates and the result.
+
+    To transpose four tensors of torch takes as long as half of the call. Errors name their axes as that function does.
+
+    Returns:
+        (total, dim), new.
+    """
+    inputs = (
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, None, None, initial_states,
+        None, None, None, pre_gate, post_gate, None, None, None, None, None,
+    )  # fmt: skip
+    checks.activation(activation)
+    return _packed_with_extras(inputs, (WHOLE, activation is not None, -1, None, False, True, False), WHOLE.names)[0]
 
 
 def causal_conv1d_split(
@@ -282,7 +312,7 @@ def _run(
     if extras is None:
         return tuple(_packed(inputs + split.given_outs(out), options, split.names))
     outs = split.given_outs(out)
-    more = (*options[:-1], outs[0] is inputs[0], keeps_padding)
+    more = (*options[:-1], outs[0] is inputs[0], False, keeps_padding)
     return tuple(_packed_with_extras(inputs + extras + outs, more, split.names))
 
 
@@ -356,9 +386,22 @@ def _check_with_extras(
     pad_slot_id: int,
     first_column: int | None,
     in_place: bool,
+    by_token: bool,
     keeps_padding: bool,
 ) -> Checked[Operands]:
-    return _check(given, split, silu, pad_slot_id, first_column, keeps_padding, in_place=in_place)
+    options: Any = split, silu, pad_slot_id, first_column, keeps_padding
+    if not by_token:
+        return _check(given, *options, in_place=in_place)
+    checked = _check(_transposed(given), *options, in_place=in_place)
+    return replace(checked, operands=checked.operands._replace(by_token=True), outputs=_transposed(checked.outputs))
+
+
+def _transposed(given: Layouts) -> dict[str, Layout | None]:
+    """The same layouts, with the axes of arrays that have a column per token exchanged."""
+    return {
+        name: each.with_order(1, 0) if each and name in BY_TOKEN and len(each.shape) == 2 else each
+        for name, each in given.items()
+    }
 
 
 def _check_payload(given: Layouts, split: Split) -> None:
@@ -426,6 +469,8 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
+    if o.by_token:
+        arrays = {name: each.T if each is not None and name in BY_TOKEN else each for name, each in arrays.items()}
     inputs = {name: array for name, array in arrays.items() if name not in (*o.split.names, *PAYLOAD)}
     for name in ("conv_states", "initial_states"):
         if inputs[name] is not None and o.states is not None:
@@ -445,6 +490,7 @@ INPUTS = (
     *("state_column", "dst_state_indices", "initial_states"),
 )
 PAYLOAD = ("payload", "payload_gates[0]", "payload_gates[1]")
+BY_TOKEN = ("x", *GATES, "out")
 EXTRAS = (*slots.SNAPSHOTS, *GATES, *PAYLOAD)
 """Further arrays, which few calls have."""
 

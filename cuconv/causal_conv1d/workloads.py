@@ -8,6 +8,7 @@ from typing import Any
 
 from cuconv.runtime.batches import lengths
 from cuconv.runtime.dtypes import BOOL, INT32, DType
+from cuconv.runtime.trees import LINKS
 from cuconv.runtime.workload import (
     CHANNELS,
     TOKENS,
@@ -268,9 +269,12 @@ def step(
     return arrays, {"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "conv_state": (1, kept)}
 
 
-DENSE, PACKED, MOVED, WINDOWS, STATES, TREE = FORMS = ("dense", "packed", "moved", "windows", "states", "tree")
-"""Decode steps: the usual one; the same with packed tokens; with another slot for each state; with the inputs before
-each next token, or whole states, in a buffer; of trees with such inputs.
+DENSE, PACKED, MOVED, GATED, WINDOWS, STATES, TREE = FORMS = (
+    *("dense", "packed", "moved", "gated", "windows", "states", "tree"),
+)
+"""Decode steps: the usual one; the same with packed tokens; with another slot for each state; with a gate before the
+convolution and one behind it; with the inputs before each next token, or whole states, in a buffer; of trees with such
+inputs.
 """
 
 
@@ -293,6 +297,9 @@ def causal_conv1d_update(
         arrays["conv_state"] = replace(state, shape=(2 * batch, *state.shape[1:]))
         for name, chosen in (("conv_state_indices", slots[:batch]), ("dst_state_indices", slots[batch:])):
             arrays[name] = Array((batch,), INT32, values=chosen)
+    elif form == GATED:
+        arrays["pre_gate"] = arrays["post_gate"] = arrays["x"]
+        cuts["pre_gate"] = cuts["post_gate"] = cuts["x"]
     elif form != DENSE:
         columns = state.shape[2] if form == STATES else width - 1
         order = (0, 1, 3, 2) if contiguous == CHANNELS else None
@@ -300,7 +307,12 @@ def causal_conv1d_update(
         cuts["intermediate_conv_window"] = (2, spread(dim))
         updated += ("intermediate_conv_window",)
         if form == TREE:
-            arrays["parents"] = Array((batch, tokens), INT32, values=tuple((t - 1) // 2 for t in range(tokens)) * batch)
+            # Two tokens follow each one, as long as there are any.
+            child = tuple(2 * t + 1 if 2 * t + 1 < tokens else -1 for t in range(tokens))
+            sibling = tuple(t + 1 if t % 2 and t + 1 < tokens else -1 for t in range(tokens))
+            for name, row in zip(LINKS, (child, sibling, None), strict=True):
+                arrays[name] = Array((batch, tokens), INT32, values=row and row * batch)
+            updated += LINKS[2:]
     cuts["out"] = cuts["x"]
     return Workload(
         "causal_conv1d_update", sizes, arrays, {"out": arrays["x"]}, options, updated, cuts=cuts,
@@ -405,6 +417,10 @@ REPORT: Rows = {
         *({"batch": 64, "dim": 8192, "tokens": 4, "form": form} for form in (DENSE, PACKED, WINDOWS, TREE)),
         {"batch": 64, "dim": 8192, "tokens": 4, "form": STATES, "contiguous": TOKENS},
         *({"batch": 256, "dim": 10240, "form": form} for form in (PACKED, MOVED)),
+        *(
+            {"batch": batch, "dim": 2048, "width": 3, "contiguous": TOKENS, "bias": False, "silu": False, "form": GATED}
+            for batch in (8, 256)
+        ),
     ),
     "causal_conv1d_update_split": ({"batch": 256},),
     "causal_conv1d_update_qkv_split": ({"batch": 256},),
@@ -455,6 +471,8 @@ SMALL: Rows = {
             for contiguous, tokens, form in (
                 (CHANNELS, 3, PACKED),
                 (CHANNELS, 1, MOVED),
+                (CHANNELS, 1, GATED),
+                (TOKENS, 3, GATED),
                 (CHANNELS, 4, TREE),
                 (TOKENS, 3, STATES),
             )

@@ -13,18 +13,13 @@ _constants: dict[tuple[Any, ...], Any] = {}
 
 def positions(like: Any, count: int) -> Any:
     """The numbers 0, 1, … of the entries of a batch, int32 on the device of `like`: at least `count`."""
-    return numbers(like, _length(count))
-
-
-def numbers(like: Any, count: int) -> Any:
-    """The numbers 0, 1, …, int32 on the device of `like`: exactly `count`."""
 
     def make(length: int) -> Any:
         import torch
 
         return torch.arange(length, dtype=torch.int32, device=like.device)
 
-    return _constant(make, like.device, "numbers", count)
+    return _constant(make, like.device, "positions", _length(count))
 
 
 def ones(like: Any, count: int, dtype: Any = None) -> Any:
@@ -36,17 +31,6 @@ def ones(like: Any, count: int, dtype: Any = None) -> Any:
         return torch.ones(length, dtype=torch.int32 if dtype is None else dtype, device=like.device)
 
     return _constant(make, like.device, dtype, _length(count))
-
-
-def always(like: Any, count: int) -> Any:
-    """True on the device of `like`: at least `count` times."""
-
-    def make(length: int) -> Any:
-        import torch
-
-        return torch.ones(length, dtype=torch.bool, device=like.device)
-
-    return _constant(make, like.device, "always", _length(count))
 
 
 def _length(count: int) -> int:
@@ -140,45 +124,6 @@ def chunk_snapshots(
     if null_slot is not None:
         slot = slot.masked_fill(slot == null_slot, -1)
     return torch.stack((sequence, position, slot), 1)
-
-
-def parents_of(next_token: Any, next_sibling: Any, parent_token: Any) -> Any:
-    """The parents in a tree of drafts, as SGLang has them, 0 for no parent; `parent_token`, where given, receives them.
-
-    `cuconv.runtime.trees.tree_parents` for torch alone, in less than half as many operations: every token has a link to
-    its elder sibling, or to a place that stands for its parent and has a link to itself, and links are followed.
-
-    Args:
-        next_token: (batch, tokens), the first child of each token, -1 for none.
-        next_sibling: (batch, tokens), the next child of the same parent, -1 for none.
-        parent_token: (batch, tokens).
-    """
-    batch, tokens = next_token.shape
-    links, parents, elders = _constant(
-        lambda *sizes: _unlinked(next_token.device, *sizes), next_token.device, "links", batch, tokens
-    )
-    # -1 becomes the last place, which nothing leads to; whatever the rows of padding hold, no place is outside.
-    places = links.shape[1]
-    links = links.scatter(1, next_token.remainder(places).long(), parents)
-    links.scatter_(1, next_sibling.remainder(places).long(), elders)
-    for _ in range((tokens - 1).bit_length()):
-        links = links.gather(1, links)
-    found = links[:, :tokens] - tokens
-    if parent_token is not None:
-        parent_token[:batch, :tokens] = found
-    return found
-
-
-def _unlinked(device: Any, batch: int, tokens: int) -> tuple[Any, Any, Any]:
-    """The links of a batch of trees in which all tokens follow the first, and the links to parents and to siblings.
-
-    Places 0 to tokens - 1 are the tokens', those from `tokens` on stand for parents.
-    """
-    import torch
-
-    places = torch.arange(2 * tokens + 2, device=device).expand(batch, -1)
-    elders = places[:, :tokens]
-    return places.clone().index_fill_(1, elders[0] if batch else elders.new_zeros(0), tokens), elders + tokens, elders
 
 
 def random_seed(like: Any) -> Any:

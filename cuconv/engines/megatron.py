@@ -62,7 +62,8 @@ def causal_conv1d_varlen_fn(
     """
     if activation != "silu":
         conventions.refuse("activation", repr(activation), "'silu'")
-    return varlen.causal_conv1d_varlen_fn(x.T, weight, bias, None, cu_seqlens, initial_states=initial_states).T
+    given = x, weight, bias, None, cu_seqlens, None, None, activation
+    return varlen.convolve_by_token(*given, initial_states=initial_states)
 
 
 def causal_conv1d_varlen_carry_states(x: Any, cu_seqlens: Any, previous_states: Any) -> Any:

@@ -87,12 +87,8 @@ def causal_conv1d_update(
         num_accept_tokens = num_accepted_tokens
     if intermediate_conv_window is None:
         intermediate_state_indices = None
-    placed: dict[str, Any] = {}
-    if retrieve_next_token is not None:
-        if retrieve_next_sibling is None:
-            conventions.refuse("retrieve_next_sibling", None, "an array beside retrieve_next_token")
-        tree = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
-        placed["parents"] = tensors.parents_of(*tree)
+    if retrieve_next_token is None:
+        retrieve_next_sibling = retrieve_parent_token = None
     return update.causal_conv1d_update(
         x,
         conv_state,
@@ -104,9 +100,11 @@ def causal_conv1d_update(
         num_accepted_tokens=num_accept_tokens,
         intermediate_conv_window=intermediate_conv_window,
         intermediate_state_indices=intermediate_state_indices,
+        retrieve_next_token=retrieve_next_token,
+        retrieve_next_sibling=retrieve_next_sibling,
+        retrieve_parent_token=retrieve_parent_token,
         pad_slot_id=pad_slot_id,
         first_column=0,
-        **placed,
     )
 
 
@@ -253,31 +251,22 @@ def fused_lfm_short_conv_prefill(
     Returns:
         (tokens, dim), new.
     """
-    return varlen.causal_conv1d_varlen_fn(
-        x.T,
-        weight,
-        None,
-        state,
-        query_start_loc,
-        cache_indices,
-        has_initial_state,
-        None,
-        pre_gate=b.T,
-        post_gate=c.T,
-    ).T
+    given = x, weight, None, state, query_start_loc, cache_indices, has_initial_state, None
+    return varlen.convolve_by_token(*given, pre_gate=b, post_gate=c)
 
 
 def fused_lfm_short_conv_decode(b: Any, c: Any, x: Any, weight: Any, state: Any, cache_indices: Any) -> Any:
-    """SGLang 0.5.23's `lfm_short_conv.fused_lfm_short_conv_decode` by `cuconv.causal_conv1d_varlen_fn`.
+    """SGLang 0.5.23's `lfm_short_conv.fused_lfm_short_conv_decode` by `cuconv.causal_conv1d_update`.
 
-    As `fused_lfm_short_conv_prefill` for packed sequences of one token that go on: b, c and x are (batch, dim).
+    As `fused_lfm_short_conv_prefill` for one token of each of several sequences that go on: b, c and x are (batch,
+    dim).
 
     Returns:
         (batch, dim), new.
     """
-    starts = tensors.numbers(x, x.shape[0] + 1)
-    goes_on = tensors.always(x, x.shape[0])
-    return fused_lfm_short_conv_prefill(b, c, x, weight, state, starts, cache_indices, goes_on, 1)
+    return update.causal_conv1d_update(
+        x, state, weight, conv_state_indices=cache_indices, first_column=0, pre_gate=b, post_gate=c
+    )
 
 
 _TRITON: Mapping[str, Callable[..., Any]] = {

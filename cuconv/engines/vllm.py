@@ -215,14 +215,14 @@ def selective_scan_fn(
 ) -> Any:
     """vLLM 0.33.0's `selective_scan_fn` by `cuconv.selective_scan_varlen_fn`.
 
-    u is (dim, total) with query_start_loc, else (1, dim, seqlen). With the block_idx_* arguments, of prefix caches of
-    mode "all", each sequence starts from the slot in column initial_state_idx of cache_indices (sequences, blocks), and
-    leaves its state at the end of every block of block_size tokens in that block's slot; cu_chunk_seqlen and
+    u is (dim, total) with query_start_loc, else (batch, dim, seqlen). With the block_idx_* arguments, of prefix caches
+    of mode "all", each sequence starts from the slot in column initial_state_idx of cache_indices (sequences, blocks),
+    and leaves its state at the end of every block of block_size tokens in that block's slot; cu_chunk_seqlen and
     last_chunk_indices say where its chunks end, of which every block has one or more. Without them they have no effect.
     pad_slot_id, of versions before 0.33, takes the place of null_block_id.
 
     Returns:
-        The shape of u, new: neither delta nor z is overwritten.
+        z, overwritten, or without it delta; padding keeps what it holds.
     """
     null_slot = null_block_id if pad_slot_id is None else pad_slot_id
     placed: dict[str, Any] = {}
@@ -238,12 +238,7 @@ def selective_scan_fn(
             block_size,
             null_slot,
         )
-    is_dense = query_start_loc is None and len(u.shape) == 3
-    if is_dense:
-        if u.shape[0] != 1:
-            conventions.refuse("u", f"shape {tuple(u.shape)}", "(1, dim, seqlen), or query_start_loc")
-        u, delta, B, C, z = u[0], delta[0], B[0], C[0], z if z is None else z[0]
-    out = scan.selective_scan_varlen_fn(
+    return scan.selective_scan_varlen_fn(
         u,
         ssm_states,
         delta,
@@ -258,9 +253,10 @@ def selective_scan_fn(
         cache_indices,
         has_initial_state,
         null_slot=null_slot,
+        pad_output="keep",
+        out=delta if z is None else z,
         **placed,
     )
-    return out[None] if is_dense else out
 
 
 def _blocks(

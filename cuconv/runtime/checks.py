@@ -242,8 +242,10 @@ def slots(argument: str, got: np.ndarray[Any, Any], count: int) -> None:
 
 
 def rows(argument: str, got: np.ndarray[Any, Any], count: int, pad_slot_id: int) -> None:
-    """Rows are inside the buffer, and no two sequences share one. A pad_slot_id outside the buffer is not a row."""
-    slots(argument, got[(got != pad_slot_id) | (0 <= pad_slot_id < count)], count)
+    """Rows are inside the buffer, and no two sequences share one. Negative numbers are no rows, and neither is a
+    pad_slot_id outside the buffer.
+    """
+    slots(argument, got[(got >= 0) & ((got != pad_slot_id) | (pad_slot_id < count))], count)
 
 
 def not_read_by_others(

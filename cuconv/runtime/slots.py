@@ -193,8 +193,8 @@ def are_live(slots: Array, count: int, pad_slot_id: int) -> Array:
 
 
 def are_padding(slots: Array, pad_slot_id: int) -> Array:
-    """Which given slots are padding and no mistakes: pad_slot_id, and beside one of 0 or more any negative number."""
-    padding: Array = (slots == pad_slot_id) | ((slots < 0) & (pad_slot_id >= 0))
+    """Which given slots are padding and no mistakes: pad_slot_id, and any negative number, as Megatron-LM pads."""
+    padding: Array = (slots == pad_slot_id) | (slots < 0)
     return padding
 
 

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import checks
+from cuconv.runtime.call import Layouts
 from cuconv.runtime.dtypes import INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import Layout
+
+Array = np.ndarray[Any, Any]
 
 
 def tree_parents(next_token: Any, next_sibling: Any) -> Any:
@@ -45,18 +48,51 @@ def tree_parents(next_token: Any, next_sibling: Any) -> Any:
     return parents
 
 
-def check(parents: Layout, batch: int, tokens: int, axes: str) -> None:
-    """`parents` has an element for each token of each sequence, and perhaps more."""
-    checks.dtype("parents", parents.dtype, INDICES)
-    checks.rank("parents", parents.shape, "batch, tokens")
+def check(parents: Layout, batch: int, tokens: int, axes: str, argument: str = "parents") -> None:
+    """An array of a tree has an element for each token of each sequence, and perhaps more."""
+    checks.dtype(argument, parents.dtype, INDICES)
+    checks.rank(argument, parents.shape, "batch, tokens")
     if parents.shape[0] < batch or parents.shape[1] < tokens:
-        raise ValueError(message("parents", f"shape {parents.shape}", f"({batch}, {tokens}) or more ({axes})"))
+        raise ValueError(message(argument, f"shape {parents.shape}", f"({batch}, {tokens}) or more ({axes})"))
 
 
-def check_contents(parents: np.ndarray[Any, Any]) -> None:
+def check_contents(parents: Array) -> None:
     """Raise ValueError where a token follows a later one, or itself."""
     # The first token follows the state in the slot, whether its entry is 0 or negative.
     late = parents >= np.maximum(np.arange(parents.shape[1]), 1)
     if late.any():
         number = np.nonzero(late)[1][0]
         raise ValueError(message("parents", f"{parents[late][0]} for token {number}", "an earlier token, or -1"))
+
+
+LINKS = ("retrieve_next_token", "retrieve_next_sibling", "retrieve_parent_token")
+"""The arrays of a tree as SGLang and TensorRT-LLM have it: first children, next siblings, and the parents that follow
+from them."""
+
+
+def check_links(given: Layouts, batch: int, tokens: int, axes: str) -> None:
+    """`check` of such arrays, of which the first two are there or none is."""
+    for name, other in zip(LINKS, (LINKS[1], LINKS[0], LINKS[0]), strict=True):
+        if (layout := given.get(name)) is not None:
+            if given[other] is None:
+                raise ValueError(message(other, "None", f"an array beside {name}"))
+            check(layout, batch, tokens, axes, name)
+
+
+def check_links_contents(name: str, links: Array, tokens: int) -> None:
+    """Raise ValueError where a token leads to an earlier one, to itself, or behind the last one."""
+    links = links[:, :tokens]
+    is_wrong = (links >= 0) & ((links <= np.arange(tokens)) | (links >= tokens))
+    if is_wrong.any():
+        number = np.nonzero(is_wrong)[1][0]
+        raise ValueError(message(name, f"{links[is_wrong][0]} for token {number}", f"a later one of {tokens}, or -1"))
+
+
+def parents_of_links(next_token: Array, next_sibling: Array) -> Array:
+    """`tree_parents` in NumPy as engines have them: the first token follows token 0, and so does each that no link
+    leads to. A link that does not lead to a later token counts for nothing.
+    """
+    number = np.arange(next_token.shape[1])
+    links = (np.where(each > number, each, -1).astype(np.int64) for each in (next_token, next_sibling))
+    parents: Array = np.maximum(tree_parents(*links), 0)
+    return parents

@@ -24,17 +24,21 @@ SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
 
 PACKED = SPLIT + "bool silu, int pad_slot_id, int? first_column, bool keeps_padding"
 
+STEP = (
+    SPLIT + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, int? max_query_len, "
+    "bool keeps_padding"
+)
+
 OPTIONS = {
     "causal_conv1d_fn": "bool return_final_states, bool silu",
     "causal_conv1d_gated_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
     "causal_conv1d_varlen_fn": PACKED,
-    "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool keeps"),
+    "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool by_token, bool keeps"),
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
-    "causal_conv1d_update": SPLIT
-    + "bool silu, bool disable_state_update, int pad_slot_id, int? first_column, int? max_query_len, "
-    "bool keeps_padding",
+    "causal_conv1d_update": STEP,
+    "causal_conv1d_update_with_extras": STEP,
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",
     "selective_scan_varlen_fn": "bool delta_softplus, int pad_slot_id, bool keeps_padding",
@@ -62,6 +66,7 @@ UPDATED = (
     *("conv_states", "conv_state", "intermediate_conv_window", "ssm_states", "x_ring", "B_ring", "dt_ring", "cursors"),
     *("state", "intermediate_states_buffer", "state_scale", "intermediate_state_scales", "snapshot_out", "payload"),
     "snapshot_scale",
+    "retrieve_parent_token",
 )
 """The arguments that operators write to."""
 

@@ -1,6 +1,7 @@
 // Trees of drafted tokens.
 #pragma once
 
+#include "common/fastdiv.cuh"
 #include "common/vec.cuh"
 
 // The token that a token of a tree follows; -1 when that is none of those before it, but the state in the slot.
@@ -11,3 +12,55 @@ __device__ __forceinline__ int load_parent(const Operands& p, int batch, int tok
         load_index(p.parents, batch * p.parents_stride[0] + token * p.parents_stride[1], p.parents_is_int64);
     return parent < 0 || parent >= token ? -1 : static_cast<int>(parent);
 }
+
+// Most tokens of the sequences of a block that a kernel has the parents of in shared memory.
+inline constexpr int kTreeTokens = 1024;
+
+// The parents of the tokens of the sequences of a block of kThreads, as load_parent() has them.
+template <int kThreads>
+struct TreeTable {
+    short parents[kTreeTokens];
+    short links[kTreeTokens];  // the parent of a token, or ~t for that of its elder sibling t
+
+    // Finds the parents of `count` tokens, those of the sequences from number `first` on, and waits until all threads
+    // of the block have done so. Params have operands with parents and seqlen, and, where parents is null,
+    // retrieve_next_token and retrieve_next_sibling, the first child and the next sibling of each token, with strides
+    // by sequence and token; tree_tokens is the seqlen to divide by. A token follows the first one unless a link says
+    // otherwise. A link that does not lead to a later token counts for nothing, so that following links ends.
+    template <typename Params>
+    __device__ __forceinline__ void fill(const Params& params, int first, int count) {
+        const auto& p = params.operands;
+        if (p.parents != nullptr) {
+            for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+                const QuotientRemainder at = divide(i, params.tree_tokens);
+                parents[i] = static_cast<short>(load_parent(p, first + at.quotient, at.remainder));
+            }
+            __syncthreads();
+            return;
+        }
+        for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) links[i] = 0;
+        __syncthreads();
+        for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+            const QuotientRemainder at = divide(i, params.tree_tokens);
+            const int token = static_cast<int>(at.remainder);
+            const index_t sequence = first + static_cast<int>(at.quotient);
+            const index_t* stride = params.retrieve_next_token_stride;
+            const index_t child = load_index(params.retrieve_next_token, sequence * stride[0] + token * stride[1],
+                                             params.retrieve_next_token_is_int64);
+            stride = params.retrieve_next_sibling_stride;
+            const index_t sibling = load_index(params.retrieve_next_sibling, sequence * stride[0] + token * stride[1],
+                                               params.retrieve_next_sibling_is_int64);
+            short* const own = links + (i - token);
+            if (child > token && child < p.seqlen) own[child] = static_cast<short>(token);
+            if (sibling > token && sibling < p.seqlen) own[sibling] = static_cast<short>(~token);
+        }
+        __syncthreads();
+        for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+            const int token = static_cast<int>(divide(i, params.tree_tokens).remainder);
+            int link = links[i];
+            while (link < 0) link = links[i - token + ~link];
+            parents[i] = static_cast<short>(token == 0 ? -1 : link);
+        }
+        __syncthreads();
+    }
+};

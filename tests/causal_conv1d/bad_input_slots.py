@@ -195,7 +195,6 @@ def contents(name: str) -> dict[str, Row]:
             bad.ints("state_column", [1, 0, 2]), ValueError, "state_column[2]: got 2; wanted at most 1, the last column"
         ),
         "target-large": (bad.ints(TARGET, [1, 0, 5]), ValueError, bad.outside(TARGET, 5, SLOTS)),
-        "target-negative": (bad.ints(TARGET, [1, 0, -2]), ValueError, bad.outside(TARGET, -2, SLOTS)),
         "target-twice": (bad.ints(TARGET, [4, 0, 4]), ValueError, bad.of_several(TARGET, 4)),
         "target-of-another": (
             bad.ints(TARGET, [1, 0, 3]), ValueError,
@@ -227,7 +226,7 @@ NULL = bad.value("null_slot", 0)
 FINE: Mapping[str, Mapping[str, Fine]] = {
     PREFILL: {
         "moved": (AS_IT_IS, [True] * 2, {1, 4}),
-        "none-kept": (bad.ints(TARGET, [-1, -1, -1]), [True] * 2, set()),
+        "none-kept": (bad.ints(TARGET, [-1, -2, -9]), [True] * 2, set()),
         "one-start": (bad.ints("cache_indices", [[9, 2], [0, 9], [2, 9]]), [True] * 2, {1, 4}),
         "null-and-negative": (
             bad.also(bad.ints("cache_indices", [[9, -1], [0, 9], [2, 9]]), NULL), [False, True], {4}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cuconv.runtime import trees
 from tests.causal_conv1d.good_calls import DIM, HEADS, QKV, SIZES, SLOTS, STATE_LEN, WIDTH, filters
 from tests.support import bad_input as bad
 from tests.support.bad_input import INDICES, Fine, Good, Row, Tables, poisoned
@@ -14,6 +15,8 @@ from tests.support.bad_input import INDICES, Fine, Good, Row, Tables, poisoned
 TOTAL, LENGTHS = 6, (3, 0, 2)
 """Tokens, the last of which is padding, and those of each sequence."""
 PACKED, TREE = "causal_conv1d_update:packed", "causal_conv1d_update:tree"
+LINKED = "causal_conv1d_update:links"
+CHILD, SIBLING, PARENT = trees.LINKS
 PACKED_SPLIT, PACKED_QKV = "causal_conv1d_update_split:packed", "causal_conv1d_update_qkv_split:packed"
 EACH = "(3,) or longer (sequences of query_start_loc)"
 OF_TOKENS, STARTS = "token_state_indices", "query_start_loc"
@@ -44,6 +47,12 @@ def tree(xp: Any) -> dict[str, Any]:
     return {**steps(xp, 3, 2), "parents": parents, "out": poisoned(xp, 3, DIM, 2)}
 
 
+def linked(xp: Any) -> dict[str, Any]:
+    links = {CHILD: xp.asarray([[1, -1], [-1, -1], [1, -1]], np.int64), SIBLING: xp.asarray([[-1, -1]] * 3, np.int32)}
+    given = {name: array for name, array in tree(xp).items() if name != "parents"}
+    return {**given, **links, PARENT: xp.full((3, 2), -7, np.int64)}
+
+
 GOOD: Good = {
     PACKED: lambda xp: {**packed(xp), "out": poisoned(xp, TOTAL, DIM)},
     PACKED_SPLIT: lambda xp: {
@@ -53,12 +62,14 @@ GOOD: Good = {
         **packed(xp), **HEADS, "out": tuple(poisoned(xp, TOTAL, *heads) for heads in QKV)
     },
     TREE: tree,
+    LINKED: linked,
 }  # fmt: skip
 WINDOWS = np.zeros((3, 3, DIM, STATE_LEN), bool)
 WINDOWS[2, :3] = WINDOWS[0, :2] = True
 WRITTEN: dict[str, dict[str, Any]] = {
     **{name: {"intermediate_conv_window": WINDOWS} for name in (PACKED, PACKED_SPLIT, PACKED_QKV)},
     TREE: {"intermediate_conv_window": np.s_[:, :2]},
+    LINKED: {"intermediate_conv_window": np.s_[:, :2], PARENT: np.s_[:]},
 }
 """Where good calls change what is not their result."""
 
@@ -173,6 +184,39 @@ BAD: Tables = {
             "intermediate_conv_window: got strides (30, 1, 5, 1) for shape (3, 3, 6, 3); "
             "wanted an address of its own for every element",
         ),
+        "tokens": (
+            bad.also(
+                bad.value(OF_TOKENS, None), bad.value("intermediate_conv_window", None), bad.value("out", None),
+                bad.value("intermediate_state_indices", None), bad.zeros("x", (3, DIM, 1025), np.float32),
+                bad.zeros("parents", (3, 1025), np.int32),
+            ),
+            ValueError, "seqlen of x, of trees: got 1025; wanted 0 to 1024",
+        ),
+    },
+    LINKED: {
+        "parents-too": (
+            bad.zeros("parents", (3, 2), np.int32), ValueError, f"{CHILD}: got an array; wanted None beside parents"
+        ),
+        "ring": (
+            bad.also(bad.value(OF_TOKENS, None), bad.ints("cache_seqlens", [1, 2, 3])), ValueError,
+            f"{CHILD}: got an array; wanted None beside cache_seqlens",
+        ),
+        "no-children": (
+            bad.value(CHILD, None), ValueError, f"{CHILD}: got None; wanted an array beside {SIBLING}"
+        ),
+        "no-siblings": (
+            bad.value(SIBLING, None), ValueError, f"{SIBLING}: got None; wanted an array beside {CHILD}"
+        ),
+        "only-parents": (
+            bad.also(bad.value(CHILD, None), bad.value(SIBLING, None)), ValueError,
+            f"{CHILD}: got None; wanted an array beside {PARENT}",
+        ),
+        "children-few": bad.shape(CHILD, (2, 2), "(3, 2) or more (batch, seqlen of x)", np.int32),
+        "siblings-short": bad.shape(SIBLING, (3, 1), "(3, 2) or more (batch, seqlen of x)", np.int32),
+        "parents-one-axis": bad.shape(PARENT, (3,), "2 axes (batch, tokens)", np.int32),
+        "siblings-float": bad.dtype(SIBLING, np.float32, INDICES),
+        "parents-over-children": bad.overlap(PARENT, CHILD),
+        "out-is-x": bad.overlap("out", "x"),
     },
 }  # fmt: skip
 ADVANCING = bad.value("disable_state_update", False)
@@ -182,7 +226,6 @@ def of_tokens() -> dict[str, Row]:
     """Rows for the slots of states after single tokens, of which those behind a sequence's last token do not count."""
     return {
         "large": (bad.ints(OF_TOKENS, [[4, 5], [6, 7], [-1, 10]]), ValueError, bad.outside(OF_TOKENS, 10, 2 * SLOTS)),
-        "negative": (bad.ints(OF_TOKENS, [[4, -2], [6, 7], [8, 9]]), ValueError, bad.outside(OF_TOKENS, -2, 2 * SLOTS)),
         "twice": (bad.ints(OF_TOKENS, [[4, 5], [6, 7], [8, 5]]), ValueError, bad.of_several(OF_TOKENS, 5)),
         "own-that-moves-on": (
             bad.also(bad.ints(OF_TOKENS, [[4, 3], [6, 7], [8, 5]]), ADVANCING), ValueError, bad.of_several(OF_TOKENS, 3)
@@ -229,6 +272,16 @@ CONTENTS: Tables = {
             "parents: got 1 for token 1; wanted an earlier token, or -1",
         ),
     },
+    LINKED: {
+        "child-earlier": (
+            bad.ints(CHILD, [[1, 0], [-1, -1], [1, -1]]), ValueError,
+            f"{CHILD}: got 0 for token 1; wanted a later one of 2, or -1",
+        ),
+        "sibling-behind": (
+            bad.ints(SIBLING, [[-1, 2], [-1, -1], [-1, -1]]), ValueError,
+            f"{SIBLING}: got 2 for token 1; wanted a later one of 2, or -1",
+        ),
+    },
 }  # fmt: skip
 FINE: Mapping[str, Mapping[str, Fine]] = {
     PACKED: {
@@ -243,8 +296,15 @@ FINE: Mapping[str, Mapping[str, Fine]] = {
     },
     TREE: {
         "as-it-is": (bad.value("null_slot", None), [True] * 3, {4, 5, 6, 7, 9}),
+        "negative": (bad.ints(OF_TOKENS, [[4, -2], [6, -9], [8, 9]]), [True] * 3, {4, 6, 8, 9}),
         "moved": (bad.also(ADVANCING, bad.ints("dst_state_indices", [8, 2, -1])), [True] * 3, {2, 4, 5, 6, 7, 8, 9}),
         "null": (bad.value("null_slot", 0), [True, False, True], {4, 5, 9}),
+    },
+    LINKED: {
+        "of-padding": (
+            bad.also(bad.value("null_slot", 1), bad.ints(CHILD, [[1, -1], [-1, -1], [0, 9]])),
+            [True, True, False], {4, 5, 6, 7},
+        ),
     },
 }  # fmt: skip
 APART = {

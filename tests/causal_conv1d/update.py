@@ -10,6 +10,7 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import BOOL, BY_NAME, DType
+from cuconv.runtime.trees import LINKS
 from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
 from tests.support.layouts import HEADS, LAYOUTS, POOLS, WINDOWS_OVERLAID
@@ -39,6 +40,9 @@ MIXED = {
     "query_start_loc": "int64",
     "token_state_indices": "int64",
     "parents": "int32",
+    "retrieve_next_token": "int64",
+    "retrieve_next_sibling": "int32",
+    "retrieve_parent_token": "int64",
 }
 """The dtypes of indices that are mixed."""
 
@@ -47,7 +51,7 @@ MIXED = {
 class Step(OfChannels):
     """One call on the next tokens of every sequence."""
 
-    UPDATED = ("conv_state", "intermediate_conv_window")
+    UPDATED = ("conv_state", "intermediate_conv_window", "retrieve_parent_token")
 
     channels: int | tuple[int, ...]  # dim, or the sizes of ranges
     batch: int
@@ -85,6 +89,9 @@ class Step(OfChannels):
     token_slots: int = 0  # columns of token_state_indices
     whole: bool = False  # whether windows have all columns of a state
     tree: bool = False
+    links: bool = False  # whether a tree is one of first children and next siblings
+    gates: str = ""  # which of pre_gate, post_gate and residual there are
+    beside: str = ""  # how they lie, as x when empty
 
     @property
     def pool_slots(self) -> int:
@@ -129,6 +136,13 @@ class Step(OfChannels):
         placed = place(dtype, (1, channels, int(self.starts[-1]) + self.behind), **lies)
         return replace(placed, shape=placed.shape[:0:-1], strides=placed.strides[:0:-1])
 
+    def lay_inputs(self, way: str) -> Placement:
+        """Place what has x's shape."""
+        lies = LAYOUTS[way][0]
+        if self.is_packed:
+            return self.lay_packed(self.input_t, self.dim, lies)
+        return self.lay(self.input_t, (self.batch, self.dim, self.tokens), lies)
+
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
         if self.is_packed and self.has_heads:
             placed = place(self.input_t, (1, int(self.starts[-1]) + self.behind, heads, head_dim), **HEADS[way])
@@ -170,11 +184,8 @@ class Step(OfChannels):
         index_t = {name: BY_NAME[self.index if self.index != "mixed" else wide] for name, wide in MIXED.items()}
         index_t["has_initial_state"] = BOOL
         slots, rows_of_indices = self.pool_slots, batch + self.longer
-        x_lies = LAYOUTS[self.layout][0]
         placed = {
-            "x": self.lay_packed(self.input_t, dim, x_lies)
-            if self.is_packed
-            else self.lay(self.input_t, (batch, dim, self.tokens), x_lies),
+            "x": self.lay_inputs(self.layout),
             "conv_state": place(state_t, (slots, dim, self.state_len), **POOLS[self.pool][1]),
             **self.taps(),
         }
@@ -195,8 +206,8 @@ class Step(OfChannels):
         if self.token_slots:
             shape = rows_of_indices, self.token_slots
             placed["token_state_indices"] = place(index_t["token_state_indices"], shape, order=(1, 0), pad=(2, 1))
-        if self.tree:
-            placed["parents"] = place(index_t["parents"], (rows_of_indices, self.tokens + 1), shift=1)
+        for name in LINKS if self.links else ("parents",) if self.tree else ():
+            placed[name] = place(index_t[name], (rows_of_indices, self.tokens + 1), shift=1)
         if self.window is not None:
             longer, lies = WINDOWS_OVERLAID[self.window]
             rows, columns = batch + 1 if self.rows else slots, self.state_len if self.whole else self.halo
@@ -204,6 +215,7 @@ class Step(OfChannels):
             if self.window.startswith("overlaid"):
                 pad = (0, 1, 2) if self.window == "overlaid" else ()
                 placed["intermediate_conv_window"] = overlaid(state_t, rows, self.tokens + longer, dim, columns, pad)
+        placed |= {name: self.lay_inputs(self.beside or self.layout) for name in self.gates.split()}
         return placed | self.outputs()
 
     def integers(self, seed: int = 0) -> dict[str, Array]:
@@ -237,6 +249,9 @@ class Step(OfChannels):
             found["parents"] = np.stack([random.integers(-1, max(t, 1), batch) for t in range(self.tokens + 1)], 1)
             if odd:
                 found["parents"][1::3, 1] = np.resize([1, 5, -(2**31), 2**31 - 1], len(found["parents"][1::3]))
+            if self.links:
+                found |= links_of(found.pop("parents"), self.tokens)
+                found["retrieve_parent_token"] = np.full((batch, self.tokens + 1), -7)
         if self.mode == "circular":
             around = [0, 1, length - 1, length, length + 1, 5 * length + 2, -1, -length, -2 * length - 1, 10**6 + 3]
             ends = [2**31 - 1, -(2**31)] + [2**63 - 1, -(2**63), 2**40 + 1] * is_wide["cache_seqlens"]
@@ -308,17 +323,31 @@ class Step(OfChannels):
             arrays["intermediate_conv_window"][...] = np.nan
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        x = np.atleast_3d(arrays["x"])
-        out, state, windows = reference.causal_conv1d_update(**{**arrays, "x": x}, **self.meaning())
+        by_token = {name: np.atleast_3d(arrays[name]) for name in ("x", *self.gates.split())}
+        out, state, windows, parents = reference.causal_conv1d_update(**{**arrays, **by_token}, **self.meaning())
         if self.window is not None and self.window.startswith("overlaid"):
             for t in range(1, windows.shape[1]):
                 known = windows[:, t - 1, :, 1:]
                 windows[:, t, :, :-1] = np.where(np.isnan(known), windows[:, t, :, :-1], known)
         updated = {"conv_state": state} | ({} if windows is None else {"intermediate_conv_window": windows})
+        updated |= {} if parents is None else {"retrieve_parent_token": parents}
         results: dict[str, Any] = self.divide(out)
         if self.keep:
             results = {name: Kept(each) for name, each in results.items()}
         return results | updated
+
+
+def links_of(parents: Array, tokens: int) -> dict[str, Array]:
+    """Trees (batch, tokens or more) as first children and next siblings; in places a link that counts for nothing."""
+    child, sibling = np.full((2, *parents.shape), -1)
+    for number, row in enumerate(parents[:, :tokens]):
+        for parent in range(tokens):
+            children = [t for t in range(1, tokens) if max(0, row[t] if row[t] < t else 0) == parent]
+            child[number, parent] = children[0] if children else -1
+            sibling[number, children[:-1]] = children[1:]
+        unused = np.flatnonzero(child[number, :tokens] < 0)
+        child[number, unused[1::2]] = np.resize([1, tokens, -(2**31), 2**31 - 1], len(unused[1::2]))
+    return dict(zip(LINKS, (child, sibling), strict=False))
 
 
 def overlaid(dtype: DType, rows: int, steps: int, dim: int, columns: int, pad: tuple[int, ...]) -> Placement:

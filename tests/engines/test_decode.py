@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from cuconv.engines import (  # noqa: E402
-    _tensors,
     megatron,
     sgl_kernel,
     sglang,
@@ -17,7 +16,6 @@ from cuconv.engines import (  # noqa: E402
     tokenspeed,
     vllm,
 )
-from cuconv.runtime import trees  # noqa: E402
 from tests.engines.tensors import EACH_DEVICE, indices, letters, normal, starts, whole  # noqa: E402
 
 WIDTH = 4
@@ -159,7 +157,13 @@ def test_cuda_engines_use_the_last_columns_or_a_ring_and_write_over_x(engine: An
 
 @EACH_DEVICE
 @pytest.mark.parametrize("state_len", [WIDTH - 1, WIDTH, 6])
-def test_megatron_keeps_whole_states_by_slot_and_advances(state_len: int, device: str) -> None:
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_megatron_keeps_whole_states_by_slot_and_advances(
+    is_checked: bool, state_len: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any negative slot is padding, where contents are checked, too."""
+    if is_checked:
+        monkeypatch.setenv("CUCONV_CHECK", "1")
     pool, weight = pool_of(device, "zyxabc"[-state_len:], "zyxefg"[-state_len:]), normal(device, 2, WIDTH)
     states = torch.zeros(2, 2, 2, state_len, device=device)
     x = torch.stack([letters(device, "uv").T, letters(device, "mn").T])
@@ -230,33 +234,6 @@ def test_sglang_s_split_step_has_results_by_range(device: str) -> None:
     q, k, v = sglang.causal_conv1d_update_split_qkv(x, pools[0], weight, 1, 4, conv_state_indices=slots)
     out = sglang.causal_conv1d_update(x, pools[1], weight, None, "silu", None, slots)
     assert torch.equal(torch.cat((q, k, v), 1), out) and torch.equal(*pools)
-
-
-@EACH_DEVICE
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize(("batch", "tokens"), [(1, 1), (3, 2), (5, 8), (4, 33), (0, 4)])
-def test_parents_are_those_of_the_helper_for_all_arrays(batch: int, tokens: int, dtype: Any, device: str) -> None:
-    random = torch.Generator().manual_seed(tokens)
-    parents = torch.stack([torch.randint(0, max(t, 1), (batch,), generator=random) for t in range(tokens)], 1)
-    child, sibling = torch.full((2, batch, tokens), -1, dtype=dtype)
-    for row in range(batch):
-        for parent in range(tokens):
-            children = [t for t in range(1, tokens) if parents[row, t] == parent]
-            child[row, parent] = children[0] if children else -1
-            sibling[row, children[:-1]] = torch.tensor(children[1:], dtype=dtype)
-    child, sibling, written = child.to(device), sibling.to(device), torch.full((batch, tokens), 9, device=device)
-    found = _tensors.parents_of(child, sibling, written)
-    assert torch.equal(found.cpu(), parents) and torch.equal(written, found)
-    assert torch.equal(found, trees.tree_parents(child, sibling).clamp(min=0))
-
-
-@EACH_DEVICE
-def test_rows_of_padding_may_hold_any_links(device: str) -> None:
-    zeros = torch.zeros(2, 6, dtype=torch.int64, device=device)
-    for child in (zeros, zeros + 10**6, zeros - 10**6):
-        for sibling in (zeros, zeros + 2**40, zeros - 3):
-            found = _tensors.parents_of(child, sibling, None)
-            assert found.shape == (2, 6) and int(found.abs().max()) < 14
 
 
 def test_a_tree_needs_both_arrays() -> None:

@@ -239,6 +239,20 @@ def test_states_of_steps_and_scans_are_chosen_in_a_graph() -> None:
     torch.testing.assert_close(arrays[0], arrays[1], rtol=0, atol=0)
 
 
+def test_a_step_along_a_tree_finds_its_parents_in_a_graph() -> None:
+    x, weight, found = torch.rand(2, 6, 4), torch.rand(6, 4), [torch.full((2, 4), 9) for _ in range(2)]
+    links = {"retrieve_next_token": torch.tensor([[1, 3, -1, -1]] * 2)}
+    links["retrieve_next_sibling"] = torch.tensor([[-1, 2, -1, -1]] * 2)
+
+    def program(state: Any, parents: Any) -> Any:
+        return cuconv.causal_conv1d_update(x, state, weight, retrieve_parent_token=parents, **links)
+
+    states = [torch.ones(2, 6, 3) for _ in range(2)]
+    got = torch.compile(program, fullgraph=True, backend="aot_eager")(states[0], found[0])
+    assert torch.equal(got, program(states[1], found[1])) and torch.equal(*states)
+    assert found[0].tolist() == [[0, 0, 0, 1]] * 2
+
+
 def test_codes_and_scales_are_updated_in_a_graph() -> None:
     x, B, A = torch.rand(2, 3, 6), torch.rand(2, 3, 8), -torch.rand(6, 8)
 
