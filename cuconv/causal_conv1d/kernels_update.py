@@ -157,6 +157,62 @@ class CausalConv1dUpdateRows(UpdateKernel):
 
 
 @dataclass(frozen=True)
+class CausalConv1dUpdateGated(UpdateKernel):
+    """CausalConv1dUpdate with gates or a residual, and with all that a call may ask for beside these."""
+
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateGated]:
+        for axes, packed in product(_update_axes(), (False, True)):
+            if axes["vec"] <= MANY_TOKENS_CHANNELS:
+                yield cls(**axes, packed=packed)
+
+
+FEW_CHANNELS = (1, 2, 4)
+"""Channels per thread of CausalConv1dUpdateFew, the fewest first."""
+
+FEW_GRID = 65535
+"""Most blocks along the second grid axis (CUDA programming guide, technical specifications)."""
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateFew(PoolKernel):
+    """One token of each of a few sequences, after states of as many columns as the filter reads or has taps."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+    state_len: int
+    """Columns per state."""
+    rows: bool
+    """Whether the columns of a state are contiguous, one channel after another."""
+    indexed: bool
+    """Whether conv_state_indices has slots, or each sequence that of its number."""
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other, of which the first has a result."""
+    gated: bool
+    """Whether there are gates or a residual."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateFew]:
+        flags = (False, True)
+        for width, input_t, weight_t, state_t in product(WIDTHS, FLOATS, FLOATS, FLOATS):
+            widest = widest_channels(max(input_t.itemsize, state_t.itemsize), width)
+            for vec, state_len, rows in product(FEW_CHANNELS, row_state_lens(width), flags):
+                if vec > widest or (rows and not fits_thread(vec, state_len, state_t.itemsize)):
+                    continue
+                for silu, *form in product(flags, repeat=5):
+                    yield cls(width, input_t, weight_t, state_t, vec, silu, state_len, rows, *form)
+
+    def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
+        """The launch for `sequences` sequences, one per row of the grid."""
+        return LaunchConfig((sequences, ceil_div(dim // self.vec, self.threads), 1), (self.threads, 1, 1))
+
+
+@dataclass(frozen=True)
 class CausalConv1dUpdateTree(UpdateKernel):
     """Trees of tokens after states of any strides: a thread owns `vec` channels of a sequence."""
 

@@ -288,12 +288,15 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    over: bool = False
+    """Whether results go over x."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
         for axes in _varlen_axes():
             if axes["width"] in cls.WIDTHS:
-                yield cls(**axes)
+                for over in (False, True)[: 1 + axes["addressed"]]:
+                    yield cls(over=over, **axes)
 
     @property
     def tile(self) -> int:

@@ -159,8 +159,8 @@ def _launch(o: Operands) -> Launch:
         return _channels(o)
     if not all(_has_contiguous_tokens(each, 1) for each in o.beside_x):
         return _channels(o)
-    # Tiles of short sequences are stored whole, with their padding, and have no threads for snapshots or gates.
-    has_more = o.keeps_padding or o.snapshots is not None or o.beside_x
+    # Tiles of short sequences are stored whole, with their padding, and have no threads for gates.
+    has_more = o.keeps_padding or o.beside_x
     return _short_rows(o) if _is_short(o) and not has_more else _rows(o)
 
 
@@ -183,9 +183,11 @@ def _walk(o: Operands) -> Launch:
 
 def _over_x(o: Operands) -> Plan:
     along, across = (abs(o.x.strides[axis]) if o.x.shape[axis] > 1 else 0 for axis in (1, 0))
-    if along < across and o.x.shape[1] > 1:
-        return Plan((_walk(o),))
-    return _strips(o)
+    if along >= across:
+        return _strips(o)
+    if o.x.strides[1] == 1 and o.weight.shape[1] in CausalConv1dVarlenShortrowsFwd.WIDTHS:
+        return _short_rows_over_x(o)
+    return Plan((_walk(o),))
 
 
 def _strips(o: Operands) -> Plan:
@@ -276,6 +278,14 @@ def _short_rows(o: Operands) -> Launch:
     kernel = CausalConv1dVarlenShortrowsFwd(**_axes(o, _tile_vector(o)))
     config, division = kernel.launch_config(dim, total)
     return Launch.packed(kernel, config, **_numbers(o, 1), **division)
+
+
+def _short_rows_over_x(o: Operands) -> Plan:
+    dim, total = o.x.shape
+    kernel = CausalConv1dVarlenShortrowsFwd(**_pool_axes(o, _tile_vector(o)), addressed=True, over=True)
+    first, borders, scratch = _borders(o, 1, kernel.tile)
+    config, division = kernel.launch_config(dim, total)
+    return Plan((*first, Launch.packed(kernel, config, **_numbers(o, 1, borders), **division)), scratch)
 
 
 def _channel_vector(o: Operands) -> int:

@@ -13,18 +13,13 @@ _constants: dict[tuple[Any, ...], Any] = {}
 
 def positions(like: Any, count: int) -> Any:
     """The numbers 0, 1, … of the entries of a batch, int32 on the device of `like`: at least `count`."""
-    return numbers(like, _length(count))
-
-
-def numbers(like: Any, count: int) -> Any:
-    """The numbers 0, 1, …, int32 on the device of `like`: exactly `count`."""
 
     def make(length: int) -> Any:
         import torch
 
         return torch.arange(length, dtype=torch.int32, device=like.device)
 
-    return _constant(make, like.device, "numbers", count)
+    return _constant(make, like.device, "positions", _length(count))
 
 
 def ones(like: Any, count: int) -> Any:
@@ -47,17 +42,6 @@ def unit_taps(like: Any, dim: int) -> Any:
         return torch.ones(length, 1, dtype=like.dtype, device=like.device)
 
     return _constant(make, like.device, like.dtype, dim)
-
-
-def always(like: Any, count: int) -> Any:
-    """True on the device of `like`: at least `count` times."""
-
-    def make(length: int) -> Any:
-        import torch
-
-        return torch.ones(length, dtype=torch.bool, device=like.device)
-
-    return _constant(make, like.device, "always", _length(count))
 
 
 def _length(count: int) -> int:

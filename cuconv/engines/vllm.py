@@ -212,13 +212,13 @@ def selective_scan_fn(
     pad_slot_id, of versions before 0.33, takes the place of null_block_id.
 
     Returns:
-        z, or without it delta, overwritten.
+        z, overwritten, or without it delta; padding keeps what it holds.
     """
     null_slot = null_block_id if pad_slot_id is None else pad_slot_id
     out = delta if z is None else z
     given = u, ssm_states, delta, A, B, C, D, z, delta_bias, delta_softplus, query_start_loc, cache_indices
     if block_idx_last_scheduled_token is None:
-        return scan.selective_scan_varlen_fn(*given, has_initial_state, null_slot=null_slot, out=out)
+        return scan.selective_scan_varlen_fn(*given, has_initial_state, null_slot=null_slot, pad_output="keep", out=out)
     return scan.scan_by_blocks(
         *given,
         has_initial_state,

@@ -36,6 +36,8 @@ FLOAT64 = DType("float64", "double", 8, np.dtype(np.float64))
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 CODES = (INT16, INT8, FLOAT8_E4M3FN)
 """The dtypes of codes: numbers are these times a scale."""
+STATES: tuple[DType, ...] = FLOATS + CODES
+"""The dtypes that states are kept in."""
 INDICES = (INT32, INT64)
 
 TABLE = (*FLOATS, *CODES, *INDICES, BOOL, BYTE)

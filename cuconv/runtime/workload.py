@@ -177,9 +177,9 @@ def snapshot_rows(counts: Sequence[int], every: int) -> list[tuple[int, int, int
     return [(*place, len(counts) + number) for number, place in enumerate(places)]
 
 
-def without_zero(sizes: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """All sizes, but for one of this name that is 0: it is not told from calls that were described without it."""
-    return {each: value for each, value in sizes.items() if each != name or value}
+def without_zero(sizes: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """All sizes, but for those of these names that are 0 or empty: they are not told from calls without them."""
+    return {each: value for each, value in sizes.items() if each not in names or value}
 
 
 def spread(count: int, most: int = 32) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.dtypes import FLOATS, STATES, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, vectors
 
@@ -217,7 +217,7 @@ class SelectiveScanVarlenFwd(Kernel):
     def variants(cls) -> Iterator[SelectiveScanVarlenFwd]:
         for axes in scan_axes(constants=False):
             accesses = matrix_accesses(axes["input_t"], constants=False)
-            for c_vec, state_t, snapshots in product(accesses, FLOATS, (False, True)):
+            for c_vec, state_t, snapshots in product(accesses, STATES, (False, True)):
                 yield cls(**axes, c_vec=c_vec, state_t=state_t, snapshots=snapshots)
 
 
@@ -241,7 +241,7 @@ class SelectiveScanVarlenTilesFwd(Kernel):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
-        for input_t, state_t, shape in product(FLOATS, FLOATS, cls.TILES):
+        for input_t, state_t, shape in product(FLOATS, STATES, cls.TILES):
             for mixed, snapshots in product((False, True), repeat=2):
                 yield cls(input_t, state_t, *shape, mixed, snapshots)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from cuconv.runtime import blocks, checks, codes, slots
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, CODES, FLOATS
+from cuconv.runtime.dtypes import BOOL, CODES, STATES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
@@ -116,8 +116,9 @@ def selective_scan_varlen_fn(
             with them: the state is ssm_states * state_scale. The scale of a state that is stored, what is rounded, and
             what rows without codes have: as in `selective_state_update`. out follows from states before they are
             rounded.
-        snapshot_scale: (slots, dim) and so on, beside snapshot_out of codes: receives their scales.
-        rand_seed: round codes up or down at random, by a seed of 64 bits, or an int64 array of one element, as in
+        snapshot_scale: (slots, dim), perhaps with an axis of 1 behind, float32, beside snapshot_out of codes: receives
+            their scales.
+        rand_seed: round codes up or down at random, by a seed of 64 bits, or an int64 array (1,), as in
             `selective_state_update`: the state after t tokens of a sequence, by the random numbers of its token t - 1
             in this call.
         philox_rounds: 1 to 20; 0 stands for 10.
@@ -182,7 +183,7 @@ def scan_by_blocks(
     of each sequence, state_column the block that it starts from.
 
     Returns:
-        out, or a new array laid out in memory like u.
+        out, of which padding keeps what it holds, or a new array laid out in memory like u, with zeros there.
     """
     given = (
         *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
@@ -225,7 +226,7 @@ def _check(
     if pool is not None:
         _check_pool(pool, checked.A, count if given["cache_indices"] is None else 0)
     chosen = given["state_column"], given["dst_state_indices"]
-    snapshots_to = slots.check_snapshots(given, "ssm_states", "slots, dim, d_state", FLOATS + CODES)
+    snapshots_to = slots.check_snapshots(given, "ssm_states", "slots, dim, d_state", STATES)
     if snapshots_to is not None and given["snapshot_out"] is not None:
         shape = (snapshots_to.shape[0], *checked.A.shape)
         checks.shape("snapshot_out", snapshots_to.shape, shape, "slots, dim of u, d_state of A")
@@ -261,7 +262,7 @@ def _check_batch(given: Inputs, starts: Layout | None) -> int:
 
 def _check_by_blocks(given: Layouts, delta_softplus: bool, pad_slot_id: int, block_size: int) -> Checked[Operands]:
     others = {name: each for name, each in given.items() if name not in BLOCKS}
-    checked = _check(others, delta_softplus, pad_slot_id, False)
+    checked = _check(others, delta_softplus, pad_slot_id, keeps_padding=given["out"] is not None)
     o = checked.operands
     assert given["u"] is not None
     checks.rank("u", given["u"].shape, "dim, total")
@@ -272,7 +273,7 @@ def _check_by_blocks(given: Layouts, delta_softplus: bool, pad_slot_id: int, blo
 
 def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
     checks.rank("ssm_states", pool.shape, "slots, dim, d_state")
-    checks.dtype("ssm_states", pool.dtype, FLOATS + CODES)
+    checks.dtype("ssm_states", pool.dtype, STATES)
     slots = pool.shape[0]
     checks.between("slots of ssm_states", slots, 0, MAX_DIVIDEND)
     checks.shape("ssm_states", pool.shape, (slots, *A.shape), "slots, dim of u, d_state of A")

@@ -6,8 +6,9 @@ from itertools import accumulate
 from typing import Any
 
 from cuconv.runtime.batches import lengths
-from cuconv.runtime.dtypes import BOOL, FLOAT32, INT32, DType
+from cuconv.runtime.dtypes import BOOL, CODES, FLOAT32, INT32, STATES, DType
 from cuconv.runtime.launch import ceil_div
+from cuconv.runtime.rounding import LARGEST
 from cuconv.runtime.workload import (
     CHANNELS,
     TOKENS,
@@ -66,20 +67,25 @@ def selective_scan_fn(
 
 def selective_scan_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
-    snapshots: int = 0,
+    snapshots: int = 0, state_dtype: str = "",
 ) -> Workload:  # fmt: skip
     """The scan of packed sequences that each go on from a state of its own in a pool.
 
-    The pool gets snapshots of states every `snapshots` tokens, unless that is 0.
+    The pool gets snapshots of states every `snapshots` tokens, unless that is 0. It is float32 without a state_dtype;
+    with one of codes there are scales.
     """
-    sizes = without_zero(locals(), "snapshots")
+    sizes = without_zero(locals(), "snapshots", "state_dtype")
+    stored = element_of(state_dtype or "float32", "state_dtype", STATES)
+    largest = LARGEST.get(stored.numpy, 1.0)
     counts = lengths(sequences)
     n, total, kept = len(counts), sum(counts), snapshot_rows(counts, snapshots)
     given = rows((), dim, total, d_state, element_of(dtype), contiguous)
-    touched = (2 * sum(count > 0 for count in counts) + len(kept)) * dim * d_state
+    touched = (2 * sum(count > 0 for count in counts) + len(kept)) * dim
     arrays = {
         "u": given.pop("u"),
-        "ssm_states": Array((n + len(kept), dim, d_state), FLOAT32, touched=touched),
+        "ssm_states": Array(
+            (n + len(kept), dim, d_state), stored, low=-largest, high=largest, touched=touched * d_state
+        ),
         **given,
         "query_start_loc": Array((n + 1,), INT32, values=(0, *accumulate(counts))),
         "cache_indices": Array((n,), INT32, values=scattered(n)),
@@ -87,10 +93,14 @@ def selective_scan_varlen_fn(
     }
     if kept:
         arrays["snapshots"] = Array((len(kept), 3), INT32, values=tuple(number for row in kept for number in row))
+    updated: tuple[str, ...] = ("ssm_states",)
+    if stored in CODES:
+        scale = Array((n + len(kept), dim), FLOAT32, low=0.5 / largest, high=1.0 / largest, touched=touched)
+        arrays["state_scale"], updated = scale, (*updated, "state_scale")
     cuts = channels(0, dim)
-    cuts["ssm_states"] = (1, cuts["A"][1])
+    cuts |= dict.fromkeys(updated, (1, cuts["A"][1]))
     return Workload(
-        "selective_scan_varlen_fn", sizes, arrays, {"out": arrays["u"]}, {"delta_softplus": True}, ("ssm_states",),
+        "selective_scan_varlen_fn", sizes, arrays, {"out": arrays["u"]}, {"delta_softplus": True}, updated,
         exponentials=dim * total * d_state, cuts=cuts,
     )  # fmt: skip
 
@@ -212,9 +222,9 @@ SMALL: Rows = {
         {"batch": 1, "dim": 40, "seqlen": 3000, "d_state": 64},
     ),
     "selective_scan_varlen_fn": tuple(
-        {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous, "snapshots": snapshots}
+        {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous, **kept}
         for contiguous in _BOTH
-        for snapshots in (0, 16)
+        for kept in ({}, {"snapshots": 16}, {"snapshots": 16, "state_dtype": "int8"})
     ),
     "selective_scan_bwd": (
         *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),

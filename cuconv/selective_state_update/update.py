@@ -9,7 +9,7 @@ import numpy as np
 
 from cuconv.runtime import checks, codes, slots, trees
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
-from cuconv.runtime.dtypes import BOOL, CODES, FLOAT32, FLOATS, INDICES, DType
+from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, STATES, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense
@@ -171,7 +171,7 @@ def _check(
     assert state is not None and x is not None
     if len(state.shape) not in (3, 4):
         raise ValueError(message("state", f"shape {state.shape}", "3 or 4 axes (slots[, nheads], headdim, d_state)"))
-    checks.dtype("state", state.dtype, FLOATS + CODES)
+    checks.dtype("state", state.dtype, STATES)
     checks.dtype("x", x.dtype, FLOATS)
     pool_slots, *rows, d_state = state.shape
     checks.between("slots of state", pool_slots, 0, MAX_DIVIDEND)

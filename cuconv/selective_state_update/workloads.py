@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, INT32
+from cuconv.runtime.dtypes import CODES, FLOAT32, INT32, STATES
 from cuconv.runtime.rounding import LARGEST
 from cuconv.runtime.workload import Array, Cut, Rows, Workload, element_of, scattered, spread
 
@@ -20,7 +20,7 @@ def selective_state_update(
     With a state_dtype of codes there are scales.
     """
     sizes = dict(locals())
-    element, stored = element_of(dtype), element_of(state_dtype or dtype, "state_dtype", FLOATS + CODES)
+    element, stored = element_of(dtype), element_of(state_dtype or dtype, "state_dtype", STATES)
     lead = (batch, tokens) if tokens > 1 else (batch,)
     # The axis of heads, or of rows where there are no heads.
     axis = len(lead)

@@ -157,7 +157,7 @@ __device__ __forceinline__ void store_padding(const CausalConv1dUpdateOperands& 
 }
 
 // The next tokens of a sequence, several of which are on their way before the first is used.
-template <typename input_t, int kVec>
+template <typename input_t, int kVec, bool kGated = false>
 struct TokenGroup {
     static constexpr int kTokens = 4;
 
@@ -171,7 +171,7 @@ struct TokenGroup {
         for (int i = 0; i < kTokens; ++i) {
             x[i] = Vec<input_t, kVec>::zero();
             if (from + i < tokens.count(p))
-                x[i] = load_token<kVec, input_t>(p, tokens.entry, channel, tokens.begin + from + i);
+                x[i] = load_token<kVec, input_t, kGated>(p, tokens.entry, channel, tokens.begin + from + i);
         }
     }
 };

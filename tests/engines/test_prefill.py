@@ -278,14 +278,14 @@ def test_a_scan_of_mode_all_keeps_the_state_at_every_block_end(device: str) -> N
     borders = [[12, 28, 44, 45], [3], [1, 17, 33]]
     begins = [0, 45, 48]
     chunks = [0, *(begin + border for begin, ends in zip(begins, borders, strict=True) for border in ends)]
-    steps = delta.clone()
+    written = delta.clone()
     out = vllm.selective_scan_fn(
-        *(u, pool, steps, A, B, C),
+        *(u, pool, written, A, B, C),
         query_start_loc=starts(device, lengths), cache_indices=table, has_initial_state=has, block_size=block,
         cu_chunk_seqlen=indices(device, *chunks), last_chunk_indices=indices(device, 3, 4, 7),
         **blocks(device, computed, lengths),
     )  # fmt: skip
-    assert out is steps
+    assert out is written
     expected = before.clone()
     for i, first in enumerate((1, 0, 0)):
         done, slot = 0, int(table[i, max(-(-computed[i] // block) - 1, 0)])
@@ -302,19 +302,29 @@ def test_a_scan_of_mode_all_keeps_the_state_at_every_block_end(device: str) -> N
 
 
 @EACH_DEVICE
-def test_a_dense_scan_of_vllm_goes_on_from_its_slots_and_writes_over_z(device: str) -> None:
-    batch, tokens, d_state = 2, 9, 4
-    u, z = normal(device, batch, DIM, tokens), normal(device, batch, DIM, tokens, seed=4)
-    delta, A = normal(device, batch, DIM, tokens, seed=1).abs(), -normal(device, DIM, d_state).abs()
-    B, C = normal(device, batch, d_state, tokens), normal(device, batch, d_state, tokens, seed=2)
-    pool, slots = normal(device, 4, DIM, d_state, seed=3), indices(device, 3, 1)
-    before, gate, has = pool.clone(), z.clone(), torch.tensor([True, False], device=device)
-    starting = before[slots.long()] * has[:, None, None]
-    wanted, last = cuconv.selective_scan_fn(u, delta, A, B, C, None, z, return_last_state=True, initial_state=starting)
-    out = vllm.selective_scan_fn(u, pool, delta, A, B, C, None, gate, cache_indices=slots, has_initial_state=has)
-    assert out is gate and torch.allclose(out, wanted, rtol=1e-4, atol=1e-5)
-    assert torch.allclose(pool[slots.long()], last, rtol=1e-4, atol=1e-5)
-    assert torch.equal(pool[[0, 2]], before[[0, 2]])
+@pytest.mark.parametrize("gated", [False, True], ids=["over_delta", "over_z"])
+def test_a_scan_of_a_batch_updates_its_slots_and_is_written_over_z_or_delta(gated: bool, device: str) -> None:
+    batch, length, d_state = 3, 21, 4
+    u, delta, z = (normal(device, batch, DIM, length, seed=seed) for seed in range(3))
+    A, B, C = -normal(device, DIM, d_state).abs(), *(normal(device, batch, 1, d_state, length, seed=n) for n in (3, 4))
+    pool = normal(device, 6, DIM, d_state, seed=5)
+    wanted, before = pool.clone(), (delta.clone(), z.clone())
+    table, has = indices(device, 4, 0, 2), torch.tensor([True, True, False], device=device)
+    results, states = cuconv.selective_scan_fn(
+        *(u, delta, A, B, C), z=z if gated else None, delta_softplus=True, return_last_state=True,
+        initial_state=(pool[table.long()] * has[:, None, None]).contiguous(),
+    )  # fmt: skip
+    out = vllm.selective_scan_fn(
+        *(u, pool, delta, A, B, C), z=z if gated else None, delta_softplus=True,
+        cache_indices=table, has_initial_state=has,
+    )  # fmt: skip
+    assert out is (z if gated else delta)
+    wanted[[4, 2]] = states[[0, 2]]
+    # The null block's sequence has no results, and what is overwritten keeps its contents there.
+    results[1] = before[gated][1]
+    assert torch.allclose(pool, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(out, results, rtol=1e-4, atol=1e-5)
+    assert torch.equal(*((delta, before[0]) if gated else (z, before[1])))
 
 
 @EACH_DEVICE

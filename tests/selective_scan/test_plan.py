@@ -144,7 +144,7 @@ def test_every_way_to_be_unaligned(dtype: Any, d_state: int) -> None:
 def accesses_of(launch: Launch) -> tuple[int, int, int]:
     """Elements an access of u, B and C."""
     kernel: Any = launch.kernel
-    if isinstance(kernel, SelectiveScanTilesFwd):
+    if isinstance(kernel, SelectiveScanTilesFwd | SelectiveScanVarlenTilesFwd):
         return (16 // kernel.input_t.itemsize,) * 3
     assert kernel.vec <= own_tokens(kernel.lanes)
     return kernel.vec, kernel.b_vec, kernel.c_vec
@@ -233,3 +233,26 @@ def test_nothing_is_launched_where_nothing_is_written() -> None:
     assert plan(operands((0, 3, 5), 4)) == plan(operands((2, 0, 5), 4)) == Plan()
     assert plan(operands((2, 3, 0), 4)._replace(last_state=None)) == Plan()
     assert len(plan(operands((2, 3, 0), 4)).launches) == 1
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("d_state", [8, 32])
+def test_rows_of_a_batch_are_read_by_vectors_where_all_begin_alike(dtype: Any, d_state: int) -> None:
+    """Vectors begin at multiples of their length in the numbers of tokens, which go on from row to row."""
+    accesses = set()
+    for seqlen, (gap, shift) in ((n, at) for n in (24, 25, 28) for at in np.ndindex(8, 4)):
+        matrix = layout(dtype, (3, 1, d_state, seqlen), pad=(0, 0, 0, int(gap)), shift=int(shift))
+        o = inputs((3, 5, seqlen), d_state, dtype, matrix, pad=(0, 0, int(gap)), shift=int(shift))
+        launch = only(plan_packed(PackedOperands(o, None, None, None, None, None, None, -1, keeps_padding=False)))
+        n = numbers_of(launch)
+        assert (n["sequences"], n["total"], n["seqlen"]) == (3, 3 * seqlen, seqlen)
+        assert launch.config.grid[0] == n["dim_blocks"][0] * (3 + 2)
+        accesses.add(accesses_of(launch)[:2])
+        for each, vec in zip((o.u, o.B), accesses_of(launch)[:2], strict=True):
+            for row, channel in np.ndindex(3, 5):
+                first = each.first + row * each.strides[0] + channel * each.strides[-2]
+                begins = range(-(-row * seqlen // vec) * vec, (row + 1) * seqlen - vec + 1, vec)
+                assert all((first + begin - row * seqlen) % vec == 0 for begin in begins)
+    widest = 16 // dtype.itemsize
+    assert {vec for vec, _ in accesses} >= {1, min(own_tokens(lanes_for(d_state)[0]), widest)}
+    assert {vec for _, vec in accesses} >= {1, widest}

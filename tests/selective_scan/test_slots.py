@@ -9,7 +9,7 @@ import pytest
 
 import cuconv
 from tests.families.test_sequences import EACH_CALLER, Caller
-from tests.selective_scan.cases_varlen import UNIT
+from tests.selective_scan.cases_varlen import UNIT, Case
 from tests.support.compare import assert_same_bits
 from tests.support.runners import Runner, emulated, on_gpu, prebuild
 
@@ -44,3 +44,31 @@ def test_slot_0_is_live_without_indices(call: Caller) -> None:
     out = call(cuconv.selective_scan_varlen_fn, {**arguments, "B": ones, "C": ones, **indices, "null_slot": 0})
     np.testing.assert_allclose(out, [[1.5, 2.0]], rtol=1e-6)
     np.testing.assert_allclose(pool[:, 0, 0], [1.5, 2.0], rtol=1e-6)
+
+
+OVER = [
+    Case(dim, batch, d_state, out=layout, layout=layout, **way)
+    for dim, batch, d_state, layout, way in (
+        (35, "off3+8+3x1+5+40+9+7", 16, "tokens", {"slots": "odd"}),
+        (35, "off3+8+3x1+5+40+9+7", 16, "channels", {"slots": "odd", "keep": True}),
+        (128, "9x2+24+30+3+260", 16, "tokens", {"snapshots": "pool", "dtype": "float16"}),
+        (128, "200+236+300+200", 16, "tokens", {}),
+        (9, "20+3+41", 40, "tokens_offset_by_1", {"dtype": "float32", "state_dtype": "int8", "snapshots": "own"}),
+        (70, "3x304", 8, "channel_first", {"dense": True, "slots": "odd"}),
+        (35, "3x9", 7, "channel_first", {"dense": True, "keep": True, "slots": "odd"}),
+    )
+]
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("name", ["u", "delta", "z"])
+def test_results_over_an_input_have_the_bits_of_results_apart(name: str, run: Runner) -> None:
+    """Padding keeps what was there; beside it all is read before it is overwritten."""
+    prebuild(run, OVER)
+    for case in OVER:
+        values = case.inputs()
+        apart, over = run(case, values), run(case, values, {"out": name})
+        wanted = np.where(np.isnan(apart["out"]), values[name], apart["out"]) if case.keep else apart["out"]
+        assert_same_bits(over["out"], wanted, f"out over {name} of {case.id}")
+        for pool in over.keys() & set(case.UPDATED):
+            assert_same_bits(over[pool], apart[pool], f"{pool} of {case.id}")

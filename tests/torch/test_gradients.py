@@ -342,6 +342,9 @@ def test_what_is_updated_in_place_is_refused() -> None:
     gated = {"pre_gate": random(6, 9), "snapshots": torch.tensor([[0, 3, 0]]), "snapshot_out": pool}
     with pytest.raises(ValueError, match=r"^snapshot_out: got a tensor while another argument requires grad"):
         cuconv.causal_conv1d_varlen_fn(x, weight, None, **gated)
+    A, B = -torch.ones(6, 2, dtype=torch.float64), torch.ones(1, 2, 9, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"^u: got a batch while an argument requires grad; wanted \(dim, total\)"):
+        cuconv.selective_scan_varlen_fn(x[None], None, x[None], A, B, B)
     assert not pool.any()
     with torch.no_grad():
         cuconv.causal_conv1d_varlen_fn(x, weight, None, pool)

@@ -192,8 +192,8 @@ MUTANTS = (
     Mutant(
         "A long packed sequence's state goes to the slot of its number.",
         "selective_scan/selective_scan_varlen_fwd.cu",
-        "store(pool + target * stride[0], stride[2]);",
-        "store(pool + number * stride[0], stride[2]);",
+        "store_states(pool, target,",
+        "store_states(pool, number,",
         ("selective_scan_varlen_fn-5-16+8+40-d_state_24",),
     ),
     Mutant(
@@ -290,15 +290,15 @@ MUTANTS = (
     Mutant(
         "A packed scan of few tokens leaves its state where it found it.",
         "selective_scan/scan_few.cuh",
-        "p.states_is_vectors, target, h);",
-        "p.states_is_vectors, slot, h);",
+        "p.states_is_vectors, target, h,",
+        "p.states_is_vectors, slot, h,",
         (_MOVED_LANES, _MOVED_TILES),
     ),
     Mutant(
         "A packed scan of several lanes a channel leaves its state where it found it.",
         "selective_scan/selective_scan_varlen_fwd.cu",
-        "store(pool + target * stride[0], stride[2]);",
-        "store(pool + slot * stride[0], stride[2]);",
+        "store_states(pool, target,",
+        "store_states(pool, slot,",
         (_MOVED_LANES,),
     ),
     Mutant(
@@ -418,7 +418,7 @@ MUTANTS = (
         "selective_scan/scan_states.cuh",
         "number % 8 + i)",
         "number % 8)",
-        (_CODES_RANDOM,),
+        ("selective_scan_varlen_fn-40-19+5+9+2-d_state_8-dtype_float16-state_dtype_int8-seed_1-rounds_7",),
     ),
     Mutant(
         "A scan by lanes reads the first row of a batch for all.",

@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "Random bits are those of the element before.",
         "selective_state_update/states.cuh",
-        "const int half = static_cast<int>(number % 8) + i - first;",
-        "const int half = static_cast<int>(number % 8) + (i - first ^ 1);",
+        "static_cast<int>(number % 8) + i - first)",
+        "static_cast<int>(number % 8) + (i - first ^ 1))",
         (STATE_RANDOM,),
     ),
     Mutant(

@@ -81,8 +81,8 @@ MUTANTS = (
     Mutant(
         "A scan finds its sequence's slot in 32 bits.",
         "selective_scan/scan_few.cuh",
-        "static_cast<const State*>(p.ssm_states) + run.slot_of(i) * p.ssm_states_stride[0];",
-        "static_cast<const State*>(p.ssm_states) + static_cast<int>(run.slot_of(i) * p.ssm_states_stride[0]);",
+        "pool.states + slot * pool.stride[0],",
+        "pool.states + static_cast<int>(slot * pool.stride[0]),",
         (
             (
                 "families/test_wide_strides.py::test_entries_gigabytes_apart"
@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         "A state update finds its slot in 32 bits.",
         "selective_state_update/steps.cuh",
-        "const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];",
-        "const StateRows<Traits> from_rows = rows + static_cast<int>(slot * p.state_stride[0]);",
+        "const StateRows<Traits> from_rows = rows + slot * slot_stride;",
+        "const StateRows<Traits> from_rows = rows + static_cast<int>(slot * slot_stride);",
         (
             (
                 "families/test_wide_strides.py::test_entries_gigabytes_apart"
