@@ -58,10 +58,20 @@ class Cache:
         """The slot of each block."""
         count = len(self.lengths)
         found: Array = np.random.default_rng(self.size).permutation(count * MOST).reshape(count, MOST) + NULL + 1
-        if count > 2:
+        if self.has_null_slots:
             found[-1] = NULL
             found[0, self.last[0] // 2] = NULL
         return found
+
+    @property
+    def has_null_slots(self) -> bool:
+        """Whether there are so many sequences that the last one may be padding."""
+        return len(self.lengths) > 2
+
+    @property
+    def has_padding(self) -> bool:
+        """Whether there are tokens without results."""
+        return self.has_null_slots or self.behind > 0
 
     @property
     def slots(self) -> int:
