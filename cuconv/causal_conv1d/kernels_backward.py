@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from cuconv.causal_conv1d.kernels import WIDTHS, Division, channel_vector_bytes, share_channels
 from cuconv.runtime.dtypes import FLOATS, DType
-from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
+    MAX_VECTOR_BYTES,
     WARP_SIZE,
     LaunchConfig,
     TooLarge,
@@ -220,10 +221,9 @@ class CausalConv1dBulkBwd(Kernel):
         )
 
 
-@dataclass(frozen=True)
-class CausalConv1dChannellastBwd(Kernel):
-    """Gradients of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels, `tokens`
-    per step.
+class _ChannelWalks:
+    """What kernels of tokens with contiguous channels share: a thread walks along consecutive tokens of `vec` channels,
+    `tokens` per step.
     """
 
     MULTIPROCESSORS: ClassVar[int] = 132
@@ -244,42 +244,20 @@ class CausalConv1dChannellastBwd(Kernel):
     slower: on an H200, B8 D4096 L2048 in bfloat16 takes 106 us in 512 and 117 us in 384.
     """
 
-    width: int
-    input_t: DType
-    weight_t: DType
-    vec: int
-    tokens: int
-    silu: bool
-    seq_idx: bool
-    packed: bool
-    states: bool
-
     @classmethod
-    def variants(cls) -> Iterator[CausalConv1dChannellastBwd]:
-        for axes in _backward_axes():
-            width, itemsize = axes["width"], axes["input_t"].itemsize
-            if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, width):
-                yield cls(tokens=cls.tokens_for(width, axes["packed"]), **axes)
-
-    @staticmethod
-    def tokens_for(width: int, packed: bool) -> int:
-        """Tokens per step: at least the width - 1 that the next step needs again.
-
-        Measured on an H200 in bfloat16: dense B8 D4096 L2048 takes 107 us with 4 instead of 111 with 8, but 16 packed
-        sequences of 512 tokens in 8192 channels 118 us instead of 113.
-        """
-        return 4 if width <= 4 and not packed else 8 if width <= 8 else 16
-
-    def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division, int]:
-        """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
-        dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
-        block_walks = self.threads // block_vecs
-        row_steps = max(1, ceil_div(seqlen, self.tokens))
+    def share(
+        cls, kernel: Kernel, vec: int, tokens: int, blocks: int, sizes: tuple[int, int, int]
+    ) -> tuple[LaunchConfig, Division, int]:
+        """The launch for x of `sizes` (batch, dim, seqlen), `blocks` at a time on a multiprocessor, and its parts."""
+        batch, dim, seqlen = sizes
+        dim_blocks, block_vecs = share_channels(ceil_div(dim, vec))
+        block_walks = kernel.threads // block_vecs
+        row_steps = max(1, ceil_div(seqlen, tokens))
         steps = batch * row_steps
-        if steps * self.tokens > MAX_DIVIDEND:
-            raise TooLarge(f"the problem needs {steps} steps of tokens; a launch takes {MAX_DIVIDEND // self.tokens}")
-        at_a_time = (4 if self.width <= 4 and not self.packed else 3) * self.MULTIPROCESSORS
-        least = ceil_div(self.MIN_WALK, self.tokens)
+        if steps * tokens > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {steps} steps of tokens; a launch takes {MAX_DIVIDEND // tokens}")
+        at_a_time = blocks * cls.MULTIPROCESSORS
+        least = ceil_div(cls.MIN_WALK, tokens)
 
         def shared_out(waves: int) -> tuple[int, int, int]:
             """The time in tokens that a thread walks when blocks run in `waves`, the steps of a walk, and the parts."""
@@ -287,12 +265,12 @@ class CausalConv1dChannellastBwd(Kernel):
             walk_steps = max(least, ceil_div(steps, wanted * block_walks))
             parts = max(1, ceil_div(steps, walk_steps * block_walks))
             needed = ceil_div(parts * dim_blocks, at_a_time)
-            return needed * (walk_steps * self.tokens + self.BLOCK_TOKENS), walk_steps, parts
+            return needed * (walk_steps * tokens + cls.BLOCK_TOKENS), walk_steps, parts
 
-        fewest = max(1, ceil_div(steps * self.tokens * dim_blocks, self.LONG_WALK * block_walks * at_a_time))
-        _, walk_steps, parts = min(shared_out(min(fewest, self.MAX_WAVES) + more) for more in range(4))
+        fewest = max(1, ceil_div(steps * tokens * dim_blocks, cls.LONG_WALK * block_walks * at_a_time))
+        _, walk_steps, parts = min(shared_out(min(fewest, cls.MAX_WAVES) + more) for more in range(4))
         return (
-            self.config(parts * dim_blocks),
+            kernel.config(parts * dim_blocks),
             {
                 "block_vecs": fast_div(block_vecs),
                 "dim_blocks": fast_div(dim_blocks),
@@ -301,6 +279,134 @@ class CausalConv1dChannellastBwd(Kernel):
                 "walk_steps": walk_steps,
                 "steps": steps,
             },
+            parts,
+        )
+
+
+@dataclass(frozen=True)
+class CausalConv1dChannellastBwd(Kernel):
+    """Gradients of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels, `tokens`
+    per step.
+    """
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    vec: int
+    tokens: int
+    silu: bool
+    seq_idx: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dChannellastBwd]:
+        for axes in _backward_axes():
+            if not axes.pop("packed") and _is_channel_vector(axes):
+                yield cls(tokens=cls.tokens_for(axes["width"]), **axes)
+
+    @staticmethod
+    def tokens_for(width: int) -> int:
+        """Tokens per step: at least the width - 1 that the next step needs again.
+
+        Measured on an H200 in bfloat16: B8 D4096 L2048 takes 107 us with 4 instead of 111 with 8.
+        """
+        return 4 if width <= 4 else 8 if width <= 8 else 16
+
+    def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
+        batch, dim, seqlen = sizes
+        blocks = 4 if self.width <= 4 else 3
+        return _ChannelWalks.share(self, self.vec, self.tokens, blocks, (batch, dim, seqlen))
+
+
+@dataclass(frozen=True)
+class CausalConv1dChannellastVarlenBwd(Kernel):
+    """The same of packed sequences, with the gradients of their initial states."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    vec: int
+    tokens: int
+    silu: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dChannellastVarlenBwd]:
+        for axes in _backward_axes():
+            if not axes.pop("seq_idx") and axes.pop("packed") and _is_channel_vector(axes):
+                yield cls(tokens=cls.tokens_for(axes["width"]), **axes)
+
+    @staticmethod
+    def tokens_for(width: int) -> int:
+        """Tokens per step: at least the width - 1 that the next step needs again."""
+        return 8 if width <= 8 else 16
+
+    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for x of (dim, total), and the parts that sums are left in."""
+        return _ChannelWalks.share(self, self.vec, self.tokens, 3, (1, dim, total))
+
+
+def _is_channel_vector(axes: dict[str, Any]) -> bool:
+    itemsize: int = axes["input_t"].itemsize
+    return bool(axes["vec"] * itemsize <= channel_vector_bytes(itemsize, axes["width"]))
+
+
+def _shortrows_widths(cls: type[Kernel]) -> range:
+    return range(cls.constants["kMinWidth"], cls.constants["kMaxWidth"] + 1)
+
+
+@dataclass(frozen=True)
+class CausalConv1dShortrowsBwd(Kernel):
+    """Gradients of packed sequences with contiguous tokens: a warp walks along the tokens of 32 channels, and stores
+    the gradients of initial states, too.
+    """
+
+    BLOCKS: ClassVar[int] = 660
+    """Blocks that run at a time on an H200: 132 multiprocessors with 5 each."""
+
+    BLOCK_TOKENS: ClassVar[int] = 64
+    """What the beginning and the end of a walk cost in tokens. Not measured."""
+
+    MIN_CHUNKS: ClassVar[int] = 4
+    """Chunks that are worth a warp of their own. Not measured."""
+
+    WIDTHS = PerClass(_shortrows_widths)
+    """Filter widths, in taps: those of `struct CausalConv1dShortrowsBwdTraits`."""
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    silu: bool
+    states: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dShortrowsBwd]:
+        for width, input_t, weight_t in product(cls.WIDTHS, FLOATS, FLOATS):
+            for silu, states in product((False, True), repeat=2):
+                yield cls(width, input_t, weight_t, silu, states)
+
+    @property
+    def chunk(self) -> int:
+        """Tokens per chunk."""
+        return self.constants["kChunkVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
+
+    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for x of (dim, total), and the parts that sums are left in."""
+        groups, chunks = ceil_div(dim, WARP_SIZE), ceil_div(total, self.chunk)
+
+        def shared_out(wanted: int) -> tuple[int, int, int]:
+            """The time in tokens, the chunks of a walk, and the parts."""
+            walk_chunks = max(self.MIN_CHUNKS, ceil_div(chunks, wanted * self.warps))
+            parts = ceil_div(chunks, walk_chunks * self.warps)
+            waves = ceil_div(parts * groups, self.BLOCKS)
+            return waves * (walk_chunks * self.chunk + self.BLOCK_TOKENS), walk_chunks, parts
+
+        most = max(1, 2 * self.BLOCKS // groups)
+        _, walk_chunks, parts = min(shared_out(wanted) for wanted in range(1, most + 1))
+        return (
+            self.config(parts * groups),
+            {"channel_groups": fast_div(groups), "walk_chunks": walk_chunks},
             parts,
         )
 

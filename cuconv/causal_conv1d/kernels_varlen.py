@@ -288,12 +288,15 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    over: bool = False
+    """Whether results go over x."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
         for axes in _varlen_axes():
             if axes["width"] in cls.WIDTHS:
-                yield cls(**axes)
+                for over in (False, True)[: 1 + axes["addressed"]]:
+                    yield cls(over=over, **axes)
 
     @property
     def tile(self) -> int:
@@ -332,3 +335,16 @@ class CausalConv1dVarlenStates(Kernel):
             "columns": fast_div(columns),
             "total_vecs": total_vecs,
         }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenBlocks(Kernel):
+    """The snapshots of a prefix cache by blocks: a warp has one sequence."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenBlocks]:
+        yield cls()
+
+    def launch_config(self, sequences: int) -> LaunchConfig:
+        """The launch for this many sequences."""
+        return self.config(ceil_div(sequences, self.warps))

@@ -11,11 +11,13 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwdStates,
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
+    CausalConv1dChannellastVarlenBwd,
+    CausalConv1dShortrowsBwd,
 )
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, LaunchConfig, ceil_div, widest_vector
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, dense, is_channel_last, pad_number
 
 
@@ -57,7 +59,7 @@ class Operands(NamedTuple):
 class _Main(NamedTuple):
     """The kernel that reads x and dout and writes dx, and its launch."""
 
-    kernel: CausalConv1dBwd | CausalConv1dBulkBwd | CausalConv1dChannellastBwd
+    kernel: Kernel
     config: LaunchConfig
     division: dict[str, Any]
     parts: int
@@ -74,7 +76,8 @@ def plan(o: Operands) -> Plan:
     numbers = _numbers(o, main)
     launches = [_launch(main.kernel, main.config, numbers | main.division)]
     scratch = main.parts * (o.width + 1) * dim * FLOAT32.itemsize if main.parts > 1 else 0
-    if o.packed and o.dinitial_states is not None and o.dinitial_states.size > 0:
+    has_states = isinstance(main.kernel, (CausalConv1dShortrowsBwd, CausalConv1dChannellastVarlenBwd))
+    if o.packed and not has_states and o.dinitial_states is not None and o.dinitial_states.size > 0:
         states = CausalConv1dBwdStates(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
         config, division = states.launch_config(dim, o.sequences, main.parts)
         launches.append(_launch(states, config, numbers | division))
@@ -117,10 +120,16 @@ def _channel_vector(o: Operands) -> int:
 
 
 def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
-    tokens = CausalConv1dChannellastBwd.tokens_for(o.width, o.packed)
-    kernel = CausalConv1dChannellastBwd(tokens=tokens, **_axes(o, vec))
-    config, division, parts = kernel.launch_config(*o.x.shape)
-    return _Main(kernel, config, division, parts, vec, dout_is_packed)
+    axes, (batch, dim, seqlen) = _axes(o, vec), o.x.shape
+    kernel: CausalConv1dChannellastBwd | CausalConv1dChannellastVarlenBwd
+    if axes.pop("packed"):
+        del axes["seq_idx"]
+        kernel = CausalConv1dChannellastVarlenBwd(tokens=CausalConv1dChannellastVarlenBwd.tokens_for(o.width), **axes)
+        launch = kernel.launch_config(dim, seqlen)
+    else:
+        kernel = CausalConv1dChannellastBwd(tokens=CausalConv1dChannellastBwd.tokens_for(o.width), **axes)
+        launch = kernel.launch_config(batch, dim, seqlen)
+    return _Main(kernel, *launch, vec, dout_is_packed)
 
 
 def _channel_first(o: Operands) -> _Main:
@@ -130,6 +139,8 @@ def _channel_first(o: Operands) -> _Main:
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 1))
     is_packed = _has_contiguous_rows(o.dout) and not any(each % vec for each in _differences(o.x, o.dout))
     overhang = 0 if vec <= aligned else vec - 1
+    if is_packed and overhang == 0 and _is_short(o, vec):
+        return _short_rows(o, vec)
     if is_packed and _is_bulk(o, vec if overhang == 0 else 1):
         return _bulk(o, vec)
     return _rows(o, vec, max(1, ceil_div(o.x.shape[2] + overhang, vec)), is_packed)
@@ -146,6 +157,18 @@ def _is_bulk(o: Operands, vec: int) -> bool:
     row_vecs, rest = divmod(o.x.shape[2], vec)
     is_whole = vec * o.x.itemsize == MAX_VECTOR_BYTES and rest == 0
     return is_plain and is_whole and CausalConv1dBulkBwd.takes(o.x.shape[0], row_vecs)
+
+
+def _is_short(o: Operands, vec: int) -> bool:
+    """Whether packed rows whose accesses have `vec` aligned elements are worth walks along several channels."""
+    _, dim, total = o.x.shape
+    is_whole = vec * o.x.itemsize == MAX_VECTOR_BYTES and total > 0 and total % vec == 0
+    return o.packed and is_whole and dim >= WARP_SIZE and o.width in CausalConv1dShortrowsBwd.WIDTHS
+
+
+def _short_rows(o: Operands, vec: int) -> _Main:
+    kernel = CausalConv1dShortrowsBwd(o.width, _dtype(o.x), _dtype(o.weight), o.silu, _axes(o, vec)["states"])
+    return _Main(kernel, *kernel.launch_config(o.x.shape[1], o.x.shape[2]), vec, True)
 
 
 def _bulk(o: Operands, vec: int) -> _Main:
@@ -168,6 +191,14 @@ def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
 def _has_no_gaps(layout: Layout) -> bool:
     packed = dense(layout.shape, (0, 1, 2), layout)
     return layout.active(0, 1, 2) == packed.active(0, 1, 2)
+
+
+def _is_packed(states: Layout | None, vec: int) -> bool:
+    """Whether `vec` channels of a state's column are one aligned access."""
+    if states is None:
+        return True
+    is_dense = states.shape[1] == 1 or states.strides[1] == 1
+    return is_dense and not any(quantity % vec for quantity in (states.first, *states.active(0, 2)))
 
 
 def _dtype(layout: Layout) -> DType:
@@ -235,6 +266,7 @@ def _numbers(o: Operands, main: _Main) -> dict[str, Any]:
         "taps_are_packed": taps_are_packed(o.weight, o.bias, main.vec),
         "dout_is_packed": main.dout_is_packed,
         "has_states": states is not None,
+        "states_are_packed": all(_is_packed(each, main.vec) for each in (states, o.dfinal_states, o.dinitial_states)),
         "query_start_loc_is_int64": is_int64(o.query_start_loc),
         "cache_indices_is_int64": is_int64(o.cache_indices),
     }

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
-from cuconv.causal_conv1d.kernels import filter_numbers, states_are_packed
+from cuconv.causal_conv1d.kernels import GATES, filter_numbers, states_are_packed, taps_are_packed
 from cuconv.causal_conv1d.kernels_update import (
+    FEW_CHANNELS,
+    FEW_GRID,
+    KEPT_ROWS_BYTES,
     MANY_TOKENS_CHANNELS,
     MAX_TREE_TOKENS,
+    ROWS_BYTES,
     CausalConv1dUpdate,
+    CausalConv1dUpdateFew,
+    CausalConv1dUpdateGated,
     CausalConv1dUpdateRows,
     CausalConv1dUpdateTree,
     UpdateKernel,
@@ -22,15 +28,25 @@ from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots, trees
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import INT64
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, fast_div, widest_vector
+from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
+
+SMALL_STEPS = range(2**11, 3 * 2**17 + 1)
+"""Bytes per step of one token (batch * dim * itemsize) for which CausalConv1dUpdateFew wins over kernels that can do
+more: on an H200 1.92 us instead of 2.16 at 1 x 6144, 2.41 instead of 2.69 at 8 x 6144 with slots, 2.84 instead of 3.88
+at 32 x 6144 with contiguous channels. With fewer bytes nothing takes long.
+"""
+
+NARROW_STEPS = range(2**17 + 1)
+"""Bytes per step for which CausalConv1dUpdateFew has two channels per thread, or one where more are not aligned: 2.20
+us instead of 2.24 with four at 8 x 6144. With more bytes four are quicker: 3.03 us instead of 3.09 at 32 x 6144.
+"""
 
 FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
 FEW_IN_COLUMNS = range(2**11, 2**18 + 1)
-"""Bytes per step (batch * dim * itemsize) for which one channel per thread wins, in states with contiguous columns and
-with contiguous channels: a third of the code to fetch. On an H200 2.2 us instead of 2.3 with contiguous columns and 2.5
-instead of 3.2 with contiguous channels (1 x 6144). With more bytes the widest vectors are as quick, and with fewer
-nothing takes long.
+"""Bytes per step for which one channel per thread wins in the other kernels, in states with contiguous columns and with
+contiguous channels: a third of the code to fetch. On an H200 2.2 us instead of 2.3 with contiguous columns and 2.5
+instead of 3.2 with contiguous channels (1 x 6144). With more bytes the widest vectors are as quick.
 """
 
 MANY_THREADS = 2**16
@@ -86,12 +102,23 @@ class Operands(NamedTuple):
     """Tokens per sequence at most; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
+    dst_is_column: bool = False
+    """Whether dst_state_indices has columns of conv_state_indices, instead of slots."""
+    pre_gate: Layout | None = None
+    """As x, and so are the other two."""
+    post_gate: Layout | None = None
+    residual: Layout | None = None
     retrieve_next_token: Layout | None = None
     """(batch, seqlen)."""
     retrieve_next_sibling: Layout | None = None
     """(batch, seqlen)."""
     retrieve_parent_token: Layout | None = None
     """(batch, seqlen)."""
+
+    @property
+    def beside_x(self) -> tuple[Layout, ...]:
+        """The gates and residuals that are there."""
+        return tuple(each for each in (self.pre_gate, self.post_gate, self.residual) if each is not None)
 
     @property
     def windows_are_whole(self) -> bool:
@@ -117,7 +144,58 @@ def plan(o: Operands) -> Plan:
         return Plan()
     if o.parents is not None or o.retrieve_next_token is not None:
         return Plan((_tree(o),))
-    return Plan((_launch(o, _kernel(o)),))
+    few = _few(o)
+    return Plan((_launch(o, _kernel(o)) if few is None else _launch_of_few(o, few),))
+
+
+def _few(o: Operands) -> CausalConv1dUpdateFew | None:
+    """The kernel of small steps of one token, where it can compute a call and is the quickest that can."""
+    token_bytes = _token_bytes(o)
+    if not (token_bytes in SMALL_STEPS or o.beside_x) or o.seqlen != 1 or not o.sequences:
+        return None
+    if not _is_plain(o) or not _is_near(o):
+        return None
+    rows, is_narrow = _has_short_rows(o), token_bytes in NARROW_STEPS
+    for vec in FEW_CHANNELS[: 2 if is_narrow else None][::-1]:
+        if vec == 1 and not is_narrow and not o.beside_x:
+            break
+        if _is_packed(o, vec, rows=rows):
+            return CausalConv1dUpdateFew(
+                state_len=o.conv_state.shape[2],
+                rows=rows,
+                indexed=o.conv_state_indices is not None,
+                addressed=_is_addressed(o),
+                packed=o.query_start_loc is not None,
+                gated=bool(o.beside_x),
+                **_filter_axes(o, vec),
+            )
+    return None
+
+
+def _is_packed(o: Operands, vec: int, *, rows: bool) -> bool:
+    """Whether `vec` channels are vectors in every array."""
+    if vec > _vector(o) or not ranges.are_packed(o.outs, vec)[0] or not taps_are_packed(o.weight, o.bias, vec):
+        return False
+    return _rows_are_packed(o, vec) if rows else vec == 1 or states_are_packed(o.conv_state, 0, vec)
+
+
+def _is_plain(o: Operands) -> bool:
+    """Whether a call has one result and short rows as states, and keeps no states but the last ones."""
+    others = (o.cache_seqlens, o.num_accepted_tokens, o.intermediate_conv_window, o.token_state_indices, o.parents)
+    is_short = o.conv_state.shape[2] in row_state_lens(o.weight.shape[1])
+    return is_short and o.split.names == ("out",) and all(each is None for each in others)
+
+
+def _is_near(o: Operands) -> bool:
+    """Whether offsets fit in 32 bits, in the pool those inside a slot, and the channels are neither too many for the
+    grid nor so few that most threads would have none.
+    """
+    of_slot = o.conv_state._replace(shape=(1, *o.conv_state.shape[1:]))
+    indices = (o.conv_state_indices, o.state_column, o.dst_state_indices, o.has_initial_state, o.query_start_loc)
+    spans = [each.span for each in (o.x, of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
+    reach = max(abs(o.conv_state.strides[0]), *(end - begin for begin, end in spans))
+    threads = CausalConv1dUpdateFew.threads
+    return reach <= MAX_DIVIDEND and threads // 2 <= o.x.shape[1] <= FEW_GRID * threads
 
 
 def _tree(o: Operands) -> Launch:
@@ -128,12 +206,17 @@ def _tree(o: Operands) -> Launch:
 
 
 def _kernel(o: Operands) -> UpdateKernel:
+    if o.beside_x:
+        return CausalConv1dUpdateGated(
+            **_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)), packed=o.query_start_loc is not None
+        )
     is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
     form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
-    token_bytes = o.sequences * o.x.shape[1] * o.x.itemsize
+    token_bytes = _token_bytes(o)
     if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
-        while vec > 1 and not _rows_are_packed(o, vec):
+        most = KEPT_ROWS_BYTES if _keeps_rows(o) else ROWS_BYTES
+        while vec > 1 and not (_rows_are_packed(o, vec) and fits_thread(vec, *_row_size(o), most)):
             vec //= 2
         if _rows_are_packed(o, vec):
             sequences = _sequences(o, vec, form) if o.seqlen == 1 and not form["token_states"] else 0
@@ -146,15 +229,47 @@ def _kernel(o: Operands) -> UpdateKernel:
 
 def _form(o: Operands, *, keeps_states: bool) -> dict[str, Any]:
     """The template parameters for what only some calls do, where the states after single tokens are kept or not."""
-    addressed = o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state))
     packed = o.query_start_loc is not None
-    return {"addressed": addressed or keeps_states, "packed": packed, "token_states": keeps_states}
+    return {"addressed": _is_addressed(o) or keeps_states, "packed": packed, "token_states": keeps_states}
+
+
+def _is_addressed(o: Operands) -> bool:
+    """Whether slots are in columns, states go to other slots or may start from zeros, or padding stays as it is."""
+    return o.keeps_padding or any((o.state_column, o.dst_state_indices, o.has_initial_state))
+
+
+def _token_bytes(o: Operands) -> int:
+    """Bytes of one token of all sequences."""
+    return o.sequences * o.x.shape[1] * o.x.itemsize
 
 
 def _launch(o: Operands, kernel: UpdateKernel) -> Launch:
     sequences = max(1, getattr(kernel, "sequences", 1))
     config, division = kernel.launch_config(o.x.shape[1], _batch(o), sequences)
     return Launch.packed(kernel, config, **_numbers(o, kernel.vec), **division)
+
+
+def _launch_of_few(o: Operands, kernel: CausalConv1dUpdateFew) -> Launch:
+    (out,), is_packed = o.outs, kernel.packed
+    numbers = {
+        "dim": o.x.shape[1],
+        "slots": o.conv_state.shape[0],
+        "pad_slot_id": _pad_slot(o),
+        "bias_bytes": o.bias.itemsize if o.bias else 0,
+        "is_read_only": o.disable_state_update,
+        "conv_state_stride": o.conv_state.strides,
+        "out_stride": (out.strides[is_packed], out.strides[3]),
+        "keeps_padding": o.keeps_padding,
+        "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
+        "sequences": o.sequences,
+        "total": o.x.shape[2],
+        **index_numbers(conv_state_indices=o.conv_state_indices, query_start_loc=o.query_start_loc),
+        **slots.numbers(o.conv_state_indices, o.state_column, o.dst_state_indices),
+    }
+    for name, layout in (("x", o.x), *((name, getattr(o, name)) for name in GATES)):
+        batch, dim, token = strides_or_zeros(layout, 3)
+        numbers[f"{name}_stride"] = (token if is_packed else batch, dim)
+    return Launch.packed(kernel, kernel.launch_config(o.x.shape[1], o.sequences), **numbers)
 
 
 def _batch(o: Operands) -> int:
@@ -172,9 +287,12 @@ def _vector(o: Operands) -> int:
     _, dim, _ = o.x.shape
     if dim > 1 and o.x.strides[1] != 1:
         return 1
+    if dim > 1 and any(each.strides[1] != 1 for each in o.beside_x):
+        return 1
     itemsize = max(o.x.itemsize, o.conv_state.itemsize)
     limit = widest_channels(itemsize, o.weight.shape[1]) * o.x.itemsize
-    return widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 2), dim, limit=limit)
+    alike = (number for each in (o.x, *o.beside_x) for number in (each.first, *each.active(0, 2)))
+    return widest_vector(o.x.itemsize, *alike, dim, limit=limit)
 
 
 def _has_short_rows(o: Operands) -> bool:
@@ -192,6 +310,16 @@ def _rows_are_packed(o: Operands, vec: int) -> bool:
         return False
     access = widest_vector(o.conv_state.itemsize, count)
     return not any(quantity % access for quantity in (o.conv_state.first, *o.conv_state.active(0)))
+
+
+def _row_size(o: Operands) -> tuple[int, int]:
+    """The columns of a state, and the bytes of one."""
+    return o.conv_state.shape[2], o.conv_state.itemsize
+
+
+def _keeps_rows(o: Operands) -> bool:
+    """Whether states after single tokens go to rows like those of the pool."""
+    return o.token_state_indices is not None or _windows_are_packed(o, 1)
 
 
 def _windows_are_packed(o: Operands, vec: int) -> bool:
@@ -225,7 +353,7 @@ def _window_columns_are_packed(o: Operands, vec: int) -> bool:
     return not any(quantity % vec for quantity in (windows.first, *windows.active(0, 1, 3)))
 
 
-def _axes(o: Operands, vec: int) -> dict[str, Any]:
+def _filter_axes(o: Operands, vec: int) -> dict[str, Any]:
     """The template parameters that all kernels of a decode step have."""
     return {
         "width": o.weight.shape[1],
@@ -234,8 +362,18 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
         "state_t": o.conv_state.dtype,
         "vec": vec,
         "silu": o.silu,
-        "ranges": ranges.kind(o.outs, vec),
     }
+
+
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    """The same, and how the channels fall into ranges."""
+    return {**_filter_axes(o, vec), "ranges": ranges.kind(o.outs, vec)}
+
+
+def _pad_slot(o: Operands) -> int:
+    """The slot number that kernels take for padding, in 32 bits: no other one can be a slot."""
+    number = pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices or o.token_state_indices)
+    return number if abs(number) <= MAX_DIVIDEND else -1
 
 
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
@@ -247,7 +385,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "conv_state_stride": o.conv_state.strides,
         "intermediate_conv_window_stride": strides_or_zeros(windows, 4),
         "slots": o.conv_state.shape[0],
-        "pad_slot_id": pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices or o.token_state_indices),
+        "pad_slot_id": _pad_slot(o),
         "intermediate_rows": windows.shape[0] if windows else 0,
         "intermediate_steps": windows.shape[1] if windows else 0,
         **ranges.numbers(o.outs, vec),
@@ -265,6 +403,8 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "window_columns_are_packed": _window_columns_are_packed(o, vec),
         "is_read_only": o.disable_state_update,
         "keeps_padding": o.keeps_padding,
+        **{f"{name}_stride": strides_or_zeros(getattr(o, name), 3) for name in GATES},
+        "dst_is_column": o.dst_is_column,
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "token_state_columns": o.token_state_indices.shape[1] if o.token_state_indices else 0,
         **_table_numbers(token_state_indices=o.token_state_indices, parents=o.parents),

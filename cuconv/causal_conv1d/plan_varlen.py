@@ -14,6 +14,7 @@ from cuconv.causal_conv1d.kernels import (
     states_are_packed,
 )
 from cuconv.causal_conv1d.kernels_varlen import (
+    CausalConv1dVarlenBlocks,
     CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
@@ -24,6 +25,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
+from cuconv.runtime.blocks import COMPUTED, Blocks
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
@@ -93,6 +95,10 @@ class Operands(NamedTuple):
     """Whether the result goes over x."""
     by_token: bool = False
     """Whether the arrays of the caller are (total, dim)."""
+    blocks: Blocks | None = None
+    """The prefix cache that snapshots and final states go to."""
+    computed: Layout | None = None
+    """(sequences,), the tokens before those of this call, where there is one."""
 
     @property
     def is_dense(self) -> bool:
@@ -126,7 +132,20 @@ def plan(o: Operands) -> Plan:
     """The launches that compute a call."""
     if not o.x.size:
         return Plan()
+    if o.blocks is not None:
+        return _behind_blocks(o, o.blocks)
     return _over_x(o) if o.in_place and not o.is_dense else Plan((_launch(o),))
+
+
+def _behind_blocks(o: Operands, blocks: Blocks) -> Plan:
+    """The call with snapshots and slots of final states that a launch in front finds."""
+    main = _launch(o._replace(**blocks.derived))
+    if not o.sequences:
+        return Plan((main,), blocks.scratch, blocks.regions)
+    kernel = CausalConv1dVarlenBlocks()
+    numbers = blocks.numbers | index_numbers(**{COMPUTED: o.computed})
+    first = Launch.packed(kernel, kernel.launch_config(o.sequences), **numbers)
+    return Plan((first, main), blocks.scratch, blocks.regions)
 
 
 def _launch(o: Operands) -> Launch:
@@ -140,8 +159,8 @@ def _launch(o: Operands) -> Launch:
         return _channels(o)
     if not all(_has_contiguous_tokens(each, 1) for each in o.beside_x):
         return _channels(o)
-    # Tiles of short sequences are stored whole, with their padding, and have no threads for snapshots or gates.
-    has_more = o.keeps_padding or o.snapshots is not None or o.beside_x
+    # Tiles of short sequences are stored whole, with their padding, and have no threads for gates.
+    has_more = o.keeps_padding or o.beside_x
     return _short_rows(o) if _is_short(o) and not has_more else _rows(o)
 
 
@@ -164,9 +183,11 @@ def _walk(o: Operands) -> Launch:
 
 def _over_x(o: Operands) -> Plan:
     along, across = (abs(o.x.strides[axis]) if o.x.shape[axis] > 1 else 0 for axis in (1, 0))
-    if along < across and o.x.shape[1] > 1:
-        return Plan((_walk(o),))
-    return _strips(o)
+    if along >= across:
+        return _strips(o)
+    if o.x.strides[1] == 1 and o.weight.shape[1] in CausalConv1dVarlenShortrowsFwd.WIDTHS:
+        return _short_rows_over_x(o)
+    return Plan((_walk(o),))
 
 
 def _strips(o: Operands) -> Plan:
@@ -257,6 +278,14 @@ def _short_rows(o: Operands) -> Launch:
     kernel = CausalConv1dVarlenShortrowsFwd(**_axes(o, _tile_vector(o)))
     config, division = kernel.launch_config(dim, total)
     return Launch.packed(kernel, config, **_numbers(o, 1), **division)
+
+
+def _short_rows_over_x(o: Operands) -> Plan:
+    dim, total = o.x.shape
+    kernel = CausalConv1dVarlenShortrowsFwd(**_pool_axes(o, _tile_vector(o)), addressed=True, over=True)
+    first, borders, scratch = _borders(o, 1, kernel.tile)
+    config, division = kernel.launch_config(dim, total)
+    return Plan((*first, Launch.packed(kernel, config, **_numbers(o, 1, borders), **division)), scratch)
 
 
 def _channel_vector(o: Operands) -> int:

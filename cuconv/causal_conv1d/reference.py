@@ -249,6 +249,9 @@ def causal_conv1d_update(
     has_initial_state: Array | None = None,
     null_slot: int | None = None,
     pad_output: str = "zero",
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array, Array | None, Array | None]:
     """x (batch, dim, seqlen) after the states: (out in float64, copies of conv_state, windows and parents behind it).
 
@@ -263,7 +266,7 @@ def causal_conv1d_update(
         *(x, live, weight, bias, activation, cache_seqlens, conv_state_indices, num_accepted_tokens, windows),
         *(intermediate_state_indices, state_column, dst_state_indices, has_initial_state, query_start_loc),
         *(token_state_indices, parents, disable_state_update, slots.padding(pad_slot_id, null_slot), max_query_len),
-        *(retrieve_next_token, retrieve_next_sibling, found),
+        *(retrieve_next_token, retrieve_next_sibling, found, pre_gate, post_gate, residual),
     )
     out[~is_computed & (pad_output == "keep")] = np.nan
     return out, state, windows, found
@@ -292,6 +295,9 @@ def convolve_step(
     retrieve_next_token: Array | None = None,
     retrieve_next_sibling: Array | None = None,
     retrieve_parent_token: Array | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
 ) -> tuple[Array, Array]:
     """x (batch, dim, seqlen) after the states: (in float64, which entries of x are no padding).
 
@@ -310,6 +316,7 @@ def convolve_step(
     the windows is read or written.
     """
     is_packed = query_start_loc is not None
+    x = gated_input(x, pre_gate)
     begins, counts = np.arange(len(x)), np.full(len(x), x.shape[2])
     if is_packed:
         starts = np.array(sequence_starts(query_start_loc, len(x)))
@@ -382,6 +389,8 @@ def convolve_step(
             state[final, :, : halo + number - 1] = joined[:, :, 1:]
         else:
             state[final] = states[-1][stores]
+    out = gated_output(out, x.dtype, post_gate, residual)
+    out[~is_computed] = 0.0
     return out, is_computed
 
 
@@ -488,8 +497,17 @@ def _packed_error(
     return _gated_error(causal_conv1d_varlen_fn, activation, arguments, pre_gate, post_gate, residual)
 
 
-def _step_error(*, x: Array, activation: str | None = None, **arguments: Any) -> Array:
-    return _error(causal_conv1d_update, activation, {"x": np.atleast_3d(x), **arguments})
+def _step_error(
+    *,
+    activation: str | None = None,
+    pre_gate: Array | None = None,
+    post_gate: Array | None = None,
+    residual: Array | None = None,
+    **arguments: Any,
+) -> Array:
+    arguments["x"] = np.atleast_3d(arguments["x"])
+    gates = (None if each is None else np.atleast_3d(each) for each in (pre_gate, post_gate, residual))
+    return _gated_error(causal_conv1d_update, activation, arguments, *gates)
 
 
 def _by_sizes(whole: Array, sizes: tuple[int, ...]) -> Errors:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, MAX_TOKENS, WIDTHS
+from cuconv.causal_conv1d.kernels import GATES, MAX_SEQUENCES, MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.kernels_update import MAX_TREE_TOKENS
 from cuconv.causal_conv1d.plan_update import Operands, is_overlaid, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
@@ -26,9 +27,10 @@ NOT_BESIDE = {
     "token_state_indices": ("cache_seqlens",),
     "parents": ("cache_seqlens", "num_accepted_tokens", "query_start_loc"),
     "retrieve_next_token": ("parents", "cache_seqlens", "num_accepted_tokens", "query_start_loc"),
+    **dict.fromkeys(GATES, ("parents", "retrieve_next_token")),
 }
-"""Arrays that have no meaning beside others: states after single tokens are no rings, and the tokens of a tree are not
-packed."""
+"""Arrays that have no meaning beside others: states after single tokens are no rings, and the tokens of a tree are
+neither packed nor gated."""
 
 
 def causal_conv1d_update(
@@ -58,6 +60,9 @@ def causal_conv1d_update(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Any = None,
 ) -> Any:
     """Depthwise causal convolution of the next tokens of sequences, as in Dao-AILab's causal-conv1d.
@@ -143,6 +148,11 @@ def causal_conv1d_update(
         first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
             engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
             cache_seqlens.
+        pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states
+            hold. None beside parents, and so are the other two.
+        post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
+        residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself. Padding
+            gives 0 all the same.
         out: shape and dtype of x: where to write the result. It may be x itself, unless there are parents, but must not
             overlap any other argument.
 
@@ -160,13 +170,58 @@ def causal_conv1d_update(
         token_state_indices, parents,
     )  # fmt: skip
     extras = None
-    if not (retrieve_next_token is retrieve_next_sibling is retrieve_parent_token is None):
-        extras = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+    if not (
+        retrieve_next_token
+        is retrieve_next_sibling
+        is retrieve_parent_token
+        is pre_gate
+        is post_gate
+        is residual
+        is None
+    ):
+        links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+        extras = (*links, pre_gate, post_gate, residual)
     outs = None if out is None else (out,)
     return _run(
         *(WHOLE, inputs, extras, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
         *(first_column, max_query_len),
     )[0]
+
+
+def step_by_blocks(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any,
+    activation: str | None,
+    conv_state_indices: Any,
+    null_slot: int | None,
+    pad_output: str,
+    *,
+    query_start_loc: Any,
+    max_query_len: int | None,
+    num_accepted_tokens: Any,
+    state_column: Any,
+    block_idx_last_scheduled_token: Any,
+    out: Any,
+) -> Any:
+    """`causal_conv1d_update` with the window in the first columns and a prefix cache by blocks, for engines.
+
+    conv_state_indices (batch, blocks) has the slot of each block. Each sequence starts from the slot in column
+    state_column and leaves its state in that of column block_idx_last_scheduled_token, (batch,) both.
+
+    Returns:
+        out, or a new array of the shape of x.
+    """
+    checks.activation(activation)
+    inputs = (
+        x, conv_state, weight, bias, None, conv_state_indices, num_accepted_tokens, None, None, state_column,
+        block_idx_last_scheduled_token, None, query_start_loc, None, None, out,
+    )  # fmt: skip
+    keeps_padding = slots.keeps_padding(pad_output)
+    padding = slots.padding(-1, null_slot)
+    options = (WHOLE, activation is not None, False, padding, 0, max_query_len, keeps_padding)
+    return _step_by_blocks(inputs, options, WHOLE.names)[0]
 
 
 def causal_conv1d_update_split(
@@ -197,6 +252,9 @@ def causal_conv1d_update_split(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...]:
     """`causal_conv1d_update` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
@@ -220,8 +278,17 @@ def causal_conv1d_update_split(
         token_state_indices, parents,
     )  # fmt: skip
     extras = None
-    if not (retrieve_next_token is retrieve_next_sibling is retrieve_parent_token is None):
-        extras = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+    if not (
+        retrieve_next_token
+        is retrieve_next_sibling
+        is retrieve_parent_token
+        is pre_gate
+        is post_gate
+        is residual
+        is None
+    ):
+        links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+        extras = (*links, pre_gate, post_gate, residual)
     split = by_sizes(sizes)
     return _run(
         *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
@@ -262,6 +329,9 @@ def causal_conv1d_update_qkv_split(
     null_slot: int | None = None,
     pad_output: str = "zero",
     first_column: int | None = None,
+    pre_gate: Any = None,
+    post_gate: Any = None,
+    residual: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_update` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
@@ -285,8 +355,17 @@ def causal_conv1d_update_qkv_split(
         token_state_indices, parents,
     )  # fmt: skip
     extras = None
-    if not (retrieve_next_token is retrieve_next_sibling is retrieve_parent_token is None):
-        extras = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+    if not (
+        retrieve_next_token
+        is retrieve_next_sibling
+        is retrieve_parent_token
+        is pre_gate
+        is post_gate
+        is residual
+        is None
+    ):
+        links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
+        extras = (*links, pre_gate, post_gate, residual)
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
     q, k, v = _run(
         *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
@@ -356,17 +435,24 @@ def _check(
     live = conv_state if given["num_accepted_tokens"] is not None else window(conv_state, width - 1, first_column)
     windows = _check_windows(given, live, sequences, dim, 0 if is_packed else seqlen, width)
     _check_tables(given, sequences, seqlen, axes)
+    for name in GATES:
+        if (gate := given.get(name)) is not None:
+            checks.dtype(name, gate.dtype, (x.dtype,))
+            checks.shape(name, gate.shape, x.shape, "the shape of x")
     shared = (x.shape[0],), tuple(x.shape[2:])
     results = split.results(given, x, *shared, _axes(split, is_packed, has_tokens=len(x.shape) == 3))
     if keeps_padding:
         slots.check_kept(given, split.names)
     outs = tuple(split.by_head(out, *shared) for out in results.values())
-    by_token = x if len(x.shape) == 3 else x.with_axis(2)
-    if is_packed:
-        by_token, outs = by_token.with_order(2, 1, 0), tuple(out.with_order(1, 0, 2, 3) for out in outs)
     inputs = {name: layout for name, layout in given.items() if name not in results}
+    for name in ("x", *GATES):
+        if (each := given.get(name)) is not None:
+            by_token = each if len(each.shape) == 3 else each.with_axis(2)
+            inputs[name] = by_token.with_order(2, 1, 0) if is_packed else by_token
+    if is_packed:
+        outs = tuple(out.with_order(1, 0, 2, 3) for out in outs)
     operands = Operands(
-        **{**inputs, "x": by_token, "conv_state": live, "conv_state_indices": starts},  # type: ignore[arg-type]
+        **{**inputs, "conv_state": live, "conv_state_indices": starts},  # type: ignore[arg-type]
         outs=outs,
         split=split,
         silu=silu,
@@ -387,6 +473,22 @@ def _check(
         in_place=("out", "x") if may_be_x else (),
         overlaid={} if windows is None else {"intermediate_conv_window": windows},
     )
+
+
+def _check_by_blocks(given: Layouts, *options: Any) -> Checked[Operands]:
+    for name in ("state_column", "dst_state_indices"):
+        if given[name] is None:
+            raise ValueError(message(name, "None", "an array beside the other one"))
+    checked = _check(given, *options)
+    return replace(checked, operands=checked.operands._replace(dst_is_column=True))
+
+
+def _reading_columns(o: Operands, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A function that reads an array by its name, and the slots that columns stand for, in NumPy."""
+    if not o.dst_is_column:
+        return read
+    found = slots.start_slots(read("conv_state_indices"), read("dst_state_indices"), o.sequences)
+    return lambda name: found if name == "dst_state_indices" else read(name)
 
 
 def _check_tokens(x: Layout, starts: Layout | None, max_query_len: int | None) -> tuple[int, int, int, str]:
@@ -428,7 +530,7 @@ def _check_modes(
         checks.between("max_query_len", max_query_len, 0, MAX_TOKENS)
     for name, others in NOT_BESIDE.items():
         for other in others:
-            if given.get(name) is not None and given[other] is not None:
+            if given.get(name) is not None and given.get(other) is not None:
                 raise ValueError(message(name, "an array", f"None beside {other}"))
     if first_column is not None and given["cache_seqlens"] is not None:
         wanted = "None beside cache_seqlens, which says where the inputs are"
@@ -502,6 +604,7 @@ def _axes(split: Split, is_packed: bool, has_tokens: bool) -> str:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
+    read = _reading_columns(o, read)
     count, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
     lengths, most = np.full(o.sequences, o.seqlen), state_len - (o.weight.shape[1] - 1) + 1
     if (begins := read("query_start_loc")) is not None:
@@ -548,9 +651,11 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
+    inputs["dst_state_indices"] = _reading_columns(o, arrays.get)("dst_state_indices")
     inputs["conv_state"] = inputs["conv_state"][:, :, : o.conv_state.shape[2]]
-    if inputs["x"].ndim == 2:
-        inputs["x"] = inputs["x"][:, :, None]
+    for name in ("x", *GATES):
+        if (each := inputs.get(name)) is not None and each.ndim == 2:
+            inputs[name] = each[:, :, None]
     result, is_computed = reference.convolve_step(
         **inputs,
         activation="silu" if o.silu else None,
@@ -566,13 +671,22 @@ INPUTS = (
     *("intermediate_conv_window", "intermediate_state_indices", "state_column", "dst_state_indices"),
     *("has_initial_state", "query_start_loc", "token_state_indices", "parents"),
 )
-EXTRAS = trees.LINKS
+EXTRAS = (*trees.LINKS, *GATES)
 """Further arrays, which few calls have."""
 
 _step = Operation(
     INPUTS,
     name="causal_conv1d_update",
     check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=EXTRAS,
+)
+_step_by_blocks = Operation(
+    INPUTS,
+    name="causal_conv1d_update_by_blocks",
+    check=_check_by_blocks,
     plan=plan,
     reference=_reference,
     contents=_check_contents,

@@ -256,16 +256,17 @@ def fused_lfm_short_conv_prefill(
 
 
 def fused_lfm_short_conv_decode(b: Any, c: Any, x: Any, weight: Any, state: Any, cache_indices: Any) -> Any:
-    """SGLang 0.5.23's `lfm_short_conv.fused_lfm_short_conv_decode` by `cuconv.causal_conv1d_varlen_fn`.
+    """SGLang 0.5.23's `lfm_short_conv.fused_lfm_short_conv_decode` by `cuconv.causal_conv1d_update`.
 
-    As `fused_lfm_short_conv_prefill` for packed sequences of one token that go on: b, c and x are (batch, dim).
+    As `fused_lfm_short_conv_prefill` for one token of each of several sequences that go on: b, c and x are (batch,
+    dim).
 
     Returns:
         (batch, dim), new.
     """
-    starts = tensors.numbers(x, x.shape[0] + 1)
-    goes_on = tensors.always(x, x.shape[0])
-    return fused_lfm_short_conv_prefill(b, c, x, weight, state, starts, cache_indices, goes_on, 1)
+    return update.causal_conv1d_update(
+        x, state, weight, conv_state_indices=cache_indices, first_column=0, pre_gate=b, post_gate=c
+    )
 
 
 _TRITON: Mapping[str, Callable[..., Any]] = {

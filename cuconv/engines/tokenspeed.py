@@ -159,7 +159,7 @@ def fused_qkv_split_gdn_prefill(
         placed = {"payload": replay[0], "payload_gates": replay[1:]}
     return varlen.causal_conv1d_qkv_split(
         mixed_qkv.T,
-        tensors.ones(mixed_qkv, mixed_qkv.shape[1], mixed_qkv.dtype)[: mixed_qkv.shape[1], None],
+        tensors.unit_taps(mixed_qkv, mixed_qkv.shape[1]),
         num_q_heads=num_q_heads,
         num_k_heads=num_k_heads,
         num_v_heads=num_v_heads,

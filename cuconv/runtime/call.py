@@ -90,6 +90,8 @@ class Plan(NamedTuple):
     launches: tuple[Launch, ...] = ()
     scratch: int = 0
     """Bytes of device memory in which the launches leave results for each other."""
+    regions: Mapping[str, int] = {}
+    """Arguments that launches find in that memory, by their first byte."""
 
 
 Operands = TypeVar("Operands")
@@ -159,7 +161,8 @@ class Call(Generic[Operands]):
         self._make_scratch: Maker | None = None
         if plan.scratch:
             self._make_scratch = family.maker(Layout((plan.scratch,), (1,), BYTE, self.device, 0))
-            held.append(SCRATCH)
+            held += (SCRATCH, *plan.regions)
+        self._regions = tuple(plan.regions.values())
         self._launches = plan.launches
         self._orders = [_order(names, operation.absent, held, launch.kernel) for launch in plan.launches]
         self._enqueues: list[tuple[Enqueue, Order]] = []
@@ -187,6 +190,7 @@ class Call(Generic[Operands]):
                 scratch, address = self._make_scratch()
                 self.family.keep_if_captured(scratch, self.device)
                 pointers.append(address)
+                pointers += [address + first for first in self._regions]
             pointers.append(0)
             stream = self.family.stream(self.device)
             if late:
@@ -214,6 +218,7 @@ class Call(Generic[Operands]):
         if self._make_scratch is not None:
             scratch, address = self._make_scratch()
             pointers.append(address)
+            pointers += [address + first for first in self._regions]
         pointers.append(0)
         replays = [
             self.family.load(launch.kernel, self.device).fixed(

@@ -73,43 +73,27 @@ class _Rows(Kernel):
     rows: int
     shared_decay: bool
     masked: bool
-    many: bool
-    chosen: bool
-    stream: bool
-    stochastic: bool
-    index32: bool
 
     @classmethod
-    def variants(cls) -> Iterator[_Rows]:
+    def divisions(cls, many: bool) -> Iterator[dict[str, Any]]:
+        """The fields that say what arrays are and how rows are divided, for several tokens or for one."""
         flags = (False, True)
         for d_state, input_t, state_t in product(CAPACITIES, FLOATS, cls.STATES):
             # B and C have more bits than x only where A has them, too.
             pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
-            types = [{"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t} for a_t, b_t in pairs]
-            for axes, vec, shared_decay, masked, many in product(types, vectors(state_t), flags, flags, flags):
+            for (a_t, b_t), vec, shared_decay in product(pairs, vectors(state_t), flags):
                 if vec > d_state:
                     continue
                 most = most_rows(d_state, vec, state_t, shared_decay, many)
                 has_few_lanes = lanes(d_state, vec, state_t) <= FEW_LANES
-                for rows in ROWS:
+                for rows, masked in product(ROWS, flags):
                     # Only floats have fewer rows where few lanes share one: FEW_ROWS.
                     is_fewer = rows < (most if state_t in CODES else min(most, FEW_ROWS))
                     if rows > most or (has_few_lanes and (is_fewer or FEW_ROWS < rows < most)):
                         continue
-                    rounded = flags[: 1 + (state_t in CODES or (many and state_t is not FLOAT32))]
-                    for chosen, stream, stochastic, index32 in product(flags, flags, rounded, flags):
-                        # With several tokens, or random numbers for floats, which are drawn where those are
-                        # computed, the store policy of states makes no difference.
-                        # Rounding codes at random takes so long that offsets of 64 bits make no difference.
-                        # States of few bytes, which alone are streamed, have few rows, and so have chosen ones.
-                        has_many_rows = rows > FEW_ROWS and state_t not in CODES
-                        if (stream and (many or chosen)) or (has_many_rows and (stream or chosen)):
-                            continue
-                        if stochastic and index32 and state_t in CODES:
-                            continue
-                        yield cls(d_state, **axes, vec=vec, rows=rows, shared_decay=shared_decay, masked=masked,
-                                  many=many, chosen=chosen, stream=stream, stochastic=stochastic,
-                                  index32=index32)  # fmt: skip
+                    types = {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t}
+                    yield {"d_state": d_state, **types, "vec": vec, "rows": rows, "shared_decay": shared_decay,
+                           "masked": masked}  # fmt: skip
 
     @property
     def lanes(self) -> int:
@@ -131,14 +115,64 @@ class _Rows(Kernel):
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdate(_Rows):
+class SelectiveStateUpdateSingle(_Rows):
+    """One token, states of floats and offsets of 32 bits: the fewest arguments, which small batches wait for."""
+
+    STATES = FLOATS
+
+    stream: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateSingle]:
+        for division in cls.divisions(False):
+            # States of few bytes, which alone are streamed, have few rows.
+            for stream in (False, True)[: 1 + (division["rows"] <= FEW_ROWS)]:
+                yield cls(**division, stream=stream)
+
+
+@dataclass(frozen=True)
+class _Steps(_Rows):
+    """A kernel for all that a call can ask for."""
+
+    many: bool
+    chosen: bool
+    stream: bool
+    stochastic: bool
+    index32: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[_Steps]:
+        flags = (False, True)
+        for many in flags:
+            for division in cls.divisions(many):
+                state_t = division["state_t"]
+                rounded = flags[: 1 + (state_t in CODES or (many and state_t is not FLOAT32))]
+                for chosen, stream, stochastic, index32 in product(flags, flags, rounded, flags):
+                    # With several tokens, or random numbers for floats, which are drawn where those are computed, the
+                    # store policy of states makes no difference.
+                    # Rounding codes at random takes so long that offsets of 64 bits make no difference.
+                    # States of few bytes, which alone are streamed, have few rows, and so have chosen ones.
+                    has_many_rows = division["rows"] > FEW_ROWS and state_t not in CODES
+                    if (stream and (many or chosen)) or (has_many_rows and (stream or chosen)):
+                        continue
+                    if stochastic and index32 and state_t in CODES:
+                        continue
+                    if index32 and not (many or chosen or state_t in CODES):
+                        # Those are SelectiveStateUpdateSingle's.
+                        continue
+                    yield cls(**division, many=many, chosen=chosen, stream=stream, stochastic=stochastic,
+                              index32=index32)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdate(_Steps):
     """States are floats."""
 
     STATES = FLOATS
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdateQuantised(_Rows):
+class SelectiveStateUpdateQuantised(_Steps):
     """States are codes with a scale per row: more arguments, which other states need not wait for."""
 
     STATES = CODES

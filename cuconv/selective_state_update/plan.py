@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import CODES, FLOAT32, INT64, DType
@@ -15,6 +15,7 @@ from cuconv.selective_state_update.kernels import (
     ROWS,
     SelectiveStateUpdate,
     SelectiveStateUpdateQuantised,
+    SelectiveStateUpdateSingle,
     capacity,
     lanes,
     most_rows,
@@ -120,10 +121,12 @@ def plan(o: Operands) -> Plan:
     _, nheads, headdim, _ = o.state.shape
     # Without any sequence there still are results to be set to zero.
     config, division = kernel.launch_config(max(1, o.sequences), nheads, headdim)
-    return Plan((Launch(kernel, config, kernel.params.pack_numbers(**_numbers(o), **division)),))
+    fields = kernel.params.numbers.names or ()
+    numbers = {name: number for name, number in {**_numbers(o), **division}.items() if name in fields}
+    return Plan((Launch.packed(kernel, config, **numbers),))
 
 
-def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised:
+def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised | SelectiveStateUpdateSingle:
     """The kernel that computes a call."""
     d_state = o.state.shape[3]
     vec, shared_decay = _vector(o), _has_shared_decay(o)
@@ -131,22 +134,30 @@ def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised:
     many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None
     many |= o.stochastic and not o.quantised
     chosen = _is_chosen(o)
+    division: dict[str, Any] = {
+        "d_state": capacity(d_state),
+        "input_t": _dtype(o.x),
+        "state_t": _dtype(o.state),
+        "a_t": _dtype(o.A),
+        "b_t": _dtype(o.B),
+        "vec": vec,
+        "rows": _rows(o, vec, shared_decay, many),
+        "shared_decay": shared_decay,
+        "masked": d_state != capacity(d_state),
+    }
+    stream, index32 = not many and not chosen and _state_bytes(o) < LARGE, _fits_index32(o)
+    if not (o.quantised or many or chosen):
+        if index32 and _has_strides32(o):
+            return SelectiveStateUpdateSingle(**division, stream=stream)
+        index32 = False
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(
-        d_state=capacity(d_state),
-        input_t=_dtype(o.x),
-        state_t=_dtype(o.state),
-        a_t=_dtype(o.A),
-        b_t=_dtype(o.B),
-        vec=vec,
-        rows=_rows(o, vec, shared_decay, many),
-        shared_decay=shared_decay,
-        masked=d_state != capacity(d_state),
+        **division,
         many=many,
         chosen=chosen,
-        stream=not many and not chosen and _state_bytes(o) < LARGE,
+        stream=stream,
         stochastic=o.stochastic,
-        index32=not (o.stochastic and o.quantised) and _fits_index32(o),
+        index32=index32 and not (o.stochastic and o.quantised),
     )
 
 
@@ -181,6 +192,13 @@ def _fits_index32(o: Operands) -> bool:
         others.append(o.intermediate_states_buffer._replace(shape=(1, 1, *o.intermediate_states_buffer.shape[2:])))
     spans = [layout.span for layout in (slot, *others) if layout is not None]
     return all(begin >= -(2**31) and end < 2**31 for begin, end in spans)
+
+
+def _has_strides32(o: Operands) -> bool:
+    """Whether strides and the numbers of slots are integers of 32 bits."""
+    layouts = (o.state, o.x, o.dt, o.A, o.B, o.C, o.D, o.z, o.dt_bias, o.state_batch_indices, o.dst_state_batch_indices)
+    strides = [stride for layout in (*layouts, o.out) if layout is not None for stride in layout.strides]
+    return all(-(2**31) <= number < 2**31 for number in (*strides, o.state.shape[0], o.pad_slot_id))
 
 
 def _dtype(layout: Layout) -> DType:

@@ -16,11 +16,9 @@
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a step             kSilu     silu after the sum
-// kSeqIdx   tokens see only their own sequence number                kPacked   rows are packed sequences
+// kSeqIdx   tokens see only their own sequence number
 // kStates   initial states, or gradients of states, are given or wanted
-#include "causal_conv1d/conv_bwd.cuh"
-#include "causal_conv1d/conv_channels.cuh"
-#include "common/fastdiv.cuh"
+#include "causal_conv1d/conv_bwd_channels.cuh"
 
 struct CausalConv1dChannellastBwdParams {
     CausalConv1dBwdOperands operands;
@@ -33,11 +31,11 @@ struct CausalConv1dChannellastBwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
-          bool kPacked, bool kStates>
+          bool kStates>
 struct CausalConv1dChannellastBwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr Rows kRows = kRowsOf<kSeqIdx, kPacked>;
-    static constexpr int kMinBlocks = kWidth > 4 ? 1 : kPacked ? 3 : 4;
+    static constexpr Rows kRows = kRowsOf<kSeqIdx, false>;
+    static constexpr int kMinBlocks = kWidth > 4 ? 1 : 4;
     static constexpr int kHalo = kWidth - 1;
     // Steps whose tokens are in shared memory or on their way there, one of them being walked. With a third, B8 D4096
     // L2048 in bfloat16 takes 115 us on an H200 instead of 107.
@@ -52,120 +50,6 @@ struct CausalConv1dChannellastBwdTraits {
     static constexpr int kWalkBytes = kStages * kStageBytes + kFirstBytes;
     static constexpr int kSharedBytes = kSumBytes > kWalkBytes ? kSumBytes : kWalkBytes;
     static_assert(kIsWidth<kWidth> && kTokens >= kHalo);
-};
-
-// First tokens on their way and walks' first gradients, then sums.
-template <int kBytes>
-struct BlockMemory {
-    alignas(16) unsigned char bytes[kBytes];
-};
-
-// Adds up a block's sums, one thread a channel and parameter, and writes them.
-template <typename Traits, int kWidth, typename weight_t, int kVec>
-__device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
-                                                 const ParameterSums<kWidth> (&sums)[kVec], float scale,
-                                                 const FastDiv& block_vecs, unsigned block_walks, index_t first_channel,
-                                                 unsigned part, float (*shared)[Traits::kPitch]) {
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j <= kWidth; ++j) {
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) shared[j * kVec + c][threadIdx.x] = sums[c].at(j) * scale;
-    }
-    __syncthreads();
-    for (unsigned i = threadIdx.x; i < block_vecs.divisor * kVec * (kWidth + 1); i += Traits::kThreads) {
-        const QuotientRemainder parameter_vec = divide(i / kVec, block_vecs);
-        const index_t channel = first_channel + parameter_vec.remainder * kVec + i % kVec;
-        if (channel >= p.dim) continue;
-        const float* column = &shared[parameter_vec.quotient * kVec + i % kVec][parameter_vec.remainder];
-        float sum = 0.0f;
-#pragma unroll 4
-        for (unsigned walk = 0; walk < block_walks; ++walk) sum += column[walk * block_vecs.divisor];
-        store_block_sum<kWidth, weight_t>(p, part, channel, static_cast<int>(parameter_vec.quotient), sum);
-    }
-}
-
-// A step of a walk.
-template <int kTokens>
-struct StepCursor {
-    int left;  // steps of the walk, this one included
-    int row_tokens;
-    int batch;
-    int token;  // the first of the step
-
-    __device__ __forceinline__ StepCursor(const FastDiv& row_steps, unsigned step, int left_)
-        : left(left_), row_tokens(static_cast<int>(row_steps.divisor) * kTokens) {
-        const QuotientRemainder batch_step = divide(left > 0 ? step : 0, row_steps);
-        batch = static_cast<int>(batch_step.quotient);
-        token = static_cast<int>(batch_step.remainder) * kTokens;
-    }
-
-    __device__ __forceinline__ bool has_step() const { return left > 0; }
-
-    // Says whether the next step is the first of a row.
-    __device__ __forceinline__ bool next() {
-        --left;
-        token += kTokens;
-        if (token < row_tokens) return false;
-        token = 0;
-        ++batch;
-        return true;
-    }
-};
-
-// The memory of a thread's channels from a token on.
-template <int kVec, typename T, typename Pointer>
-__device__ __forceinline__ T* at_token(Pointer pointer, const index_t (&stride)[3], int batch, index_t channel,
-                                       int token) {
-    return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
-}
-
-// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of kTokens for x
-// and kTokens for dout, kThreads apart.
-template <typename input_t, int kVec, int kTokens, int kThreads>
-struct TokenFetch {
-    using Vector = Vec<input_t, kVec>;
-
-    const CausalConv1dBwdOperands& p;
-    StepCursor<kTokens> cursor;
-    index_t channel;
-    const input_t* x_at;
-    const input_t* dout_at;
-
-    __device__ __forceinline__ TokenFetch(const CausalConv1dBwdOperands& p_, const StepCursor<kTokens>& cursor_,
-                                          index_t channel_)
-        : p(p_), cursor(cursor_), channel(channel_) {
-        begin();
-    }
-
-    __device__ __forceinline__ void fetch(Vector* slots) {
-        if (!cursor.has_step()) return;
-        const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
-        Vector* const dout_slots = slots + kTokens * kThreads;
-        if (cursor.token + kTokens <= p.seqlen && p.dout_is_packed) {
-#pragma unroll
-            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
-                copy_vector_async(slots + i * kThreads, x_at);
-                copy_vector_async(dout_slots + i * kThreads, dout_at);
-            }
-        } else {
-#pragma unroll 1
-            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
-                const bool is_inside = cursor.token + i < p.seqlen;
-                slots[i * kThreads] = is_inside ? load<kVec>(x_at) : Vector::zero();
-                dout_slots[i * kThreads] =
-                    is_inside ? load_dout<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
-            }
-        }
-        if (cursor.next()) begin();
-    }
-
- private:
-    __device__ __forceinline__ void begin() {
-        x_at = at_token<kVec, const input_t>(p.x, p.x_stride, cursor.batch, channel, cursor.token);
-        dout_at = static_cast<const input_t*>(p.dout) + cursor.batch * p.dout_stride[0] + channel * p.dout_stride[1] +
-                  cursor.token * p.dout_stride[2];
-    }
 };
 
 // What a thread carries from step to step, and what it does in one. Most steps lie inside a sequence and know nothing
@@ -184,14 +68,10 @@ struct GradientWalk {
     input_t* dx_at;  // width - 1 tokens behind the others
     float x[kHalo + kTokens][kVec];
     float gradients[kHalo + kTokens][kVec];
-    int seq[kWidth];      // numbers of the sequences of the last width - 1 tokens, and of the current one
-    PackedCursor cursor;  // of packed sequences, at the last token that was walked
+    int seq[kWidth];  // numbers of the sequences of the last width - 1 tokens, and of the current one
 
-    // The search for the first packed sequence is made while the first tokens are on their way.
-    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_)
-        : p(p_), channel(channel_) {
-        if constexpr (kRows == Rows::kPacked) cursor = PackedCursor(p, first_);
-    }
+    __device__ __forceinline__ GradientWalk(const CausalConv1dBwdOperands& p_, index_t channel_)
+        : p(p_), channel(channel_) {}
 
     // Begins a row, or inside one with the width - 1 inputs before the token.
     __device__ __forceinline__ void begin(int batch_, int token, const Vector (&before)[kWidth]) {
@@ -203,14 +83,9 @@ struct GradientWalk {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             set_input(i, before[i]);
-            if (kRows == Rows::kPacked && (from + i < cursor.begin || cursor.slot < 0)) {
-                load_past(i, from + i - cursor.begin + kHalo);
-            } else if (kRows != Rows::kPacked && from < 0 && p.initial_states != nullptr) {
-                load_state(i, batch, from + i + kHalo);
-            }
+            if (from < 0 && p.initial_states != nullptr) load_state(i, from + i + kHalo);
 #pragma unroll
             for (int c = 0; c < kVec; ++c) gradients[i][c] = 0.0f;
-            if (kRows == Rows::kPacked) seq[i] = cursor.sequence();
             if (kRows == Rows::kNumbered) seq[i] = load_seq_idx(p, batch, from + i);
         }
     }
@@ -247,23 +122,13 @@ struct GradientWalk {
         int next_seq[kWidth];
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            bool is_other = false;
             if constexpr (kRows == Rows::kNumbered) next_seq[i] = load_seq_idx(p, batch, end + i);
-            if constexpr (kRows == Rows::kPacked) {
-                is_other = cursor.advance(p, end + i);
-                next_seq[i] = cursor.sequence();
-            }
             if (firsts != nullptr) {
 #pragma unroll
                 for (int c = 0; c < kVec; ++c) next[i][c] = firsts[(i * kVec + c) * kThreads];
                 continue;
             }
             set_input(kHalo + i, slots[i * kThreads]);
-            if (is_other) {
-#pragma unroll
-                for (int k = 0; k < kHalo; ++k) load_past(i + k, k);
-            }
-            if (kRows == Rows::kPacked && next_seq[i] < 0) set_input(kHalo + i, Vector::zero());
             const Vector dout = slots[(kTokens + i) * kThreads];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
@@ -288,7 +153,6 @@ struct GradientWalk {
  private:
     // Whether a step's tokens and the width - 1 before them are in one sequence, and no state has to do with them.
     __device__ __forceinline__ bool is_plain(int token) const {
-        if (kRows == Rows::kPacked) return cursor.holds(token - kHalo, token + kTokens);
         bool is_same = !kStates || (token >= kHalo && token + kTokens <= p.seqlen);
         if constexpr (kRows == Rows::kNumbered) {
             const int own = load_seq_idx(p, batch, token);
@@ -325,7 +189,7 @@ struct GradientWalk {
         carry<kTokens>();
     }
 
-    // Token by token, any of which may be the first of a packed sequence: the inputs before it are its past then.
+    // Token by token.
     __device__ __forceinline__ void walk_singly(const Vector* slots, int token, float* firsts, bool is_first,
                                                 const float (&taps)[kVec][kWidth], const float (&bias)[kVec],
                                                 ParameterSums<kWidth> (&sums)[kVec]) {
@@ -333,14 +197,6 @@ struct GradientWalk {
         for (int i = 0; i < kTokens; ++i, ++token, dx_at += p.dx_stride[2]) {
             set_input(kHalo, slots[i * kThreads]);
             if constexpr (kRows == Rows::kNumbered) seq[kHalo] = load_seq_idx(p, batch, token);
-            if constexpr (kRows == Rows::kPacked) {
-                if (cursor.advance(p, token)) {
-#pragma unroll
-                    for (int k = 0; k < kHalo; ++k) load_past(k, k);
-                }
-                seq[kHalo] = cursor.sequence();
-                if (seq[kHalo] < 0) set_input(kHalo, Vector::zero());
-            }
             float dx[kVec];
             add_token<kRows>(0, slots[(kTokens + i) * kThreads], taps, bias, sums, dx);
             if (is_first && i < kHalo) keep_first(firsts, i, gradients[kHalo]);
@@ -423,16 +279,10 @@ struct GradientWalk {
         for (int c = 0; c < kVec; ++c) x[i][c] = v.to_float(c);
     }
 
-    // A column of an initial state: column 0 is width - 1 tokens before the first token.
-    __device__ __forceinline__ void load_state(int i, index_t slot, int column) {
+    // A column of the row's initial state: column 0 is width - 1 tokens before the first token.
+    __device__ __forceinline__ void load_state(int i, int column) {
 #pragma unroll
-        for (int c = 0; c < kVec; ++c) x[i][c] = load_initial<input_t>(p, slot, channel + c, column);
-    }
-
-    // The same of the packed sequence at hand, which may begin from zeros.
-    __device__ __forceinline__ void load_past(int i, int column) {
-        set_input(i, Vector::zero());
-        if (kStates && cursor.slot >= 0 && follows_state(p, cursor.number)) load_state(i, cursor.slot, column);
+        for (int c = 0; c < kVec; ++c) x[i][c] = load_initial<input_t>(p, batch, channel + c, column);
     }
 
     __device__ __forceinline__ bool is_own(int token) const {
@@ -442,18 +292,11 @@ struct GradientWalk {
     // Adds the gradient of the final state to that of the token that seq[0] is of, and writes that of a row's initial
     // state, which is that of a token before the row.
     __device__ __forceinline__ void add_states(int token, float (&dx)[kVec]) const {
-        const bool is_initial = kRows != Rows::kPacked && token < 0 && first == 0;
-        int sequence = batch, end = p.seqlen;
-        if constexpr (kRows == Rows::kPacked) {
-            sequence = seq[0];
-            end = token + 1;
-#pragma unroll
-            for (int k = 1; k < kWidth; ++k) end += seq[k] == sequence ? 1 : 0;
-        }
-        if (p.dfinal_states != nullptr && sequence >= 0 && token >= end - kHalo && (is_own(token) || is_initial)) {
+        const bool is_initial = token < 0 && first == 0;
+        if (p.dfinal_states != nullptr && token >= p.seqlen - kHalo && (is_own(token) || is_initial)) {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
-                dx[c] += final_gradient<kWidth, input_t>(p, sequence, channel + c, token, end);
+                dx[c] += final_gradient<kWidth, input_t>(p, batch, channel + c, token, p.seqlen);
             }
         }
         if (p.dinitial_states != nullptr && is_initial) {
@@ -466,9 +309,9 @@ struct GradientWalk {
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
-          bool kPacked, bool kStates,
-          typename Traits = CausalConv1dChannellastBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx,
-                                                             kPacked, kStates>>
+          bool kStates,
+          typename Traits =
+              CausalConv1dChannellastBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_bwd_kernel(const CausalConv1dChannellastBwdParams params) {
     constexpr int kHalo = Traits::kHalo;
@@ -509,7 +352,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         fetch.fetch(slots + i * kStageSlots);
         end_copy_group();
     }
-    Walk walk(p, channel, cursor.token);
+    Walk walk(p, channel);
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);

@@ -109,7 +109,7 @@ __device__ __forceinline__ void update_row(const CausalConv1dUpdateOperands& p, 
     const WindowRow window(p, batch, slot);
     if constexpr (kTokenStates && kWidth > 2) {
         const StateColumns<state_t, kVec> columns{&p, slot, channel, indices.is_fresh(p)};
-        store_windows<kWidth - 1, input_t>(p, window, tokens, columns);
+        store_windows<kWidth - 1, input_t, false>(p, window, tokens, columns);
     }
     auto destination = destination_of<input_t, kVec, kRanges>(p, channel, tokens.entry, tokens.begin);
     for (int from = 0; from < tokens.count(p); from += inputs.kTokens) {

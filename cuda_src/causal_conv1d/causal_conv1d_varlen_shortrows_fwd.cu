@@ -7,13 +7,17 @@
 // warp convolves its part of the tile as if there were one sequence. Then the warps share the sequences that begin in
 // the tile: they compute the prefixes again, from the states, and update these. Tokens of a prefix that lie behind the
 // tile are stored directly, and the next tile leaves them out: only the tile with a sequence's first token reads its
-// state.
+// state. The inputs of snapshots come out of shared memory, too: read again from the L2 cache, each would take a sector.
+//
+// Where results go over x, each tile stores its own tokens only, and what it needs of others comes from scratch:
+// conv_borders.cuh.
 //
 // Shared memory: ShortShared.
 //
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kSilu     silu after the sum
-// kAddressed  slots may be in columns, states may go to other slots or be only read, padding may stay as it is
+// kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them
+// kOver     out is x; only with kAddressed
 #include "causal_conv1d/conv_short.cuh"
 
 struct CausalConv1dVarlenShortrowsFwdParams {
@@ -21,18 +25,20 @@ struct CausalConv1dVarlenShortrowsFwdParams {
     FastDiv tiles;  // tiles along tokens
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
+          bool kOver>
 struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
-    static constexpr int kAhead = 2;      // sequences that a warp loads states of ahead of their turn
+    static constexpr int kMinBlocks = kOver ? 7 : 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
+    static constexpr int kAhead = kAddressed && (!kOver || kWidth > 4) ? 1 : 2;      // sequences that a warp loads states of ahead of their turn
     // Vectors of 16 bytes along a channel per warp: with more, too few tiles fit in shared memory.
     static constexpr int kPartVecs = 4;
     static constexpr int kMinWidth = 2;  // a filter of one tap needs no states
     static constexpr int kMaxWidth = 5;
-    using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs>;
+    using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs, kOver>;
     static_assert(Tile::kThreads == kThreads);
     static_assert(kWidth >= kMinWidth && kWidth <= kMaxWidth, "states that are loaded ahead fit in registers");
+    static_assert(kAddressed || !kOver);
 };
 
 // Convolves a warp's part of the tile, from `place` on, as if there were one sequence.
@@ -104,13 +110,18 @@ struct ShortPrefixes {
         const int slot = run.slot < 0 ? ~run.slot : run.slot;
         ahead.is_padding = run.slot == ShortRun::kPadding;
         ahead.state = states + slot * p.conv_states_stride[0];
+        const state_t* past = ahead.state;
+        index_t step = p.conv_states_stride[2];
+        if (Tile::kOver && (run.begin < 0 || ahead.end > Tile::kTile)) {
+            const Border<kHalo + 1, T, state_t, 1> border(p, first / Tile::kTile + (run.begin < 0 ? 0 : 1), channel);
+            past = border.state;
+            step = border.step;
+        }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) ahead.past[i] = Vec<state_t, 1>::zero();
-        if (run.slot >= 0 && !ahead.is_padding && run.begin >= 0 && channel < p.dim) {
+        if (run.slot >= 0 && !ahead.is_padding && has_prefix(run.begin) && channel < p.dim) {
 #pragma unroll
-            for (int i = 0; i < kHalo; ++i) {
-                ahead.past[i] = load<1, Memory::kMutable>(ahead.state + i * p.conv_states_stride[2]);
-            }
+            for (int i = 0; i < kHalo; ++i) ahead.past[i] = load<1, Memory::kMutable>(past + i * step);
         }
         if constexpr (kAddressed) {
             const int target = shared.target[number];
@@ -118,24 +129,36 @@ struct ShortPrefixes {
         }
     }
 
-    // Completes a run after the walk: zeros for padding; for a sequence its prefix and its state.
+    // Completes run `number` after the walk: zeros for padding; for a sequence its prefix and its state.
     template <bool kSilu, int kWidth>
-    __device__ __forceinline__ void finish(const Ahead& run, const float (&taps)[kWidth], float bias) const {
+    __device__ __forceinline__ void finish(int number, const Ahead& run, const float (&taps)[kWidth], float bias) const {
         if (run.is_padding) {
             T* const out = shared.out[lane_id()];
             const int end = min(run.end, Tile::kTile);
-            for (int i = max(0, run.begin); i < end; ++i) out[i] = Dtype<T>::from_float(0.0f);
-        } else if (run.begin >= 0 && channel < p.dim) {
-            if (run.end <= Tile::kTile) {
+            const bool is_kept = Tile::kOver && p.keeps_padding;
+            for (int i = max(0, run.begin); i < end; ++i) {
+                out[i] = is_kept ? shared.x[lane_id()][Tile::kBefore + i] : Dtype<T>::from_float(0.0f);
+            }
+        } else if (has_prefix(run.begin) && channel < p.dim) {
+            // Where results go over x, the launch before has stored all snapshots but those over a sequence's own start.
+            const bool is_inside = run.end <= Tile::kTile && (!Tile::kOver || run.begin >= 0);
+            if (kAddressed && !Tile::kOver) store_snapshots<kWidth>(number, false);
+            if (is_inside) {
                 finish_sequence<kSilu, true>(run, taps, bias);
             } else {
                 finish_sequence<kSilu, false>(run, taps, bias);
             }
+            if (kAddressed && (!Tile::kOver || is_inside)) store_snapshots<kWidth>(number, true);
         }
     }
 
  private:
-    // kIsInside: the sequence ends in the tile, too.
+    // Whether the tile has results of the prefix of a sequence that begins there.
+    __device__ __forceinline__ static bool has_prefix(int begin) {
+        return Tile::kOver ? begin > -kHalo : begin >= 0;
+    }
+
+    // kIsInside: all of the sequence is in the tile.
     template <bool kSilu, bool kIsInside, int kWidth>
     __device__ __forceinline__ void finish_sequence(const Ahead& run, const float (&taps)[kWidth], float bias) const {
         Vec<state_t, 1> kept[kWidth];
@@ -147,7 +170,7 @@ struct ShortPrefixes {
         }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            if (run.begin + i >= run.end) break;
+            if (run.begin + i >= run.end || (Tile::kOver && !kIsInside && run.begin + i >= Tile::kTile)) break;
             const auto x = input<kIsInside>(run.begin + i);
             kept[kHalo] = convert<state_t>(x);
             window[kHalo] = x.to_float(0);
@@ -159,6 +182,7 @@ struct ShortPrefixes {
                 window[j] = window[j + 1];
             }
         }
+        if (Tile::kOver && !kIsInside) return;
         if (!p.has_states || (kAddressed && run.state == nullptr)) return;
         if (run.end - run.begin > kHalo) {
 #pragma unroll
@@ -168,9 +192,20 @@ struct ShortPrefixes {
         for (int i = 0; i < kHalo; ++i) store(run.state + i * p.conv_states_stride[2], kept[i]);
     }
 
+    template <int kWidth>
+    __device__ __forceinline__ void store_snapshots(int number, bool is_over_start) const {
+        if (p.snapshot_rows == 0) return;
+        SnapshotRows rows = shared.prefixes[0];
+#pragma unroll
+        for (int i = 1; i < (Tile::kOver ? 1 : Tile::kWarps); ++i) {
+            rows = {min(rows.begin, shared.prefixes[i].begin), max(rows.end, shared.prefixes[i].end)};
+        }
+        store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, rows, shared.number[number], channel, is_over_start);
+    }
+
     template <bool kIsInside>
     __device__ __forceinline__ Vec<T, 1> input(int place) const {
-        if (kIsInside || place < Tile::kTile) {
+        if (kIsInside || Tile::kOver || place < Tile::kTile) {
             return load<1, Memory::kMutable>(&shared.x[lane_id()][Tile::kBefore + place]);
         }
         return load<1>(static_cast<const T*>(p.x) + channel * p.x_stride[0] + first + place);
@@ -178,7 +213,9 @@ struct ShortPrefixes {
 
     template <bool kIsInside>
     __device__ __forceinline__ void put_output(int place, T y) const {
-        if (kIsInside || place < Tile::kTile) {
+        if (Tile::kOver) {
+            if (kIsInside || place >= 0) shared.out[lane_id()][place] = y;
+        } else if (kIsInside || place < Tile::kTile) {
             shared.out[lane_id()][place] = y;
         } else {
             as_global(shared.to[lane_id()])[place] = y;
@@ -186,9 +223,64 @@ struct ShortPrefixes {
     }
 };
 
-template <
-    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
-    typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kAddressed>>
+// Stores a warp's share of the snapshots with their last input in the tile, but for those left to prefixes; returns the
+// rows that have all of the latter.
+template <int kWidth, typename state_t, typename Tile>
+__device__ __forceinline__ SnapshotRows store_tile_snapshots(const ShortShared<Tile>& shared,
+                                                             const CausalConv1dVarlenOperands& p, index_t channel,
+                                                             int first) {
+    using T = typename Tile::input_t;
+    using Copy = SnapshotCopy<kWidth, T, state_t, 1, false>;
+    const int rows = count_snapshots(p), count = shared.count;
+    // Padding before all sequences has number -1, and behind them that of no row.
+    const int low = shared.number[0], high = shared.number[max(count, 1) - 1];
+    SnapshotRows prefixes{rows, 0};
+#pragma unroll 1
+    for (int from = static_cast<int>(threadIdx.x) - lane_id(); from < rows; from += Tile::kThreads) {
+        const int row = from + lane_id();
+        const index_t sequence = row < rows ? load_snapshot_field(p, row, 0) : -1;
+        Snapshot snapshot{-1, 0, 0};
+        bool is_prefix = false, is_own = false;
+        int end = 0;
+        if (row < rows && sequence >= low && sequence <= high && count > 0) {
+            snapshot = load_snapshot(p, row);
+            const SnapshotSource source(p, max(snapshot.sequence, 0));
+            if (snapshot.sequence >= 0 && source.has(snapshot)) {
+                end = source.begin + snapshot.position - first;
+                const int last = snapshot.position > 0 ? end - 1 : end, begin = source.begin - first;
+                const bool is_of = is_of_prefix<kWidth>(p, snapshot, source);
+                is_prefix = is_of && begin >= 0 && begin < Tile::kTile;
+                is_own = !is_of && last >= 0 && last < Tile::kTile;
+            }
+        }
+        const unsigned hits = lanes_where(is_prefix);
+        if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
+        for (unsigned left = lanes_where(is_own); left != 0; left &= left - 1) {
+            const int lane = lowest(left), position = from_lane(snapshot.position, lane);
+            const int to = from_lane(end, lane), slot = from_lane(snapshot.slot, lane);
+            if (channel >= p.dim) continue;
+            const StateColumn<state_t, 1> column = Copy::place(p, slot, channel);
+            const T* const x = static_cast<const T*>(p.x) + channel * p.x_stride[0] + first;
+#pragma unroll 1
+            for (int i = 0; i < p.snapshot_columns; ++i) {
+                const int place = to - p.snapshot_columns + i;
+                Vec<T, 1> input = Vec<T, 1>::zero();
+                if (place >= to - position) {
+                    input = place < -Tile::kHalo ? load<1>(x + place)
+                                                 : load<1, Memory::kMutable>(
+                                                       &shared.x[lane_id()][Tile::kBefore + place]);
+                }
+                (column + i * p.snapshot_stride[2]).store_all(convert<state_t>(input));
+            }
+        }
+    }
+    return prefixes;
+}
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
+          bool kOver,
+          typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu,
+                                                                 kAddressed, kOver>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_shortrows_fwd_kernel(const CausalConv1dVarlenShortrowsFwdParams params) {
     using Tile = typename Traits::Tile;
@@ -224,6 +316,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     for (int i = 0; i < kAhead; ++i) {
         if (warp + i * kWarps < count) prefixes.load_ahead(warp + i * kWarps, ahead[i]);
     }
+    if (kAddressed && p.snapshot_rows > 0) {
+        if constexpr (!kOver) {
+            const SnapshotRows rows = store_tile_snapshots<kWidth, state_t>(shared, p, channel, first);
+            if (lane_id() == 0) shared.prefixes[warp] = rows;
+        } else if (warp == 0) {
+            const SnapshotRows rows = find_snapshots_of_tile(p, first, first + Tile::kTile);
+            if (lane_id() == 0) shared.prefixes[0] = rows;
+        }
+    }
     const int place = warp * Tile::kPart;
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
     __syncthreads();
@@ -232,7 +333,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
         for (int i = 0; i < kAhead; ++i, number += kWarps) {
             if (number >= count) break;
-            prefixes.template finish<kSilu>(ahead[i], taps[0], bias[0]);
+            prefixes.template finish<kSilu>(number, ahead[i], taps[0], bias[0]);
             if (number + kAhead * kWarps < count) prefixes.load_ahead(number + kAhead * kWarps, ahead[i]);
         }
     }

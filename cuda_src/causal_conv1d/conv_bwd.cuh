@@ -41,7 +41,8 @@ struct CausalConv1dBwdOperands {
     int total;               // seqlen, by the name that packed sequences have for it
     int states_are_float32;  // initial_states and dinitial_states
     int dfinal_states_are_float32;
-    int has_states;  // a pool of states is given: a slot outside it is padding
+    int has_states;         // a pool of states is given: a slot outside it is padding
+    int states_are_packed;  // vectors of x along channels are vectors of all states and their gradients, too
     int query_start_loc_is_int64;
     int cache_indices_is_int64;
     // What every launch reads is close together: arguments arrive by cache lines, one miss after another.
@@ -104,12 +105,12 @@ __device__ __forceinline__ void store_number(void* p, index_t at, int is_float32
     }
 }
 
-// kVec elements of dout, as vectors where memory has them so, else one by one: gradients of sums and of slices come
-// with any strides.
-template <int kVec, typename input_t>
-__device__ __forceinline__ Vec<input_t, kVec> load_dout(const input_t* at, index_t step, bool is_packed) {
+// kVec elements, as a vector where memory has them so, else one by one: gradients of sums and of slices come with any
+// strides.
+template <int kVec, typename T>
+__device__ __forceinline__ Vec<T, kVec> load_apart(const T* at, index_t step, bool is_packed) {
     if (is_packed) return load<kVec>(at);
-    Vec<input_t, kVec> v = Vec<input_t, kVec>::zero();
+    Vec<T, kVec> v = Vec<T, kVec>::zero();
 #pragma unroll
     for (int i = 0; i < kVec; ++i) v.put(i, at[i * step]);
     return v;

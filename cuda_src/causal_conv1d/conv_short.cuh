@@ -1,13 +1,15 @@
 // Tiles of packed tokens in shared memory, for short sequences: 32 channels, and the sequences of their tokens.
 #pragma once
 
+#include "causal_conv1d/conv_borders.cuh"
 #include "causal_conv1d/conv_column.cuh"
-#include "causal_conv1d/conv_varlen.cuh"
 
 // A block's tile: kTile consecutive tokens of 32 channels. A warp convolves a part of the tokens, one lane per channel.
-template <int kWidth, typename T, int kVec_, int kPartVecs>
+// kOver: results go over x.
+template <int kWidth, typename T, int kVec_, int kPartVecs, bool kOver_>
 struct ShortTile {
     using input_t = T;
+    static constexpr bool kOver = kOver_;
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kChannels = kWarpSize;
@@ -40,7 +42,10 @@ struct ShortShared {
     ShortRun runs[Tile::kTile + 1];  // in order; behind the last one, its end as a begin
     int count;                       // number of runs
     int left_out;                    // leading tokens of the tile that are in the prefix of an earlier sequence
-    int target[Tile::kTile];         // for kAddressed, the slot of each run's final state, -1 for none
+    // Only for kAddressed:
+    int target[Tile::kTile];  // the slot of each run's final state, -1 for none
+    int number[Tile::kTile];  // the sequence that each run is
+    SnapshotRows prefixes[Tile::kWarps];  // the rows that have all snapshots left to prefixes that each warp has found
 };
 
 // Lists the runs of tokens that reach into the tile from the token `first` on. All lanes of one warp take part.
@@ -56,7 +61,10 @@ __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const Causa
             if (is_listed && place < Tile::kTile) {
                 const bool has_start = slot >= 0 && goes_on<kAddressed>(p, number);
                 shared.runs[place] = {begin - first, slot < 0 ? ShortRun::kPadding : has_start ? slot : ~slot};
-                if (kAddressed) shared.target[place] = slot < 0 ? -1 : load_target<kAddressed>(p, number, slot);
+                if (kAddressed) {
+                    shared.target[place] = slot < 0 ? -1 : load_target<kAddressed>(p, number, slot);
+                    shared.number[place] = number;
+                }
                 shared.runs[place + 1].begin = end - first;
             }
             const unsigned astride = lanes_where(is_listed && slot >= 0 && begin < first);
@@ -65,7 +73,8 @@ __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const Causa
         });
     if (lane_id() == 0) {
         shared.count = count;
-        shared.left_out = max(left_out, 0);
+        // The results of a prefix that lie over another tile's inputs are that tile's.
+        shared.left_out = Tile::kOver ? 0 : max(left_out, 0);
     }
 }
 
@@ -140,6 +149,17 @@ __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const Caus
         }
     } else {
         visit_units<Tile>(fetch_edge);
+    }
+    if constexpr (Tile::kOver) {
+        // Its values are those of memory, whichever type the states have.
+        const Border<Tile::kHalo + 1, T, T, 1> border(p, max(first / Tile::kTile, 1), first_channel);
+        for (int i = static_cast<int>(threadIdx.x); i < Tile::kHalo * Tile::kChannels; i += Tile::kThreads) {
+            const int row = i % Tile::kChannels, number = i / Tile::kChannels;
+            T* const to = &shared.x[row][Tile::kBefore - Tile::kHalo + number];
+            *to = Dtype<T>::from_float(0.0f);
+            if (first > 0 && row < channels) *to = border.input[number * border.step + row];
+        }
+        return;
     }
     constexpr int kHaloUnits = (Tile::kHalo + kVec - 1) / kVec;
     for (int i = static_cast<int>(threadIdx.x); i < kHaloUnits * Tile::kChannels; i += Tile::kThreads) {

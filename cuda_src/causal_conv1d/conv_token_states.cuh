@@ -109,7 +109,7 @@ __device__ __forceinline__ void store_window(const CausalConv1dUpdateOperands& p
 // Writes the windows of all tokens at once where they lie over each other, channel after channel: all inputs but the
 // earliest. The tokens come out of the caches once more: stored one by one they would be written in pieces of 2 bytes,
 // which takes three times as long.
-template <int kHalo, typename input_t, typename state_t, int kVec, bool kPacked>
+template <int kHalo, typename input_t, bool kGated, typename state_t, int kVec, bool kPacked>
 __device__ __forceinline__ void store_windows(const CausalConv1dUpdateOperands& p, const WindowRow& row,
                                               const SequenceTokens<kPacked>& tokens,
                                               const StateColumns<state_t, kVec>& source) {
@@ -124,9 +124,10 @@ __device__ __forceinline__ void store_windows(const CausalConv1dUpdateOperands& 
 #pragma unroll
         for (int j = 0; j < kVec; ++j) {
             const int token = column - (kHalo - 1);
-            values[j] = token >= 0
-                            ? load_token<1, input_t>(p, tokens.entry, source.channel + channel, token).to_float(0)
-                            : source.element(channel, p.state_len - kHalo + 1 + column);
+            values[j] =
+                token >= 0
+                    ? load_token<1, input_t, kGated>(p, tokens.entry, source.channel + channel, token).to_float(0)
+                    : source.element(channel, p.state_len - kHalo + 1 + column);
             if (++column == columns) {
                 column = 0;
                 ++channel;
@@ -145,14 +146,14 @@ __device__ __forceinline__ int load_token_slot(const CausalConv1dUpdateOperands&
 }
 
 // The tokens of a sequence, each of which follows the one before it.
-template <typename input_t, int kVec, bool kPacked>
+template <typename input_t, int kVec, bool kPacked, bool kGated = false>
 struct Chain {
     const CausalConv1dUpdateOperands& p;
     const SequenceTokens<kPacked>& tokens;
     index_t channel;
 
     __device__ __forceinline__ Vec<input_t, kVec> load(int token) const {
-        return load_token<kVec, input_t>(p, tokens.entry, channel, tokens.begin + token);
+        return load_token<kVec, input_t, kGated>(p, tokens.entry, channel, tokens.begin + token);
     }
     // The token that a token follows; -1 where it follows the state.
     __device__ __forceinline__ int parent(int token) const { return token - 1; }

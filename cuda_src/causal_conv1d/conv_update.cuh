@@ -7,8 +7,8 @@
 #include "common/sequences.cuh"
 
 // Strides are in elements. All but x, conv_state and weight may be null. With cache_seqlens a state is a ring, without
-// it a row that moves. The fields that every launch reads come first: arguments arrive by cache lines, one miss after
-// another.
+// it a row that moves. Only kGated kernels read the gates and the residual. The fields that every launch reads come
+// first: arguments arrive by cache lines, one miss after another.
 struct CausalConv1dUpdateOperands {
     const void* x;
     void* conv_state;
@@ -25,6 +25,9 @@ struct CausalConv1dUpdateOperands {
     const void* query_start_loc;
     const void* token_state_indices;
     const void* parents;
+    const void* pre_gate;
+    const void* post_gate;
+    const void* residual;
     void* out[kMaxRanges];
     index_t x_stride[3];           // batch, dim, token
     index_t conv_state_stride[3];  // slot, dim, column
@@ -81,6 +84,10 @@ struct CausalConv1dUpdateOperands {
     int query_start_loc_is_int64;
     int token_state_indices_is_int64;
     int parents_is_int64;
+    index_t pre_gate_stride[3];  // batch, dim, token
+    index_t post_gate_stride[3];
+    index_t residual_stride[3];
+    int dst_is_column;  // dst_state_indices has columns of conv_state_indices
 };
 
 // The share of a thread: kVec channels of kSequences sequences, which are `rows` apart.
@@ -103,12 +110,33 @@ struct UpdateShare {
     }
 };
 
-// The inputs of a token. They are not constant: the call may write its outputs over them.
+// The elements of a token in x or in an array beside it. They are not constant: the call may write its outputs over x.
 template <int kVec, typename input_t>
+__device__ __forceinline__ Vec<input_t, kVec> load_elements(const void* array, const index_t (&stride)[3], int batch,
+                                                            index_t channel, int token) {
+    return load<kVec, Memory::kMutable>(static_cast<const input_t*>(array) + batch * stride[0] +
+                                        along_channels<kVec>(channel, stride[1]) + token * stride[2]);
+}
+
+// The inputs of a token, times pre_gate where there is one.
+template <int kVec, typename input_t, bool kGated = false>
 __device__ __forceinline__ Vec<input_t, kVec> load_token(const CausalConv1dUpdateOperands& p, int batch,
                                                          index_t channel, int token) {
-    return load<kVec, Memory::kMutable>(static_cast<const input_t*>(p.x) + batch * p.x_stride[0] +
-                                        along_channels<kVec>(channel, p.x_stride[1]) + token * p.x_stride[2]);
+    const Vec<input_t, kVec> x = load_elements<kVec, input_t>(p.x, p.x_stride, batch, channel, token);
+    if (!kGated || p.pre_gate == nullptr) return x;
+    return multiply(x, load_elements<kVec, input_t>(p.pre_gate, p.pre_gate_stride, batch, channel, token));
+}
+
+// The results of a token times post_gate plus the residual, where there are such.
+template <typename input_t, int kVec>
+__device__ __forceinline__ void apply_gates(const CausalConv1dUpdateOperands& p, float (&y)[kVec], int batch,
+                                            index_t channel, int token) {
+    if (p.post_gate != nullptr) {
+        multiply_rounded(y, load_elements<kVec, input_t>(p.post_gate, p.post_gate_stride, batch, channel, token));
+    }
+    if (p.residual != nullptr) {
+        add(y, load_elements<kVec, input_t>(p.residual, p.residual_stride, batch, channel, token));
+    }
 }
 
 // Taps and biases of a thread's channels, as floats.
@@ -121,10 +149,9 @@ struct UpdateFilter {
 
     __device__ __forceinline__ explicit UpdateFilter(const Raw& raw) { raw.to_floats(taps, bias); }
 
-    // The outputs of a token. past(k, c) gives input k of the kWidth - 1 before it, in channel c.
+    // The results of a token. past(k, c) gives input k of the kWidth - 1 before it, in channel c.
     template <typename Past>
-    __device__ __forceinline__ Vec<input_t, kVec> output(const Vec<input_t, kVec>& x, Past past) const {
-        float y[kVec];
+    __device__ __forceinline__ void results(const Vec<input_t, kVec>& x, Past past, float (&y)[kVec]) const {
 #pragma unroll
         for (int c = 0; c < kVec; ++c) {
             float window[kWidth];
@@ -133,6 +160,13 @@ struct UpdateFilter {
             window[kWidth - 1] = x.to_float(c);
             y[c] = activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], window, nullptr), 0);
         }
+    }
+
+    // The same, rounded.
+    template <typename Past>
+    __device__ __forceinline__ Vec<input_t, kVec> output(const Vec<input_t, kVec>& x, Past past) const {
+        float y[kVec];
+        results(x, past, y);
         return Vec<input_t, kVec>::from_floats(y);
     }
 };

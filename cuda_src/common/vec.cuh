@@ -129,7 +129,8 @@ struct RawIndex {
     int low = 0;
     int high = 0;
 
-    __device__ __forceinline__ void load(const void* p, index_t at, int is_int64) {
+    template <typename Int>
+    __device__ __forceinline__ void load(const void* p, Int at, int is_int64) {
         const int* const words = static_cast<const int*>(p) + (is_int64 ? 2 * at : at);
         low = __ldg(words);
         if (is_int64) high = __ldg(words + 1);
@@ -140,6 +141,12 @@ struct RawIndex {
         const int sign = low >> 31;
         const int number = is_int64 && high != sign ? (high < 0 ? 0 : most) : low;
         return min(max(number, 0), most);
+    }
+
+    // The number where it is 0 to `count` - 1 and not `excluded`, else -1.
+    __device__ __forceinline__ int below(int count, int excluded) const {
+        const bool is_taken = high == 0 && low != excluded && static_cast<unsigned>(low) < static_cast<unsigned>(count);
+        return is_taken ? low : -1;
     }
 
     __device__ __forceinline__ index_t value(int is_int64) const {

@@ -19,7 +19,7 @@ __device__ __forceinline__ float* scale_place(const SelectiveStateUpdateOperands
 template <typename Traits, bool kIsQuantised = Traits::kIsQuantised>
 struct RowFactors {
     __device__ __forceinline__ float find(int, const float (&)[Traits::kElements]) { return 1.0f; }
-    __device__ __forceinline__ void store_scale(const SelectiveStateUpdateOperands&, const WarpRows&, float*,
+    __device__ __forceinline__ void store_scale(const typename Traits::Operands&, const WarpRows&, float*,
                                                 bool = true) const {}
 };
 

@@ -19,11 +19,11 @@ struct TokenCursor {
     Offset B;  // at the lane's first element of d_state
     Offset C;
 
-    __device__ __forceinline__ TokenCursor(const SelectiveStateUpdateOperands& p, const WarpRows& warp, int entry,
+    __device__ __forceinline__ TokenCursor(const typename Traits::Operands& p, const WarpRows& warp, int entry,
                                            int token) {
         is_row = warp.is_row(p, Traits::kTile);
         const int row = warp.own_row(p);
-        const auto place = [&](const index_t* stride) {
+        const auto place = [&](const typename Traits::Stride* stride) {
             return entry * to_offset(stride[0]) + token * to_offset(stride[1]) + warp.head * to_offset(stride[2]) +
                    row * to_offset(stride[3]);
         };
@@ -32,7 +32,7 @@ struct TokenCursor {
         dt = place(p.dt_stride);
         out = place(p.out_stride);
         const int group = static_cast<int>(p.group_heads.quotient(warp.head));
-        const auto element = [&](const index_t* stride) {
+        const auto element = [&](const typename Traits::Stride* stride) {
             const int n = Traits::element(0);
             return entry * to_offset(stride[0]) + token * to_offset(stride[1]) + group * to_offset(stride[2]) +
                    n * (Traits::kVecs > 1 ? 1 : to_offset(stride[3]));
@@ -42,7 +42,7 @@ struct TokenCursor {
     }
 
     // The same offsets, `tokens` tokens further on.
-    __device__ __forceinline__ TokenCursor after(const SelectiveStateUpdateOperands& p, int tokens) const {
+    __device__ __forceinline__ TokenCursor after(const typename Traits::Operands& p, int tokens) const {
         TokenCursor moved = *this;
         moved.x += tokens * to_offset(p.x_stride[1]);
         moved.z += tokens * to_offset(p.z_stride[1]);
@@ -54,13 +54,13 @@ struct TokenCursor {
     }
 
     // Goes on by some rows of the head.
-    __device__ __forceinline__ void move_rows(const SelectiveStateUpdateOperands& p, int rows) {
+    __device__ __forceinline__ void move_rows(const typename Traits::Operands& p, int rows) {
         x += rows * to_offset(p.x_stride[3]);
         z += rows * to_offset(p.z_stride[3]);
         out += rows * to_offset(p.out_stride[3]);
     }
 
-    __device__ __forceinline__ void store(const SelectiveStateUpdateOperands& p, float y) const {
+    __device__ __forceinline__ void store(const typename Traits::Operands& p, float y) const {
         if (is_row) static_cast<input_t*>(p.out)[out] = Dtype<input_t>::from_float(y);
     }
 
@@ -77,7 +77,7 @@ struct TokenInputs {
     Select<Traits::kIsWide, RawNumber<input_t>, Vec<input_t, 1>> z;
     RawNumber<input_t> dt;
 
-    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const TokenCursor<Traits>& at) {
+    __device__ __forceinline__ void load(const typename Traits::Operands& p, const TokenCursor<Traits>& at) {
         // The call may write its outputs over x.
         x = ::load<1, Memory::kMutable>(static_cast<const input_t*>(p.x) + at.x);
         dt.load(p.dt, at.dt, p.dt_is_float32);
@@ -98,13 +98,13 @@ struct TokenMatrices {
     Vector B[Traits::kChunks];
     Vector C[Traits::kChunks];
 
-    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const TokenCursor<Traits>& at) {
+    __device__ __forceinline__ void load(const typename Traits::Operands& p, const TokenCursor<Traits>& at) {
         load(p, p.B, at.B, p.B_stride[3], B);
         load(p, p.C, at.C, p.C_stride[3], C);
     }
 
  private:
-    __device__ __forceinline__ static void load(const SelectiveStateUpdateOperands& p, const void* from,
+    __device__ __forceinline__ static void load(const typename Traits::Operands& p, const void* from,
                                                 typename Traits::Offset at, index_t stride,
                                                 Vector (&to)[Traits::kChunks]) {
         constexpr int kStep = Traits::kLanes * Traits::kVecs;
@@ -129,10 +129,10 @@ struct RowParameters {
     RawNumber<input_t> D;
     RawNumber<input_t> dt_bias;
 
-    __device__ __forceinline__ void load(const SelectiveStateUpdateOperands& p, const WarpRows& warp) {
+    __device__ __forceinline__ void load(const typename Traits::Operands& p, const WarpRows& warp) {
         using Offset = typename Traits::Offset;
         const int own = warp.own_row(p);
-        const auto of_own = [&](const index_t* stride) {
+        const auto of_own = [&](const typename Traits::Stride* stride) {
             return warp.head * static_cast<Offset>(stride[0]) + own * static_cast<Offset>(stride[1]);
         };
         if (p.dt_bias != nullptr) dt_bias.load(p.dt_bias, of_own(p.dt_bias_stride), p.dt_bias_is_float32);
@@ -162,7 +162,7 @@ struct RowParameters {
 
 // dt' from dt.
 template <typename Traits>
-__device__ __forceinline__ float step_length(const SelectiveStateUpdateOperands& p,
+__device__ __forceinline__ float step_length(const typename Traits::Operands& p,
                                              const RowParameters<Traits>& parameters,
                                              const RawNumber<typename Traits::Input>& dt) {
     float step = dt.to_float(p.dt_is_float32);
@@ -177,7 +177,7 @@ struct TokenStep {
     float decay;  // exp(dt' * A), if shared
     float scale;  // of the own row's codes, if the states before are codes
 
-    __device__ __forceinline__ TokenStep(const SelectiveStateUpdateOperands& p, const RowParameters<Traits>& parameters,
+    __device__ __forceinline__ TokenStep(const typename Traits::Operands& p, const RowParameters<Traits>& parameters,
                                          const TokenInputs<Traits>& inputs, float scale)
         : scale(scale) {
         step = step_length(p, parameters, inputs.dt);
@@ -219,7 +219,7 @@ __device__ __forceinline__ float gather_own_sum(float (&sums)[Traits::kRowsOfGro
 
 // The result of the lane's own row, from C * S.
 template <typename Traits>
-__device__ __forceinline__ float finish_result(const SelectiveStateUpdateOperands& p,
+__device__ __forceinline__ float finish_result(const typename Traits::Operands& p,
                                                const RowParameters<Traits>& parameters,
                                                const TokenInputs<Traits>& inputs, float y) {
     if (p.D != nullptr) y = fmaf(parameters.D.to_float(p.D_is_float32), inputs.x.to_float(0), y);
@@ -228,7 +228,7 @@ __device__ __forceinline__ float finish_result(const SelectiveStateUpdateOperand
 }
 
 template <typename Traits>
-__device__ __forceinline__ float gather_result(const SelectiveStateUpdateOperands& p,
+__device__ __forceinline__ float gather_result(const typename Traits::Operands& p,
                                                const RowParameters<Traits>& parameters,
                                                const TokenInputs<Traits>& inputs, float (&sums)[Traits::kRowsOfGroup]) {
     return finish_result<Traits>(p, parameters, inputs, gather_own_sum<Traits>(sums));

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // Whole warps leave: the shuffles stay complete.
     if (warp.batch >= s.batch) return;
     const int slot = uniform(load_slot<Rows>(s, warp.batch));
-    const int to = kToken ? slot : load_destination(s, warp.batch, 0, slot);
+    const int to = kToken ? slot : load_destination<Rows>(s, warp.batch, 0, slot);
     const TokenCursor<Rows> at(s, warp, warp.batch, 0);
     TokenInputs<Rows> inputs;
     TokenMatrices<Rows> maps;

@@ -33,9 +33,9 @@ struct SelectiveStateUpdateQuantisedTraits {
     // B and C of more bits, and the addresses of narrow accesses, leave too few registers for that.
     static constexpr bool kHasRoom = sizeof(b_t) == 2 && kVec * sizeof(state_t) == 16;
     static constexpr int kMinBlocks = !kSharedDecay || !kHasRoom || kDState > 128 ? 1
-                                      : kMany                                ? 3
-                                      : sizeof(state_t) == 1 && !kStochastic ? 5
-                                                                             : 4;
+                                      : kMany                                     ? 3
+                                      : sizeof(state_t) == 1 && !kStochastic      ? 5
+                                                                                  : 4;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, kMany, kChosen,
                            kStream, kStochastic, kIndex32>;
 };

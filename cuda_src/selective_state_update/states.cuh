@@ -15,7 +15,8 @@ struct StateRows {
     Offset element_step;
 
     // The rows in slot 0; stride: head, row, element.
-    __device__ __forceinline__ StateRows(void* states, const index_t* stride, const WarpRows& warp)
+    template <typename Stride>
+    __device__ __forceinline__ StateRows(void* states, const Stride* stride, const WarpRows& warp)
         : row_step(Traits::kGroups * static_cast<Offset>(stride[1])),
           element_step(Traits::kVecs > 1 ? 1 : static_cast<Offset>(stride[2])) {
         first = static_cast<typename Traits::State*>(states) + warp.head * static_cast<Offset>(stride[0]) +
@@ -36,7 +37,7 @@ struct StateRows {
 
 // Loads row r of the group; zeros where it does not exist.
 template <typename Traits>
-__device__ __forceinline__ void load_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
+__device__ __forceinline__ void load_row(const typename Traits::Operands& p, const WarpRows& warp,
                                          const StateRows<Traits>& rows, int r,
                                          typename Traits::StateVec (&row)[Traits::kChunks], bool exists = true) {
 #pragma unroll
@@ -57,7 +58,7 @@ __device__ __forceinline__ void to_floats(const typename Traits::StateVec (&row)
 
 // Rounds a vector of a state, times a factor where states are codes. It begins at element `element` of row `row`.
 template <typename Traits>
-__device__ __forceinline__ typename Traits::StateVec round_states(const SelectiveStateUpdateOperands& p,
+__device__ __forceinline__ typename Traits::StateVec round_states(const typename Traits::Operands& p,
                                                                   const WarpRows& warp, int row, int element, int token,
                                                                   const float (&values)[Traits::kVecs], float factor) {
     if constexpr (!Traits::kIsStochastic && Traits::kIsQuantised) {
@@ -87,7 +88,7 @@ __device__ __forceinline__ typename Traits::StateVec round_states(const Selectiv
 }
 
 template <typename Traits>
-__device__ __forceinline__ void store_row(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
+__device__ __forceinline__ void store_row(const typename Traits::Operands& p, const WarpRows& warp,
                                           const StateRows<Traits>& rows, int r, int token,
                                           const float (&state)[Traits::kElements], float factor = 1.0f,
                                           bool exists = true) {

@@ -7,7 +7,7 @@
 // How a kernel divides rows among lanes; the parameters are those of selective_state_update.cu.
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
           bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32,
-          int kMostLanes = kWarpSize>
+          int kMostLanes = kWarpSize, typename operands_t = SelectiveStateUpdateOperands>
 struct RowTraits {
     static constexpr bool kIsQuantised = kMaxCode<state_t> > 0.0f;
     // Elements that a lane has at least: what a row of codes costs by itself, its scale, is for 16 of each lane.
@@ -21,6 +21,8 @@ struct RowTraits {
     static constexpr int kTile = kGroups * kRows;  // rows per warp
     static_assert(kRows <= kLanes && kTile <= kWarpSize, "a lane is left with one row");
 
+    using Operands = operands_t;
+    using Stride = Select<kIsSame<Operands, SelectiveStateUpdateOperands>, index_t, int>;
     using Input = input_t;
     using A = a_t;
     using Matrix = b_t;
@@ -39,9 +41,7 @@ struct RowTraits {
 
     // The first element of a lane's i-th vector, and whether there is one.
     __device__ __forceinline__ static int element(int i) { return (i * kLanes + lane_id() % kLanes) * kVec; }
-    __device__ __forceinline__ static int d_state(const SelectiveStateUpdateOperands& p) {
-        return kMasked ? p.d_state : kDState;
-    }
+    __device__ __forceinline__ static int d_state(const Operands& p) { return kMasked ? p.d_state : kDState; }
     // Row r of the lane's group.
     __device__ __forceinline__ static int row(const WarpRows& warp, int r) {
         return warp.first_row + lane_id() / kLanes + r * kGroups;
@@ -99,7 +99,7 @@ __device__ __forceinline__ float load_scale(const float* place) {
 // One token, the state after which goes to one slot.
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
-    const SelectiveStateUpdateOperands& p = params.operands;
+    const typename Traits::Operands& p = params.operands;
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
     TokenInputs<Traits> inputs;
@@ -112,12 +112,14 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
-    const int to = of_warp<Traits>(p.is_read_only ? -1 : load_destination(p, warp.batch, 0, slot));
+    const int to = of_warp<Traits>(p.is_read_only ? -1 : load_destination<Traits>(p, warp.batch, 0, slot));
     const StateRows<Traits> rows(p.state, p.state_stride + 1, warp);
-    const StateRows<Traits> from_rows = rows + slot * p.state_stride[0];
-    const StateRows<Traits> to_rows = rows + max(to, 0) * p.state_stride[0];
+    const index_t slot_stride = p.state_stride[0];
+    const StateRows<Traits> from_rows = rows + slot * slot_stride;
+    const StateRows<Traits> to_rows = rows + max(to, 0) * slot_stride;
     typename Traits::StateVec raw[Traits::kRowsOfGroup][Traits::kChunks];
-    const bool goes_on = !Traits::kIsChosen || has_past(p, warp.batch);
+    bool goes_on = true;
+    if constexpr (Traits::kIsChosen) goes_on = has_past(p, warp.batch);
 #pragma unroll
     for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);
     float scale = 1.0f;
@@ -280,7 +282,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
         }
         cursor.store(p, gather_result<Traits>(p, parameters, inputs, sums));
         if (!p.is_read_only && (number < p.dst_columns || p.dst_columns == 0 && t + 1 == end)) {
-            const int to = of_warp<Traits>(load_destination(p, warp.batch, number, slot));
+            const int to = of_warp<Traits>(load_destination<Traits>(p, warp.batch, number, slot));
             if (to >= 0) {
                 const index_t at = to * p.state_stride[0];
                 float* place = scale_of_slot<Traits>(params, warp, to);
@@ -302,7 +304,7 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
 // The steps of the rows of a kernel's warp.
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
-    const SelectiveStateUpdateOperands& p = params.operands;
+    const typename Traits::Operands& p = params.operands;
     const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) return;

@@ -90,39 +90,46 @@ __device__ __forceinline__ int first_token(const SelectiveStateUpdateOperands& p
 }
 
 // A slot of the pool; -1 for padding and for what lies outside the pool.
-__device__ __forceinline__ int checked_slot(const SelectiveStateUpdateOperands& p, index_t slot) {
+template <typename Operands>
+__device__ __forceinline__ int checked_slot(const Operands& p, index_t slot) {
     return slot == p.pad_slot_id || slot < 0 || slot >= p.slots ? -1 : static_cast<int>(slot);
 }
 
 // The slot of a sequence in a column of the array of sources.
-__device__ __forceinline__ int load_source(const SelectiveStateUpdateOperands& p, int batch, index_t column) {
-    const index_t* stride = p.state_batch_indices_stride;
+template <typename Operands>
+__device__ __forceinline__ int load_source(const Operands& p, index_t batch, index_t column) {
+    const auto* stride = p.state_batch_indices_stride;
     return checked_slot(
         p, load_index(p.state_batch_indices, batch * stride[0] + column * stride[1], p.state_batch_indices_is_int64));
 }
 
 // The slot of a sequence in a column of the array of destinations.
-__device__ __forceinline__ int load_target(const SelectiveStateUpdateOperands& p, int batch, index_t column) {
-    const index_t* stride = p.dst_state_batch_indices_stride;
+template <typename Operands>
+__device__ __forceinline__ int load_target(const Operands& p, index_t batch, index_t column) {
+    const auto* stride = p.dst_state_batch_indices_stride;
     return checked_slot(p, load_index(p.dst_state_batch_indices, batch * stride[0] + column * stride[1],
                                       p.dst_state_batch_indices_is_int64));
 }
 
 // The slot that the state of a sequence is read from; negative when it has none.
 template <typename Traits>
-__device__ __forceinline__ int load_slot(const SelectiveStateUpdateOperands& p, int batch) {
+__device__ __forceinline__ int load_slot(const typename Traits::Operands& p, int batch) {
     // There is a slot for each sequence then, and none of them is padding.
     if (p.state_batch_indices == nullptr) return batch;
     index_t column = 0;
-    if (Traits::kIsMany && p.num_accepted_tokens != nullptr) {
-        const index_t accepted =
-            load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
-        if (accepted > p.columns) return -1;
-        column = accepted > 1 ? accepted - 1 : 0;
+    if constexpr (Traits::kIsMany) {
+        if (p.num_accepted_tokens != nullptr) {
+            const index_t accepted =
+                load_index(p.num_accepted_tokens, batch * p.num_accepted_tokens_stride, p.num_accepted_tokens_is_int64);
+            if (accepted > p.columns) return -1;
+            column = accepted > 1 ? accepted - 1 : 0;
+        }
     }
-    if (Traits::kIsChosen && p.state_column != nullptr) {
-        column = load_index(p.state_column, batch * p.state_column_stride, p.state_column_is_int64);
-        if (column < 0 || column >= p.columns) return -1;
+    if constexpr (Traits::kIsChosen) {
+        if (p.state_column != nullptr) {
+            column = load_index(p.state_column, batch * p.state_column_stride, p.state_column_is_int64);
+            if (column < 0 || column >= p.columns) return -1;
+        }
     }
     return load_source(p, batch, column);
 }
@@ -134,10 +141,17 @@ __device__ __forceinline__ bool has_past(const SelectiveStateUpdateOperands& p, 
 }
 
 // The slot that the state after a token is stored to; negative when it is not stored.
-__device__ __forceinline__ int load_destination(const SelectiveStateUpdateOperands& p, int batch, int token, int own) {
-    const index_t column = p.dst_columns > 0 ? token : 0;
+template <typename Traits>
+__device__ __forceinline__ int load_destination(const typename Traits::Operands& p, int batch, int token, int own) {
+    index_t column = 0;
+    if constexpr (Traits::kIsMany) {
+        if (p.dst_columns > 0) column = token;
+    }
     if (p.dst_state_batch_indices != nullptr) return load_target(p, batch, column);
-    return p.dst_columns == 0 ? own : load_source(p, batch, column);
+    if constexpr (Traits::kIsMany) {
+        if (p.dst_columns > 0) return load_source(p, batch, column);
+    }
+    return own;
 }
 
 // The rows of a warp, all of one head of one sequence. Every lane stands for one row; lanes beyond the last row repeat
@@ -147,7 +161,8 @@ struct WarpRows {
     int head;
     int first_row;
 
-    __device__ __forceinline__ WarpRows(const SelectiveStateUpdateOperands& p, unsigned number, int rows) {
+    template <typename Operands>
+    __device__ __forceinline__ WarpRows(const Operands& p, unsigned number, int rows) {
         const QuotientRemainder head_tile = divide(number, p.row_tiles);
         const QuotientRemainder batch_head = divide(head_tile.quotient, p.nheads);
         batch = static_cast<int>(batch_head.quotient);
@@ -155,10 +170,12 @@ struct WarpRows {
         first_row = static_cast<int>(head_tile.remainder) * rows;
     }
 
-    __device__ __forceinline__ int own_row(const SelectiveStateUpdateOperands& p) const {
+    template <typename Operands>
+    __device__ __forceinline__ int own_row(const Operands& p) const {
         return min(first_row + lane_id(), p.headdim - 1);
     }
-    __device__ __forceinline__ bool is_row(const SelectiveStateUpdateOperands& p, int rows) const {
+    template <typename Operands>
+    __device__ __forceinline__ bool is_row(const Operands& p, int rows) const {
         return lane_id() < rows && first_row + lane_id() < p.headdim;
     }
 };

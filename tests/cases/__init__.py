@@ -54,6 +54,11 @@ class Case:
                 words.append("no_" * (value is False) + field.name + f"_{_word(value)}" * (not is_flag))
         return "-".join(words)
 
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """The arrays that the call hands back, in order, as far as they are there."""
+        return self.OUTPUTS
+
     def placements(self) -> dict[str, Placement]:
         """Where every array of the call lies."""
         raise NotImplementedError

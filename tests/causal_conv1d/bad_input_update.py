@@ -116,6 +116,18 @@ SHARED: dict[str, Row] = {
         ValueError,
         "rows of intermediate_conv_window: got 2; wanted at least 3, one a slot, or intermediate_state_indices",
     ),
+    "gate-shape": bad.shape("pre_gate", (3, 6), "(3, 6, 2) (the shape of x)"),
+    "gate-dtype": (
+        zeros("post_gate", (3, 6, 2), np.float16), TypeError, "post_gate: got dtype float16; wanted float32"
+    ),
+    "gate-list": bad.no_array("pre_gate", [1.0]),
+    "residual-rank": bad.shape("residual", (1, 3, 6, 2), "(3, 6, 2) (the shape of x)"),
+    "gated-tree": (
+        bad.also(
+            bad.value("cache_seqlens", None), zeros("parents", (3, 2), np.int32), zeros("residual", (3, 6, 2))
+        ),
+        ValueError, "residual: got an array; wanted None beside parents",
+    ),
     "window-broadcast": bad.one_address("intermediate_conv_window", 6, 3, 6, 3),
     "window-with-x": bad.overlap("intermediate_conv_window", "x", bad.of_one_memory("x", "intermediate_conv_window")),
 }  # fmt: skip
@@ -143,6 +155,8 @@ FORMS: dict[str, dict[str, Row]] = {
         "out-with-window": bad.overlap(
             "intermediate_conv_window", "out", bad.of_one_memory("out", "intermediate_conv_window")
         ),
+        "out-is-residual": bad.overlap("out", "residual", lambda xp, a: {"residual": a["out"]}),
+        "out-is-x-and-residual": bad.overlap("out", "residual", lambda xp, a: {"residual": a["x"], "out": a["x"]}),
         "out-is-x-broadcast": bad.overlap(
             "out", "x", lambda xp, a: {"x": xp.broadcast_to(a["x"][:1], a["x"].shape)} | {"out": a["x"]}
         ),
@@ -178,6 +192,8 @@ MEMORY: dict[str, Change] = {
     "state-behind-window": bad.of_one_memory("intermediate_conv_window", "conv_state", shared=0),
     "out-behind-state": bad.of_one_memory("conv_state", "out", shared=0),
     "out-is-x": lambda xp, a: {"out": a["x"]},
+    "out-is-x-gated": lambda xp, a: {"out": a["x"], "pre_gate": xp.ones((3, 6, 2), np.float32)},
+    "residual-is-x": lambda xp, a: {"residual": a["x"], "post_gate": a["x"]},
     "out-is-x-backward": lambda xp, a: {"x": a["x"][:, ::-1], "out": a["x"][:, ::-1]},
     "state-read-where-x-is": lambda xp, a: {"x": a["conv_state"][1:4, :, 1:3], "disable_state_update": True},
     "windows-of-sequences": bad.also(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
+from tests.causal_conv1d.cases_dense import ALL_GATES
 from tests.causal_conv1d.update import ACCEPTED, COLUMNS, FROZEN, ODD, RING, ROWS, Step
 from tests.support.compare import ROUNDING
 from tests.support.layouts import LAYOUTS, OTHERS, POOLS, WINDOWS
@@ -16,6 +18,17 @@ class Case(Step):
 
     FUNCTION = "causal_conv1d_update"
 
+
+_FEW_POOLS = ("channels", "columns"), ("channels_sliced", "columns_and_one")
+_FEW_DTYPES = (
+    ("bfloat16", "bfloat16", "float16"),
+    ("float16", "float32", "float32"),
+    ("float32", "float16", "bfloat16"),
+    ("bfloat16", "float16", "float16"),
+)
+_BIASES = cycle(("weight", "float32", None))
+_ACTIVATIONS = cycle(("silu", "silu", None, None, None))
+"""What steps of one token take in turn."""
 
 UNIT = (
     # State columns apart: every vector width, number of taps and pair of dtypes.
@@ -186,8 +199,64 @@ UNIT = (
     Case(7, 3, 40, 4, "float32", tree=True, links=True, keep=True, longer=2, layout="channel_first", **ODD),
     Case(1024, 5, None, 3, tree=True, links=True, index="int64"),
     Case(8, 5, 300, 2, tree=True, links=True, token_slots=1, **FROZEN),
+    # One token of few sequences: everything that calls can ask for, every number of columns and pair of dtypes.
+    *(
+        Case(dim, 11, lengths=lengths, most=1 if lengths else None, **pool, **way)
+        for dim, pool, lengths, way in (
+            (136, {}, (1,), {"slots": None}),
+            (140, COLUMNS, (1, 0, 2, 1), {"slots": None, "moved": True, "behind": 3}),
+            (131, ROWS, (1, 0, 2), {"behind": 3, "index": "int64", **ODD}),
+            (133, {"pool": "channels_sliced"}, (), {"slots": None, "moved": True, "fresh": True, "others": "strided"}),
+            (131, ROWS, (), {"moved": True, "table": "column", "index": "mixed", "longer": 2, **ODD}),
+            (133, {}, (1, 0, 2), {"moved": True, "table": "first", "behind": 5, "keep": True, **ODD}),
+            (136, COLUMNS, (), {"fresh": True, "keep": True, "null": True, "pad_slot_id": 3, **ODD}),
+            (136, COLUMNS, (), {"layout": "channel_first", **FROZEN}),
+            (1030, ROWS, (), {"pad_slot_id": 2**40, "layout": "last_sliced_dim", "out": "channel_first"}),
+        )
+    ),
+    *(
+        Case(260, 5, None, width, *types, pool=_FEW_POOLS[width > 3][width % 2], bias=bias, activation=activation)
+        for width, types, bias, activation in zip(range(2, 17), cycle(_FEW_DTYPES), _BIASES, _ACTIVATIONS, strict=False)
+    ),
+    Case(70, 40, index="int64", longer=1, **ODD),
+    Case(1032, 66, moved=True, **ODD),
+    Case(1032, 66, **COLUMNS),
+    # Gates and residuals: in steps of one token and of several, packed, addressed, as rings, in windows and ranges.
+    *(
+        Case(136, 7, seqlen, gates=gates, **way, **pool, **ODD)
+        for pool in ({}, COLUMNS)
+        for seqlen, gates, way in (
+            (None, ALL_GATES, {}),
+            (
+                None,
+                "pre_gate",
+                {"lengths": (1, 0, 2), "most": 1, "behind": 3, "moved": True, "beside": "last_sliced_dim"},
+            ),
+            (3, "post_gate residual", {"index": "mixed", **RING}),
+            (2, ALL_GATES, {"moved": True, "fresh": True, **ACCEPTED}),
+            (None, ALL_GATES, {"lengths": (3, 1, 0, 5), "behind": 2, "beside": "channel_first"}),
+        )
+    ),
+    Case(136, 20, gates=ALL_GATES, layout="last_offset_by_1", **COLUMNS),
+    Case(
+        70,
+        7,
+        3,
+        3,
+        gates="pre_gate",
+        layout="last_sliced_dim_by_2",
+        token_slots=3,
+        window="columns",
+        whole=True,
+        pool="channels_longer",
+        **ODD,
+    ),
+    Case(136, 7, 4, window="overlaid_dense", rows=True, gates="pre_gate post_gate", **COLUMNS),
+    Case(12, 5, 9, 7, "float32", gates=ALL_GATES, layout="channel_first", **ROWS),
+    Case(9, 4, 2, 1, "float16", gates=ALL_GATES, beside="last_offset_by_1", activation=None, **RING),
     # Nothing to do.
     Case(136, 0),
+    Case(136, 0, gates=ALL_GATES),
     Case(0, 3, 2, window="columns"),
     Case(136, 3, 0, **COLUMNS),
     *(Case(dim, *sizes, **mode) for mode in (RING, ACCEPTED) for dim, *sizes in ((136, 0), (0, 3, 2), (136, 3, 0))),

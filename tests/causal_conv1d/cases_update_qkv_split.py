@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.causal_conv1d.cases_dense import ALL_GATES
 from tests.causal_conv1d.channels import QKV, OfHeads
 from tests.causal_conv1d.update import ACCEPTED, FROZEN, ODD, RING, ROWS, Step
 from tests.support.compare import ROUNDING
@@ -41,6 +42,8 @@ UNIT = (
     Case((2, 2, 2, 16, 16, 32), 5, lengths=(1,), most=1, **ROWS),
     Case((2, 2, 2, 16, 16, 32), 5, 3, token_slots=2, window="columns", **FROZEN),
     Case((2, 2, 2, 16, 16, 32), 5, 4, tree=True),
+    Case((1, 2, 1, 30, 30, 46), 9, 2, gates=ALL_GATES, out="sliced+spaced+transposed", **ODD),
+    Case((2, 2, 2, 16, 16, 32), 5, gates="pre_gate post_gate", fresh=True),
     Case((1, 1, 1, 8, 8, 8), 3, 0),
 )
 

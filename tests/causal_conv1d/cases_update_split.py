@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.causal_conv1d.cases_dense import ALL_GATES
 from tests.causal_conv1d.channels import RANGES
 from tests.causal_conv1d.update import ACCEPTED, ODD, RING, ROWS, Step
 from tests.support.compare import ROUNDING
@@ -43,6 +44,11 @@ UNIT = (
     Case((64, 72), 5, 3, token_slots=3, window="overlaid", **ROWS),
     Case((64, 8, 64), 5, 4, tree=True, window="channels", **ODD),
     Case((61, 3, 1, 1, 6, 64), 3, 4, tree=True, token_slots=2),
+    # Gates and residuals.
+    Case((64, 8, 64), 5, 2, gates=ALL_GATES, **ROWS, **ODD),
+    Case((61, 3, 1, 1, 6, 64), 9, None, gates="post_gate", moved=True, **ODD),
+    Case((64, 72), 5, lengths=(2, 0, 3), behind=2, gates="pre_gate residual", out="last_sliced_dim", keep=True),
+    Case((136,), 3, gates=ALL_GATES),
     Case((2, 3), 0),
 )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
-from tests.support.compare import ROUNDING
+from tests.support.compare import ROUNDING, Kept
 from tests.support.layouts import OTHERS, PACKED, POOLS
+from tests.support.placement import Array
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,36 @@ class Case(Packed):
     """One call."""
 
     FUNCTION = "causal_conv1d_varlen_fn"
+
+    over: bool = False  # whether the result goes over x
+
+    def __post_init__(self) -> None:
+        if self.over:
+            object.__setattr__(self, "OUTPUTS", ())
+            object.__setattr__(self, "UPDATED", ("x", *self.UPDATED))
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        return ("x",) if self.over else super().returned
+
+    def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().arguments(arrays)
+        return {**found, "out": found["x"]} if self.over else found
+
+    def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        if not self.over:
+            return super().oracle(arrays)
+        apart = replace(self, over=False).oracle(arrays)
+        out = apart.pop("out")
+        if isinstance(out, Kept):
+            out = np.where(np.isnan(out.values), arrays["x"].astype(np.float64), out.values)
+        return {"x": out, **apart}
+
+    def errors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        if not self.over:
+            return super().errors(arrays)
+        found = dict(replace(self, over=False).errors(arrays))
+        return {"x": found.pop("out"), **found}
 
 
 UNIT = (
@@ -167,6 +201,47 @@ UNIT = (
         read_only=True,
         state_dtype="float32",
         snapshots="whole",
+    ),
+    # Results over x. Channels contiguous: sequences that cross borders between tiles, begin a few tokens before one or
+    # end with one; every access width.
+    *(
+        replace(case, over=True)
+        for case in (
+            Case(136, "off62+64+1+1+2x3+120+62+5+0+3x1+off66", initial="all", snapshots="pool", slots="odd"),
+            Case(136, "63+66+127+1+63+2", 2, "float16", initial="all", moved=True, keep=True),
+            Case(
+                70, "61+200+9x13+off5", 5, "float32", pool="columns_longer", snapshots="pool", moved=True, initial="all"
+            ),
+            Case(10, "50+29+49+130", 16, layout="channels_sliced_by_2", state_dtype="float32", snapshots="whole"),
+            Case(
+                12, "60+70+off5+2", 9, "float16", "float32", layout="channels_backward", initial="all", activation=None
+            ),
+            Case(9, "120+70", 1, "float32", snapshots="pool", layout="channels_offset_by_1"),
+            Case(6, "130+9", 6, "float32", "float16", "float16", layout="channels_offset_by_2", read_only=True),
+            Case(3, "5+2+70", 3, weight_dtype="float32", layout="channels_spaced", activation="swish"),
+            without(Case(24, "200+70+3", snapshots="whole")),
+            without(Case(24, "200+70+3", 3)),
+            # Tokens contiguous.
+            Case(36, "off126+128+1+1+2x3+250+126+5+0+3x1+off130", **ROWS, initial="all", snapshots="pool", **ODD),
+            Case(33, "127+130+255+1+125+2", 2, "float16", **ROWS, initial="all", moved=True, keep=True, pool="columns"),
+            Case(
+                35,
+                "61+200+9x13",
+                5,
+                "float32",
+                **ROWS,
+                pool="columns_longer",
+                snapshots="pool",
+                moved=True,
+                initial="all",
+            ),
+            Case(34, "125+29+100+130", 3, layout="tokens_sliced", state_dtype="float32", snapshots="whole"),
+            Case(3, "300+600", 4, layout="tokens_aligned", snapshots="pool", state_dtype="float32", initial="all"),
+            without(Case(24, "300+70+3", snapshots="whole", **ROWS)),
+            # Tokens contiguous and wide filters, which a warp walks.
+            Case(5, "off3+70+0+2+3+50+off7", 7, "float32", **ROWS, slots="odd", keep=True),
+            Case(3, "1+2+3+90", 16, layout="tokens_offset_by_2", snapshots="whole", initial="all", read_only=True),
+        )
     ),
     # Nothing to convolve, and values that saturate silu.
     Case(5, "3x0"),

@@ -17,6 +17,8 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwdStates,
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
+    CausalConv1dChannellastVarlenBwd,
+    CausalConv1dShortrowsBwd,
 )
 from cuconv.runtime.abstract import AbstractArray, launches_of
 from cuconv.runtime.call import Launch
@@ -42,8 +44,8 @@ def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]
 
 
 def walks(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
-    tokens = CausalConv1dChannellastBwd.tokens_for(width, packed=False)
-    kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, True, False, False, False)
+    tokens = CausalConv1dChannellastBwd.tokens_for(width)
+    kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, True, False, False)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
     return config.grid[0], division, parts, tokens
 
@@ -99,6 +101,18 @@ def test_every_step_of_tokens_has_one_thread(width: int, size: tuple[int, int, i
     assert blocks == parts * division["dim_blocks"][0]
     a_part = division["block_walks"] * division["walk_steps"]
     assert division["steps"] <= parts * a_part and (parts == 1 or division["steps"] > (parts - 1) * a_part)
+
+
+@given(st.integers(1, 20000), st.integers(1, 2**20), st.booleans())
+def test_every_chunk_of_packed_rows_has_one_warp(dim: int, total: int, is_wide: bool) -> None:
+    dtype = FLOAT32 if is_wide else BFLOAT16
+    kernel = CausalConv1dShortrowsBwd(4, dtype, BFLOAT16, silu=True, states=True)
+    config, division, parts = kernel.launch_config(dim, total)
+    groups, chunks = division["channel_groups"][0], -(-total // kernel.chunk)
+    assert WARP_SIZE * groups >= dim > WARP_SIZE * (groups - 1)
+    assert config.grid[0] == parts * groups
+    a_part = kernel.warps * division["walk_chunks"]
+    assert chunks <= parts * a_part and (parts == 1 or chunks > (parts - 1) * a_part)
 
 
 @pytest.mark.parametrize(
@@ -204,18 +218,33 @@ def test_rows_that_bulk_copies_do_not_fit_are_walked_vector_by_vector(x: Abstrac
     assert type(planned(x, **more)[0].kernel) is CausalConv1dBwd
 
 
-@pytest.mark.parametrize("tokens", [8, 100000])
+STARTS = AbstractArray((6,), (1,), INT32)
+
+
+def states_of(dim: int) -> AbstractArray:
+    return AbstractArray((5, dim, 3), (3 * dim, 3, 1), BFLOAT16)
+
+
+@pytest.mark.parametrize("tokens", [8, 100001])
 def test_the_launch_for_states_of_packed_sequences_adds_up_the_sums(tokens: int) -> None:
-    x = AbstractArray((64, tokens), (1, 64), BFLOAT16)
-    starts = AbstractArray((6,), (1,), INT32)
-    states = AbstractArray((5, 64, 3), (192, 3, 1), BFLOAT16)
-    with_states = planned(x, query_start_loc=starts, initial_states=states)
-    assert [type(launch.kernel) for launch in with_states] == [CausalConv1dChannellastBwd, CausalConv1dBwdStates]
-    sums = [launch for launch in planned(x, query_start_loc=starts) if type(launch.kernel) is CausalConv1dBwdSum]
+    x = AbstractArray((24, tokens), (tokens, 1), BFLOAT16)
+    with_states = planned(x, query_start_loc=STARTS, initial_states=states_of(24))
+    assert [type(launch.kernel) for launch in with_states] == [CausalConv1dBwd, CausalConv1dBwdStates]
+    sums = [launch for launch in planned(x, query_start_loc=STARTS) if type(launch.kernel) is CausalConv1dBwdSum]
     sum_blocks = sum(launch.config.grid[0] for launch in sums)
     assert bool(sum_blocks) == (tokens > 8)
     assert numbers_of(with_states[1])["sum_blocks"] == sum_blocks
     assert with_states[1].config.grid[0] == sum_blocks + 5
+
+
+@pytest.mark.parametrize("tokens", [8, 100000])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_walks_along_packed_sequences_need_no_launch_for_states(tokens: int, is_last: bool) -> None:
+    x = AbstractArray((64, tokens), (1, 64) if is_last else (tokens, 1), BFLOAT16)
+    launches = planned(x, query_start_loc=STARTS, initial_states=states_of(64))
+    kernel = CausalConv1dChannellastVarlenBwd if is_last else CausalConv1dShortrowsBwd
+    added = [CausalConv1dBwdSum] if tokens > 8 else []
+    assert [type(launch.kernel) for launch in launches] == [kernel, *added]
 
 
 def test_without_channels_nothing_is_launched_and_without_tokens_zeros_are() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.causal_conv1d import cases_varlen
+from tests.causal_conv1d.cases_dense import ALL_GATES
 from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.test_varlen_bitwise import DTYPES, WIDTHS, live
 from tests.support.compare import assert_same_bits
@@ -18,6 +19,9 @@ from tests.support.runners import Runner, Values, prebuild
 
 PLAIN = ("channels", "channels_longer", "columns", "columns_and_one")
 DIM, BATCH = 32, 3
+SMALL = 256, 5
+"""Channels and sequences of a step that is as small as those of an engine with few requests."""
+
 EACH_WIDTH = pytest.mark.parametrize("width", WIDTHS)
 EACH_POOL = pytest.mark.parametrize("pool", PLAIN)
 
@@ -119,10 +123,36 @@ def test_out_may_be_x(layout: str, pool: str, seqlen: int | None, run: Runner) -
             assert_same_bits(in_place[name], wanted, f"{name} of {mode}")
 
 
-@pytest.mark.parametrize("seqlen", [None, 3])
+@pytest.mark.parametrize("pool", ["channels", "columns_and_one"])
+@pytest.mark.parametrize("gates", ["", ALL_GATES])
+def test_out_of_small_steps_may_be_x(gates: str, pool: str, run: Runner) -> None:
+    case = Case(*SMALL, None, pool=pool, slots="odd", gates=gates)
+    values = case.inputs()
+    apart, in_place = run(case, values), run(case, values, {"out": "x"})
+    for name, wanted in apart.items():
+        assert_same_bits(in_place[name], wanted, name)
+
+
+@pytest.mark.parametrize("sizes", [(DIM, 4, 3), (*SMALL, None)])
+@pytest.mark.parametrize("pool", ["channels", "columns"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gates_and_residuals_are_products_and_sums_apart(dtype: str, pool: str, sizes: Any, run: Runner) -> None:
+    """Products of 16 bits by 16 bits are exact in float32, so that a sum with them rounds once in either way."""
+    case = Case(*sizes, 4, dtype, pool=pool, gates=ALL_GATES)
+    values = case.inputs()
+    x, pre, post, residual = (values[name].astype(np.float32) for name in ("x", *ALL_GATES.split()))
+    rounded = values["x"].dtype
+    got = run(case, values)
+    plain = run(replace(case, gates=""), {**values, "x": (pre * x).astype(rounded)})
+    wanted = plain["out"].astype(np.float32) * post + residual
+    assert_same_bits(got["out"], wanted.astype(rounded), "out")
+    assert_same_bits(got["conv_state"], plain["conv_state"], "states")
+
+
+@pytest.mark.parametrize("sizes", [(DIM, BATCH, None), (*SMALL, None), (DIM, BATCH, 3)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_layout_gives_the_same_bits(dtype: str, seqlen: int | None, run: Runner) -> None:
-    case = Case(DIM, BATCH, seqlen, 4, dtype)
+def test_every_layout_gives_the_same_bits(dtype: str, sizes: Any, run: Runner) -> None:
+    case = Case(*sizes, 4, dtype)
     others = [replace(case, layout=layout) for layout in LAYOUTS if "broadcast" not in layout]
     others += [
         replace(case, layout=layout, pool=pool) for layout in ("channel_first", "channel_last") for pool in POOLS

@@ -11,11 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cuconv.causal_conv1d import update
-from cuconv.causal_conv1d.kernels_update import CausalConv1dUpdate, CausalConv1dUpdateRows, CausalConv1dUpdateTree
+from cuconv.causal_conv1d.kernels_update import (
+    CausalConv1dUpdate,
+    CausalConv1dUpdateFew,
+    CausalConv1dUpdateRows,
+    CausalConv1dUpdateTree,
+)
 from cuconv.causal_conv1d.plan_update import Operands
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime.call import Launch
-from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32, DType
+from cuconv.runtime.dtypes import BFLOAT16, BOOL, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
 from tests.cases import numbers_of
 from tests.causal_conv1d.cases_update import Case
@@ -88,6 +93,11 @@ def plan_of(
 def shares(launch: Launch) -> tuple[Any, Any, Any]:
     """First channel and sequence of every thread, and whether it has any, as conv_update.cuh shares them out."""
     n, kernel = numbers_of(launch), launch.kernel
+    if isinstance(kernel, CausalConv1dUpdateFew):
+        first, block, thread = np.indices((*launch.config.grid[:2], launch.config.block[0])).astype(np.int64)
+        channel = (block * kernel.threads + thread) * kernel.vec
+        return channel, first, channel < n["dim"]
+    assert launch.config.grid[1] == 1
     block, thread = np.indices((launch.config.grid[0], launch.config.block[0])).astype(np.int64)
     block_vecs, dim_blocks, rows = int(n["block_vecs"][0]), int(n["dim_blocks"][0]), int(n["rows"])
     channel = (block % dim_blocks * block_vecs + thread % block_vecs) * kernel.vec  # type: ignore[attr-defined]
@@ -98,8 +108,7 @@ def shares(launch: Launch) -> tuple[Any, Any, Any]:
 
 def sequences_of(launch: Launch) -> int:
     """How many sequences a thread takes."""
-    kernel: Any = launch.kernel
-    return max(1, int(kernel.sequences))
+    return max(1, getattr(launch.kernel, "sequences", 1))
 
 
 @given(problems())
@@ -107,14 +116,15 @@ def sequences_of(launch: Launch) -> int:
 def test_every_channel_of_every_sequence_is_one_threads(p: Problem) -> None:
     o, launch = p
     assert_aligned(o, launch)
-    assert_ranges_have_their_places(o.outs, launch)
+    if not isinstance(launch.kernel, CausalConv1dUpdateFew):
+        assert_ranges_have_their_places(o.outs, launch)
     batch, dim, _ = o.x.shape
     vec: int = launch.kernel.vec  # type: ignore[attr-defined]
     taken = np.zeros((batch, dim), np.int32)
     channel, first, is_live = shares(launch)
     assert channel[is_live].max() + vec <= dim
     for turn in range(sequences_of(launch)):
-        number = first + turn * int(numbers_of(launch)["rows"])
+        number = first + (turn * int(numbers_of(launch)["rows"]) if turn else 0)
         has_more = is_live & (number < batch)
         for c in range(vec):
             np.add.at(taken, (number[has_more], channel[has_more] + c), 1)
@@ -127,9 +137,13 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
     n, vec = numbers_of(launch), kernel.vec
     _, dim, _ = o.x.shape
     assert vec * o.x.itemsize <= 16
-    assert_vectors(o.x, vec, 1)
-    assert_packed_ranges_are_aligned(o.outs, launch)
+    for beside in (o.x, *o.beside_x):
+        assert_vectors(beside, vec, 1)
     state = o.conv_state
+    if isinstance(kernel, CausalConv1dUpdateFew):
+        assert_few_is_aligned(o, kernel)
+        return
+    assert_packed_ranges_are_aligned(o.outs, launch)
     if isinstance(kernel, CausalConv1dUpdateRows):
         assert state.shape[2] == kernel.state_len and (state.strides[2] == 1 or kernel.state_len == 1)
         assert state.strides[1] == kernel.state_len or dim == 1
@@ -147,6 +161,25 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
         assert all(at % access == 0 for at in addresses(windows, 0, 1))
 
 
+def assert_few_is_aligned(o: Operands, kernel: CausalConv1dUpdateFew) -> None:
+    """The kernel of small steps has no path for what is not contiguous and aligned."""
+    state, (out,), vec = o.conv_state, o.outs, kernel.vec
+    assert_vectors(out, vec, 3)
+    assert state.shape[2] == kernel.state_len and o.seqlen == 1
+    if kernel.rows:
+        assert state.strides[2] == 1 or kernel.state_len == 1
+        assert state.strides[1] == kernel.state_len or state.shape[1] == 1
+        access = widest_vector(state.itemsize, vec * kernel.state_len)
+        assert all(at % access == 0 for at in addresses(state, 0))
+    else:
+        assert_vectors(state, vec, 1)
+    access = widest_vector(o.weight.itemsize, vec * kernel.width)
+    assert o.weight.strides[0] == kernel.width or o.weight.shape[0] == 1
+    assert o.weight.strides[1] == 1 or kernel.width == 1
+    assert o.weight.first % access == 0
+    assert o.bias is None or ((o.bias.strides[0] == 1 or o.bias.shape[0] == 1) and o.bias.first % vec == 0)
+
+
 @given(st.tuples(ANY, ANY), st.sampled_from(FLOATS), st.integers(1, 16), ORDERS)
 @example((MAX_DIVIDEND, 1), FLOAT32, 1, (0, 1, 2))
 @example((MAX_DIVIDEND, 3), FLOAT32, 4, (0, 2, 1))
@@ -162,6 +195,11 @@ def test_indices_fit_at_any_size(shape: tuple[int, int], dtype: DType, width: in
         return
     assert_aligned(o, launch)
     n = numbers_of(launch)
+    if isinstance(launch.kernel, CausalConv1dUpdateFew):
+        sequences, blocks, _ = launch.config.grid
+        threads = blocks * launch.kernel.threads
+        assert sequences == batch and dim <= threads * launch.kernel.vec <= MAX_DIVIDEND
+        return
     # What the kernels count in 32 bits: sequences, those of a block that goes beyond the last one, too.
     blocks, rest = divmod(launch.config.grid[0], int(n["dim_blocks"][0]))
     assert rest == 0 and batch <= blocks * sequences_of(launch) * int(n["rows"]) <= MAX_DIVIDEND
@@ -253,3 +291,29 @@ def test_every_way_to_be_unaligned(dtype: DType) -> None:
             assert_aligned(o, launch)
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
     assert vectors == {1, 2, 4}
+
+
+SMALL = {"x": place(BFLOAT16, (8, 6144)), "weight": place(BFLOAT16, (6144, 4)), "out": place(BFLOAT16, (8, 6144))}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1)])
+def test_small_steps_of_one_token_have_a_kernel_of_their_own(order: tuple[int, ...]) -> None:
+    def kernel_for(**changed: Placement) -> Any:
+        state = place(BFLOAT16, (8, 6144, 4), order=order)
+        return plan_of({"conv_state": state, **SMALL, **changed}).launch.kernel
+
+    kernel = kernel_for()
+    assert isinstance(kernel, CausalConv1dUpdateFew) and kernel.rows is (order == (0, 1, 2)) and not kernel.indexed
+    assert kernel_for(conv_state_indices=place(INT32, (8,))).indexed
+    assert kernel_for(has_initial_state=place(BOOL, (8,))).addressed
+    others = {
+        "batch": {name: place(BFLOAT16, (64, 6144)) for name in ("x", "out")},
+        "offsets beyond 32 bits": {"x": place(BFLOAT16, (8, 6144), pad=(0, 2**29))},
+        "slots beyond 32 bits": {"conv_state": place(BFLOAT16, (8, 6144, 4), order=order, pad=(0, *[2**18] * 2))},
+        "a longer state": {"conv_state": place(BFLOAT16, (8, 6144, 5), order=order)},
+        "taps apart": {"weight": place(BFLOAT16, (6144, 4), order=(1, 0))},
+        "a ring": {"cache_seqlens": place(INT32, (8,))},
+    }
+    for name, changed in others.items():
+        given = changed | ({"conv_state": place(BFLOAT16, (64, 6144, 4), order=order)} if name == "batch" else {})
+        assert not isinstance(kernel_for(**given), CausalConv1dUpdateFew), name

@@ -11,40 +11,24 @@ import pytest
 
 import cuconv
 from cuconv.causal_conv1d import varlen
-from tests.causal_conv1d.cases_varlen import UNIT, Case
-from tests.causal_conv1d.varlen import without
+from tests.causal_conv1d.cases_varlen import UNIT
 from tests.families.test_sequences import EACH_CALLER, Caller, uniform
 from tests.support.compare import assert_same_bits
 from tests.support.runners import Runner, emulated, on_gpu, prebuild
 
 RUNS = [emulated, pytest.param(on_gpu, marks=pytest.mark.gpu)]
-IN_PLACE = [
-    *(case for case in UNIT if case.dense and case.layout == "channel_first"),
-    Case(5, "off3+1029+0+2+3+500+off7", layout="tokens", pool="columns", initial="all"),
-    Case(5, "off3+70+0+2+3+50+off7", 7, "float32", layout="tokens", slots="odd", keep=True),
-    Case(9, "off3+70+0+2+3+50+off7", 3, "float16", moved=True, initial="all", snapshots="pool"),
-    Case(3, "1+2+3+90", 16, layout="tokens_offset_by_2", snapshots="whole", initial="all", read_only=True),
-    Case(3, "300+600", 4, layout="tokens_aligned", snapshots="pool", state_dtype="float32", initial="all"),
-    # Channels contiguous: sequences that cross borders between tiles, begin a few tokens before one, end with one.
-    Case(136, "off62+64+1+1+2x3+120+62+5+0+3x1+off66", initial="all", snapshots="pool", slots="odd"),
-    Case(136, "63+66+127+1+63+2", 2, "float16", initial="all", moved=True, keep=True),
-    Case(70, "61+200+9x13+off5", 5, "float32", pool="columns_longer", snapshots="pool", moved=True, initial="all"),
-    Case(10, "50+29+49+130", 16, layout="channels_sliced_by_2", state_dtype="float32", snapshots="whole"),
-    Case(12, "60+70+off5+2", 9, "float16", layout="channels_backward", initial="all", activation=None),
-    Case(9, "120+70", 1, "float32", snapshots="pool", layout="channels_offset_by_1"),
-    without(Case(24, "200+70+3", snapshots="whole")),
-    without(Case(24, "200+70+3", 3)),
-]
+IN_PLACE = [case for case in UNIT if case.over or (case.dense and case.layout == "channel_first")]
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_result_over_x_has_the_bits_that_it_has_elsewhere(run: Runner) -> None:
-    prebuild(run, IN_PLACE)
-    for case in IN_PLACE:
+    apart_cases = [replace(case, over=False, out=case.layout) for case in IN_PLACE]
+    prebuild(run, [*apart_cases, *IN_PLACE])
+    for case in apart_cases:
         values = case.inputs()
         values["x"] = case.random(1).uniform(-1, 1, values["x"].shape).astype(values["x"].dtype)
-        apart = run(replace(case, out=case.layout), values)
-        over = run(replace(case, out=case.layout), values, {"out": "x"})
+        apart = run(case, values)
+        over = run(case, values, {"out": "x"})
         wanted = apart["out"]
         if case.keep:
             wanted = np.where(np.isnan(wanted.astype(np.float32)), values["x"], wanted)

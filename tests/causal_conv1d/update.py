@@ -90,6 +90,8 @@ class Step(OfChannels):
     whole: bool = False  # whether windows have all columns of a state
     tree: bool = False
     links: bool = False  # whether a tree is one of first children and next siblings
+    gates: str = ""  # which of pre_gate, post_gate and residual there are
+    beside: str = ""  # how they lie, as x when empty
 
     @property
     def pool_slots(self) -> int:
@@ -134,6 +136,13 @@ class Step(OfChannels):
         placed = place(dtype, (1, channels, int(self.starts[-1]) + self.behind), **lies)
         return replace(placed, shape=placed.shape[:0:-1], strides=placed.strides[:0:-1])
 
+    def lay_inputs(self, way: str) -> Placement:
+        """Place what has x's shape."""
+        lies = LAYOUTS[way][0]
+        if self.is_packed:
+            return self.lay_packed(self.input_t, self.dim, lies)
+        return self.lay(self.input_t, (self.batch, self.dim, self.tokens), lies)
+
     def lay_output(self, heads: int, head_dim: int, way: str) -> Placement:
         if self.is_packed and self.has_heads:
             placed = place(self.input_t, (1, int(self.starts[-1]) + self.behind, heads, head_dim), **HEADS[way])
@@ -175,11 +184,8 @@ class Step(OfChannels):
         index_t = {name: BY_NAME[self.index if self.index != "mixed" else wide] for name, wide in MIXED.items()}
         index_t["has_initial_state"] = BOOL
         slots, rows_of_indices = self.pool_slots, batch + self.longer
-        x_lies = LAYOUTS[self.layout][0]
         placed = {
-            "x": self.lay_packed(self.input_t, dim, x_lies)
-            if self.is_packed
-            else self.lay(self.input_t, (batch, dim, self.tokens), x_lies),
+            "x": self.lay_inputs(self.layout),
             "conv_state": place(state_t, (slots, dim, self.state_len), **POOLS[self.pool][1]),
             **self.taps(),
         }
@@ -209,6 +215,7 @@ class Step(OfChannels):
             if self.window.startswith("overlaid"):
                 pad = (0, 1, 2) if self.window == "overlaid" else ()
                 placed["intermediate_conv_window"] = overlaid(state_t, rows, self.tokens + longer, dim, columns, pad)
+        placed |= {name: self.lay_inputs(self.beside or self.layout) for name in self.gates.split()}
         return placed | self.outputs()
 
     def integers(self, seed: int = 0) -> dict[str, Array]:
@@ -316,8 +323,8 @@ class Step(OfChannels):
             arrays["intermediate_conv_window"][...] = np.nan
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        x = np.atleast_3d(arrays["x"])
-        out, state, windows, parents = reference.causal_conv1d_update(**{**arrays, "x": x}, **self.meaning())
+        by_token = {name: np.atleast_3d(arrays[name]) for name in ("x", *self.gates.split())}
+        out, state, windows, parents = reference.causal_conv1d_update(**{**arrays, **by_token}, **self.meaning())
         if self.window is not None and self.window.startswith("overlaid"):
             for t in range(1, windows.shape[1]):
                 known = windows[:, t - 1, :, 1:]

@@ -82,8 +82,17 @@ class EmulatedFamily(ByteStrideFamily):
         return _Loaded(kernel, self)
 
     def array_at(self, pointer: int) -> Array | None:
-        """The array of the current call that begins at an address; None for a null pointer."""
-        return self._by_address[pointer] if pointer else None
+        """The array of the current call that begins at an address, or the rest of the scratch memory that it lies in;
+        None for a null pointer.
+        """
+        if not pointer or pointer in self._by_address:
+            return self._by_address[pointer] if pointer else None
+        first, scratch = next(
+            (first, array)
+            for first, array in self._by_address.items()
+            if array.dtype == np.uint8 and first < pointer <= first + array.nbytes
+        )
+        return scratch[pointer - first :]
 
 
 class _Loaded:

@@ -302,10 +302,14 @@ class Case(cases.Case):
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
-        choose = planner.choose
+        index32, choose, fits = changes.pop("index32", True), planner.choose, planner._fits_index32
 
         def plan(o: planner.Operands) -> Plan:
-            with mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)):
+            # Which kernel there is follows from the offsets.
+            with (
+                mock.patch.object(planner, "_fits_index32", lambda o: index32 and fits(o)),
+                mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)),
+            ):
                 return planner.plan(o)
 
         operation = copy(update._update)
@@ -349,7 +353,13 @@ UNIT = (
     # Kernels that larger calls have.
     Case(2, 2, 37, 128, force="rows=2 index32=0", **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),
+    Case(2, 2, 37, 128, force="rows=16 stream=0", **PER_HEAD),
     Case(2, 2, 37, 128, force="rows=16 stream=0 index32=0", **PER_HEAD),
+    Case(2, 2, 37, 128, force="rows=8 stream=0 index32=0", **PER_HEAD),
+    *(Case(2, 1, 5, d_state, force="index32=0", **PER_HEAD) for d_state in (2, 4, 8, 32)),
+    Case(2, 1, 3, 96, dtype="float16", A_dtype="", tokens=2, targets="each", **PER_HEAD),
+    Case(2, 1, 3, 256, A_dtype="", tokens=2, targets="each", **PER_HEAD),
+    Case(2, 1, 3, 512, dtype="float32", tokens=2, targets="each", **PER_HEAD),
     Case(2, 2, 37, 16, dtype="float32", force="rows=4 stream=0 index32=0", pool="slot_strided"),
     Case(3, 2, 9, 128, tokens=3, targets="each", steps="row", force="rows=2 index32=0", lies="fused", **SERVED),
     # Several tokens, and where the states after them go.

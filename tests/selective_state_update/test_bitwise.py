@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuconv.selective_state_update.kernels import FEW_ROWS, SelectiveStateUpdate
+from cuconv.selective_state_update.kernels import FEW_ROWS, SelectiveStateUpdate, SelectiveStateUpdateSingle
 from tests import emulator
 from tests.selective_state_update.cases import BY_TOKENS, Case
 from tests.support.compare import assert_same_bits
@@ -104,7 +104,8 @@ def test_larger_calls_have_the_bits_of_smaller_ones(tokens: int | None, per_head
         del others[1:]
     others += [replace(case, force="index32=0")] + [replace(case, force="stream=0")] * (tokens is None)
     prebuild(emulated, [case, *others])
-    assert {launch.kernel for other in others for launch in other.launches()} <= set(SelectiveStateUpdate.variants())
+    offered = {*SelectiveStateUpdate.variants(), *SelectiveStateUpdateSingle.variants()}
+    assert {launch.kernel for other in others for launch in other.launches()} <= offered
     values = case.inputs()
     wanted = emulated(case, values)
     for other in others:

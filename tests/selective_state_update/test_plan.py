@@ -16,6 +16,7 @@ from cuconv.selective_state_update.kernels import (
     CAPACITIES,
     SelectiveStateUpdate,
     SelectiveStateUpdateQuantised,
+    SelectiveStateUpdateSingle,
 )
 from cuconv.selective_state_update.plan import Operands, plan
 from cuconv.selective_state_update.update import _check, _update
@@ -76,7 +77,8 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
 def assert_covered(o: Operands, launch: Launch) -> None:
     """Every row has one warp, and every element one lane, by the arithmetic of the kernel's first lines."""
     kernel, n = launch.kernel, numbers_of(launch)
-    assert isinstance(kernel, SelectiveStateUpdateQuantised if o.state.dtype in CODES else SelectiveStateUpdate)
+    floats = (SelectiveStateUpdate, SelectiveStateUpdateSingle)
+    assert isinstance(kernel, SelectiveStateUpdateQuantised if o.state.dtype in CODES else floats)
     _, nheads, headdim, d_state = o.state.shape
     rows = np.zeros((max(1, o.sequences), nheads, headdim), int)
     for warp in range(launch.config.grid[0] * launch.config.block[0] // WARP_SIZE):
@@ -100,12 +102,16 @@ def assert_numbers(o: Operands, launch: Launch) -> None:
     """The kernel finds everything where the layouts say it is."""
     n = numbers_of(launch)
     assert (n["batch"], n["headdim"], n["d_state"]) == (o.sequences, o.state.shape[2], o.state.shape[3])
-    assert n["tokens"] == o.x.shape[1] and n["slots"] == o.state.shape[0]
+    assert n["slots"] == o.state.shape[0]
+    assert o.x.shape[1] == (1 if isinstance(launch.kernel, SelectiveStateUpdateSingle) else n["tokens"])
     assert n["group_heads"][0] * o.B.shape[2] == o.state.shape[1]
     names = ("state", "x", "dt", "out", "B", "C", "A", "D", "dt_bias", "z", "intermediate_states_buffer")
     for name in (*names, "state_scale", "intermediate_state_scales"):
         if (layout := getattr(o, name)) is not None:
             assert tuple(n[f"{name}_stride"]) == layout.strides
+    for name in ("state_batch_indices", "dst_state_batch_indices"):
+        if (layout := getattr(o, name)) is not None:
+            assert tuple(n[f"{name}_stride"])[: len(layout.strides)] == layout.strides
     kernel: Any = launch.kernel
     by_row = [(o.A, (1, 2)), (o.dt, (3,)), (o.dt_bias, (1,))]
     has_shared_decay = all(
@@ -148,18 +154,31 @@ def test_indices_fit_at_any_size(
     assert warps <= launch.config.grid[0] * launch.config.block[0] // WARP_SIZE <= MAX_DIVIDEND + WARP_SIZE
     assert_launchable(launch)
     within_a_slot = [o.state._replace(shape=(1, *o.state.shape[1:])), o.x, o.A, o.B]
-    if kernel.index32:
+    if has_index32(launch):
         assert all(-(2**31) <= edge < 2**31 for layout in within_a_slot for edge in layout.span)
 
 
-def test_offsets_of_32_bits_are_common_and_others_possible() -> None:
-    def has_index32(batch: int) -> bool:
-        _, (launch,) = planned(large(FLOATS[0], batch, 128, 64, 4))
-        kernel: Any = launch.kernel
-        return bool(kernel.index32)
+def has_index32(launch: Launch) -> bool:
+    """Whether all offsets of a kernel have 32 bits."""
+    return isinstance(launch.kernel, SelectiveStateUpdateSingle) or bool(launch.kernel.index32)  # type: ignore[attr-defined]
 
+
+def test_offsets_of_32_bits_are_common_and_others_possible() -> None:
     # x has 2**13 floats per sequence.
-    assert has_index32(2**16 - 1) and not has_index32(2**16 + 1)
+    for batch, fits in ((2**16 - 1, True), (2**16 + 1, False)):
+        _, (launch,) = planned(large(FLOATS[0], batch, 128, 64, 4))
+        assert has_index32(launch) == fits
+
+
+def test_strides_of_64_bits_are_possible() -> None:
+    """Slots further from each other than 32 bits reach, and a slot number for padding that no int32 is."""
+    near = large(FLOATS[0], 2, 3, 4, 16)
+    far = {**near, "state": place(FLOATS[0], (2, 3, 4, 16), pad=(0, 2**26, 0, 0))}
+    _, (single,) = planned(near)
+    _, (general,) = planned(far)
+    assert isinstance(single.kernel, SelectiveStateUpdateSingle) and isinstance(general.kernel, SelectiveStateUpdate)
+    _, (general,) = planned(near, Case(1, 1, 1, 1, pad_slot_id=2**40))
+    assert isinstance(general.kernel, SelectiveStateUpdate)
 
 
 @pytest.mark.parametrize("dtype", FLOATS + CODES, ids=str)

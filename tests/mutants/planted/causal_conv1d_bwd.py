@@ -12,6 +12,9 @@ _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_id
 _BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
+_BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
+_BWD_WALK_ROWS = "causal_conv1d_varlen_bwd-40-off3+70+1+2+3+0+63+65+off2+20x1+0+19+0-layout_tokens-slots_odd"
+_BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-layout_tokens-initial_all"
 
 MUTANTS = (
     Mutant(
@@ -78,7 +81,7 @@ MUTANTS = (
         "causal_conv1d/causal_conv1d_bwd_states.cu",
         "for (int i = 0; i <= j; ++i)",
         "for (int i = 0; i < j; ++i)",
-        (_BWD_VARLEN,),
+        (_BWD_VARLEN_ROWS,),
     ),
     Mutant(
         "Groups of a row's gradients are read before their copies are waited for.",
@@ -131,18 +134,106 @@ MUTANTS = (
         (_BWD_SUM,),
     ),
     Mutant(
-        "The first inputs that a packed sequence sees are those of the one before.",
-        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
-        "for (int k = 0; k < kHalo; ++k) load_past(k, k);",
-        "for (int k = 0; k < kHalo; ++k) (void)k;",
+        "The first inputs that a packed sequence sees are zeros.",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        "for (int c = 0; c < kVec; ++c) x[k][c] = past_value(k, c);",
+        "for (int c = 0; c < kVec; ++c) (void)c;",
         (_BWD_VARLEN,),
     ),
     Mutant(
-        "Where channels are contiguous, padding may spoil the sums.",
-        "causal_conv1d/causal_conv1d_channellast_bwd.cu",
-        "if (seq[kHalo] < 0) set_input(kHalo, Vector::zero());",
+        "The state of a sequence behind empty ones is that of the first of these.",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        "if (advanced > 1) {",
+        "if (advanced > 9) {",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "The gradient of a state keeps what the tokens of the sequence before have.",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        "for (int c = 0; c < kVec; ++c) x[k][c] = dx[k][c] = 0.0f;",
+        "for (int c = 0; c < kVec; ++c) x[k][c] = 0.0f;",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Padding may spoil the sums.",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        "x[kHalo][c] = is_live ? own[c] : 0.0f;",
+        "x[kHalo][c] = own[c];",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Tokens behind a walk count twice in the parameters' gradients.",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        "add_single<false>(token, own, dout, put);",
+        "add_single<true>(token, own, dout, put);",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "A walk stores gradients of states that belong to the one before.",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        """        goes_on = false;
+        past.clear();
+        final.clear();""",
+        """        goes_on = true;
+        past.clear();
+        final.clear();""",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Empty sequences leave the gradients of their initial states unwritten.",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        "if (follows && run.end > run.begin) {",
+        "if (follows) {",
+        (_BWD_EMPTY,),
+    ),
+    Mutant(
+        "Sequences without tokens behind the last one are left out.",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        "if (token < p.total) {",
+        "if (token <= p.total) {",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "A chunk is walked before its copies are waited for.",
+        "causal_conv1d/causal_conv1d_shortrows_bwd.cu",
+        "            wait_for_copy_groups<kStages - 2>();\n",
         "",
-        (_BWD_VARLEN,),
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "A chunk leaves before other lanes have completed it.",
+        "causal_conv1d/causal_conv1d_shortrows_bwd.cu",
+        "            sync_warp();\n            if (chunk > 0) chunks.flush(chunk - 1);",
+        "            if (chunk > 0) chunks.flush(chunk - 1);",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "The gradients of the last tokens before a plain vector go nowhere.",
+        "causal_conv1d/causal_conv1d_shortrows_bwd.cu",
+        "if (token > first) {",
+        "if (token < first) {",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "The last tokens of a chunk leave before they are complete.",
+        "causal_conv1d/causal_conv1d_shortrows_bwd.cu",
+        "if (chunk > 0) chunks.flush(chunk - 1);",
+        "chunks.flush(chunk);",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "The first tokens of a walk overwrite the last ones of the walk before.",
+        "causal_conv1d/causal_conv1d_channellast_varlen_bwd.cu",
+        "if (i >= kHalo || token > first) put",
+        "if (i >= kHalo || token >= 0) put",
+        (_BWD_WALK,),
+    ),
+    Mutant(
+        "Tokens of packed channels are read before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_channellast_varlen_bwd.cu",
+        "wait_for_copy_groups<kStages - 2>();",
+        "wait_for_copy_groups<kStages - 1>();",
+        (_BWD_WALK,),
     ),
     Mutant(
         "The gradients of a packed row's next sequence go to the tokens before it.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.mutants import Mutant
-from tests.mutants.planted.ids import MOVED_ROWS
 
 _STEP = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd"
 _STEPS = (
@@ -16,21 +15,46 @@ _RING = (
 )
 _ACCEPTED = "causal_conv1d_update-136-9-seqlen_4-slots_odd-mode_accepted"
 _UPDATE_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd"
-_UPDATE_ROWS_LONGER = "causal_conv1d_update-132-9-pool_columns_and_one"
+_UPDATE_ROWS_LONGER = "causal_conv1d_update-133-3-seqlen_1-pool_columns_and_one"
 _MOVED_RING = (
     "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
 )
 _PACKED_MOST = "causal_conv1d_update-136-9-slots_odd-table_column-moved-lengths_4,0,2,7,1-most_3"
-_PACKED_BEHIND = "causal_conv1d_update-136-14-slots_odd-moved-lengths_1,0,1,1-most_1-behind_17"
+_PACKED_BEHIND = "causal_conv1d_update-136-9-slots_odd-index_mixed-lengths_4,0,2,7,1-behind_3"
 _PACKED_ROWS = (
     "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-lengths_1,1,0-most_1-behind_5"
 )
+_FRESH = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd-fresh"
+_FRESH_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-fresh"
+_MOVED_MANY = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-table_column-moved"
+_FEW_MOVED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_mixed-table_column-longer_2-moved"
+_FEW_PACKED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_int64-lengths_1,0,2-most_1-behind_3"
+_FEW_FRESH = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
+_FEW_COLUMNS = (
+    "causal_conv1d_update-260-5-width_14-weight_dtype_bfloat16-state_dtype_float16-pool_channels_sliced-activation_None"
+)
+_FEW_FLOAT_BIAS = (
+    "causal_conv1d_update-260-5-width_9-weight_dtype_float16-state_dtype_float16-bias_float32-pool_columns_and_one"
+    "-activation_None"
+)
+_FEW_GATED = "causal_conv1d_update-136-7-slots_odd-gates_pre_gate_post_gate_residual"
+_GATED_RING = "causal_conv1d_update-136-7-seqlen_3-slots_odd-index_mixed-mode_circular-gates_post_gate_residual"
+_GATED_PACKED = (
+    "causal_conv1d_update-136-7-slots_odd-lengths_3,1,0,5-behind_2-gates_pre_gate_post_gate_residual"
+    "-beside_channel_first"
+)
+_GATED_WINDOWS = (
+    "causal_conv1d_update-70-7-seqlen_3-width_3-layout_last_sliced_dim_by_2-pool_channels_longer-slots_odd"
+    "-window_columns-token_slots_3-whole-gates_pre_gate"
+)
+_GATED_OVERLAID = "causal_conv1d_update-136-7-seqlen_4-pool_columns-window_overlaid_dense-rows-gates_pre_gate_post_gate"
 _PACKED_ACCEPTED = "causal_conv1d_update-136-9-mode_accepted-lengths_3,1,5,2-held_3"
 _OWN_SLOT = "causal_conv1d_update-136-7-pool_channels_longer-index_mixed-frozen-lengths_3,1,0,5-token_slots_3"
 _WHOLE = "causal_conv1d_update-136-7-seqlen_3-pool_channels_longer-slots_odd-window_columns-token_slots_3-whole"
 _OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1,0,5"
 _OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
 _WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
+_STEP_OF_BLOCKS = "families/test_blocks.py::test_a_step_goes_from_block_to_block[int64-channels-1-3-emulator]"
 _LINKS = "causal_conv1d_update-136-7-seqlen_9-slots_odd-index_mixed-window_columns-tree-links"
 _TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 
@@ -44,21 +68,21 @@ MUTANTS = (
     ),
     Mutant(
         "A longer state moves by one column too few.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_update_tokens.cuh",
         "if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));",
         "if (is_row) target.take(columns, min(place.goes_to - 1, p.state_len), tokens.count(p));",
         ("causal_conv1d_update-136-3-seqlen_2-pool_channels_longer",),
     ),
     Mutant(
         "A ring begins one column late.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_update_tokens.cuh",
         "% p.state_len) - kHalo;",
         "% p.state_len) - kHalo + 1;",
         (_RING,),
     ),
     Mutant(
         "Rejected tokens count as accepted.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_update_tokens.cuh",
         "static_cast<int>(accepted) - 1 : 0;",
         "static_cast<int>(accepted) : 0;",
         (_ACCEPTED,),
@@ -96,11 +120,11 @@ MUTANTS = (
         "causal_conv1d/causal_conv1d_update_rows.cu",
         "if (!p.is_read_only && (!kAddressed || target >= 0)) rows[i].store(p, share.channel, target);",
         "if (!p.is_read_only) rows[i].store(p, share.channel, target);",
-        (MOVED_ROWS,),
+        (_MOVED_MANY,),
     ),
     Mutant(
         "A ring in another slot has only the new columns.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_update_tokens.cuh",
         "if (kAddressed && is_ring && (target.slot != columns.slot || columns.is_fresh))",
         "if (false)",
         (_MOVED_RING,),
@@ -117,7 +141,7 @@ MUTANTS = (
         "causal_conv1d/conv_update_sequence.cuh",
         "return kAddressed && p.has_initial_state != nullptr && past == 0;",
         "return false;",
-        ("causal_conv1d_update-136-14-slots_odd-fresh", "causal_conv1d_update-136-14-pool_columns-slots_odd-fresh"),
+        (_FRESH, _FRESH_ROWS),
     ),
     Mutant(
         "Tokens of packed sequences that are too many keep what their results hold.",
@@ -142,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "A packed sequence with more tokens than its state can hold is valid.",
-        "causal_conv1d/causal_conv1d_update.cu",
+        "causal_conv1d/conv_update_tokens.cuh",
         "is_valid = accepted <= first + 1 && count <= first + 1;",
         "is_valid = accepted <= first + 1;",
         (_PACKED_ACCEPTED,),
@@ -204,9 +228,135 @@ MUTANTS = (
         (_TREE,),
     ),
     Mutant(
+        "A small step keeps the columns that it had.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "inputs[i / kStateLen][i % kStateLen + 1];",
+        "inputs[i / kStateLen][i % kStateLen];",
+        (_FEW_FRESH,),
+    ),
+    Mutant(
+        "A small step drops its own input where columns lie apart.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "store(to + k * p.conv_state_stride[2], columns[k + 1]);",
+        "store(to + k * p.conv_state_stride[2], columns[k]);",
+        (_FEW_COLUMNS,),
+    ),
+    Mutant(
+        "A small step's filter reads a longer state's first columns.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "inputs[c] + kFirst, nullptr)",
+        "inputs[c], nullptr)",
+        (_FEW_COLUMNS,),
+    ),
+    Mutant(
+        "A small step goes on from a slot that is not to be read.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "if (!kAddressed || indices.past != 0) {",
+        "if (true) {",
+        (_FEW_FRESH,),
+    ),
+    Mutant(
+        "A small step's final state without a slot goes before the pool.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "if (target < 0) return;",
+        "",
+        (_FEW_MOVED,),
+    ),
+    Mutant(
+        "A small step's bias is not of its own dtype.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "p.bias_bytes == sizeof(float) ? __uint_as_float(raw_bias[c]) : other;",
+        "other;",
+        (_FEW_FLOAT_BIAS,),
+    ),
+    Mutant(
+        "Packed tokens behind the last sequence of a small step keep what their results hold.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "batch + 1 == p.sequences ? p.total : row + tokens;",
+        "row + tokens;",
+        (_FEW_PACKED,),
+    ),
+    Mutant(
+        "The first token of a packed sequence without a slot keeps what its result holds.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "for (int t = row + has_results; t < behind; ++t)",
+        "for (int t = row + 1; t < behind; ++t)",
+        (_FEW_PACKED,),
+    ),
+    Mutant(
+        "Threads beyond the last channel take part.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "if (own_channel >= p.dim) return;",
+        "",
+        (_FEW_PACKED,),
+    ),
+    Mutant(
+        "The high half of an index does not count.",
+        "common/vec.cuh",
+        "high == 0 && low != excluded",
+        "low != excluded",
+        ("causal_conv1d_update-70-40-slots_odd-index_int64-longer_1",),
+    ),
+    Mutant(
+        "The slot of padding is a slot of a small step.",
+        "common/vec.cuh",
+        "low != excluded && static_cast",
+        "static_cast",
+        (_FEW_FRESH,),
+    ),
+    Mutant(
+        "A small step's filter reads inputs in front of the gate.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "if (kGated && p.pre_gate != nullptr) x = multiply(x, pre);",
+        "",
+        (_FEW_GATED,),
+    ),
+    Mutant(
+        "A small step's results are not multiplied by the gate behind it.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "if (kGated && p.post_gate != nullptr) multiply_rounded(y, post);",
+        "",
+        (_FEW_GATED,),
+    ),
+    Mutant(
+        "Steps of several tokens keep inputs in front of the gate.",
+        "causal_conv1d/conv_token_states.cuh",
+        "return load_token<kVec, input_t, kGated>(p, tokens.entry, channel, tokens.begin + token);",
+        "return load_token<kVec, input_t>(p, tokens.entry, channel, tokens.begin + token);",
+        (_GATED_WINDOWS,),
+    ),
+    Mutant(
+        "Windows over each other hold inputs in front of the gate.",
+        "causal_conv1d/conv_token_states.cuh",
+        "? load_token<1, input_t, kGated>(",
+        "? load_token<1, input_t>(",
+        (_GATED_OVERLAID,),
+    ),
+    Mutant(
+        "The residual of a step of several tokens is the gate.",
+        "causal_conv1d/conv_update.cuh",
+        "add(y, load_elements<kVec, input_t>(p.residual, p.residual_stride,",
+        "add(y, load_elements<kVec, input_t>(p.post_gate, p.residual_stride,",
+        (_GATED_RING,),
+    ),
+    Mutant(
+        "Gates of packed tokens are those of the first sequence.",
+        "causal_conv1d/conv_update_tokens.cuh",
+        "apply_gates<input_t>(p, y, tokens.entry, columns.channel, tokens.begin + t);",
+        "apply_gates<input_t>(p, y, tokens.entry, columns.channel, t);",
+        (_GATED_PACKED,),
+    ),
+    Mutant(
+        "The kernel of gates takes x for ungated.",
+        "causal_conv1d/causal_conv1d_update_gated.cu",
+        "kRanges, true, kPacked, true, true>(p, share);",
+        "kRanges, true, kPacked, true, false>(p, share);",
+        (_GATED_RING,),
+    ),
+    Mutant(
         "A tree of more tokens than are loaded at once takes the first ones again.",
         "causal_conv1d/causal_conv1d_update_tree.cu",
-        "if (from > 0) group.load(p, tokens, source.channel, from);",
+        "group = next;",
         "",
         (_TREE,),
     ),
@@ -216,6 +366,13 @@ MUTANTS = (
         "stores_last && p.state_len == kHalo",
         "stores_last && p.state_len == kWidth",
         (_TREE,),
+    ),
+    Mutant(
+        "Final states of a prefix cache go to the first block.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "batch * p.conv_state_indices_stride + number * p.slot_column_stride,",
+        "batch * p.conv_state_indices_stride,",
+        (_STEP_OF_BLOCKS,),
     ),
     Mutant(
         "A sibling counts as a child.",

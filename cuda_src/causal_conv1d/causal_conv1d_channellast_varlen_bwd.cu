@@ -1,0 +1,146 @@
+// Gradients of out[t] = act(sum[t]), sum[t] = bias + sum_w weight[w] * x[t - (width - 1) + w], for packed sequences
+// with contiguous channels. With g[t] = dout[t] * act'(sum[t]):
+//
+//     dx[t] = sum_k weight[width - 1 - k] * g[t + k]
+//     dweight[w] = sum_t g[t] * x[t - (width - 1) + w]
+//     dbias = sum_t g[t]
+//
+// Layout: x, dx (dim, total), dim stride 1; any strides when kVec is 1. dout the same, or any strides element by
+// element. A thread owns kVec channels and walks along a part of the tokens, kTokens per step; the walks of a block
+// follow each other. While it walks a step, the tokens of the next one are copied to places of its own in shared
+// memory: no barrier. Steps that lie inside a sequence are walked at once, others token by token. The parameters'
+// gradients stay in registers until a walk's end; the block adds up those of its threads in a fixed order. No atomics.
+//
+// kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
+// kVec      channels an access       kTokens   tokens a step             kSilu     silu after the sum
+// kStates   initial states, or gradients of states, are given or wanted
+#include "causal_conv1d/conv_bwd_channels.cuh"
+#include "causal_conv1d/conv_bwd_sequences.cuh"
+
+struct CausalConv1dChannellastVarlenBwdParams {
+    CausalConv1dBwdOperands operands;
+    FastDiv block_vecs;    // channel vectors a block
+    FastDiv dim_blocks;    // blocks across the channels
+    FastDiv row_steps;     // steps of all tokens
+    unsigned block_walks;  // walks that a block makes side by side
+    unsigned walk_steps;   // steps a walk
+    unsigned steps;        // of all tokens
+};
+
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kStates>
+struct CausalConv1dChannellastVarlenBwdTraits {
+    static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = kWidth > 4 ? 1 : 3;
+    static constexpr int kStageSlots = 2 * kTokens * kThreads;
+    static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
+    static constexpr int kStages = kStageBytes <= 16384 ? 2 : 1;
+    // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
+    static constexpr int kPitch = kThreads + 32 / kVec;
+    static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
+    static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
+    static_assert(kIsWidth<kWidth> && kTokens >= kWidth - 1);
+};
+
+template <
+    int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kStates,
+    typename Traits = CausalConv1dChannellastVarlenBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kStates>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_channellast_varlen_bwd_kernel(const CausalConv1dChannellastVarlenBwdParams params) {
+    constexpr int kHalo = kWidth - 1, kStages = Traits::kStages, kThreads = Traits::kThreads;
+    using Vector = Vec<input_t, kVec>;
+    using Fetch = TokenFetch<input_t, kVec, kTokens, kThreads>;
+    using Walk = SequenceWalk<kWidth, input_t, weight_t, kVec, kSilu, kStates>;
+    const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
+    __shared__ BlockMemory<Traits::kSharedBytes> memory;
+
+    const QuotientRemainder walk_vec = divide(threadIdx.x, params.block_vecs);
+    const QuotientRemainder part_dim = divide(blockIdx.x, params.dim_blocks);
+    const index_t first_channel = static_cast<index_t>(part_dim.remainder) * params.block_vecs.divisor * kVec;
+    const bool is_idle = walk_vec.quotient >= params.block_walks || first_channel + walk_vec.remainder * kVec >= p.dim;
+    const index_t channel = is_idle ? 0 : first_channel + walk_vec.remainder * kVec;
+    const unsigned begin =
+        min((part_dim.quotient * params.block_walks + walk_vec.quotient) * params.walk_steps, params.steps);
+    const unsigned end = is_idle ? begin : min(begin + params.walk_steps, params.steps);
+    // Without tokens there may be sequences without them.
+    const bool has_walk = begin < end;
+    const int first = static_cast<int>(begin) * kTokens;
+    const int last = has_walk ? min(static_cast<int>(end) * kTokens, p.total) : first;
+
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    Fetch fetch(p, StepCursor<kTokens>(params.row_steps, begin, static_cast<int>(end - begin)), channel);
+    Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
+    constexpr int kStageSlots = Traits::kStageSlots;
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+        fetch.fetch(slots + i * kStageSlots);
+        end_copy_group();
+    }
+    const input_t* const x = at_token<kVec, const input_t>(p.x, p.x_stride, 0, channel, 0);
+    const auto input = [&](int token) { return load<kVec>(x + token * p.x_stride[2]); };
+    input_t* const dx = at_token<kVec, input_t>(p.dx, p.dx_stride, 0, channel, 0);
+    const auto put = [&](int token, const float (&values)[kVec]) {
+        store(dx + token * p.dx_stride[2], Vector::from_floats(values));
+    };
+    Walk walk(p, channel, first, last, is_idle, filter);
+    if (has_walk) {
+        Vector before[kWidth];
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) before[k] = first >= kHalo ? input(first - kHalo + k) : Vector::zero();
+        walk.begin([&](int k, int c) { return before[k].to_float(c); });
+    }
+    int stage = 0;
+#pragma unroll 1
+    for (int token = first; token < last; token += kTokens) {
+        // The free stage is the one that was walked last.
+        if constexpr (kStages > 1) wait_for_copy_groups<kStages - 2>();
+        fetch.fetch(slots + (stage == 0 ? kStages - 1 : stage - 1) * kStageSlots);
+        end_copy_group();
+        if constexpr (kStages == 1) wait_for_copy_groups<0>();
+        const Vector* const own = slots + stage * kStageSlots;
+        const auto read = [&](int i, float (&inputs)[kVec], float (&douts)[kVec]) {
+            const Vector of_input = own[i * kThreads], of_output = own[(kTokens + i) * kThreads];
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                inputs[c] = of_input.to_float(c);
+                douts[c] = of_output.to_float(c);
+            }
+        };
+        if (walk.is_plain(token, kTokens)) {
+            float results[kTokens][kVec];
+            walk.add_plain(read, results);
+            // Behind the sums: a condition among them would keep the compiler from mixing tokens.
+#pragma unroll
+            for (int i = 0; i < kTokens; ++i) {
+                if (i >= kHalo || token > first) put(token - kHalo + i, results[i]);
+            }
+        } else {
+            const int count = min(kTokens, last - token);
+#pragma unroll 1
+            for (int i = 0; i < count; ++i) {
+                float inputs[kVec], douts[kVec];
+                read(i, inputs, douts);
+                walk.add(token + i, inputs, douts, put);
+            }
+        }
+        stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    if (has_walk) {
+        walk.end(
+            [&](int token, float (&inputs)[kVec], float (&douts)[kVec]) {
+                const Vector of_input = input(token);
+                const Vector of_output = load_apart<kVec>(
+                    static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + token * p.dout_stride[2],
+                    p.dout_stride[1], p.dout_is_packed != 0);
+#pragma unroll
+                for (int c = 0; c < kVec; ++c) {
+                    inputs[c] = of_input.to_float(c);
+                    douts[c] = of_output.to_float(c);
+                }
+            },
+            put);
+    }
+    wait_for_copies();
+    store_block_sums<Traits, kWidth, weight_t>(p, walk.sums, kSumScale<input_t, kSilu>, params.block_vecs,
+                                               params.block_walks, first_channel, part_dim.quotient,
+                                               reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
+}

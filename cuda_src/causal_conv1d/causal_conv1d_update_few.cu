@@ -1,0 +1,258 @@
+// out = post_gate * act(bias + sum_w weight[w] * input[w]) + residual for one token of each of a few sequences: input
+// is the last kWidth - 1 columns of the sequence's state and then pre_gate * x, and the state moves left to make room
+// for the latter.
+//
+// Such a step takes as long as its launch, its code and its arguments do to arrive, and as two dependent accesses. So
+// the struct is small and its strides have 32 bits, there is no code for what a call does not do, and all loads but
+// those of states in slots that are looked up are issued at once.
+//
+// Layout: x and the results of any strides, channels contiguous and aligned when kVec > 1; the filter contiguous. A
+// state is kStateLen columns: contiguous, one channel after another (kRows), or of any strides, with vectors of
+// channels contiguous and aligned. A thread owns kVec channels of one sequence, a block those of one sequence only.
+//
+// kWidth     filter taps                 input_t  x and outputs         weight_t  weight, and bias unless float
+// state_t    the pool of states          kVec     channels a thread     kSilu     silu after the sum
+// kStateLen  columns of a state, kWidth - 1 or kWidth                   kRows     whether columns are contiguous
+// kIndexed    whether conv_state_indices has slots, or each sequence that of its number
+// kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
+// kPacked     sequences have any numbers of tokens, one behind the other, of which the first has a result
+// kGated      there are gates or a residual
+#include "causal_conv1d/conv.cuh"
+#include "causal_conv1d/conv_column.cuh"
+
+// Strides are in elements. What every launch reads comes first: arguments arrive by cache lines, one miss after
+// another.
+struct CausalConv1dUpdateFewParams {
+    const void* x;
+    void* conv_state;
+    const void* weight;
+    const void* bias;
+    const void* conv_state_indices;
+    void* out;
+    const void* state_column;
+    const void* dst_state_indices;
+    const void* has_initial_state;
+    const void* query_start_loc;
+    const void* pre_gate;
+    const void* post_gate;
+    const void* residual;
+    int sequences;
+    int total;  // tokens of all sequences and of padding, with query_start_loc
+    int dim;
+    int slots;  // slots of conv_state
+    int pad_slot_id;
+    int conv_state_indices_stride;
+    int conv_state_indices_is_int64;
+    int bias_bytes;            // per channel, 0 without bias
+    int is_read_only;          // states are not written
+    int x_stride[2];           // sequence or token, dim
+    int conv_state_stride[3];  // slot, dim, column
+    int out_stride[2];         // sequence or token, dim
+    int keeps_padding;         // results of sequences without a slot are not written, instead of zeros
+    int state_column_stride;
+    int state_column_is_int64;
+    int slot_columns;  // columns of conv_state_indices, with state_column
+    int slot_column_stride;
+    int dst_state_indices_stride;
+    int dst_state_indices_is_int64;
+    int has_initial_state_stride;
+    int query_start_loc_stride;
+    int query_start_loc_is_int64;
+    int pre_gate_stride[2];  // sequence or token, dim
+    int post_gate_stride[2];
+    int residual_stride[2];
+};
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
+          bool kRows, bool kIndexed, bool kAddressed, bool kPacked, bool kGated>
+struct CausalConv1dUpdateFewTraits {
+    static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = 1;
+    static_assert(kIsWidth<kWidth> && kStateLen > 0 && (kStateLen == kWidth || kStateLen == kWidth - 1));
+};
+
+// The filters of a thread's channels, contiguous and aligned, in the form that memory has: ChannelFilter without
+// branches.
+template <int kWidth, typename weight_t, int kVec>
+struct FewFilter {
+    PackedVec<weight_t, kVec * kWidth> raw_taps;
+    unsigned raw_bias[kVec];  // words of floats, or of weight_t
+
+    __device__ __forceinline__ FewFilter(const CausalConv1dUpdateFewParams& p, int channel) {
+        raw_taps.template load<Memory::kMutable>(static_cast<const weight_t*>(p.weight) + channel * kWidth);
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) raw_bias[c] = 0;
+        if (p.bias_bytes == sizeof(float)) load_raw<float>(p.bias, channel);
+        if (sizeof(weight_t) < sizeof(float) && p.bias_bytes == sizeof(weight_t)) load_raw<weight_t>(p.bias, channel);
+    }
+
+    __device__ __forceinline__ void to_floats(const CausalConv1dUpdateFewParams& p, float (&taps)[kVec][kWidth],
+                                              float (&bias)[kVec]) const {
+#pragma unroll
+        for (int i = 0; i < kVec * kWidth; ++i) taps[i / kWidth][i % kWidth] = raw_taps.to_float(i);
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) {
+            constexpr int kPerWord = Dtype<weight_t>::kPerWord;
+            const float other = Dtype<weight_t>::unpack(raw_bias[c / kPerWord], c % kPerWord);
+            bias[c] = p.bias_bytes == sizeof(float) ? __uint_as_float(raw_bias[c]) : other;
+        }
+    }
+
+ private:
+    template <typename T>
+    __device__ __forceinline__ void load_raw(const void* bias, int channel) {
+        PackedVec<T, kVec> v;
+        v.template load<Memory::kMutable>(static_cast<const T*>(bias) + channel);
+#pragma unroll
+        for (int i = 0; i < PackedVec<T, kVec>::kWords; ++i) raw_bias[i] = v.word(i);
+    }
+};
+
+// Where a sequence's state is and goes, and its token.
+template <bool kIndexed, bool kAddressed, bool kPacked>
+struct FewIndices {
+    RawIndex slot;
+    RawIndex target;
+    RawIndex begin;
+    RawIndex end;
+    unsigned past;
+    bool has_column;
+
+    // The slot to start from comes first: what is in it waits for nothing else.
+    __device__ __forceinline__ FewIndices(const CausalConv1dUpdateFewParams& p, int batch) : past(1), has_column(true) {
+        if constexpr (kIndexed) {
+            int place = batch * p.conv_state_indices_stride;
+            if (kAddressed && p.state_column != nullptr) {
+                RawIndex column;
+                column.load(p.state_column, batch * p.state_column_stride, p.state_column_is_int64);
+                const int number = column.below(p.slot_columns, -1);
+                has_column = number >= 0;
+                place += max(number, 0) * p.slot_column_stride;
+            }
+            slot.load(p.conv_state_indices, place, p.conv_state_indices_is_int64);
+        }
+        if constexpr (kPacked) {
+            begin.load(p.query_start_loc, batch * p.query_start_loc_stride, p.query_start_loc_is_int64);
+            end.load(p.query_start_loc, (batch + 1) * p.query_start_loc_stride, p.query_start_loc_is_int64);
+        }
+    }
+
+    // What is not needed before all else.
+    __device__ __forceinline__ void load_addresses(const CausalConv1dUpdateFewParams& p, int batch) {
+        if (p.dst_state_indices != nullptr) {
+            target.load(p.dst_state_indices, batch * p.dst_state_indices_stride, p.dst_state_indices_is_int64);
+        }
+        if (p.has_initial_state != nullptr) {
+            past = __ldg(static_cast<const unsigned char*>(p.has_initial_state) + batch * p.has_initial_state_stride);
+        }
+    }
+};
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
+          bool kRows, bool kIndexed, bool kAddressed, bool kPacked, bool kGated,
+          typename Traits = CausalConv1dUpdateFewTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kStateLen,
+                                                        kRows, kIndexed, kAddressed, kPacked, kGated>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_update_few_kernel(const CausalConv1dUpdateFewParams p) {
+    constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
+    const int batch = static_cast<int>(blockIdx.x);
+    // Threads beyond the last channel load what it has. To leave here would wait for `dim` before all else.
+    const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
+    const int channel = min(own_channel, p.dim - kVec);
+    FewIndices<kIndexed, kAddressed, kPacked> indices(p, batch);
+    const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
+    // What waits for an index comes behind __syncwarp(): else the compiler waits before it issues the loads in front of
+    // it, too. These are not marked as constant, for it moves such ones behind.
+    if (kPacked) __syncwarp();
+    int row = batch, tokens = 1;
+    if constexpr (kPacked) {
+        row = indices.begin.clamped(p.query_start_loc_is_int64, p.total);
+        tokens = max(indices.end.clamped(p.query_start_loc_is_int64, p.total) - row, 0);
+    }
+    // An array of x's shape, of which a thread has the part that begins at its token, or at the last one.
+    const auto load_beside = [&](const void* array, const int (&stride)[2]) {
+        const int token = kPacked ? min(row, p.total - 1) : row;
+        return load<kVec, Memory::kMutable>(static_cast<const input_t*>(array) +
+                                            (token * stride[0] + (kVec > 1 ? channel : channel * stride[1])));
+    };
+    Vec<input_t, kVec> x = load_beside(p.x, p.x_stride);
+    Vec<input_t, kVec> pre, post, residual;
+    if (kGated && p.pre_gate != nullptr) pre = load_beside(p.pre_gate, p.pre_gate_stride);
+    if (kGated && p.post_gate != nullptr) post = load_beside(p.post_gate, p.post_gate_stride);
+    if (kGated && p.residual != nullptr) residual = load_beside(p.residual, p.residual_stride);
+    if constexpr (kAddressed) indices.load_addresses(p, batch);
+    const auto store_result = [&](int token, const Vec<input_t, kVec>& result) {
+        store(
+            static_cast<input_t*>(p.out) + (token * p.out_stride[0] + (kVec > 1 ? channel : channel * p.out_stride[1])),
+            result);
+    };
+    if (kIndexed) __syncwarp();
+    int slot = batch;
+    if (kIndexed) slot = indices.has_column ? indices.slot.below(p.slots, p.pad_slot_id) : -1;
+    const bool has_results = (!kIndexed || slot >= 0) && (!kPacked || tokens > 0);
+    // Zeros for a sequence's tokens from number `t` on, and behind the last sequence for those of none.
+    const auto store_padding = [&](int t) {
+        if ((kAddressed && p.keeps_padding) || own_channel >= p.dim) return;
+        const int end = kPacked && batch + 1 == p.sequences ? p.total : row + tokens;
+#pragma unroll 1
+        for (t += row; t < end; ++t) store_result(t, Vec<input_t, kVec>::zero());
+    };
+    if (!has_results) {
+        store_padding(0);
+        return;
+    }
+    const auto state_at = [&](int slot_) {
+        return static_cast<state_t*>(p.conv_state) + slot_ * static_cast<index_t>(p.conv_state_stride[0]) +
+               (kRows      ? channel * kStateLen
+                : kVec > 1 ? channel
+                           : channel * p.conv_state_stride[1]);
+    };
+    PackedVec<state_t, kVec * kStateLen> whole = {};
+    Vec<state_t, kVec> columns[kStateLen + 1] = {};
+    state_t* const from = state_at(slot);
+    if (!kAddressed || indices.past != 0) {
+        if constexpr (kRows) {
+            whole.template load<Memory::kMutable>(from);
+        } else {
+            // The first column of a longer state leaves it unread.
+#pragma unroll
+            for (int k = kFirst; k < kStateLen; ++k) {
+                columns[k] = load<kVec, Memory::kMutable>(from + k * p.conv_state_stride[2]);
+            }
+        }
+    }
+    float taps[kVec][kWidth], bias[kVec], inputs[kVec][kStateLen + 1], y[kVec];
+    raw.to_floats(p, taps, bias);
+    if (kGated && p.pre_gate != nullptr) x = multiply(x, pre);
+#pragma unroll
+    for (int c = 0; c < kVec; ++c) {
+#pragma unroll
+        for (int k = 0; k < kStateLen; ++k) {
+            inputs[c][k] = kRows ? whole.to_float(c * kStateLen + k) : columns[k].to_float(c);
+        }
+        inputs[c][kStateLen] = x.to_float(c);
+        y[c] = activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], inputs[c] + kFirst, nullptr), 0);
+    }
+    if (kGated && p.post_gate != nullptr) multiply_rounded(y, post);
+    if (kGated && p.residual != nullptr) add(y, residual);
+    if (own_channel >= p.dim) return;
+    store_result(row, Vec<input_t, kVec>::from_floats(y));
+    if (kPacked) store_padding(1);
+    state_t* to = from;
+    if (kAddressed && p.dst_state_indices != nullptr) {
+        const int target = indices.target.below(p.slots, p.pad_slot_id);
+        if (target < 0) return;
+        to = state_at(target);
+    }
+    if (p.is_read_only) return;
+    if constexpr (kRows) {
+        float moved[kVec * kStateLen];
+#pragma unroll
+        for (int i = 0; i < kVec * kStateLen; ++i) moved[i] = inputs[i / kStateLen][i % kStateLen + 1];
+        store_packed(to, moved);
+    } else {
+        columns[kStateLen] = convert<state_t>(x);
+#pragma unroll
+        for (int k = 0; k < kStateLen; ++k) store(to + k * p.conv_state_stride[2], columns[k + 1]);
+    }
+}

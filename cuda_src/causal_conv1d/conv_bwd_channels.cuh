@@ -1,0 +1,121 @@
+// Walks along tokens with contiguous channels: how their tokens come to shared memory, and the sums of a block of
+// walks.
+#pragma once
+
+#include "causal_conv1d/conv_bwd.cuh"
+#include "causal_conv1d/conv_channels.cuh"
+#include "common/fastdiv.cuh"
+
+// First tokens on their way and walks' first gradients, then sums.
+template <int kBytes>
+struct BlockMemory {
+    alignas(16) unsigned char bytes[kBytes];
+};
+
+// Adds up a block's sums, one thread a channel and parameter, and writes them.
+template <typename Traits, int kWidth, typename weight_t, int kVec>
+__device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
+                                                 const ParameterSums<kWidth> (&sums)[kVec], float scale,
+                                                 const FastDiv& block_vecs, unsigned block_walks, index_t first_channel,
+                                                 unsigned part, float (*shared)[Traits::kPitch]) {
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j <= kWidth; ++j) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) shared[j * kVec + c][threadIdx.x] = sums[c].at(j) * scale;
+    }
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < block_vecs.divisor * kVec * (kWidth + 1); i += Traits::kThreads) {
+        const QuotientRemainder parameter_vec = divide(i / kVec, block_vecs);
+        const index_t channel = first_channel + parameter_vec.remainder * kVec + i % kVec;
+        if (channel >= p.dim) continue;
+        const float* column = &shared[parameter_vec.quotient * kVec + i % kVec][parameter_vec.remainder];
+        float sum = 0.0f;
+#pragma unroll 4
+        for (unsigned walk = 0; walk < block_walks; ++walk) sum += column[walk * block_vecs.divisor];
+        store_block_sum<kWidth, weight_t>(p, part, channel, static_cast<int>(parameter_vec.quotient), sum);
+    }
+}
+
+// A step of a walk.
+template <int kTokens>
+struct StepCursor {
+    int left;  // steps of the walk, this one included
+    int row_tokens;
+    int batch;
+    int token;  // the first of the step
+
+    __device__ __forceinline__ StepCursor(const FastDiv& row_steps, unsigned step, int left_)
+        : left(left_), row_tokens(static_cast<int>(row_steps.divisor) * kTokens) {
+        const QuotientRemainder batch_step = divide(left > 0 ? step : 0, row_steps);
+        batch = static_cast<int>(batch_step.quotient);
+        token = static_cast<int>(batch_step.remainder) * kTokens;
+    }
+
+    __device__ __forceinline__ bool has_step() const { return left > 0; }
+
+    // Says whether the next step is the first of a row.
+    __device__ __forceinline__ bool next() {
+        --left;
+        token += kTokens;
+        if (token < row_tokens) return false;
+        token = 0;
+        ++batch;
+        return true;
+    }
+};
+
+// The memory of a thread's channels from a token on.
+template <int kVec, typename T, typename Pointer>
+__device__ __forceinline__ T* at_token(Pointer pointer, const index_t (&stride)[3], int batch, index_t channel,
+                                       int token) {
+    return static_cast<T*>(pointer) + batch * stride[0] + channel * (kVec > 1 ? 1 : stride[1]) + token * stride[2];
+}
+
+// Brings the tokens of a thread's steps to its places in shared memory: `slots` is the thread's first of kTokens for x
+// and kTokens for dout, kThreads apart.
+template <typename input_t, int kVec, int kTokens, int kThreads>
+struct TokenFetch {
+    using Vector = Vec<input_t, kVec>;
+
+    const CausalConv1dBwdOperands& p;
+    StepCursor<kTokens> cursor;
+    index_t channel;
+    const input_t* x_at;
+    const input_t* dout_at;
+
+    __device__ __forceinline__ TokenFetch(const CausalConv1dBwdOperands& p_, const StepCursor<kTokens>& cursor_,
+                                          index_t channel_)
+        : p(p_), cursor(cursor_), channel(channel_) {
+        begin();
+    }
+
+    __device__ __forceinline__ void fetch(Vector* slots) {
+        if (!cursor.has_step()) return;
+        const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
+        Vector* const dout_slots = slots + kTokens * kThreads;
+        if (cursor.token + kTokens <= p.seqlen && p.dout_is_packed) {
+#pragma unroll
+            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
+                copy_vector_async(slots + i * kThreads, x_at);
+                copy_vector_async(dout_slots + i * kThreads, dout_at);
+            }
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
+                const bool is_inside = cursor.token + i < p.seqlen;
+                slots[i * kThreads] = is_inside ? load<kVec>(x_at) : Vector::zero();
+                dout_slots[i * kThreads] =
+                    is_inside ? load_apart<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
+            }
+        }
+        if (cursor.next()) begin();
+    }
+
+ private:
+    __device__ __forceinline__ void begin() {
+        x_at = at_token<kVec, const input_t>(p.x, p.x_stride, cursor.batch, channel, cursor.token);
+        dout_at = static_cast<const input_t*>(p.dout) + cursor.batch * p.dout_stride[0] + channel * p.dout_stride[1] +
+                  cursor.token * p.dout_stride[2];
+    }
+};
