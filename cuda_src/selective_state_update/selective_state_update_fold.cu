@@ -99,13 +99,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const SelectiveStateUpdateOperands& s = p.operands;
     const WarpRows warp(s, uniform(blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize), Rows::kTile);
     // Whole warps leave: the shuffles stay complete.
-    if (warp.batch >= s.batch) return;
+    if (warp.batch >= s.batch) return wait_for_preceding();
     const int slot = uniform(load_slot<Rows>(s, warp.batch));
     const int to = kToken ? slot : load_destination<Rows>(s, warp.batch, 0, slot);
     const TokenCursor<Rows> at(s, warp, warp.batch, 0);
     TokenInputs<Rows> inputs;
     TokenMatrices<Rows> maps;
     RowParameters<Rows> parameters;
+    wait_for_preceding();
     if constexpr (kToken) {
         inputs.load(s, at);
         maps.load(s, at);

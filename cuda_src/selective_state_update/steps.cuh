@@ -127,12 +127,17 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
     TokenInputs<Traits> inputs;
-    inputs.load(p, cursor);
     TokenMatrices<Traits> maps;
-    maps.load(p, cursor);
+    const auto load_inputs = [&] {
+        inputs.load(p, cursor);
+        maps.load(p, cursor);
+    };
+    if (!kStartsEarly) load_inputs();
+    if (kStartsEarly) inputs.prefetch(p, cursor);
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     if (slot < 0) {
+        wait_for_preceding();
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
@@ -149,6 +154,12 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     float scale = 1.0f;
     if constexpr (Traits::kIsQuantised) {
         if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
+    }
+    if (kStartsEarly) {
+        wait_for_preceding();
+        load_inputs();
+    }
+    if constexpr (Traits::kIsQuantised) {
         // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
         sync_warp();
     }
@@ -317,9 +328,14 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
     const typename Traits::Operands& p = params.operands;
+    // What several tokens need of registers leaves none for loads that are issued before.
+    if (Traits::kIsMany) wait_for_preceding();
     const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
-    if (warp.batch >= max(p.batch, 1)) return;
+    if (warp.batch >= max(p.batch, 1)) {
+        if (!Traits::kIsMany) wait_for_preceding();
+        return;
+    }
     if constexpr (Traits::kIsMany) {
         update_many<Traits>(params, warp);
     } else {
