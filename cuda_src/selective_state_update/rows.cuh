@@ -78,7 +78,7 @@ struct TokenInputs {
     RawNumber<input_t> dt;
 
     // Brings dt and z to the L2 cache, where an earlier kernel's stores meet them: x comes from the preceding one.
-    __device__ __forceinline__ void prefetch(const typename Traits::Operands& p, const TokenCursor<Traits>& at) const {
+    __device__ __forceinline__ static void prefetch(const typename Traits::Operands& p, const TokenCursor<Traits>& at) {
         ::prefetch(static_cast<const char*>(p.dt) + at.dt * (p.dt_is_float32 ? 4 : static_cast<int>(sizeof(input_t))));
         if (p.z != nullptr) ::prefetch(static_cast<const input_t*>(p.z) + at.z);
     }
