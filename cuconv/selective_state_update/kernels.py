@@ -9,7 +9,16 @@ from typing import Any, ClassVar
 
 from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarge, ceil_div, fast_div, vectors
+from cuconv.runtime.launch import (
+    MAX_DIVIDEND,
+    MAX_VECTOR_BYTES,
+    WARP_SIZE,
+    LaunchConfig,
+    TooLarge,
+    ceil_div,
+    fast_div,
+    vectors,
+)
 
 D_STATES = (2, 4, 8, 16, 32, 64, 96, 128, 256)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -51,7 +60,9 @@ def most_rows(capacity: int, vec: int, state_t: DType, shared_decay: bool, many:
     """
     sharing = lanes(capacity, vec, state_t)
     elements = ceil_div(capacity, vec * sharing) * vec
-    limit = 16 if not shared_decay or (many and state_t not in CODES) else 64 if many else 128
+    # Addresses of narrow accesses take registers, too.
+    of_many = 64 if vec * state_t.itemsize == MAX_VECTOR_BYTES else 32
+    limit = 16 if not shared_decay or (many and state_t not in CODES) else of_many if many else 128
     fitting = [rows for rows in ROWS if rows <= sharing and rows * elements <= limit]
     return max(fitting, default=1)
 

@@ -32,11 +32,14 @@ struct SelectiveStateUpdateQuantisedTraits {
     // (Mamba-2, 128 heads) take 192 us with 4 blocks, 168 with 5; 4 tokens of 32 sequences 120 with 1, 102 with 3.
     // B and C of more bits, the addresses of narrow accesses, masks and random numbers leave fewer registers.
     static constexpr bool kHasRoom = kSharedDecay && sizeof(b_t) == 2 && kVec * sizeof(state_t) == 16 && kDState <= 128;
-    static constexpr int kMinBlocks = !kHasRoom                ? 1
-                                      : kMany                  ? (kMasked || kChosen ? 2 : 3)
-                                      : kMasked || kStochastic ? 2
-                                      : sizeof(state_t) == 1 && kIsSame<b_t, __nv_bfloat16> ? 5
-                                                                                            : 4;
+    // Without instructions for 8-bit floats the compiler does many rows at once unless registers are few.
+    static constexpr bool kIsComputed = kArch < 89 && kIsSame<state_t, float8_e4m3fn> && kRows >= 8 && !kMany;
+    static constexpr int kMinBlocks = kIsComputed && kSharedDecay && kDState <= 128 ? (kArch < 80 ? 2 : 4)
+                                      : !kHasRoom                                   ? 1
+                                      : kMany                                       ? (kMasked || kChosen ? 2 : 3)
+                                      : kMasked || kStochastic                      ? 2
+                                      : kArch >= 90 && sizeof(state_t) == 1 && kIsSame<b_t, __nv_bfloat16> ? 5
+                                                                                                           : 4;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, kMany, kChosen,
                            kStream, kStochastic, kIndex32>;
 };
