@@ -19,6 +19,7 @@
 // kGated      there are gates or a residual
 #include "causal_conv1d/conv.cuh"
 #include "causal_conv1d/conv_column.cuh"
+#include "common/warp.cuh"
 
 // Strides are in elements. What every launch reads comes first: arguments arrive by cache lines, one miss after
 // another.
@@ -161,9 +162,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int channel = min(own_channel, p.dim - kVec);
     FewIndices<kIndexed, kAddressed, kPacked> indices(p, batch);
     const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
-    // What waits for an index comes behind __syncwarp(): else the compiler waits before it issues the loads in front of
+    // What waits for an index comes behind sync_warp(): else the compiler waits before it issues the loads in front of
     // it, too. These are not marked as constant, for it moves such ones behind.
-    if (kPacked) __syncwarp();
+    if (kPacked) sync_warp();
     int row = batch, tokens = 1;
     if constexpr (kPacked) {
         row = indices.begin.clamped(p.query_start_loc_is_int64, p.total);
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             static_cast<input_t*>(p.out) + (token * p.out_stride[0] + (kVec > 1 ? channel : channel * p.out_stride[1])),
             result);
     };
-    if (kIndexed) __syncwarp();
+    if (kIndexed) sync_warp();
     int slot = batch;
     if (kIndexed) slot = indices.has_column ? indices.slot.below(p.slots, p.pad_slot_id) : -1;
     const bool has_results = (!kIndexed || slot >= 0) && (!kPacked || tokens > 0);
