@@ -14,7 +14,8 @@
 // state_t    the pool of states          kVec     channels a thread     kSilu     silu after the sum
 // kStateLen  columns of a state, kWidth - 1 or kWidth                   kRows     whether columns are contiguous
 // kIndexed    whether conv_state_indices has slots, or each sequence that of its number
-// kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
+// kColumns    whether conv_state_indices has columns, of which state_column says the sequence's
+// kAddressed  states may go to other slots or start from zeros, padding may stay as it is
 // kPacked     sequences have any numbers of tokens, one behind the other, of which the first has a result
 // kGated      there are gates or a residual
 #include "causal_conv1d/conv.cuh"
@@ -65,7 +66,7 @@ struct CausalConv1dUpdateFewParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
-          bool kRows, bool kIndexed, bool kAddressed, bool kPacked, bool kGated>
+          bool kRows, bool kIndexed, bool kColumns, bool kAddressed, bool kPacked, bool kGated>
 struct CausalConv1dUpdateFewTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -110,7 +111,7 @@ struct FewFilter {
 };
 
 // Where a sequence's state is and goes, and its token.
-template <bool kIndexed, bool kAddressed, bool kPacked>
+template <bool kIndexed, bool kColumns, bool kPacked>
 struct FewIndices {
     RawIndex slot;
     RawIndex target;
@@ -123,7 +124,7 @@ struct FewIndices {
     __device__ __forceinline__ FewIndices(const CausalConv1dUpdateFewParams& p, int batch) : past(1), has_column(true) {
         if constexpr (kIndexed) {
             int place = batch * p.conv_state_indices_stride;
-            if (kAddressed && p.state_column != nullptr) {
+            if constexpr (kColumns) {
                 RawIndex column;
                 column.load(p.state_column, batch * p.state_column_stride, p.state_column_is_int64);
                 const int number = column.below(p.slot_columns, -1);
@@ -150,9 +151,9 @@ struct FewIndices {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
-          bool kRows, bool kIndexed, bool kAddressed, bool kPacked, bool kGated,
+          bool kRows, bool kIndexed, bool kColumns, bool kAddressed, bool kPacked, bool kGated,
           typename Traits = CausalConv1dUpdateFewTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kStateLen,
-                                                        kRows, kIndexed, kAddressed, kPacked, kGated>>
+                                                        kRows, kIndexed, kColumns, kAddressed, kPacked, kGated>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_few_kernel(const CausalConv1dUpdateFewParams p) {
     constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // Threads beyond the last channel load what it has. To leave here would wait for `dim` before all else.
     const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
     const int channel = min(own_channel, p.dim - kVec);
-    FewIndices<kIndexed, kAddressed, kPacked> indices(p, batch);
+    FewIndices<kIndexed, kColumns, kPacked> indices(p, batch);
     const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
     // What waits for an index comes behind sync_warp(): else the compiler waits before it issues the loads in front of
     // it, too. These are not marked as constant, for it moves such ones behind.

@@ -349,8 +349,8 @@ MUTANTS = (
     Mutant(
         "The kernel of gates takes x for ungated.",
         "causal_conv1d/causal_conv1d_update_gated.cu",
-        "kRanges, true, kPacked, true, true>(p, share);",
-        "kRanges, true, kPacked, true, false>(p, share);",
+        "kAddressed, kPacked, kTokenStates, true>(p, share);",
+        "kAddressed, kPacked, kTokenStates, false>(p, share);",
         (_GATED_RING,),
     ),
     Mutant(
