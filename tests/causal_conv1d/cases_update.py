@@ -219,8 +219,8 @@ UNIT = (
         for width, types, bias, activation in zip(range(2, 17), cycle(_FEW_DTYPES), _BIASES, _ACTIVATIONS, strict=False)
     ),
     Case(70, 40, index="int64", longer=1, **ODD),
-    Case(1032, 66, moved=True, **ODD),
-    Case(1032, 66, **COLUMNS),
+    Case(1020, 66, moved=True, **ODD),
+    Case(1020, 66, **COLUMNS),
     # Gates and residuals: in steps of one token and of several, packed, addressed, as rings, in windows and ranges.
     *(
         Case(136, 7, seqlen, gates=gates, **way, **pool, **ODD)
