@@ -229,7 +229,7 @@ UNIT = (
         for dim, spec, d_state, kind in (
             (70, "off5+3+40+0+133+5x1+off10", 7, {"state_dtype": "int8"}),
             (9, "20+3+41", 40, {"dtype": "float32", "state_dtype": "float8_e4m3fn"}),
-            (128, "9x2+24+30+3+260", 16, {"dtype": "float16", "state_dtype": "int16", "pool": "spaced"}),
+            (128, "9x2+24+30+3+269", 16, {"dtype": "float16", "state_dtype": "int16", "pool": "spaced"}),
             (128, "200+236+300+200", 12, {"state_dtype": "int8"}),
         )
         for way in (
