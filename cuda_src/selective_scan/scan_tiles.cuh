@@ -18,7 +18,10 @@ struct TileScan {
     static constexpr int kParts = Shape::kParts;
     static constexpr int kAtOnce = Shape::kAtOnce;
     static constexpr int kOwn = Shape::kOwn;
+    static constexpr int kTile = Shape::kTile;
     static constexpr bool kByChannel = Shape::kByChannel;
+    static constexpr bool kTakes = Shape::kTakes;
+    static constexpr int kNone = -1;  // in place of a token
     // Loads z at a tile's start and holds it: 2 % quicker where registers allow it, else up to 10 % slower.
     static constexpr bool kHoldsZ = kAtOnce > 1 && !kByChannel;
     // Loads the next tile's inputs while this one is scanned.
@@ -50,7 +53,8 @@ struct TileScan {
     MatrixLoads C;
     float D;
     float bias;
-    float steps;  // the sum of dt over the tokens of this lane
+    float steps;       // the sum of dt over the tokens of this lane
+    int taken_before;  // the token inside the tile in front of which states are to be taken, or kNone
 
     __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_)
         : p(p_),
@@ -63,7 +67,8 @@ struct TileScan {
           is_idle(first_channel + local >= p.dim),
           B(matrix(p.B, p.B_stride, batch), p.B_stride[2]),
           C(matrix(p.C, p.C_stride, batch), p.C_stride[2]),
-          steps(0.0f) {
+          steps(0.0f),
+          taken_before(kNone) {
         u = row<const T>(p.u, p.u_stride, batch);
         delta = row<const T>(p.delta, p.delta_stride, batch);
         z = row<const T>(p.z, p.z_stride, batch);
@@ -104,14 +109,20 @@ struct TileScan {
 
     template <typename State>
     __device__ __forceinline__ void store_states(State* at, index_t channel_step, index_t step) const {
+        store_states(shared.state, at, channel_step, step);
+    }
+
+    template <typename State>
+    __device__ __forceinline__ void store_states(const TileStates<Shape>& states, State* at, index_t channel_step,
+                                                 index_t step) const {
         each_state([&](int c, int n) {
             if (first_channel + c < p.dim) {
-                at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(shared.state[c][n]);
+                at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(states[c][n]);
             }
         });
     }
 
-    // The same with a slot of a pool, where states may be codes.
+    // The same with a slot of a pool, where states may be codes; `states` are those of the block, or those taken.
     template <typename State>
     __device__ __forceinline__ void load_slot(const StateSlots<State>& from, int slot) {
         const State* const at = from.states + slot * from.stride[0];
@@ -122,16 +133,17 @@ struct TileScan {
     }
 
     template <typename State>
-    __device__ __forceinline__ void store_slot(const StateSlots<State>& to, int slot, const StateTime& time) const {
+    __device__ __forceinline__ void store_slot(const TileStates<Shape>& states, const StateSlots<State>& to, int slot,
+                                               const StateTime& time) const {
         State* const at = to.states + slot * to.stride[0];
         if constexpr (!kIsQuantised<State>) {
-            store_states(at, to.stride[1], to.stride[2]);
+            store_states(states, at, to.stride[1], to.stride[2]);
             return;
         }
         // As each_state(), but that all lanes find the factors, which neighbouring ones share.
         for (int i = static_cast<int>(threadIdx.x); i < Shape::kChannels * Shape::kStates; i += Shape::kThreads) {
             const int c = i / Shape::kStates, n = i % Shape::kStates;
-            const float state[1] = {n < p.d_state ? shared.state[c][n] : 0.0f};
+            const float state[1] = {n < p.d_state ? states[c][n] : 0.0f};
             const float factor = find_factor<State, Shape::kStates>(state);
             if (n >= p.d_state || first_channel + c >= p.dim) continue;
             const index_t channel = of_block(c);
@@ -171,7 +183,7 @@ struct TileScan {
             if (Shape::kStages > 1 && next < end) fetch<kHasOutput>(stage ^ 1, next, begin, end);
             const Inputs now = inputs;
             if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
-            if (is_edge(tile, begin, end)) {
+            if (is_edge(tile, begin, end) || (kTakes && taken_before != kNone)) {
                 advance<kHasOutput, true>(now, stage, tile, begin, end, [] {});
             } else {
                 advance<kHasOutput, false>(now, stage, tile, begin, end, [] {});
@@ -210,7 +222,7 @@ struct TileScan {
             const auto load_next = [&] {
                 if (kIsDouble && next < end) load_matrices<kHasOutput>(next, begin, end);
             };
-            if (is_edge(tile, begin, end)) {
+            if (is_edge(tile, begin, end) || (kTakes && taken_before != kNone)) {
                 advance<kHasOutput, true>(inputs, stage, tile, begin, end, load_next);
             } else {
                 advance<kHasOutput, false>(inputs, stage, tile, begin, end, load_next);
@@ -409,6 +421,11 @@ struct TileScan {
         TileTokens<Shape> tokens;
         tokens.first = first;
         tokens.behind = behind;
+        tokens.taken = -1;
+        if (kTakes && taken_before != kNone) {
+            const int taken = taken_before - 1 - tile - lane * kTokens;
+            tokens.taken = taken < kTokens ? taken : -1;
+        }
         prepare<kIsEdge>(inputs, tokens);
         steps += tokens.sum;
         for (int n = 0; n < p.d_state; n += kParts * kAtOnce) {

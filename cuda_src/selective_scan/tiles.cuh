@@ -5,11 +5,14 @@
 
 // kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts
 // interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions.
-// kByChannel: channels are contiguous in global memory, and states in B and C, not tokens.
-template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_ = false>
+// kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: the states behind
+// one token inside a tile can be taken.
+template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
+          bool kTakes_>
 struct TileShape {
     using input_t = T;
     static constexpr bool kByChannel = kByChannel_;
+    static constexpr bool kTakes = kTakes_;
     static constexpr int kThreads = kThreads_;
     static constexpr int kLanes = kLanes_;
     static constexpr int kParts = kParts_;
@@ -47,17 +50,24 @@ struct TileRows {
 
 struct NoTileRows {};
 
+// The states of the channels of a block, with a gap that keeps channels in different banks.
+template <typename Shape>
+using TileStates = float[Shape::kChannels][Shape::kStates + 1];
+
+struct NoTileStates {};
+
 // The shared memory of a block: B and C of the tile's tokens, each state's in the order of its tokens but with vectors
 // in an order in which those that neighbouring lanes read, and those that neighbouring threads write, are in different
-// banks; the decay rates A / log(2) and the states of its channels, with a gap that keeps channels in different banks;
-// and, where channels are contiguous, u, delta and z.
+// banks; the decay rates A / log(2), as states, the states of its channels and those taken; and, where channels are
+// contiguous, u, delta and z.
 template <typename Shape>
 struct TileShared {
     using Matrix = typename Shape::input_t[Shape::kStates][Shape::kVectors][Shape::kLanes][Shape::kVec];
     alignas(16) Matrix B[Shape::kStages];
     alignas(16) Matrix C[Shape::kStages];
-    float rate[Shape::kChannels][Shape::kStates + 1];
-    float state[Shape::kChannels][Shape::kStates + 1];
+    TileStates<Shape> rate;
+    TileStates<Shape> state;
+    Select<Shape::kTakes, TileStates<Shape>, NoTileStates> taken;
     Select<Shape::kByChannel, TileRows<Shape>, NoTileRows> rows;
 
     // The column of the i-th vector of a lane's tokens.
