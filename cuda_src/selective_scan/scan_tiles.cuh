@@ -26,7 +26,15 @@ struct TileScan {
     static constexpr bool kHoldsZ = kAtOnce > 1 && !kByChannel;
     // Loads the next tile's inputs while this one is scanned.
     static constexpr bool kIsAhead = !kByChannel && kTokens < 16;
-    using Own = Tokens<T, kOwn, kVec>;
+    // Tokens of a lane: as they are in memory or, where channels are contiguous, as they are in shared memory.
+    struct TurnedTokens {
+        const T* elements;  // the first token
+
+        __device__ __forceinline__ float to_float(int t) const {
+            return Dtype<T>::to_float(elements[t * Shape::kChannels]);
+        }
+    };
+    using Own = Select<kByChannel, TurnedTokens, Tokens<T, kOwn, kVec>>;
     using Rows = TileRows<Shape>;
     using MatrixLoads = Select<kByChannel, MatrixTurn<Shape>, MatrixCopy<Shape>>;
 
@@ -216,9 +224,7 @@ struct TileScan {
                 // Each thread copies to where it has just read results.
                 if (next < end) copy_rows<kHasOutput>(other, next, end);
             }
-            Inputs inputs;
-            take_own(inputs.u, stage, Rows::kU);
-            take_own(inputs.delta, stage, Rows::kDelta);
+            const Inputs inputs{own_tokens(stage, Rows::kU), own_tokens(stage, Rows::kDelta)};
             const auto load_next = [&] {
                 if (kIsDouble && next < end) load_matrices<kHasOutput>(next, begin, end);
             };
@@ -322,18 +328,12 @@ struct TileScan {
         });
     }
 
-    // This lane's tokens of a row in shared memory.
-    __device__ __forceinline__ void take_own(Own& to, int stage, int row) const {
-        to.clear();
-        const T* const elements = shared.rows.elements[stage][row];
-#pragma unroll
-        for (int t = 0; t < kOwn; ++t) to.parts[t / Own::kAccess].put(t % Own::kAccess, elements[own_index(t)]);
+    // The place of the first token that this lane loads in a row in shared memory.
+    __device__ __forceinline__ T* own_place(int stage, int row) const {
+        return shared.rows.elements[stage][row] + Rows::index(lane * kTokens, local) + part * kOwn * Shape::kChannels;
     }
 
-    // The place of a token that this lane loads in a row in shared memory.
-    __device__ __forceinline__ int own_index(int t) const {
-        return Rows::index(lane * kTokens, local) + (part * kOwn + t) * Shape::kChannels;
-    }
+    __device__ __forceinline__ Own own_tokens(int stage, int row) const { return {own_place(stage, row)}; }
 
     __device__ __forceinline__ const T* matrix(const void* base, const index_t* stride, int batch) const {
         const index_t group = divide(first_channel, p.group_dim).quotient;
@@ -411,7 +411,9 @@ struct TileScan {
                                             AfterStates after_states) {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
         Own raw_z;
-        if (kHasOutput && kHoldsZ && p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+        if constexpr (kHasOutput && kHoldsZ) {
+            if (p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+        }
         constexpr int kAhead = (kIsAhead ? 2 : 1) * Shape::kTile;
         if (!kByChannel && !kIsEdge && tile + kAhead + Shape::kTile <= end) {
             prefetch(u + tile + kAhead);
@@ -434,27 +436,23 @@ struct TileScan {
         after_states();
         if (!kHasOutput) return;
         sum_parts_over_lanes<kParts, kLanes>(tokens.y);
-        Own raw_u = inputs.u;
-        if constexpr (kByChannel) {
-            take_own(raw_u, stage, Rows::kU);
-            if (p.z != nullptr) take_own(raw_z, stage, Rows::kZ);
-        }
+        if constexpr (kByChannel) raw_z = own_tokens(stage, Rows::kZ);
         float results[kOwn];
 #pragma unroll
         for (int t = 0; t < kOwn; ++t) {
-            const float with_D = fmaf(D, raw_u.to_float(t), tokens.y[t]);
+            const float with_D = fmaf(D, inputs.u.to_float(t), tokens.y[t]);
             // Without D not with 0 * u, which for an infinite u is NaN.
             results[t] = p.D != nullptr ? with_D : tokens.y[t];
         }
         if (p.z != nullptr) {
-            if (!kHoldsZ && !kByChannel) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+            if constexpr (!kHoldsZ && !kByChannel) load_own<kIsEdge>(raw_z, z + tile, first, behind);
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) results[t] *= silu_gate(raw_z.to_float(t));
         }
         if constexpr (kByChannel) {
-            T* const elements = shared.rows.elements[stage][Rows::kZ];
+            T* const place = own_place(stage, Rows::kZ);
 #pragma unroll
-            for (int t = 0; t < kOwn; ++t) elements[own_index(t)] = Dtype<T>::from_float(results[t]);
+            for (int t = 0; t < kOwn; ++t) place[t * Shape::kChannels] = Dtype<T>::from_float(results[t]);
             return;
         }
         if (is_idle) return;

@@ -130,12 +130,14 @@ struct MatrixCopy {
 template <typename Shape>
 struct MatrixTurn {
     using T = typename Shape::input_t;
-    static constexpr int kVec = Shape::kVec;  // states per access
-    static constexpr int kVectors = Shape::kStates / kVec * Shape::kTile;
+    static constexpr int kVec = Shape::kVec;                                // states per access
+    static constexpr int kTokens = sizeof(T) < 4 ? 4 / int{sizeof(T)} : 1;  // stored at a time
+    static constexpr int kColumns = Shape::kTile / kTokens;
+    static constexpr int kVectors = Shape::kStates / kVec * kColumns;
     static constexpr int kRounds = (kVectors + Shape::kThreads - 1) / Shape::kThreads;
 
     const T* matrix;  // at token 0
-    Vec<T, kVec> raw[kRounds];
+    Vec<T, kVec> raw[kRounds][kTokens];
 
     __device__ __forceinline__ MatrixTurn(const T* matrix_, index_t) : matrix(matrix_) {}
 
@@ -143,9 +145,14 @@ struct MatrixTurn {
     __device__ __forceinline__ void load(index_t step, int d_state, int tile, int begin, int end) {
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
-            const int token = tile + token_of(round), n = state_of(round);
-            raw[round] = Vec<T, kVec>::zero();
-            if (n < d_state && token >= begin && token < end) raw[round] = ::load<kVec>(matrix + token * step + n);
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t) {
+                const int token = tile + token_of(round) + t, n = state_of(round);
+                raw[round][t] = Vec<T, kVec>::zero();
+                if (n < d_state && token >= begin && token < end) {
+                    raw[round][t] = ::load<kVec>(matrix + token * step + n);
+                }
+            }
         }
     }
 
@@ -157,7 +164,10 @@ struct MatrixTurn {
             if (n >= d_state) continue;
 #pragma unroll
             for (int s = 0; s < kVec; ++s) {
-                to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kVec] = raw[round].element(s);
+                Vec<T, kTokens> tokens = Vec<T, kTokens>::zero();
+#pragma unroll
+                for (int t = 0; t < kTokens; ++t) tokens.put(t, raw[round][t].element(s));
+                ::store(&to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kVec], tokens);
             }
         }
     }
@@ -167,7 +177,7 @@ struct MatrixTurn {
     __device__ __forceinline__ static int vector(int round) {
         return static_cast<int>(threadIdx.x) + round * Shape::kThreads;
     }
-    __device__ __forceinline__ static int token_of(int round) { return vector(round) % Shape::kTile; }
+    __device__ __forceinline__ static int token_of(int round) { return vector(round) % kColumns * kTokens; }
     // The first state of the thread's vector, beyond the last where there is no such vector.
-    __device__ __forceinline__ static int state_of(int round) { return vector(round) / Shape::kTile * kVec; }
+    __device__ __forceinline__ static int state_of(int round) { return vector(round) / kColumns * kVec; }
 };
