@@ -320,3 +320,16 @@ class SelectiveScanBwdParameters(Kernel):
     def variants(cls) -> Iterator[SelectiveScanBwdParameters]:
         for input_t in FLOATS:
             yield cls(input_t)
+
+
+@dataclass(frozen=True)
+class SelectiveScanVarlenBlocks(Kernel):
+    """The snapshots of a prefix cache by blocks and chunks: a warp has one sequence."""
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanVarlenBlocks]:
+        yield cls()
+
+    def launch_config(self, sequences: int) -> LaunchConfig:
+        """The launch for this many sequences."""
+        return self.config(ceil_div(sequences, self.warps))

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cuconv.runtime import slots
+from cuconv.runtime.blocks import Blocks
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div, widest_vector
-from cuconv.runtime.layout import Layout, strides_or_zeros
+from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
+    SelectiveScanVarlenBlocks,
     SelectiveScanVarlenFwd,
     SelectiveScanVarlenTilesFwd,
     TileShape,
@@ -89,6 +91,17 @@ class Division(NamedTuple):
         }
 
 
+class Chunks(NamedTuple):
+    """The layouts of the arrays that say where blocks of a prefix cache end."""
+
+    block_idx_first_scheduled_token: Layout
+    """(sequences,)."""
+    cu_chunk_seqlen: Layout
+    """(chunks + 1,)."""
+    last_chunk_indices: Layout
+    """(sequences,)."""
+
+
 class Operands(NamedTuple):
     """The layouts of one valid call on packed sequences; None stands for an argument that is absent."""
 
@@ -120,6 +133,10 @@ class Operands(NamedTuple):
     """Of snapshot_out."""
     philox_rounds: int = 0
     """Rounds of Philox where codes are rounded at random, else 0."""
+    blocks: Blocks | None = None
+    """The prefix cache that snapshots and final states go to."""
+    chunks: Chunks | None = None
+    """Where its blocks end."""
 
     @property
     def is_batch(self) -> bool:
@@ -143,7 +160,21 @@ class Operands(NamedTuple):
 
 
 def plan(o: Operands) -> Plan:
-    """The launch that computes a call on packed sequences."""
+    """The launch that computes a call on packed sequences, behind that of a prefix cache where there is one."""
+    if o.blocks is None or o.chunks is None:
+        return _plan(o)
+    main = _plan(o._replace(**o.blocks.derived))
+    if not main.launches:
+        return main
+    launches = main.launches
+    if o.sequences:
+        kernel = SelectiveScanVarlenBlocks()
+        numbers = o.blocks.numbers | index_numbers(**o.chunks._asdict())
+        launches = Launch.packed(kernel, kernel.launch_config(o.sequences), **numbers), *launches
+    return Plan(launches, o.blocks.scratch, o.blocks.regions)
+
+
+def _plan(o: Operands) -> Plan:
     inputs, pool = _numbered_through(o.inputs), o.ssm_states
     if inputs.u.size == 0:
         return Plan()
