@@ -307,8 +307,8 @@ MUTANTS = (
     Mutant(
         "A packed scan by tiles leaves its state where it found it.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "scan.store_slot(pool, target,",
-        "scan.store_slot(pool, slot,",
+        "scan.store_slot(shared.state, pool, target,",
+        "scan.store_slot(shared.state, pool, slot,",
         (_MOVED_TILES,),
     ),
     Mutant(
@@ -368,10 +368,10 @@ MUTANTS = (
         (_KEPT_LANES,),
     ),
     Mutant(
-        "A scan by tiles ends a run for a snapshot one token late.",
+        "A scan ends a run for a snapshot one token late.",
         "selective_scan/scan_varlen.cuh",
-        "to = to == NextSnapshot::kNone ? end : begin + to;",
-        "to = to == NextSnapshot::kNone ? end : min(end, begin + to + 1);",
+        "to = begin + each.position;",
+        "to = min(end, begin + each.position + 1);",
         (_KEPT_TILES,),
     ),
     Mutant(
@@ -482,8 +482,22 @@ MUTANTS = (
     Mutant(
         "States beyond the last one take part in turning.",
         "selective_scan/tiles.cuh",
-        "if (n < d_state && token >= begin && token < end) raw[round]",
-        "if (token >= begin && token < end) raw[round]",
+        "if (n < d_state && token >= begin && token < end) {",
+        "if (token >= begin && token < end) {",
         ("selective_scan_fn-1-12-530-d_state_12-dtype_float32-layout_channel_last-matrices_by_state",),
+    ),
+    Mutant(
+        "A state inside a tile is taken one token late.",
+        "selective_scan/scan_tiles.cuh",
+        "taken_before - 1 - tile",
+        "taken_before - tile",
+        (_KEPT_TILES,),
+    ),
+    Mutant(
+        "A snapshot inside a tile is of the states behind the tile.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "is_taken ? shared.taken : shared.state",
+        "shared.state",
+        (_KEPT_TILES,),
     ),
 )
