@@ -183,7 +183,7 @@ def _is_plain(o: Operands) -> bool:
     """Whether a call has one result and short rows as states, and keeps no states but the last ones."""
     others = (o.cache_seqlens, o.num_accepted_tokens, o.intermediate_conv_window, o.token_state_indices, o.parents)
     is_short = o.conv_state.shape[2] in row_state_lens(o.weight.shape[1])
-    return is_short and o.split.names == ("out",) and all(each is None for each in others)
+    return is_short and not o.dst_is_column and o.split.names == ("out",) and all(each is None for each in others)
 
 
 def _is_near(o: Operands) -> bool:

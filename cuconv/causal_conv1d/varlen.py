@@ -174,6 +174,7 @@ def convolve_by_blocks(
     state_column: Any,
     block_idx_last_scheduled_token: Any,
     num_computed_tokens: Any,
+    out: Any = None,
 ) -> Any:
     """`causal_conv1d_varlen_fn` with a prefix cache that keeps the state at the end of every block, for engines.
 
@@ -182,12 +183,12 @@ def convolve_by_blocks(
     the tokens before those of this call, state_column the block that each sequence starts from.
 
     Returns:
-        out, laid out in memory like x.
+        out, or a new array laid out in memory like x.
     """
     checks.activation(activation)
     inputs = (
         x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, state_column, None, None,
-        block_idx_last_scheduled_token, num_computed_tokens, None,
+        block_idx_last_scheduled_token, num_computed_tokens, out,
     )  # fmt: skip
     options = (WHOLE, activation is not None, slots.padding(-1, null_slot), checks.column(first_column), block_size)
     return _packed_by_blocks(inputs, options, WHOLE.names)[0]

@@ -173,7 +173,7 @@ def scan_by_blocks(
     block_idx_last_scheduled_token: Any,
     cu_chunk_seqlen: Any,
     last_chunk_indices: Any,
-    out: Any,
+    out: Any = None,
 ) -> Any:
     """`selective_scan_varlen_fn` with a prefix cache that keeps the state at the end of every block, for engines.
 

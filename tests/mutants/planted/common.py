@@ -8,10 +8,8 @@ from tests.mutants.planted.ids import FWD, STATE, STATE_RANDOM
 _SOFTPLUS = "selective_state_update/test_softplus.py::test_softplus_is_as_exact_as_it_is_said_to_be[unit-emulated]"
 _STATE_LOUD = "selective_state_update-4-2-3-16-dtype_float32-loud_60"
 
-_BLOCKS = (
-    "families/test_blocks.py::test_a_convolution_keeps_the_state_at_every_block_end[5-int64-9-emulator]",
-    "families/test_blocks.py::test_a_scan_keeps_the_state_at_every_block_end[5-int64-9-emulator]",
-)
+_LENGTHS = "45,3,0,33,16,1,40,7-20,0,32,15,16,31,3,0"
+_BLOCKS = f"convolve_by_blocks-12-{_LENGTHS}-16", f"scan_by_blocks-12-{_LENGTHS}-16"
 
 MUTANTS = (
     Mutant(
