@@ -243,18 +243,21 @@ def test_edges_of_a_graph_are_programmatic_where_that_is_right() -> None:
         pytest.skip("this GPU has no dependent launches")
     held = loaded("cupy", chains.arrays(3, 8, 0))
 
-    def update(x: str, window: str, out: str) -> None:
-        cuconv.causal_conv1d_update(held[x], held[window], held["weight"], out=held[out])
+    def update(x: str, states: str, out: str) -> None:
+        rest = [held[name] for name in ("p", "A", "p", "p")]
+        cuconv.selective_state_update(held[states], held[x], *rest, out=held[out])
 
-    update("p", "windows0", "q")
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        stream.begin_capture()
         with cuconv.dependent_launch():
-            update("p", "windows0", "q")
-            update("q", "windows1", "r")
-            update("r", "windows1", "s")
-            update("s", "windows0", "t")
-        update("t", "windows1", "u")
+            update("q", "states0", "r")
+            stream.synchronize()
+            stream.begin_capture()
+            update("q", "states0", "r")
+            update("r", "states1", "s")
+            update("s", "states1", "t")
+            update("t", "states0", "u")
+        update("u", "states1", "q")
         graph = stream.end_capture()
+    # The third reads the states that the second writes, and the last is outside of the context.
     assert sorted(edges(graph.graph)) == [False, False, True, True]
