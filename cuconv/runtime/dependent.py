@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from cuconv.runtime import checks
 from cuconv.runtime.launch import LaunchConfig
@@ -66,6 +66,19 @@ def dependent_launch() -> Iterator[None]:
             _launched.clear()
 
 
+class Extent(NamedTuple):
+    """The addresses of an array's first byte and of the byte behind its last one, and the array."""
+
+    begin: int
+    end: int
+    view: View
+
+    def meets(self, other: Extent) -> bool:
+        """Whether two arrays share an element."""
+        # Bounds come first: two comparisons rule out nearly all pairs.
+        return self.begin < other.end and other.begin < self.end and checks.overlap(self.view, other.view)
+
+
 Place = tuple[int, int, int]
 """A device, a raw stream, and the number of the capture in which the stream takes part; 0 for none."""
 
@@ -74,9 +87,9 @@ class _Launched:
     """What the launches on a stream write, or on one stream of a capture."""
 
     def __init__(self) -> None:
-        self.last: list[View] = []
+        self.last: list[Extent] = []
         """The memory of the last launch."""
-        self.captured: list[View] = []
+        self.captured: list[Extent] = []
         """That of all launches of a capture: those on other streams may follow any of them."""
 
 
@@ -84,7 +97,7 @@ _launched: dict[Place, _Launched] = {}
 _lock = threading.Lock()
 
 
-def may_overlap(device: int, stream: int, early: Sequence[View] | None, written: Sequence[View]) -> bool:
+def may_overlap(device: int, stream: int, early: Sequence[Extent] | None, written: Sequence[Extent]) -> bool:
     """Whether the next launch on a stream may start before the preceding one has ended. What it writes is noted.
 
     Args:
@@ -111,7 +124,7 @@ def may_overlap(device: int, stream: int, early: Sequence[View] | None, written:
             own.captured += written
     if early is None or is_first or not _is_wanted.get():
         return False
-    if any(checks.overlap(one, other) for one in early for other in before):
+    if any(one.meets(other) for one in early for other in before):
         _log.debug("a kernel waits for the one before it, which writes what it reads early")
         return False
     return True
