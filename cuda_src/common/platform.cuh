@@ -186,8 +186,7 @@ inline constexpr bool kStartsEarly = false;
 // Waits until the preceding kernel has ended and all that it wrote can be read, then lets the next kernel start; does
 // nothing in a kernel that does not start early. Every thread calls it once, those that leave early too: else a kernel
 // could end before an earlier one, and those behind it would read what is not yet written. Before it a thread stores
-// nothing and reads only the pointers that the kernel's class names in EARLY. What it reads behind it is Memory::kLate,
-// for the compiler could read constants earlier.
+// nothing and reads only the pointers that the kernel's class names in EARLY.
 __device__ __forceinline__ void wait_for_preceding() {
 #if !defined(__CUDA_ARCH__)
     cudaGridDependencySynchronize();
