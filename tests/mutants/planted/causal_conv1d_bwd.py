@@ -14,7 +14,7 @@ _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
 _BWD_WALK_ROWS = "causal_conv1d_varlen_bwd-40-off3+70+1+2+3+0+63+65+off2+20x1+0+19+0-layout_tokens-slots_odd"
-_BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-layout_tokens-initial_all"
+_BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-weight_dtype_float16-layout_tokens-initial_all"
 
 MUTANTS = (
     Mutant(
