@@ -136,22 +136,24 @@ MUTANTS = (
     Mutant(
         "The first inputs that a packed sequence sees are zeros.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "for (int c = 0; c < kVec; ++c) x[k][c] = past_value(k, c);",
-        "for (int c = 0; c < kVec; ++c) (void)c;",
+        "x[k][c] = kStates ? before[k][c] : 0.0f;",
+        "x[k][c] = 0.0f;",
         (_BWD_VARLEN,),
     ),
     Mutant(
-        "The state of a sequence behind empty ones is that of the first of these.",
+        "A state is loaded into what another sequence has left, which starts from zeros.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "if (advanced > 1) {",
-        "if (advanced > 9) {",
+        """            past.clear();
+            if (has_state) load_past(next);""",
+        "            if (has_state) load_past(next);",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
         "The gradient of a state keeps what the tokens of the sequence before have.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "for (int c = 0; c < kVec; ++c) x[k][c] = dx[k][c] = 0.0f;",
-        "for (int c = 0; c < kVec; ++c) x[k][c] = 0.0f;",
+        """                x[k][c] = kStates ? before[k][c] : 0.0f;
+                dx[k][c] = 0.0f;""",
+        "                x[k][c] = kStates ? before[k][c] : 0.0f;",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
@@ -182,8 +184,8 @@ MUTANTS = (
     Mutant(
         "Empty sequences leave the gradients of their initial states unwritten.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "if (follows && run.end > run.begin) {",
-        "if (follows) {",
+        "if (has_state && run.end > run.begin) {",
+        "if (has_state) {",
         (_BWD_EMPTY,),
     ),
     Mutant(
