@@ -335,3 +335,16 @@ class CausalConv1dVarlenStates(Kernel):
             "columns": fast_div(columns),
             "total_vecs": total_vecs,
         }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenBlocks(Kernel):
+    """The snapshots of a prefix cache by blocks: a warp has one sequence."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenBlocks]:
+        yield cls()
+
+    def launch_config(self, sequences: int) -> LaunchConfig:
+        """The launch for this many sequences."""
+        return self.config(ceil_div(sequences, self.warps))

@@ -9,8 +9,10 @@ from cuconv.causal_conv1d.kernels import GATES, filter_numbers, states_are_packe
 from cuconv.causal_conv1d.kernels_update import (
     FEW_CHANNELS,
     FEW_GRID,
+    KEPT_ROWS_BYTES,
     MANY_TOKENS_CHANNELS,
     MAX_TREE_TOKENS,
+    ROWS_BYTES,
     CausalConv1dUpdate,
     CausalConv1dUpdateFew,
     CausalConv1dUpdateGated,
@@ -100,11 +102,12 @@ class Operands(NamedTuple):
     """Tokens per sequence at most; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
+    dst_is_column: bool = False
+    """Whether dst_state_indices has columns of conv_state_indices, instead of slots."""
     pre_gate: Layout | None = None
     """As x, and so are the other two."""
     post_gate: Layout | None = None
     residual: Layout | None = None
-
     retrieve_next_token: Layout | None = None
     """(batch, seqlen)."""
     retrieve_next_sibling: Layout | None = None
@@ -180,7 +183,7 @@ def _is_plain(o: Operands) -> bool:
     """Whether a call has one result and short rows as states, and keeps no states but the last ones."""
     others = (o.cache_seqlens, o.num_accepted_tokens, o.intermediate_conv_window, o.token_state_indices, o.parents)
     is_short = o.conv_state.shape[2] in row_state_lens(o.weight.shape[1])
-    return is_short and o.split.names == ("out",) and all(each is None for each in others)
+    return is_short and not o.dst_is_column and o.split.names == ("out",) and all(each is None for each in others)
 
 
 def _is_near(o: Operands) -> bool:
@@ -212,7 +215,8 @@ def _kernel(o: Operands) -> UpdateKernel:
     token_bytes = _token_bytes(o)
     if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
-        while vec > 1 and not _rows_are_packed(o, vec):
+        most = KEPT_ROWS_BYTES if _keeps_rows(o) else ROWS_BYTES
+        while vec > 1 and not (_rows_are_packed(o, vec) and fits_thread(vec, *_row_size(o), most)):
             vec //= 2
         if _rows_are_packed(o, vec):
             sequences = _sequences(o, vec, form) if o.seqlen == 1 and not form["token_states"] else 0
@@ -308,6 +312,16 @@ def _rows_are_packed(o: Operands, vec: int) -> bool:
     return not any(quantity % access for quantity in (o.conv_state.first, *o.conv_state.active(0)))
 
 
+def _row_size(o: Operands) -> tuple[int, int]:
+    """The columns of a state, and the bytes of one."""
+    return o.conv_state.shape[2], o.conv_state.itemsize
+
+
+def _keeps_rows(o: Operands) -> bool:
+    """Whether states after single tokens go to rows like those of the pool."""
+    return o.token_state_indices is not None or _windows_are_packed(o, 1)
+
+
 def _windows_are_packed(o: Operands, vec: int) -> bool:
     """Whether the windows of `vec` channels, end to end, can be written by the widest accesses that divide them."""
     windows = o.intermediate_conv_window
@@ -390,6 +404,7 @@ def _numbers(o: Operands, vec: int) -> dict[str, object]:
         "is_read_only": o.disable_state_update,
         "keeps_padding": o.keeps_padding,
         **{f"{name}_stride": strides_or_zeros(getattr(o, name), 3) for name in GATES},
+        "dst_is_column": o.dst_is_column,
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "token_state_columns": o.token_state_indices.shape[1] if o.token_state_indices else 0,
         **_table_numbers(token_state_indices=o.token_state_indices, parents=o.parents),

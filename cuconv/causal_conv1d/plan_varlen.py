@@ -14,6 +14,7 @@ from cuconv.causal_conv1d.kernels import (
     states_are_packed,
 )
 from cuconv.causal_conv1d.kernels_varlen import (
+    CausalConv1dVarlenBlocks,
     CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
@@ -24,6 +25,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
+from cuconv.runtime.blocks import COMPUTED, Blocks
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
@@ -93,6 +95,10 @@ class Operands(NamedTuple):
     """Whether the result goes over x."""
     by_token: bool = False
     """Whether the arrays of the caller are (total, dim)."""
+    blocks: Blocks | None = None
+    """The prefix cache that snapshots and final states go to."""
+    computed: Layout | None = None
+    """(sequences,), the tokens before those of this call, where there is one."""
 
     @property
     def is_dense(self) -> bool:
@@ -126,7 +132,20 @@ def plan(o: Operands) -> Plan:
     """The launches that compute a call."""
     if not o.x.size:
         return Plan()
+    if o.blocks is not None:
+        return _behind_blocks(o, o.blocks)
     return _over_x(o) if o.in_place and not o.is_dense else Plan((_launch(o),))
+
+
+def _behind_blocks(o: Operands, blocks: Blocks) -> Plan:
+    """The call with snapshots and slots of final states that a launch in front finds."""
+    main = _launch(o._replace(**blocks.derived))
+    if not o.sequences:
+        return Plan((main,), blocks.scratch, blocks.regions)
+    kernel = CausalConv1dVarlenBlocks()
+    numbers = blocks.numbers | index_numbers(**{COMPUTED: o.computed})
+    first = Launch.packed(kernel, kernel.launch_config(o.sequences), **numbers)
+    return Plan((first, main), blocks.scratch, blocks.regions)
 
 
 def _launch(o: Operands) -> Launch:

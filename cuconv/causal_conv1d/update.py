@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,42 @@ def causal_conv1d_update(
         *(WHOLE, inputs, extras, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
         *(first_column, max_query_len),
     )[0]
+
+
+def step_by_blocks(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any,
+    activation: str | None,
+    conv_state_indices: Any,
+    null_slot: int | None,
+    pad_output: str,
+    *,
+    query_start_loc: Any,
+    max_query_len: int | None,
+    num_accepted_tokens: Any,
+    state_column: Any,
+    block_idx_last_scheduled_token: Any,
+    out: Any,
+) -> Any:
+    """`causal_conv1d_update` with the window in the first columns and a prefix cache by blocks, for engines.
+
+    conv_state_indices (batch, blocks) has the slot of each block. Each sequence starts from the slot in column
+    state_column and leaves its state in that of column block_idx_last_scheduled_token, (batch,) both.
+
+    Returns:
+        out, or a new array of the shape of x.
+    """
+    checks.activation(activation)
+    inputs = (
+        x, conv_state, weight, bias, None, conv_state_indices, num_accepted_tokens, None, None, state_column,
+        block_idx_last_scheduled_token, None, query_start_loc, None, None, out,
+    )  # fmt: skip
+    keeps_padding = slots.keeps_padding(pad_output)
+    padding = slots.padding(-1, null_slot)
+    options = (WHOLE, activation is not None, False, padding, 0, max_query_len, keeps_padding)
+    return _step_by_blocks(inputs, options, WHOLE.names)[0]
 
 
 def causal_conv1d_update_split(
@@ -438,6 +475,22 @@ def _check(
     )
 
 
+def _check_by_blocks(given: Layouts, *options: Any) -> Checked[Operands]:
+    for name in ("state_column", "dst_state_indices"):
+        if given[name] is None:
+            raise ValueError(message(name, "None", "an array beside the other one"))
+    checked = _check(given, *options)
+    return replace(checked, operands=checked.operands._replace(dst_is_column=True))
+
+
+def _reading_columns(o: Operands, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A function that reads an array by its name, and the slots that columns stand for, in NumPy."""
+    if not o.dst_is_column:
+        return read
+    found = slots.start_slots(read("conv_state_indices"), read("dst_state_indices"), o.sequences)
+    return lambda name: found if name == "dst_state_indices" else read(name)
+
+
 def _check_tokens(x: Layout, starts: Layout | None, max_query_len: int | None) -> tuple[int, int, int, str]:
     """Checks the sizes of x; returns dim, sequences, their tokens at most, and how errors call the sequences."""
     batch, dim, *tokens = x.shape
@@ -551,6 +604,7 @@ def _axes(split: Split, is_packed: bool, has_tokens: bool) -> str:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
+    read = _reading_columns(o, read)
     count, state_len = o.conv_state.shape[0], o.conv_state.shape[2]
     lengths, most = np.full(o.sequences, o.seqlen), state_len - (o.weight.shape[1] - 1) + 1
     if (begins := read("query_start_loc")) is not None:
@@ -597,6 +651,7 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 def _reference(o: Operands, arrays: Arrays) -> None:
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
+    inputs["dst_state_indices"] = _reading_columns(o, arrays.get)("dst_state_indices")
     inputs["conv_state"] = inputs["conv_state"][:, :, : o.conv_state.shape[2]]
     for name in ("x", *GATES):
         if (each := inputs.get(name)) is not None and each.ndim == 2:
@@ -623,6 +678,15 @@ _step = Operation(
     INPUTS,
     name="causal_conv1d_update",
     check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=EXTRAS,
+)
+_step_by_blocks = Operation(
+    INPUTS,
+    name="causal_conv1d_update_by_blocks",
+    check=_check_by_blocks,
     plan=plan,
     reference=_reference,
     contents=_check_contents,

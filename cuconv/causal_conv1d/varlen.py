@@ -13,7 +13,7 @@ from cuconv.causal_conv1d.kernels import GATES, MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.causal_conv1d.states import window
-from cuconv.runtime import checks, slots
+from cuconv.runtime import blocks, checks, slots
 from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS
 from cuconv.runtime.errors import message
@@ -156,6 +156,42 @@ def convolve_by_token(
     )  # fmt: skip
     checks.activation(activation)
     return _packed_with_extras(inputs, (WHOLE, activation is not None, -1, None, False, True, False), WHOLE.names)[0]
+
+
+def convolve_by_blocks(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    conv_states: Any,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    activation: str | None,
+    null_slot: int | None,
+    first_column: int | None,
+    block_size: int,
+    *,
+    state_column: Any,
+    block_idx_last_scheduled_token: Any,
+    num_computed_tokens: Any,
+    out: Any = None,
+) -> Any:
+    """`causal_conv1d_varlen_fn` with a prefix cache that keeps the state at the end of every block, for engines.
+
+    A small kernel in front finds the snapshots. The arguments are those of vLLM's mode "all" (runtime/blocks.py):
+    cache_indices (sequences, blocks) has the slot of each block of block_size tokens, num_computed_tokens (sequences,)
+    the tokens before those of this call, state_column the block that each sequence starts from.
+
+    Returns:
+        out, or a new array laid out in memory like x.
+    """
+    checks.activation(activation)
+    inputs = (
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, state_column, None, None,
+        block_idx_last_scheduled_token, num_computed_tokens, out,
+    )  # fmt: skip
+    options = (WHOLE, activation is not None, slots.padding(-1, null_slot), checks.column(first_column), block_size)
+    return _packed_by_blocks(inputs, options, WHOLE.names)[0]
 
 
 def causal_conv1d_split(
@@ -396,6 +432,17 @@ def _check_with_extras(
     return replace(checked, operands=checked.operands._replace(by_token=True), outputs=_transposed(checked.outputs))
 
 
+def _check_by_blocks(
+    given: Layouts, split: Split, silu: bool, pad_slot_id: int, first_column: int | None, block_size: int
+) -> Checked[Operands]:
+    others = {name: each for name, each in given.items() if name not in BLOCKS}
+    checked = _check(others, split, silu, pad_slot_id, first_column)
+    o = checked.operands
+    checks.rank("x", o.x.shape, "dim, total")
+    found = blocks.check(given, block_size, "conv_states", o.sequences, o.x.shape[1])
+    return replace(checked, operands=o._replace(blocks=found, computed=given[blocks.COMPUTED]))
+
+
 def _transposed(given: Layouts) -> dict[str, Layout | None]:
     """The same layouts, with the axes of arrays that have a column per token exchanged."""
     return {
@@ -454,6 +501,9 @@ def _check_modes(given: Layouts, first_column: int | None) -> None:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """Raise ValueError for contents of index arrays that cannot be right."""
+    if o.blocks is not None:
+        read = blocks.reading(read, o.blocks)
+        o = o._replace(**o.blocks.derived)
     pool = o.states.shape[0] if o.states else None
     snapshot_slots = None
     if o.snapshots is not None:
@@ -469,6 +519,10 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
+    if o.blocks is not None:
+        read = blocks.reading(arrays.get, o.blocks)
+        arrays = {name: each for name, each in arrays.items() if name not in BLOCKS}
+        arrays |= {name: read(name) for name in blocks.DERIVED}
     if o.by_token:
         arrays = {name: each.T if each is not None and name in BY_TOKEN else each for name, each in arrays.items()}
     inputs = {name: array for name, array in arrays.items() if name not in (*o.split.names, *PAYLOAD)}
@@ -498,6 +552,17 @@ _packed = Operation(
     INPUTS,
     name="causal_conv1d_varlen_fn",
     check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=EXTRAS,
+)
+BLOCKS = (blocks.LAST, blocks.COMPUTED)
+
+_packed_by_blocks = Operation(
+    INPUTS + BLOCKS,
+    name="causal_conv1d_varlen_by_blocks",
+    check=_check_by_blocks,
     plan=plan,
     reference=_reference,
     contents=_check_contents,

@@ -50,31 +50,22 @@ def causal_conv1d_fn(
     Returns:
         (dim, total), new.
     """
-    placed: dict[str, Any] = {}
+    given = x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state
+    silu, first_column = conventions.silu(activation), conventions.first_column(conv_states)
     if block_idx_last_scheduled_token is not None:
-        placed = _blocks(
-            cache_indices,
-            block_idx_first_scheduled_token,
-            block_idx_last_scheduled_token,
-            initial_state_idx,
-            num_computed_tokens,
-            block_size_to_align,
-            x.shape[-1],
+        if not block_size_to_align:
+            conventions.refuse("block_size_to_align", block_size_to_align, "tokens per block, for block_idx_*")
+        return varlen.convolve_by_blocks(
+            *given,
+            silu,
             null_block_id,
+            first_column,
+            block_size_to_align,
+            state_column=initial_state_idx,
+            block_idx_last_scheduled_token=block_idx_last_scheduled_token,
+            num_computed_tokens=num_computed_tokens,
         )
-    return varlen.causal_conv1d_varlen_fn(
-        x,
-        weight,
-        bias,
-        conv_states,
-        query_start_loc,
-        cache_indices,
-        has_initial_state,
-        conventions.silu(activation),
-        null_slot=null_block_id,
-        first_column=conventions.first_column(conv_states),
-        **placed,
-    )
+    return varlen.causal_conv1d_varlen_fn(*given, silu, null_slot=null_block_id, first_column=first_column)
 
 
 def causal_conv1d_update(
@@ -104,31 +95,30 @@ def causal_conv1d_update(
     Returns:
         out, or without it x, overwritten; a new array where x has another dtype than conv_state.
     """
-    placed: dict[str, Any] = {}
-    if block_idx_last_scheduled_token is not None:
-        placed = {
-            "state_column": initial_state_idx,
-            "dst_state_indices": tensors.chosen(conv_state_indices, block_idx_last_scheduled_token),
-        }
-    if query_start_loc is not None:
-        placed["query_start_loc"] = query_start_loc
-        placed["max_query_len"] = max_query_len if max_query_len >= 0 else None
     if out is None and x.dtype == conv_state.dtype:
         out = x
+    silu, null_slot = conventions.silu(activation), null_block_id if pad_slot_id is None else pad_slot_id
+    most = None if query_start_loc is None or max_query_len < 0 else max_query_len
+    pad_output = "zero" if out is None else "keep"
+    if block_idx_last_scheduled_token is not None:
+        return update.step_by_blocks(
+            *(x, conv_state, weight, bias, silu, conv_state_indices, null_slot, pad_output),
+            query_start_loc=query_start_loc,
+            max_query_len=most,
+            num_accepted_tokens=num_accepted_tokens,
+            state_column=initial_state_idx,
+            block_idx_last_scheduled_token=block_idx_last_scheduled_token,
+            out=out,
+        )
     return update.causal_conv1d_update(
-        x,
-        conv_state,
-        weight,
-        bias,
-        conventions.silu(activation),
-        None,
-        conv_state_indices,
+        *(x, conv_state, weight, bias, silu, None, conv_state_indices),
+        query_start_loc=query_start_loc,
+        max_query_len=most,
         num_accepted_tokens=num_accepted_tokens,
-        null_slot=null_block_id if pad_slot_id is None else pad_slot_id,
-        pad_output="zero" if out is None else "keep",
+        null_slot=null_slot,
+        pad_output=pad_output,
         first_column=0,
         out=out,
-        **placed,
     )
 
 
@@ -166,7 +156,7 @@ def selective_state_update(
     if out is None:
         conventions.refuse("out", None, "an array of the shape of x, for the result")
     if num_accepted_tokens is None and dst_state_batch_indices is not None and len(dst_state_batch_indices.shape) == 2:
-        dst_state_batch_indices = dst_state_batch_indices[:, 0]
+        dst_state_batch_indices = dst_state_batch_indices.select(1, 0)
     state_update.selective_state_update(
         state,
         x,
@@ -225,97 +215,22 @@ def selective_scan_fn(
         z, overwritten, or without it delta; padding keeps what it holds.
     """
     null_slot = null_block_id if pad_slot_id is None else pad_slot_id
-    placed: dict[str, Any] = {}
-    if block_idx_last_scheduled_token is not None:
-        placed = _chunks(
-            cache_indices,
-            block_idx_first_scheduled_token,
-            block_idx_last_scheduled_token,
-            initial_state_idx,
-            query_start_loc,
-            cu_chunk_seqlen,
-            last_chunk_indices,
-            block_size,
-            null_slot,
-        )
-    return scan.selective_scan_varlen_fn(
-        u,
-        ssm_states,
-        delta,
-        A,
-        B,
-        C,
-        D,
-        z,
-        delta_bias,
-        delta_softplus,
-        query_start_loc,
-        cache_indices,
+    out = delta if z is None else z
+    given = u, ssm_states, delta, A, B, C, D, z, delta_bias, delta_softplus, query_start_loc, cache_indices
+    if block_idx_last_scheduled_token is None:
+        return scan.selective_scan_varlen_fn(*given, has_initial_state, null_slot=null_slot, pad_output="keep", out=out)
+    return scan.scan_by_blocks(
+        *given,
         has_initial_state,
-        null_slot=null_slot,
-        pad_output="keep",
-        out=delta if z is None else z,
-        **placed,
+        null_slot,
+        block_size,
+        state_column=initial_state_idx,
+        block_idx_first_scheduled_token=block_idx_first_scheduled_token,
+        block_idx_last_scheduled_token=block_idx_last_scheduled_token,
+        cu_chunk_seqlen=cu_chunk_seqlen,
+        last_chunk_indices=last_chunk_indices,
+        out=out,
     )
-
-
-def _blocks(
-    table: Any,
-    first: Any,
-    last: Any,
-    initial: Any,
-    computed: Any,
-    block: int | None,
-    tokens: int,
-    null_slot: int | None,
-) -> dict[str, Any]:
-    """Where a prefix cache of mode "all" has states, by the names of cuconv's arguments."""
-    for argument, value in (
-        ("cache_indices", table),
-        ("block_idx_first_scheduled_token", first),
-        ("initial_state_idx", initial),
-        ("num_computed_tokens", computed),
-        ("block_size_to_align", block or None),
-    ):
-        if value is None:
-            conventions.refuse(argument, None, "a value beside block_idx_last_scheduled_token")
-    assert block is not None
-    snapshots, count = tensors.block_snapshots(table, computed, first, last, block, tokens, null_slot)
-    return {
-        "state_column": initial,
-        "dst_state_indices": tensors.chosen(table, last),
-        "snapshots": snapshots,
-        "snapshot_count": count,
-    }
-
-
-def _chunks(
-    table: Any,
-    first: Any,
-    last: Any,
-    initial: Any,
-    starts: Any,
-    chunks: Any,
-    last_chunks: Any,
-    block: int,
-    null_slot: int | None,
-) -> dict[str, Any]:
-    """Where a prefix cache of mode "all" has states of scans, by the names of cuconv's arguments."""
-    for argument, value in (
-        ("cache_indices", table),
-        ("block_idx_first_scheduled_token", first),
-        ("initial_state_idx", initial),
-        ("query_start_loc", starts),
-        ("cu_chunk_seqlen", chunks),
-        ("last_chunk_indices", last_chunks),
-    ):
-        if value is None:
-            conventions.refuse(argument, None, "an array beside block_idx_last_scheduled_token")
-    return {
-        "state_column": initial,
-        "dst_state_indices": tensors.chosen(table, last),
-        "snapshots": tensors.chunk_snapshots(table, first, starts, chunks, last_chunks, block, null_slot),
-    }
 
 
 MODULES: installing.Modules = {

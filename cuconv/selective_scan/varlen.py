@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from cuconv.runtime import checks, codes, slots
+from cuconv.runtime import blocks, checks, codes, slots
 from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, CODES, STATES
 from cuconv.runtime.errors import message
@@ -16,7 +17,7 @@ from cuconv.runtime.layout import Layout
 from cuconv.selective_scan import reference
 from cuconv.selective_scan.check import Inputs, inputs, is_variable
 from cuconv.selective_scan.kernels import MAX_TOKENS
-from cuconv.selective_scan.plan_varlen import Operands, plan
+from cuconv.selective_scan.plan_varlen import Chunks, Operands, plan
 
 
 def selective_scan_varlen_fn(
@@ -150,6 +151,50 @@ def selective_scan_varlen_fn(
     return result
 
 
+def scan_by_blocks(
+    u: Any,
+    ssm_states: Any,
+    delta: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any,
+    z: Any,
+    delta_bias: Any,
+    delta_softplus: bool,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    null_slot: int | None,
+    block_size: int,
+    *,
+    state_column: Any,
+    block_idx_first_scheduled_token: Any,
+    block_idx_last_scheduled_token: Any,
+    cu_chunk_seqlen: Any,
+    last_chunk_indices: Any,
+    out: Any = None,
+) -> Any:
+    """`selective_scan_varlen_fn` with a prefix cache that keeps the state at the end of every block, for engines.
+
+    A small kernel in front finds the snapshots. The arguments are those of vLLM's mode "all" (runtime/blocks.py):
+    cache_indices (sequences, blocks) has the slot of each block of block_size tokens, cu_chunk_seqlen (chunks + 1,) the
+    tokens that chunks begin with, of which every block has one or more, last_chunk_indices (sequences,) the last chunk
+    of each sequence, state_column the block that it starts from.
+
+    Returns:
+        out, of which padding keeps what it holds, or a new array laid out in memory like u, with zeros there.
+    """
+    given = (
+        *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
+        *(state_column, None, block_idx_first_scheduled_token, block_idx_last_scheduled_token),
+        *(cu_chunk_seqlen, last_chunk_indices, out),
+    )
+    options = checks.flag("delta_softplus", delta_softplus), slots.padding(-1, null_slot), block_size
+    (result,) = _packed_scan_by_blocks(given, options)
+    return result
+
+
 def _check_with_extras(
     given: Layouts, delta_softplus: bool, pad_slot_id: int, has_seed: bool, philox_rounds: int, keeps_padding: bool
 ) -> Checked[Operands]:
@@ -215,6 +260,17 @@ def _check_batch(given: Inputs, starts: Layout | None) -> int:
     return batch
 
 
+def _check_by_blocks(given: Layouts, delta_softplus: bool, pad_slot_id: int, block_size: int) -> Checked[Operands]:
+    others = {name: each for name, each in given.items() if name not in BLOCKS}
+    checked = _check(others, delta_softplus, pad_slot_id, keeps_padding=given["out"] is not None)
+    o = checked.operands
+    assert given["u"] is not None
+    checks.rank("u", given["u"].shape, "dim, total")
+    found = blocks.check(given, block_size, "ssm_states", o.sequences, o.total)
+    chunks = Chunks(*(given[name] for name in Chunks._fields))  # type: ignore[arg-type]
+    return replace(checked, operands=o._replace(blocks=found, chunks=chunks))
+
+
 def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
     checks.rank("ssm_states", pool.shape, "slots, dim, d_state")
     checks.dtype("ssm_states", pool.dtype, STATES)
@@ -228,6 +284,9 @@ def _check_pool(pool: Layout, A: Layout, wanted_slots: int) -> None:
 
 def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     """ValueError when what index arrays contain cannot be right."""
+    if o.blocks is not None:
+        read = blocks.reading(read, o.blocks)
+        o = o._replace(**o.blocks.derived)
     pool_slots, snapshot_slots = (None if pool is None else pool.shape[0] for pool in (o.ssm_states, o.snapshots_to))
     batch, _, seqlen = o.inputs.u.shape
     lengths = np.full(batch, seqlen) if o.is_batch else None
@@ -235,6 +294,10 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
 
 
 def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
+    if o.blocks is not None:
+        read = blocks.reading(arrays.get, o.blocks)
+        arrays = {name: each for name, each in arrays.items() if name not in BLOCKS}
+        arrays |= {name: read(name) for name in blocks.DERIVED}
     named = {name: array for name, array in arrays.items() if name != "out"}
     if seed is not None:
         named["rand_seed"] = seed
@@ -260,6 +323,18 @@ _packed_scan = Operation(
     ("out",),
     name="selective_scan_varlen_fn",
     check=_check,
+    plan=plan,
+    reference=_reference,
+    contents=_check_contents,
+    absent=EXTRAS,
+)
+BLOCKS = (blocks.FIRST, blocks.LAST, blocks.CHUNKS, blocks.LAST_CHUNKS)
+
+_packed_scan_by_blocks = Operation(
+    INPUTS + BLOCKS,
+    ("out",),
+    name="selective_scan_varlen_by_blocks",
+    check=_check_by_blocks,
     plan=plan,
     reference=_reference,
     contents=_check_contents,

@@ -113,7 +113,8 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
     const bool stores_last = !p.is_read_only && target >= 0;
     const int count = tokens.count(p);
     for (int from = 0; from < count; from += TokenGroup<input_t, kVec>::kTokens) {
-        if (from > 0) group.load(p, tokens, source.channel, from);
+        TokenGroup<input_t, kVec> next;
+        next.load(p, tokens, source.channel, from + TokenGroup<input_t, kVec>::kTokens);
 #pragma unroll
         for (int i = 0; i < TokenGroup<input_t, kVec>::kTokens; ++i) {
             const int t = from + i;
@@ -135,6 +136,7 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
                 }
             }
         }
+        group = next;
     }
     // What the sequence starts from is overwritten last.
     if (stores_last && p.state_len > kHalo) store_state(tree, source, source.in(target), count - 1, p.state_len);
@@ -166,6 +168,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     __shared__ TreeTable<Traits::kThreads> table;
     const CausalConv1dUpdateOperands& p = params.operands;
+    wait_for_preceding();
     const UpdateShare<kVec, 1> share(p);
     const int first = static_cast<int>(divide(blockIdx.x, p.dim_blocks).quotient * p.rows);
     // Threads without a share find parents for the others, and load what is there.

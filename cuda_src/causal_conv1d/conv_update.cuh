@@ -87,6 +87,7 @@ struct CausalConv1dUpdateOperands {
     index_t pre_gate_stride[3];  // batch, dim, token
     index_t post_gate_stride[3];
     index_t residual_stride[3];
+    int dst_is_column;  // dst_state_indices has columns of conv_state_indices
 };
 
 // The share of a thread: kVec channels of kSequences sequences, which are `rows` apart.

@@ -75,7 +75,13 @@ struct SequenceIndices {
     // The slot that the state goes to which starts from this one, unless the call leaves none; -1 for none.
     __device__ __forceinline__ int final(const CausalConv1dUpdateOperands& p, int start) const {
         if (!kAddressed || p.dst_state_indices == nullptr) return start;
-        return is_there ? slot_in_pool(p, target.value(p.dst_state_indices_is_int64)) : -1;
+        if (!is_there) return -1;
+        const index_t number = target.value(p.dst_state_indices_is_int64);
+        if (!p.dst_is_column) return slot_in_pool(p, number);
+        if (number < 0 || number >= p.slot_columns) return -1;
+        return slot_in_pool(
+            p, load_index(p.conv_state_indices, batch * p.conv_state_indices_stride + number * p.slot_column_stride,
+                          p.conv_state_indices_is_int64));
     }
 
     // Whether the sequence starts from zeros, whatever its slot holds.

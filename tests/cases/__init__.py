@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -37,7 +37,7 @@ class Case:
     """One call of a public function, small or large."""
 
     FUNCTION: ClassVar[str]
-    """The public function's name."""
+    """The public function's name, or that of one for engines."""
     OUTPUTS: ClassVar[tuple[str, ...]] = ("out",)
     """The arrays that are only written, in the order in which the call returns them."""
     UPDATED: ClassVar[tuple[str, ...]] = ()
@@ -86,6 +86,12 @@ class Case:
         """What is written for these inputs: in float64, exactly in its own dtype, or Between two values."""
         raise NotImplementedError
 
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What is called."""
+        found: Callable[..., Any] = getattr(cuconv, self.FUNCTION)
+        return found
+
     def errors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
         """The absolute error per element that float32 arithmetic can have, by result."""
         found: Mapping[str, Array] = errors_of(self.FUNCTION)(**self.arguments(arrays))
@@ -122,7 +128,7 @@ class Case:
 
     def call(self, arrays: Mapping[str, Any], **changes: Any) -> Any:
         """The result of the public function on these arrays."""
-        return getattr(cuconv, self.FUNCTION)(**{**self.arguments(arrays), **changes})
+        return self.function(**{**self.arguments(arrays), **changes})
 
     def is_written(self, name: str) -> bool:
         """Whether the call may write the array of this name."""
@@ -135,7 +141,7 @@ class Case:
             for name, lies in self.placements().items()
         }
         with self.running():
-            return launches_of(getattr(cuconv, self.FUNCTION), **self.arguments(abstract))
+            return launches_of(self.function, **self.arguments(abstract))
 
 
 def _word(value: Any) -> str:

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cuconv  # noqa: E402
 from cuconv.engines import (  # noqa: E402
-    _tensors,
     megatron,
     sgl_kernel,
     sglang,
@@ -328,17 +327,6 @@ def test_a_scan_of_a_batch_updates_its_slots_and_is_written_over_z_or_delta(gate
     assert torch.equal(*((delta, before[0]) if gated else (z, before[1])))
 
 
-def test_snapshots_are_bounded_on_the_host_and_counted_on_the_device() -> None:
-    table = torch.arange(1, 31, dtype=torch.int32).view(3, 10)
-    named = blocks("cpu", (20, 0, 15), (45, 3, 33))
-    snapshots, count = _tensors.block_snapshots(
-        *(table, indices("cpu", 20, 0, 15)),
-        *(named["block_idx_first_scheduled_token"], named["block_idx_last_scheduled_token"], BLOCK, 81, 13),
-    )
-    assert snapshots.shape == (81 // BLOCK + 3, 3) and count.tolist() == [5]
-    assert snapshots[:5].tolist() == [[0, 12, 2], [0, 28, 3], [0, 44, 4], [2, 1, 21], [2, 17, 22]]
-
-
 @EACH_DEVICE
 def test_mode_align_is_a_snapshot_beside_the_running_block(device: str) -> None:
     """Block size 512, hash alignment 64, 1000 tokens: the state after 960 is in column 0, the last one in column 1."""
@@ -379,7 +367,7 @@ def test_what_an_engine_s_prefill_cannot_mean_is_refused() -> None:
     x, weight, bias = packed("cpu")
     pool, loc = normal("cpu", 9, DIM, WIDTH - 1), starts("cpu", LENGTHS)
     last = indices("cpu", 0, 0, 0)
-    with pytest.raises(ValueError, match="cache_indices: got None; wanted a value beside block_idx_last"):
+    with pytest.raises(ValueError, match="block_size_to_align: got None; wanted tokens per block, for block_idx"):
         vllm.causal_conv1d_fn(x, weight, bias, pool, loc, block_idx_last_scheduled_token=last)
     with pytest.raises(ValueError, match="activation"):
         vllm.causal_conv1d_fn(x, weight, bias, pool, loc, activation="gelu")

@@ -54,6 +54,7 @@ _WHOLE = "causal_conv1d_update-136-7-seqlen_3-pool_channels_longer-slots_odd-win
 _OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1,0,5"
 _OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
 _WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
+_STEP_OF_BLOCKS = "families/test_blocks.py::test_a_step_goes_from_block_to_block[int64-channels-1-3-emulator]"
 _LINKS = "causal_conv1d_update-136-7-seqlen_9-slots_odd-index_mixed-window_columns-tree-links"
 _TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 
@@ -355,7 +356,7 @@ MUTANTS = (
     Mutant(
         "A tree of more tokens than are loaded at once takes the first ones again.",
         "causal_conv1d/causal_conv1d_update_tree.cu",
-        "if (from > 0) group.load(p, tokens, source.channel, from);",
+        "group = next;",
         "",
         (_TREE,),
     ),
@@ -365,6 +366,13 @@ MUTANTS = (
         "stores_last && p.state_len == kHalo",
         "stores_last && p.state_len == kWidth",
         (_TREE,),
+    ),
+    Mutant(
+        "Final states of a prefix cache go to the first block.",
+        "causal_conv1d/conv_update_sequence.cuh",
+        "batch * p.conv_state_indices_stride + number * p.slot_column_stride,",
+        "batch * p.conv_state_indices_stride,",
+        (_STEP_OF_BLOCKS,),
     ),
     Mutant(
         "A sibling counts as a child.",

@@ -8,7 +8,45 @@ from tests.mutants.planted.ids import FWD, STATE, STATE_RANDOM
 _SOFTPLUS = "selective_state_update/test_softplus.py::test_softplus_is_as_exact_as_it_is_said_to_be[unit-emulated]"
 _STATE_LOUD = "selective_state_update-4-2-3-16-dtype_float32-loud_60"
 
+_LENGTHS = "45,3,0,33,16,1,40,7-20,0,32,15,16,31,3,0"
+_BLOCKS = f"convolve_by_blocks-12-{_LENGTHS}-16", f"scan_by_blocks-12-{_LENGTHS}-16"
+
 MUTANTS = (
+    Mutant(
+        "A final state goes to the slot before that of the last block.",
+        "common/blocks.cuh",
+        "slot_of_block(p, number, last_block(p, number));",
+        "slot_of_block(p, number, last_block(p, number) - 1);",
+        _BLOCKS,
+    ),
+    Mutant(
+        "The state at the end of the block before a sequence's last one is not kept.",
+        "causal_conv1d/causal_conv1d_varlen_blocks.cu",
+        "i < kept ?",
+        "i + 1 < kept ?",
+        _BLOCKS[:1],
+    ),
+    Mutant(
+        "Blocks are counted from a sequence's first token in this call.",
+        "causal_conv1d/causal_conv1d_varlen_blocks.cu",
+        "(first + i + 1) * size - computed;",
+        "(i + 1) * size;",
+        _BLOCKS[:1],
+    ),
+    Mutant(
+        "A first chunk begins a block.",
+        "selective_scan/selective_scan_varlen_blocks.cu",
+        "begun = missing < p.block_size ? p.block_size - missing : 0;",
+        "begun = 0;",
+        _BLOCKS[1:],
+    ),
+    Mutant(
+        "The state after the chunk before a sequence's last one is not kept.",
+        "selective_scan/selective_scan_varlen_blocks.cu",
+        "begin + i < last && block(i) < block(i + 1) ? block(i) : -1;",
+        "begin + i + 1 < last && block(i) < block(i + 1) ? block(i) : -1;",
+        _BLOCKS[1:],
+    ),
     Mutant(
         "softplus drops the low-order term of the exponent.",
         "common/activation.cuh",
