@@ -144,8 +144,8 @@ MUTANTS = (
         "A state is loaded into what another sequence has left, which starts from zeros.",
         "causal_conv1d/conv_bwd_sequences.cuh",
         """            past.clear();
-            if (has_state) load_past(next);""",
-        "            if (has_state) load_past(next);",
+            if (has_state) load_past(next_slot);""",
+        "            if (has_state) load_past(next_slot);",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
