@@ -12,6 +12,7 @@ try:
     from cuconv.causal_conv1d.varlen import causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
     from cuconv.runtime import call as _call
     from cuconv.runtime.bind import bind
+    from cuconv.runtime.dependent import dependent_launch
     from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
     from cuconv.selective_scan.dense import selective_scan_fn
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
@@ -69,4 +70,4 @@ __all__ = [
 OPERATORS = tuple(__all__)
 """The functions that compute."""
 
-__all__ += ["bind"]
+__all__ += ["bind", "dependent_launch"]

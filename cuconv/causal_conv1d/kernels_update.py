@@ -64,9 +64,17 @@ def _update_axes() -> Iterator[dict[str, Any]]:
                     yield {"width": width, **types, "vec": vec, "silu": silu, "ranges": kind}
 
 
+NUMBERS = ("conv_state_indices", "state_column", "dst_state_indices", "has_initial_state", "query_start_loc",
+           "cache_seqlens", "num_accepted_tokens", "intermediate_state_indices", "token_state_indices", "parents",
+           "retrieve_next_token", "retrieve_next_sibling")  # fmt: skip
+"""The arrays that say where states, tokens and their parents are."""
+
+
 @dataclass(frozen=True)
 class UpdateKernel(PoolKernel):
     """Base of the kernels of a decode step."""
+
+    EARLY = ("weight", "bias", *NUMBERS)
 
     silu: bool
     """Whether SiLU follows the sum."""
@@ -180,6 +188,8 @@ FEW_GRID = 65535
 @dataclass(frozen=True)
 class CausalConv1dUpdateFew(PoolKernel):
     """One token of each of a few sequences, after states of as many columns as the filter reads or has taps."""
+
+    EARLY = ("conv_state", "weight", "bias", *NUMBERS)
 
     silu: bool
     """Whether SiLU follows the sum."""

@@ -162,8 +162,10 @@ def _is_bulk(o: Operands, vec: int) -> bool:
 def _is_short(o: Operands, vec: int) -> bool:
     """Whether packed rows whose accesses have `vec` aligned elements are worth walks along several channels."""
     _, dim, total = o.x.shape
-    is_whole = vec * o.x.itemsize == MAX_VECTOR_BYTES and total > 0 and total % vec == 0
-    return o.packed and is_whole and dim >= WARP_SIZE and o.width in CausalConv1dShortrowsBwd.WIDTHS
+    if not o.packed or o.width not in CausalConv1dShortrowsBwd.WIDTHS:
+        return False
+    is_whole = vec * o.x.itemsize == MAX_VECTOR_BYTES and total % vec == 0
+    return is_whole and dim >= WARP_SIZE and 0 < total <= o.sequences * CausalConv1dShortrowsBwd.MAX_LENGTH
 
 
 def _short_rows(o: Operands, vec: int) -> _Main:

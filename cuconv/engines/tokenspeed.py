@@ -8,6 +8,7 @@ from cuconv.causal_conv1d import update, varlen
 from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
 from cuconv.engines import _tensors as tensors
+from cuconv.engines import sglang
 
 
 def causal_conv1d_fn(
@@ -24,26 +25,16 @@ def causal_conv1d_fn(
     validate_data: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """tokenspeed's `causal_conv1d.causal_conv1d_fn` by `cuconv.causal_conv1d_varlen_fn`.
+    """tokenspeed's `causal_conv1d.causal_conv1d_fn`, which is SGLang's: `cuconv.engines.sglang.causal_conv1d_fn`.
 
-    x is (dim, total), the pool (slots, dim, at least width - 1) with the window in the first columns. Padding, which
-    tokenspeed leaves uninitialised, gives 0. metadata, validate_data and further arguments have no effect.
+    Padding, which tokenspeed leaves uninitialised, gives 0. metadata, validate_data and further arguments have no
+    effect.
 
     Returns:
         (dim, total), new.
     """
-    return varlen.causal_conv1d_varlen_fn(
-        x,
-        weight,
-        bias,
-        conv_states,
-        query_start_loc,
-        cache_indices,
-        has_initial_state,
-        conventions.silu(activation),
-        pad_slot_id,
-        first_column=conventions.first_column(conv_states),
-    )
+    given = x, weight, bias, conv_states, query_start_loc, None, cache_indices, has_initial_state, activation
+    return sglang.causal_conv1d_fn(*given, pad_slot_id)
 
 
 def causal_conv1d_update(

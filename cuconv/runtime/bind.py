@@ -11,6 +11,7 @@ from typing import Any
 from cuconv.runtime import arrays, dlpack
 from cuconv.runtime.arrays import Family
 from cuconv.runtime.call import NO_NUMBERS, Call, Late, Operation, is_traced
+from cuconv.runtime.dependent import contexts
 from cuconv.runtime.errors import message
 
 
@@ -76,6 +77,7 @@ class Bound:
         # Arrays on the CPU have no stream, and what computes them takes any number.
         self._stream: Callable[[int], int] = int if call.on_host else family.stream
         results, self._replays, self._scratch = call.fixed(given, pointers, late)
+        self._addresses, self._late = pointers, late
         new = [each for each in results if each is not None and not any(each is array for array in self._arrays)]
         self._written = [*call.written(given), *new]
         self.results: Any = results
@@ -90,8 +92,11 @@ class Bound:
         if self._checks_contents:
             self._call.check_contents(self._given)
         stream = self._stream(self._device)
-        for replay in self._replays:
-            replay(stream)
+        if contexts and not self._call.on_host:
+            self._call.launch_early(self._addresses, stream, self._late)
+        else:
+            for replay in self._replays:
+                replay(stream)
         return self.results
 
     def _refuse_moved(self) -> None:

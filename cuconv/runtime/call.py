@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from cuconv.runtime import arrays, checks, dlpack
+from cuconv.runtime import arrays, checks, dependent, dlpack, machine
 from cuconv.runtime.arrays import Facts, Family, Maker, Recogniser
+from cuconv.runtime.dependent import contexts
 from cuconv.runtime.dtypes import BYTE, FLOAT32, FLOAT64, DType
 from cuconv.runtime.environment import CHECK, variable
 from cuconv.runtime.errors import message
@@ -152,20 +153,31 @@ class Call(Generic[Operands]):
         self._follows_writes = family.follows_writes if self._written else None
         self._count = len(operation.inputs)
         held = [names[number] for number in self._given]
+        self._held = list(self._views)
+        """The layouts of all memory of a call, in the order of its addresses."""
         self._makers: list[tuple[int, Maker]] = []
         """The places among the results of those that the caller has not given, and what makes them."""
         for name, layout in checked.outputs.items():
             if layout is not None and name not in held:
                 self._makers.append((names.index(name) - self._count, family.maker(layout)))
                 held.append(name)
+                self._held.append(layout)
         self._make_scratch: Maker | None = None
         if plan.scratch:
-            self._make_scratch = family.maker(Layout((plan.scratch,), (1,), BYTE, self.device, 0))
+            whole, *regions = (
+                Layout((plan.scratch - first,), (1,), BYTE, self.device, 0) for first in (0, *plan.regions.values())
+            )
+            self._make_scratch = family.maker(whole)
             held += (SCRATCH, *plan.regions)
+            self._held += (whole, *regions)
         self._regions = tuple(plan.regions.values())
         self._launches = plan.launches
-        self._orders = [_order(names, operation.absent, held, launch.kernel) for launch in plan.launches]
+        self._places = _places(held)
+        self._orders = [_order(names, operation.absent, self._places, launch.kernel) for launch in plan.launches]
         self._enqueues: list[tuple[Enqueue, Order]] = []
+        self._early: list[tuple[Enqueue, list[int]] | None] = []
+        """What enqueues each launch so that it starts early, and the places among the addresses of what it reads before
+        it waits; None where it cannot."""
         self.recogniser: Recogniser | None = None
         """Tells other arrays with the facts of this call."""
         self.apart: set[tuple[int, ...]] = set()
@@ -193,7 +205,9 @@ class Call(Generic[Operands]):
                 pointers += [address + first for first in self._regions]
             pointers.append(0)
             stream = self.family.stream(self.device)
-            if late:
+            if contexts:
+                self.launch_early(pointers, stream, late)
+            elif late:
                 for launch, (enqueue, order) in zip(self._launches, self._enqueues, strict=True):
                     enqueue(order(pointers), stream, launch.with_numbers(late))
             else:
@@ -227,6 +241,26 @@ class Call(Generic[Operands]):
             for launch, order in zip(self._launches, self._orders, strict=True)
         ]
         return results, replays, scratch
+
+    def launch_early(self, pointers: list[int], stream: int, late: Late) -> None:
+        """Launch the kernels while `dependent_launch` is open somewhere: early where that is wanted and right."""
+        if not self._enqueues:
+            self._enqueues = self._load()
+        if not self._early:
+            self._early = [self._load_early(launch) for launch in self._launches]
+        views = list(map(View, pointers, self._held))
+        written = [views[number] for number in (*self._written, *range(len(self._views), len(self._held)))]
+        for launch, (enqueue, order), early in zip(self._launches, self._enqueues, self._early, strict=True):
+            read = None if early is None else [views[place] for place in early[1]]
+            if dependent.may_overlap(self.device, stream, read, written) and early is not None:
+                enqueue = early[0]
+            enqueue(order(pointers), stream, launch.with_numbers(late))
+
+    def _load_early(self, launch: Launch) -> tuple[Enqueue, list[int]] | None:
+        if launch.kernel.EARLY is None or not machine.has_dependent_launch(self.device):
+            return None
+        places = [self._places[name] for name in launch.kernel.EARLY if name in self._places]
+        return self.family.load(launch.kernel, self.device, True).bound(launch.config, launch.numbers), places
 
     def _load(self) -> list[tuple[Enqueue, Order]]:
         return [
@@ -292,17 +326,24 @@ Order = Callable[[list[int]], Sequence[int]]
 """Takes the pointers of a kernel out of those of a call, of which the last one is null."""
 
 
-def _order(arguments: Sequence[str], absent: tuple[str, ...], held: Sequence[str], kernel: Kernel) -> Order:
-    """The pointers of a kernel by their places in a call that has addresses of the arrays `held`, in this order.
+def _places(held: Sequence[str]) -> dict[str, int]:
+    """The place of each kernel's pointer among the addresses of a call, of the arrays `held` in this order.
 
-    An argument is known to kernels by its name, or without a final "_out"; the one result `out` is also `out[0]`, and
-    further ones of a kernel that has room for several are null, as are those that are absent.
+    An argument is known to kernels by its name, or without a final "_out"; the one result `out` is also `out[0]`.
     """
     places = {name: number for number, name in enumerate(held)}
     places |= {name.removesuffix("_out"): number for number, name in enumerate(held)}
-    known = {*absent, *arguments, *(name.removesuffix("_out") for name in arguments), SCRATCH}
     if "out" in places:
         places["out[0]"] = places["out"]
+    return places
+
+
+def _order(arguments: Sequence[str], absent: tuple[str, ...], places: Mapping[str, int], kernel: Kernel) -> Order:
+    """Takes the pointers of a kernel out of those of a call, which has them at these places.
+
+    Further results of a kernel that has room for several are null, as are arguments that are absent.
+    """
+    known = {*absent, *arguments, *(name.removesuffix("_out") for name in arguments), SCRATCH}
     order = []
     for name in kernel.params.pointer_names:
         if name not in known and not name.startswith("out["):

@@ -113,9 +113,18 @@ def not_self_overlapping(argument: str, shape: tuple[int, ...], strides: tuple[i
         reach += stride * (length - 1)
 
 
+def overlap(one: View, other: View) -> bool:
+    """Whether two views share an element."""
+    (begin, end), (other_begin, other_end) = one.layout.span, other.layout.span
+    # Bounds come first: two comparisons rule out nearly all pairs.
+    if one.pointer + begin >= other.pointer + other_end or other.pointer + other_begin >= one.pointer + end:
+        return False
+    return bool(np.shares_memory(_ghost(one), _ghost(other)))
+
+
 def disjoint(argument: str, written: View, other_argument: str, other: View) -> None:
     """Two views share no element; the first is to be written."""
-    if np.shares_memory(_ghost(written), _ghost(other)):
+    if overlap(written, other):
         raise ValueError(message(argument, f"memory that overlaps {other_argument}", "memory of its own"))
 
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from cuconv.jit import source, structs
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact
+from cuconv.runtime import dependent
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.launch import WARP_SIZE, LaunchConfig
 
@@ -141,6 +142,10 @@ class Declared:
 class Kernel(Declared):
     """Base of all kernels. The fields of a subclass are the template parameters of its .cu, in order."""
 
+    EARLY: ClassVar[tuple[str, ...] | None] = None
+    """The pointers that it reads before it waits for the preceding kernel (`wait_for_preceding()`); None for a kernel
+    that does not wait."""
+
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
         """Every specialisation that a plan may ask for."""
@@ -156,9 +161,12 @@ class Kernel(Declared):
         """A one-dimensional launch of this many blocks."""
         return LaunchConfig((blocks, 1, 1), (self.threads, 1, 1), shared_mem)
 
-    def load(self, device: int) -> LoadedKernel:
-        """This kernel on a device, compiled if need be, and kept for the life of the process."""
-        return _load(self, device)
+    def load(self, device: int, starts_early: bool = False) -> LoadedKernel:
+        """This kernel on a device, compiled if need be, and kept for the life of the process.
+
+        With `starts_early` its launches do not wait for the preceding kernel on their stream: the kernel does.
+        """
+        return _load(self, device, starts_early)
 
 
 def _cpp(value: object) -> str:
@@ -170,26 +178,28 @@ def _cpp(value: object) -> str:
 
 
 @cache
-def _load(kernel: Kernel, device: int) -> LoadedKernel:
+def _load(kernel: Kernel, device: int, starts_early: bool) -> LoadedKernel:
     import cupy
 
     with cupy.cuda.Device(device) as current:
         capability = int(current.compute_capability)
-        artifact = build(kernel.file, kernel.expression, capability)
+        artifact = build(kernel.file, kernel.expression, capability, starts_early)
         try:
-            return _loaded(kernel, artifact, device)
+            return _loaded(kernel, artifact, device, starts_early)
         except Exception:
             if artifact.path.exists():
                 raise
         # Another process has cleared the cache between build and load.
-        return _loaded(kernel, build(kernel.file, kernel.expression, capability), device)
+        artifact = build(kernel.file, kernel.expression, capability, starts_early)
+        return _loaded(kernel, artifact, device, starts_early)
 
 
-def _loaded(kernel: Kernel, artifact: Artifact, device: int) -> LoadedKernel:
+def _loaded(kernel: Kernel, artifact: Artifact, device: int, starts_early: bool) -> LoadedKernel:
     import cupy
 
     module = cupy.RawModule(path=str(artifact.path))
-    return LoadedKernel(module, module.get_function(artifact.symbol).kernel.ptr, device, kernel.params)
+    pointer = module.get_function(artifact.symbol).kernel.ptr
+    return LoadedKernel(module, pointer, device, kernel.params, starts_early)
 
 
 class _Buffer:
@@ -232,7 +242,7 @@ Replay = Callable[[int], None]
 class LoadedKernel:
     """A device function. It keeps its module alive, which the bare pointer would not."""
 
-    def __init__(self, module: Any, pointer: int, device: int, params: Params) -> None:
+    def __init__(self, module: Any, pointer: int, device: int, params: Params, starts_early: bool = False) -> None:
         from cupy.cuda import runtime
         from cupy_backends.cuda.api import driver
 
@@ -240,6 +250,7 @@ class LoadedKernel:
         self._pointer = pointer
         self._device = device
         self._packing = params.packing
+        self._starts_early = starts_early
         # The driver's own launch takes 2 us; CuPy's goes through a description of every argument and takes 8.
         self._launch = driver.launchKernel
         self._get_device = runtime.getDevice
@@ -248,7 +259,9 @@ class LoadedKernel:
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         """A function that enqueues launches with this configuration and packed numbers; missing pointers are null."""
         # Attributes are looked up here once: `enqueue` is on the path of every call.
-        launch = partial(self._launch, self._pointer, *config.flat)
+        launch: Callable[[int, int, int], None] = partial(self._launch, self._pointer, *config.flat)
+        if self._starts_early:
+            launch = dependent.launcher(self._pointer, config)
         packing, own_device, get_device = self._packing, self._device, self._get_device
 
         def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:

@@ -1,4 +1,4 @@
-"""How many multiprocessors a GPU has: asked of the device, or assumed where a call is only planned."""
+"""What a GPU has: asked of the device, or assumed where a call is only planned."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ MULTIPROCESSORS: Mapping[str, int] = {"H200": 132, "H100": 132, "A100": 108, "B2
 REFERENCE = "H200"
 """The GPU that thresholds were measured on, assumed for arrays on no device."""
 
+DEPENDENT_CAPABILITY, DEPENDENT_DRIVER = 90, 12030
+"""Ten times the compute capability, and the driver's CUDA version, from which on kernels can start before the preceding
+one has ended, in captured graphs as well (CUDA programming guide, programmatic dependent launch)."""
+
 _assumed = ContextVar("multiprocessors", default=MULTIPROCESSORS[REFERENCE])
 
 
@@ -29,6 +33,17 @@ def assumed_device() -> int:
     Plans are remembered by the layouts of arrays, so what they depend on is to be part of these.
     """
     return HOST - _assumed.get()
+
+
+@cache
+def has_dependent_launch(device: int) -> bool:
+    """Whether kernels on a device can start before the preceding one has ended."""
+    if device <= HOST:
+        return False
+    import cupy
+
+    capability = int(cupy.cuda.Device(device).compute_capability)
+    return capability >= DEPENDENT_CAPABILITY and cupy.cuda.runtime.driverGetVersion() >= DEPENDENT_DRIVER
 
 
 @contextmanager

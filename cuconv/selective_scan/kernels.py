@@ -185,6 +185,8 @@ class SelectiveScanTilesFwd(SegmentKernel):
     at_once: int
     tokens: int
     resident: int
+    by_channel: bool
+    """Whether channels and states are contiguous, not tokens."""
     states_only: bool
 
     @property
@@ -193,10 +195,10 @@ class SelectiveScanTilesFwd(SegmentKernel):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanTilesFwd]:
-        for input_t in FLOATS:
+        for input_t, by_channel in product(FLOATS, (False, True)):
             for shape in TILE_TIMES:
-                yield cls(input_t, *shape, states_only=False)
-            yield cls(input_t, *CUT, states_only=True)
+                yield cls(input_t, *shape, by_channel, states_only=False)
+            yield cls(input_t, *CUT, by_channel, states_only=True)
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,8 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     at_once: int
     tokens: int
     resident: int
+    by_channel: bool
+    """Whether channels and states are contiguous, not tokens."""
     mixed: bool
     snapshots: bool = False
     """Whether states inside sequences are kept, too."""
@@ -242,8 +246,8 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
         for input_t, state_t, shape in product(FLOATS, STATES, cls.TILES):
-            for mixed, snapshots in product((False, True), repeat=2):
-                yield cls(input_t, state_t, *shape, mixed, snapshots)
+            for by_channel, mixed, snapshots in product((False, True), repeat=3):
+                yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
 
 
 @dataclass(frozen=True)

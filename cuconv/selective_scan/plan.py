@@ -10,6 +10,9 @@ from cuconv.runtime.layout import Layout
 from cuconv.selective_scan.check import Inputs, is_variable
 from cuconv.selective_scan.kernels import CONSTANT, matrix_accesses, max_tile_states, own_tokens, tile_tokens
 
+TOKENS, CHANNELS = 2, 1
+"""Axes of u."""
+
 
 def input_dtype(inputs: Inputs) -> DType:
     """The dtype of u, delta, z, out, and of B and C that depend on the token."""
@@ -41,16 +44,31 @@ def _row_vector(row: Layout, most: int) -> int:
     return widest_vector(row.itemsize, row.first, *outer, limit=min(most * row.itemsize, MAX_VECTOR_BYTES))
 
 
-def has_tiles(inputs: Inputs, channels: int) -> bool:
-    """Whether lanes can share the tokens of a tile, in blocks of this many channels."""
+def tile_axis(inputs: Inputs, channels: int) -> int | None:
+    """The contiguous axis of u with which lanes can share the tokens of a tile, in blocks of this many channels.
+
+    TOKENS or CHANNELS; None where lanes cannot.
+    """
     if inputs.d_state > max_tile_states() or not is_variable(inputs.B) or not is_variable(inputs.C):
-        return False
-    whole = MAX_VECTOR_BYTES // inputs.u.itemsize
-    arrays = (inputs.u, inputs.delta, inputs.z, inputs.out, inputs.B, inputs.C)
-    if any(_row_vector(each, whole) < whole for each in arrays if each is not None):
-        return False
+        return None
+    dim = inputs.u.shape[1]
     # The channels of a block are of one group.
-    return inputs.groups == 1 or inputs.u.shape[1] // inputs.groups % channels == 0
+    if inputs.groups > 1 and dim // inputs.groups % channels:
+        return None
+    whole = MAX_VECTOR_BYTES // inputs.u.itemsize
+    arrays = [each for each in (inputs.u, inputs.delta, inputs.z, inputs.out, inputs.B, inputs.C) if each is not None]
+    if all(_row_vector(each, whole) == whole for each in arrays):
+        return TOKENS
+    # A vector of channels, or of states, has no part.
+    if dim % whole == 0 and inputs.d_state % whole == 0 and all(_is_turned(each, whole) for each in arrays):
+        return CHANNELS
+    return None
+
+
+def _is_turned(array: Layout, whole: int) -> bool:
+    """Whether this many elements along the axis before the last can be accessed as a vector."""
+    outer = array.active(*range(len(array.shape) - 2), -1)
+    return array.strides[-2] == 1 and widest_vector(array.itemsize, array.first, *outer) >= whole
 
 
 def numbers(inputs: Inputs) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     tile_time,
 )
-from cuconv.selective_scan.plan import has_tiles, input_dtype, is_float32, matrix_vector, numbers, vector
+from cuconv.selective_scan.plan import CHANNELS, input_dtype, is_float32, matrix_vector, numbers, tile_axis, vector
 
 FILL = 512
 """Threads per multiprocessor that keep an H200 busy. With far fewer, rows are cut into segments: every exponential is
@@ -87,9 +87,10 @@ def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[Se
     if shapes:
         rows, processors = inputs.u.shape[0] * inputs.u.shape[1], multiprocessors(inputs.u.device)
         shape = CUT if cut.per_row > 1 else min(shapes, key=lambda shape: tile_time(rows, shape, processors))
+        by_channel = tile_axis(inputs, shape.channels) == CHANNELS
         return (
-            SelectiveScanTilesFwd(dtype, *shape, states_only=False),
-            SelectiveScanTilesFwd(dtype, *CUT, states_only=True),
+            SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False),
+            SelectiveScanTilesFwd(dtype, *CUT, by_channel, states_only=True),
         )
     lanes, states = lanes_for(inputs.d_state)
     axes: dict[str, Any] = {"input_t": dtype, "lanes": lanes, "states": states}
@@ -104,7 +105,7 @@ def tile_shapes(inputs: Inputs) -> list[TileShape]:
         for shape in TILE_TIMES
         if (shape.lanes == 1 or shape.lanes * shape.tokens <= inputs.u.shape[2])
         and inputs.d_state % (shape.parts * shape.at_once) == 0
-        and has_tiles(inputs, shape.channels)
+        and tile_axis(inputs, shape.channels) is not None
     ]
 
 

@@ -21,18 +21,16 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     tile_time,
 )
-from cuconv.selective_scan.plan import has_tiles, input_dtype, matrix_vector, numbers, vector
+from cuconv.selective_scan.plan import CHANNELS, input_dtype, matrix_vector, numbers, tile_axis, vector
 
 FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
 
 FEW = 24
-"""Tokens up to which a packed sequence is walked token by token: tiles would mostly be empty. On an H200 512 sequences
-of 16 tokens on average take 1.61 ms with 16, 1.42 with 24, and with 32 256 of 32 tokens 1.50 instead of 0.90.
-"""
+"""Tokens up to which a packed sequence is walked token by token in any case: tiles would mostly be empty."""
 
 SHORT = 128
-"""Tokens up to which one lane per channel walks a packed sequence, where that leaves enough work for all lanes."""
+"""Tokens up to which a packed sequence is walked token by token, where that leaves enough work for all lanes."""
 
 LONG = 192
 """Tokens per packed sequence, on average, from which on each sequence has blocks of its own. With fewer, lengths count
@@ -65,8 +63,6 @@ that are short: 0.96 ms instead of 0.86 with 4096 such blocks and 2048 single to
 class Division(NamedTuple):
     """The work as blocks: one per sequence, or first those of long sequences and then those of runs of the others."""
 
-    few_tokens: int
-    """Tokens up to which a sequence is walked token by token."""
     short_tokens: int
     """Tokens up to which a sequence is one of a run; longer ones have blocks of their own."""
     channels: int
@@ -88,7 +84,6 @@ class Division(NamedTuple):
         return LaunchConfig((dim_blocks * at_a_time + run_blocks * runs, 1, 1), (threads, 1, 1)), {
             "dim_blocks": fast_div(dim_blocks),
             "runs": fast_div(max(1, runs)),
-            "few_tokens": self.few_tokens,
             "short_tokens": self.short_tokens,
             "run_sequences": run,
             "long_at_a_time": at_a_time,
@@ -187,12 +182,14 @@ def _plan(o: Operands) -> Plan:
     dtype, state_t = input_dtype(inputs), states_like.dtype if states_like else FLOAT32
     assert isinstance(state_t, DType)
     kernel: Kernel
-    if has_tiles(inputs, SelectiveScanVarlenTilesFwd.threads):
+    axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
+    if axis is not None:
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
         is_mixed = o.total < LONG * o.sequences and not o.is_batch
         shape = _tile_shape(o, is_mixed)
-        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, is_mixed, o.snapshots is not None)
-        division = _tile_division(inputs, shape) if is_mixed else Division(0, 0, shape.channels, is_mixed=False)
+        by_channel, keeps = axis == CHANNELS, o.snapshots is not None
+        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, by_channel, is_mixed, keeps)
+        division = Division(_short_tokens(o) if is_mixed else 0, shape.channels, is_mixed)
     else:
         lanes, states = lanes_for(inputs.d_state)
         kernel = SelectiveScanVarlenFwd(
@@ -206,9 +203,9 @@ def _plan(o: Operands) -> Plan:
             # Kernels of few registers have no rows of a batch.
             snapshots=o.snapshots is not None or o.is_batch,
         )
-        division = _lane_division(inputs, lanes, states)
+        division = _lane_division(o, lanes, states)
         if o.is_batch:
-            division = Division(0, 0, division.channels, is_mixed=False)
+            division = Division(0, division.channels, is_mixed=False)
     config, divided = division.grid(o)
     known = {
         **numbers(inputs),
@@ -264,18 +261,17 @@ def _tile_shape(o: Operands, is_mixed: bool) -> TileShape:
     return min(shapes, key=lambda shape: tile_time(rows, shape, processors))
 
 
-def _tile_division(inputs: Inputs, shape: TileShape) -> Division:
-    _, dim, total = inputs.u.shape
-    # One lane per channel has less to do in all than several, but those finish sooner: worth it when all are busy.
-    fills = total * dim >= SHORT * FILL * multiprocessors(inputs.u.device)
-    return Division(FEW, max(FEW, SHORT if fills else shape.tokens), shape.channels)
+def _short_tokens(o: Operands) -> int:
+    """Tokens up to which sequences are walked token by token: many have less to do in all, but do it one by one."""
+    _, dim, total = o.inputs.u.shape
+    return SHORT if total * dim >= SHORT * FILL * multiprocessors(o.inputs.u.device) else FEW
 
 
-def _lane_division(inputs: Inputs, lanes: int, states: int) -> Division:
+def _lane_division(o: Operands, lanes: int, states: int) -> Division:
     # A warp that walks token by token shares B and C, and each of its lanes loads one element of them (FewShape).
-    is_shared = inputs.groups == 1 or inputs.u.shape[1] // inputs.groups % WARP_SIZE == 0
-    few_tokens = FEW if is_shared and 2 * lanes * states <= WARP_SIZE else 0
-    return Division(few_tokens, few_tokens, SelectiveScanVarlenFwd.threads // lanes, is_mixed=few_tokens > 0)
+    is_shared = o.inputs.groups == 1 or o.inputs.u.shape[1] // o.inputs.groups % WARP_SIZE == 0
+    short_tokens = _short_tokens(o) if is_shared and 2 * lanes * states <= WARP_SIZE else 0
+    return Division(short_tokens, SelectiveScanVarlenFwd.threads // lanes, is_mixed=short_tokens > 0)
 
 
 def _is_vectors(layout: Layout, states: int) -> bool:

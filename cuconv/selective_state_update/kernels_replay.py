@@ -84,6 +84,9 @@ def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
 class _OfRows(Kernel):
     """Groups of lanes own rows of d_state elements."""
 
+    EARLY = ("A", "D", "dt_bias", "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens", "cu_seqlens",
+             "state_column", "count", "rand_seed")  # fmt: skip
+
     d_state: int
     input_t: DType
     state_t: DType
@@ -178,6 +181,8 @@ class SelectiveStateUpdateFold(_OfRows):
 @dataclass(frozen=True)
 class SelectiveStateUpdateCommit(Kernel):
     """A thread has the cursor of a sequence's slot."""
+
+    EARLY = ("state_batch_indices",)
 
     empty: bool
 

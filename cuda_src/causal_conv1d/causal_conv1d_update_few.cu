@@ -170,16 +170,23 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         tokens = max(indices.end.clamped(p.query_start_loc_is_int64, p.total) - row, 0);
     }
     // An array of x's shape, of which a thread has the part that begins at its token, or at the last one.
-    const auto load_beside = [&](const void* array, const int (&stride)[2]) {
+    const auto place_beside = [&](const void* array, const int (&stride)[2]) {
         const int token = kPacked ? min(row, p.total - 1) : row;
-        return load<kVec, Memory::kMutable>(static_cast<const input_t*>(array) +
-                                            (token * stride[0] + (kVec > 1 ? channel : channel * stride[1])));
+        return static_cast<const input_t*>(array) + (token * stride[0] + (kVec > 1 ? channel : channel * stride[1]));
     };
-    Vec<input_t, kVec> x = load_beside(p.x, p.x_stride);
-    Vec<input_t, kVec> pre, post, residual;
-    if (kGated && p.pre_gate != nullptr) pre = load_beside(p.pre_gate, p.pre_gate_stride);
-    if (kGated && p.post_gate != nullptr) post = load_beside(p.post_gate, p.post_gate_stride);
-    if (kGated && p.residual != nullptr) residual = load_beside(p.residual, p.residual_stride);
+    const auto load_beside = [&](const void* array, const int (&stride)[2]) {
+        return load<kVec, Memory::kMutable>(place_beside(array, stride));
+    };
+    Vec<input_t, kVec> x, pre, post, residual;
+    const auto load_inputs = [&] {
+        x = load_beside(p.x, p.x_stride);
+        if (kGated && p.pre_gate != nullptr) pre = load_beside(p.pre_gate, p.pre_gate_stride);
+        if (kGated && p.post_gate != nullptr) post = load_beside(p.post_gate, p.post_gate_stride);
+        if (kGated && p.residual != nullptr) residual = load_beside(p.residual, p.residual_stride);
+    };
+    if (!kStartsEarly) load_inputs();
+    // In the L2 cache an earlier kernel's stores meet it.
+    if (kStartsEarly) prefetch(place_beside(p.x, p.x_stride));
     if constexpr (kAddressed) indices.load_addresses(p, batch);
     const auto store_result = [&](int token, const Vec<input_t, kVec>& result) {
         store(
@@ -198,6 +205,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         for (t += row; t < end; ++t) store_result(t, Vec<input_t, kVec>::zero());
     };
     if (!has_results) {
+        wait_for_preceding();
         store_padding(0);
         return;
     }
@@ -220,6 +228,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 columns[k] = load<kVec, Memory::kMutable>(from + k * p.conv_state_stride[2]);
             }
         }
+    }
+    if (kStartsEarly) {
+        wait_for_preceding();
+        load_inputs();
     }
     float taps[kVec][kWidth], bias[kVec], inputs[kVec][kStateLen + 1], y[kVec];
     raw.to_floats(p, taps, bias);

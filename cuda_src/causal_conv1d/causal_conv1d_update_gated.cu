@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_gated_kernel(const CausalConv1dUpdateGatedParams params) {
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     const CausalConv1dUpdateOperands& p = params.operands;
+    wait_for_preceding();
     const UpdateShare<kVec, 1> share(p);
     if (share.is_empty) return;
     update_sequence<Filter, kWidth, input_t, state_t, kVec, kRanges, true, kPacked, true, true>(p, share);

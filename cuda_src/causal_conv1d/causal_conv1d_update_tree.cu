@@ -168,6 +168,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Filter = UpdateFilter<kWidth, input_t, weight_t, kVec, kSilu>;
     __shared__ TreeTable<Traits::kThreads> table;
     const CausalConv1dUpdateOperands& p = params.operands;
+    wait_for_preceding();
     const UpdateShare<kVec, 1> share(p);
     const int first = static_cast<int>(divide(blockIdx.x, p.dim_blocks).quotient * p.rows);
     // Threads without a share find parents for the others, and load what is there.

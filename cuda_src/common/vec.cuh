@@ -78,8 +78,8 @@ __device__ __forceinline__ float any_element(const Vec<T, kVec>& v, int i) {
     return Dtype<T>::unpack(half == 0 ? word : word >> 16, 0);
 }
 
-// Whether a kernel may itself write the memory that it reads.
-enum class Memory { kConstant, kMutable };
+// Whether a kernel may itself write the memory that it reads. kLate: what the preceding kernel may have written.
+enum class Memory { kConstant, kMutable, kLate = kStartsEarly ? kMutable : kConstant };
 
 template <Memory kMemory, typename Word>
 __device__ __forceinline__ Word load_word(const void* p) {
@@ -120,8 +120,10 @@ __device__ __forceinline__ int4 load4(const int* p) {
 }
 
 // An index out of an array of int or index_t.
+template <Memory kMemory = Memory::kConstant>
 __device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_int64) {
-    return is_int64 ? __ldg(static_cast<const index_t*>(p) + at) : __ldg(static_cast<const int*>(p) + at);
+    return is_int64 ? load_word<kMemory, index_t>(static_cast<const index_t*>(p) + at)
+                    : load_word<kMemory, int>(static_cast<const int*>(p) + at);
 }
 
 // An index as it was loaded. Making a number of it waits for the load.

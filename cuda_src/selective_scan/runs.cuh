@@ -25,10 +25,10 @@ struct SequenceRun {
         end = lane_id() < count ? next : begin;
     }
 
-    // The sequences of more than `few` and at most `most` tokens, a bit each.
-    __device__ __forceinline__ unsigned between(int few, int most) const {
+    // The sequences of some tokens, at most `most`, a bit each.
+    __device__ __forceinline__ unsigned up_to(int most) const {
         const int tokens = end - begin;
-        return lanes_where(tokens > few && tokens <= most);
+        return lanes_where(tokens > 0 && tokens <= most);
     }
 
     __device__ __forceinline__ int begin_of(int i) const { return from_lane(begin, i); }

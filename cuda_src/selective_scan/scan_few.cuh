@@ -1,5 +1,6 @@
 // The recurrence of a selective scan through sequences of few tokens, one token after another: the states of a channel
-// are in consecutive lanes, as vectors, and those of the next sequence are loaded while this one's are used.
+// are in consecutive lanes, as vectors, and those of the next sequence are loaded while this one's are used. What does
+// not depend on states is computed for a batch of tokens at once, by sequences or not.
 #pragma once
 
 #include "common/activation.cuh"
@@ -8,8 +9,8 @@
 #include "selective_scan/scan_varlen.cuh"
 
 // kLanes lanes share kLanes channels, each lane kStates consecutive states of every one of them; and every lane of a
-// warp owns one channel, for which it loads u, delta and z and stores results. kVec tokens per access: as many as are
-// aligned together, or 1 with any strides.
+// warp owns one channel, for which it loads u, delta and z and stores results, kBatch tokens at a time. kVec tokens per
+// access: as many as are aligned together, or 1 with any strides.
 template <int kThreads_, typename T, typename State, int kLanes_, int kStates_, int kVec_>
 struct FewShape {
     using input_t = T;
@@ -18,11 +19,25 @@ struct FewShape {
     static constexpr int kLanes = kLanes_;
     static constexpr int kStates = kStates_;
     static constexpr int kVec = kVec_;
+    static constexpr int kBatch = 8;
     static constexpr int kRows = kLanes;
     static constexpr int kGroups = kWarpSize / kLanes;
     static constexpr int kChannels = kThreads;  // per block
     // A lane loads one element of B or C of a token for all.
     static constexpr bool kIsPossible = 2 * kLanes * kStates <= kWarpSize;
+};
+
+// What the lanes of a warp tell each other of a batch of tokens.
+template <typename Shape>
+struct FewShared {
+    struct Step {
+        float dt;
+        float dt_u;
+    };
+    static constexpr int kHalf = Shape::kLanes * Shape::kStates;
+    alignas(16) float matrices[Shape::kBatch][2 * kHalf];  // B, then C
+    alignas(8) Step steps[Shape::kBatch][kWarpSize];       // by channel
+    float y[Shape::kBatch][kWarpSize];
 };
 
 // The channels of a warp, all of one group of channels. Lanes beyond the last channel repeat that one's work and store
@@ -31,22 +46,26 @@ template <typename Shape>
 struct FewScan {
     using T = typename Shape::input_t;
     using State = typename Shape::state_t;
+    using Shared = FewShared<Shape>;
     static constexpr int kLanes = Shape::kLanes;
     static constexpr int kStates = Shape::kStates;
     static constexpr int kRows = Shape::kRows;
     static constexpr int kGroups = Shape::kGroups;
     static constexpr int kVec = Shape::kVec;
+    static constexpr int kBatch = Shape::kBatch;
     using StateVec = PackedVec<State, kStates>;
+    using Batch = Tokens<T, kBatch, 16 / static_cast<int>(sizeof(T))>;
 
-    // The inputs of kVec tokens, as they are in memory; `matrices` is an element of B or C.
+    // The inputs of a batch, as they are in memory; `matrix` is an element of B or C.
     struct Inputs {
-        Vec<T, kVec> u;
-        Vec<T, kVec> delta;
-        Vec<T, kVec> z;
-        Vec<T, kVec> matrices;
+        Batch u;
+        Batch delta;
+        Batch z;
+        Batch matrix;
     };
 
     const SelectiveScanVarlenOperands& p;
+    Shared& shared;   // of the warp
     int n;            // the first state of the lane
     int row_channel;  // the channel of its first row of states; the next row's is kGroups further
     int behind;       // rows r with r * kGroups < behind exist
@@ -62,8 +81,9 @@ struct FewScan {
     float D;
     float bias;
 
-    __device__ __forceinline__ FewScan(const SelectiveScanVarlenOperands& p_, int first_channel)
+    __device__ __forceinline__ FewScan(const SelectiveScanVarlenOperands& p_, Shared& shared_, int first_channel)
         : p(p_),
+          shared(shared_),
           n(lane_id() % kLanes * kStates),
           row_channel(first_channel + lane_id() / kLanes),
           behind(n < p.d_state ? p.dim - row_channel : 0),
@@ -74,11 +94,9 @@ struct FewScan {
         delta = static_cast<const T*>(p.delta) + channel * p.delta_stride[1];
         z = static_cast<const T*>(p.z) + channel * p.z_stride[1];
         out = static_cast<T*>(p.out) + channel * p.out_stride[1];
-        // The first kLanes lanes load element 0 of every lane's states of B, the next element 1, …, and then those of
-        // C.
-        const int number = lane_id() / kLanes, state = n + number % kStates;
-        const bool is_B = number < kStates;
-        has_matrix = number < 2 * kStates && state < p.d_state;
+        const bool is_B = lane_id() < Shared::kHalf;
+        const int state = lane_id() % Shared::kHalf;
+        has_matrix = lane_id() < 2 * Shared::kHalf && state < p.d_state;
         const index_t* stride = is_B ? p.B_stride : p.C_stride;
         matrix = static_cast<const T*>(is_B ? p.B : p.C) + group * stride[1] + state * stride[2];
         matrix_step = stride[3];
@@ -105,60 +123,98 @@ struct FewScan {
         StateVec raw[kRows];
         float scales[kRows];
         load_states(run, now, raw, scales);
-        Inputs inputs;
-        int first = run.begin_of(now) / kVec * kVec;
-        load(inputs, first);
         // Each lane knows a row of snapshots: few runs have more of them than a warp has lanes.
         Snapshot own_snapshot{-1, 0, 0};
         if (kSnapshots && rows.begin + lane_id() < rows.end) own_snapshot = load_snapshot(p, rows.begin + lane_id());
+        const int run_end = uniform(run.end_of(highest(todo)));
+        int batch = uniform(run.begin_of(now)) / kBatch * kBatch;  // the first token of the batch that is scanned
+        Inputs inputs, ahead;
+        load(inputs, batch);
+        unsigned scanned = 0, zeros = 0;  // tokens of the batch that have results, and those of padding
+        prepare(inputs);
+        load(ahead, batch + kBatch < run_end ? batch + kBatch : batch);
 #pragma unroll 1
         while (todo != 0) {
             todo &= todo - 1;
-            const int begin = run.begin_of(now), end = run.end_of(now), slot = run.slot_of(now);
-            const int target = run.target_of(now);
-            const bool is_written = !is_idle && (slot >= 0 || !p.keeps_padding);
-            const int next = todo == 0 ? now : lowest(todo);
-            const int next_begin = run.begin_of(next);
+            const int begin = uniform(run.begin_of(now)), end = uniform(run.end_of(now));
+            const int slot = uniform(run.slot_of(now)), target = uniform(run.target_of(now));
+            const int number = run.first + now;
             float h[kRows][kStates];
 #pragma unroll
             for (int r = 0; r < kRows; ++r) {
 #pragma unroll
                 for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i) * scales[r];
             }
-            if (todo != 0) load_states(run, next, raw, scales);
-#pragma unroll 1
-            for (int t = begin; kSnapshots || t < end; ++t) {
-                if constexpr (kSnapshots) {
-                    if (slot >= 0) keep_snapshots(rows, own_snapshot, run.first + now, t - begin, h);
-                    if (t == end) break;
+            if (todo != 0) {
+                now = lowest(todo);
+                load_states(run, now, raw, scales);
+            }
+            int kept = end;  // the token in front of which the next snapshot is taken
+            if (kSnapshots && slot >= 0) kept = begin + next_position(rows, own_snapshot, number, 0, end - begin);
+            for (int t = begin;;) {
+                if (kSnapshots && slot >= 0 && t == kept) {
+                    keep_snapshots(rows, own_snapshot, number, t - begin, h);
+                    kept = begin + next_position(rows, own_snapshot, number, t - begin + 1, end - begin);
                 }
-                const int following = (t + 1 < end ? t + 1 : next_begin) / kVec * kVec;
-                Inputs ahead = inputs;
-                // Several tokens take too many registers to hold the next ones, too.
-                if (kVec == 1) load(ahead, following);
-                const float result = advance(inputs, t - first, h);
-                if (is_written)
-                    out[static_cast<unsigned>(t) * p.out_stride[2]] = Dtype<T>::from_float(slot < 0 ? 0.0f : result);
-                if (kVec == 1) inputs = ahead;
-                if (kVec > 1 && following != first) load(inputs, following);
-                first = following;
+                if (t >= end) break;
+                if (t >= batch + kBatch) {
+                    finish(inputs, batch, scanned, zeros);
+                    const int next = t / kBatch * kBatch;
+                    if (next != batch + kBatch) load(ahead, next);
+                    inputs = ahead;
+                    batch = next;
+                    scanned = zeros = 0;
+                    prepare(inputs);
+                    if (batch + kBatch < run_end) load(ahead, batch + kBatch);
+                }
+                int stop = min(end, batch + kBatch);
+                if (kSnapshots) stop = min(stop, max(kept, t + 1));
+                const unsigned bits = (1u << (stop - batch)) - (1u << (t - batch));
+                scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;
+                if (slot >= 0) {
+#pragma unroll 1
+                    for (; t + 2 <= stop; t += 2) advance<2>(t - batch, h);
+                    if (t < stop) advance<1>(t - batch, h);
+                } else {
+                    zeros |= bits;
+                }
+                t = stop;
             }
             if (target >= 0) {
-                store_states(pool_of<State>(p), p.states_is_vectors, target, h, {run.first + now, end - begin - 1});
+                store_states(pool_of<State>(p), p.states_is_vectors, target, h, {number, end - begin - 1});
             }
-            now = next;
         }
+        finish(inputs, batch, scanned, zeros);
     }
 
  private:
+    // The least position from `from` on that has a snapshot of sequence `number`, of `length` tokens; one beyond the
+    // sequence if there is none. `own` is the lane's one of the first rows.
+    __device__ __forceinline__ int next_position(const SnapshotRows& rows, const Snapshot& own, int number, int from,
+                                                 int length) const {
+        int found = length + 1;
+        for (int first = rows.begin; first < rows.end; first += kWarpSize) {
+            const Snapshot row = snapshot_of(rows, own, first);
+            if (row.sequence == number && row.position >= from) found = min(found, row.position);
+        }
+#pragma unroll
+        for (int distance = 1; distance < kWarpSize; distance *= 2) {
+            found = min(found, from_lane(found, lane_id() ^ distance));
+        }
+        return uniform(found);
+    }
+
+    // The lane's row of the 32 rows from `first` on.
+    __device__ __forceinline__ Snapshot snapshot_of(const SnapshotRows& rows, const Snapshot& own, int first) const {
+        if (first == rows.begin) return own;
+        return first + lane_id() < rows.end ? load_snapshot(p, first + lane_id()) : Snapshot{-1, 0, 0};
+    }
+
     // Stores the snapshots of sequence `number` after `position` tokens; `own` is the lane's one of the first rows.
     __device__ __forceinline__ void keep_snapshots(const SnapshotRows& rows, const Snapshot& own, int number,
                                                    int position, const float (&h)[kRows][kStates]) const {
-        for (int from = rows.begin; from < rows.end; from += kWarpSize) {
-            Snapshot row = own;
-            if (from > rows.begin) {
-                row = from + lane_id() < rows.end ? load_snapshot(p, from + lane_id()) : Snapshot{-1, 0, 0};
-            }
+        for (int first = rows.begin; first < rows.end; first += kWarpSize) {
+            const Snapshot row = snapshot_of(rows, own, first);
             unsigned hits = lanes_where(row.sequence == number && row.position == position);
             for (; hits != 0; hits &= hits - 1) {
                 const int slot = from_lane(row.slot, lowest(hits));
@@ -270,67 +326,130 @@ struct FewScan {
         if (channel < p.dim) *to.scale(slot, channel) = scale_of_factor(factor);
     }
 
-    // Loads kVec tokens from t on. Unsigned, because a stride times a signed number takes twice the instructions.
-    __device__ __forceinline__ void load(Inputs& to, unsigned t) const {
-        const int there = p.total - static_cast<int>(t);
-        load(to.u, u, t, p.u_stride[2], there);
-        load(to.delta, delta, t, p.delta_stride[2], there);
-        if (p.z != nullptr) load(to.z, z, t, p.z_stride[2], there);
-        to.matrices = Vec<T, kVec>::zero();
-        if (has_matrix) load(to.matrices, matrix, t, matrix_step, there);
+    // Loads the batch of tokens from t on, those of them that there are.
+    __device__ __forceinline__ void load(Inputs& to, int t) const {
+        load(to.u, u, t, p.u_stride[2]);
+        load(to.delta, delta, t, p.delta_stride[2]);
+        if (p.z != nullptr) load(to.z, z, t, p.z_stride[2]);
+        to.matrix.clear();
+        if (has_matrix) load(to.matrix, matrix, t, matrix_step);
     }
 
-    __device__ __forceinline__ static void load(Vec<T, kVec>& to, const T* row, unsigned t, index_t step, int there) {
-        if (kVec == 1) {
-            to = ::load<kVec>(row + t * step);
-        } else if (kVec > there) {
-            to = load_part<kVec>(row + t, 0, there);
+    __device__ __forceinline__ void load(Batch& to, const T* row, int t, index_t step) const {
+        const T* const at = row + t * step;
+        if (t + kBatch > p.total) {
+            to.clear();
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                if (t + i < p.total) to.parts[i / Batch::kAccess].put(i % Batch::kAccess, at[i * step]);
+            }
+        } else if constexpr (kVec == 1) {
+            to.clear();
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) to.parts[i / Batch::kAccess].put(i % Batch::kAccess, at[i * step]);
         } else {
-            to = ::load<kVec>(row + t);
-            if (2 * kVec <= there) prefetch(row + t + kVec);
+            to.load(at, 1);
         }
     }
 
-    // Advances all rows by token `number` of the inputs and returns the result of the lane's own channel.
-    __device__ __forceinline__ float advance(const Inputs& inputs, int number, float (&h)[kRows][kStates]) const {
-        const float own_u = any_element(inputs.u, number);
-        const float v = any_element(inputs.delta, number) + bias;
-        const float dt = p.delta_softplus ? softplus(v) : v;
-        const float dt_u = dt * own_u;
-        const float matrices = any_element(inputs.matrices, number);
-        float b[kStates], c[kStates];
+    // Tells the warp the steps and the matrices of a batch.
+    __device__ __forceinline__ void prepare(const Inputs& inputs) const {
+        float dt[kBatch];
 #pragma unroll
-        for (int i = 0; i < kStates; ++i) {
-            b[i] = from_lane(matrices, i * kLanes + lane_id() % kLanes);
-            c[i] = from_lane(matrices, (kStates + i) * kLanes + lane_id() % kLanes);
+        for (int i = 0; i < kBatch; ++i) dt[i] = inputs.delta.to_float(i) + bias;
+        if (p.delta_softplus) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) dt[i] = softplus(dt[i]);
         }
-        float sums[kRows];
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            const int owner = r * kGroups + lane_id() / kLanes;
-            const float row_dt = from_lane(dt, owner), row_dt_u = from_lane(dt_u, owner);
-            sums[r] = 0.0f;
+        for (int i = 0; i < kBatch; ++i) shared.steps[i][lane_id()] = {dt[i], dt[i] * inputs.u.to_float(i)};
+        if (lane_id() < 2 * Shared::kHalf) {
 #pragma unroll
-            for (int i = 0; i < kStates; ++i) {
-                h[r][i] = fmaf(h[r][i], exp2_approx(row_dt * rate[r][i]), row_dt_u * b[i]);
-                sums[r] = fmaf(c[i], h[r][i], sums[r]);
+            for (int i = 0; i < kBatch; ++i) shared.matrices[i][lane_id()] = inputs.matrix.to_float(i);
+        }
+        sync_warp();
+    }
+
+    // Advances all rows by kCount tokens of the batch, from token `first` on. All that they need is loaded before the
+    // first of them is waited for.
+    template <int kCount>
+    __device__ __forceinline__ void advance(int first, float (&h)[kRows][kStates]) const {
+        Vec<float, kStates> b[kCount], c[kCount];
+        typename Shared::Step steps[kCount][kRows];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) steps[i][r] = shared.steps[first + i][r * kGroups + lane_id() / kLanes];
+            const float* const matrices = shared.matrices[first + i];
+            b[i] = ::load<kStates, Memory::kMutable>(matrices + n);
+            c[i] = ::load<kStates, Memory::kMutable>(matrices + Shared::kHalf + n);
+        }
+        float sums[kCount][kRows];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                sums[i][r] = 0.0f;
+#pragma unroll
+                for (int s = 0; s < kStates; ++s) {
+                    const float decay = exp2_approx(steps[i][r].dt * rate[r][s]);
+                    h[r][s] = fmaf(h[r][s], decay, steps[i][r].dt_u * b[i].to_float(s));
+                    sums[i][r] = fmaf(c[i].to_float(s), h[r][s], sums[i][r]);
+                }
             }
         }
-        const float sum = sum_rows_over_lanes<kRows, kLanes>(sums);
-        float y = from_lane(sum, lane_id() % kGroups * kLanes + lane_id() / kGroups);
-        if (p.D != nullptr) y = fmaf(D, own_u, y);
-        return p.z == nullptr ? y : y * silu_gate(any_element(inputs.z, number));
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            shared.y[first + i][lane_id() % kLanes * kGroups + lane_id() / kLanes] =
+                sum_rows_over_lanes<kRows, kLanes>(sums[i]);
+        }
+    }
+
+    // Stores the results of the batch of tokens from t on, a bit each in `scanned` and, for zeros, in `zeros`.
+    __device__ __forceinline__ void finish(const Inputs& inputs, int t, unsigned scanned, unsigned zeros) const {
+        sync_warp();
+        float results[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            results[i] = ((scanned & ~zeros) >> i & 1) != 0 ? shared.y[i][lane_id()] : 0.0f;
+        }
+        sync_warp();
+        if (p.D != nullptr) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) results[i] = fmaf(D, inputs.u.to_float(i), results[i]);
+        }
+        if (p.z != nullptr) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) results[i] *= silu_gate(inputs.z.to_float(i));
+        }
+        if (zeros != 0) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                if ((zeros >> i & 1) != 0) results[i] = 0.0f;
+            }
+        }
+        if (is_idle) return;
+        T* const at = out + t * p.out_stride[2];
+        if (kVec > 1 && scanned == (1u << kBatch) - 1) {
+            store_tokens<kVec>(at, 1, results);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            if ((scanned >> i & 1) != 0) at[i * p.out_stride[2]] = Dtype<T>::from_float(results[i]);
+        }
     }
 };
 
 // Scans the sequences of a run that have few tokens, in the channels of a block from `first_channel` on.
 template <typename Shape, bool kSnapshots>
-__device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p, const SequenceRun& run,
-                                         int first_channel) {
-    const unsigned todo = run.between(0, p.few_tokens);
-    const int channel = first_channel + static_cast<int>(threadIdx.x) / kWarpSize * kWarpSize;
+__device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p,
+                                         FewShared<Shape> (&shared)[Shape::kThreads / kWarpSize],
+                                         const SequenceRun& run, int first_channel) {
+    const unsigned todo = run.up_to(p.short_tokens);
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize, channel = first_channel + warp * kWarpSize;
     if (todo == 0 || channel >= p.dim) return;
     SnapshotRows rows{0, 0};
     if (kSnapshots) rows = find_snapshots(p, run.first, p.run_sequences, 0, kWarpSize, [](int) { return true; });
-    FewScan<Shape>(p, channel).template walk<kSnapshots>(run, todo, rows);
+    FewScan<Shape>(p, shared[warp], channel).template walk<kSnapshots>(run, todo, rows);
 }

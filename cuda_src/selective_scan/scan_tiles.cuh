@@ -18,11 +18,14 @@ struct TileScan {
     static constexpr int kParts = Shape::kParts;
     static constexpr int kAtOnce = Shape::kAtOnce;
     static constexpr int kOwn = Shape::kOwn;
+    static constexpr bool kByChannel = Shape::kByChannel;
     // Loads z at a tile's start and holds it: 2 % quicker where registers allow it, else up to 10 % slower.
-    static constexpr bool kHoldsZ = kAtOnce > 1;
+    static constexpr bool kHoldsZ = kAtOnce > 1 && !kByChannel;
     // Loads the next tile's inputs while this one is scanned.
-    static constexpr bool kIsAhead = kTokens < 16;
+    static constexpr bool kIsAhead = !kByChannel && kTokens < 16;
     using Own = Tokens<T, kOwn, kVec>;
+    using Rows = TileRows<Shape>;
+    using MatrixLoads = Select<kByChannel, MatrixTurn<Shape>, MatrixCopy<Shape>>;
 
     struct Inputs {
         Own u;
@@ -37,12 +40,14 @@ struct TileScan {
     int local;  // its channel's number in the block
     int channel;
     bool is_idle;
-    const T* u;  // at the first token that this lane loads in the tile at token 0, as delta, z and out
+    // In the tile at token 0, as delta, z and out: at the first token that this lane loads or, where channels are
+    // contiguous, at this thread's first vector of channels.
+    const T* u;
     const T* delta;
     const T* z;
     T* out;
-    MatrixCopy<Shape> B;  // for the block's group of channels
-    MatrixCopy<Shape> C;
+    MatrixLoads B;  // for the block's group of channels
+    MatrixLoads C;
     float D;
     float bias;
     float steps;  // the sum of dt over the tokens of this lane
@@ -82,33 +87,11 @@ struct TileScan {
     // to synchronise the threads to read them.
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk(int begin, int end, BeforeTile before_tile) {
-        int tile = begin / kVec * kVec, stage = 0;
-        if (Shape::kStages > 1) fetch<kHasOutput>(stage, tile, begin, end);
-        Inputs inputs;
-        if (kIsAhead) load_inputs(inputs, tile, begin, end);
-        while (tile < end) {
-            before_tile(tile);
-            const int next = tile + Shape::kTile;
-            if (Shape::kStages == 1) {
-                __syncthreads();
-                fetch<kHasOutput>(stage, tile, begin, end);
-            }
-            if (!kIsAhead) load_inputs(inputs, tile, begin, end);
-            wait_for_copies();
-            // The matrices of this tile have arrived, and all threads have used those of the tile before.
-            __syncthreads();
-            if (Shape::kStages > 1 && next < end) fetch<kHasOutput>(stage ^ 1, next, begin, end);
-            const Inputs now = inputs;
-            if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
-            if (is_edge(tile, begin, end)) {
-                advance<kHasOutput, true>(now, stage, tile, begin, end);
-            } else {
-                advance<kHasOutput, false>(now, stage, tile, begin, end);
-            }
-            if (Shape::kStages > 1) stage ^= 1;
-            tile = next;
+        if constexpr (kByChannel) {
+            walk_by_channel<kHasOutput>(begin, end, before_tile);
+        } else {
+            walk_by_token<kHasOutput>(begin, end, before_tile);
         }
-        __syncthreads();
     }
 
     // Copies the states of the block's channels from an array of them before a walk; and to one, in or after it.
@@ -162,10 +145,100 @@ struct TileScan {
     __device__ __forceinline__ void store_zeros(int begin, int end) const {
         if (is_idle) return;
         const int number = part * kLanes + lane;
-        for (int t = begin + number; t < end; t += Shape::kGroup) out[t - own_offset()] = Dtype<T>::from_float(0.0f);
+        const index_t step = kByChannel ? p.out_stride[2] : 1;
+        T* const first = out - (kByChannel ? row_channel() + row_token(0) * step - local : own_offset());
+        for (int t = begin + number; t < end; t += Shape::kGroup) first[t * step] = Dtype<T>::from_float(0.0f);
     }
 
  private:
+    template <bool kHasOutput, typename BeforeTile>
+    __device__ __forceinline__ void walk_by_token(int begin, int end, BeforeTile before_tile) {
+        int tile = begin / kVec * kVec, stage = 0;
+        if (Shape::kStages > 1) fetch<kHasOutput>(stage, tile, begin, end);
+        Inputs inputs;
+        if (kIsAhead) load_inputs(inputs, tile, begin, end);
+        while (tile < end) {
+            before_tile(tile);
+            const int next = tile + Shape::kTile;
+            if (Shape::kStages == 1) {
+                __syncthreads();
+                fetch<kHasOutput>(stage, tile, begin, end);
+            }
+            if (!kIsAhead) load_inputs(inputs, tile, begin, end);
+            wait_for_copies();
+            // The matrices of this tile have arrived, and all threads have used those of the tile before.
+            __syncthreads();
+            if (Shape::kStages > 1 && next < end) fetch<kHasOutput>(stage ^ 1, next, begin, end);
+            const Inputs now = inputs;
+            if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
+            if (is_edge(tile, begin, end)) {
+                advance<kHasOutput, true>(now, stage, tile, begin, end, [] {});
+            } else {
+                advance<kHasOutput, false>(now, stage, tile, begin, end, [] {});
+            }
+            if (Shape::kStages > 1) stage ^= 1;
+            tile = next;
+        }
+        __syncthreads();
+    }
+
+    // Where channels are contiguous, rows are copied to shared memory, a tile ahead, and turned by reading them there.
+    // Results take the way back.
+    template <bool kHasOutput, typename BeforeTile>
+    __device__ __forceinline__ void walk_by_channel(int begin, int end, BeforeTile before_tile) {
+        constexpr bool kIsDouble = Shape::kStages > 1;
+        int tile = begin, stage = 0;
+        copy_rows<kHasOutput>(stage, tile, end);
+        if (kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
+        for (;;) {
+            // Twice the registers: they are not held while results are finished.
+            if (!kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
+            store_matrices<kHasOutput>(stage);
+            before_tile(tile);
+            const int next = tile + Shape::kTile, other = kIsDouble ? stage ^ 1 : stage;
+            wait_for_copies();
+            // What this tile needs has arrived, and all threads have used what was there before, and left results.
+            __syncthreads();
+            if (kIsDouble) {
+                if (kHasOutput && tile > begin) store_rows(other, tile - Shape::kTile, end);
+                // Each thread copies to where it has just read results.
+                if (next < end) copy_rows<kHasOutput>(other, next, end);
+            }
+            Inputs inputs;
+            take_own(inputs.u, stage, Rows::kU);
+            take_own(inputs.delta, stage, Rows::kDelta);
+            const auto load_next = [&] {
+                if (kIsDouble && next < end) load_matrices<kHasOutput>(next, begin, end);
+            };
+            if (is_edge(tile, begin, end)) {
+                advance<kHasOutput, true>(inputs, stage, tile, begin, end, load_next);
+            } else {
+                advance<kHasOutput, false>(inputs, stage, tile, begin, end, load_next);
+            }
+            if (!kIsDouble || next >= end) {
+                __syncthreads();
+                if (kHasOutput) store_rows(stage, tile, end);
+                if (next >= end) break;
+                copy_rows<kHasOutput>(stage, next, end);
+            }
+            stage = other;
+            tile = next;
+        }
+        __syncthreads();
+    }
+
+    template <bool kHasOutput>
+    __device__ __forceinline__ void load_matrices(int tile, int begin, int end) {
+        B.load(p.B_stride[3], p.d_state, tile, begin, end);
+        if (kHasOutput) C.load(p.C_stride[3], p.d_state, tile, begin, end);
+    }
+
+    template <bool kHasOutput>
+    __device__ __forceinline__ void store_matrices(int stage) const {
+        B.store(shared.B[stage], p.d_state);
+        if (kHasOutput) C.store(shared.C[stage], p.d_state);
+    }
+
     // Visits the states of a block, neighbouring ones by neighbouring threads; a state always by the same thread.
     template <typename Body>
     __device__ __forceinline__ void each_state(Body body) const {
@@ -180,8 +253,74 @@ struct TileScan {
 
     template <typename Pointee, typename Pointer>
     __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride, int batch) const {
+        Pointee* const first = static_cast<Pointee*>(base) + batch * stride[0];
         // Opaque, or else the address is computed again for every tile.
-        return opaque(static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1] + own_offset());
+        if (kByChannel) return opaque(first + first_channel + row_channel() + row_token(0) * stride[2]);
+        return opaque(first + channel * stride[1] + own_offset());
+    }
+
+    // The first channel in the block, and the token in a tile, of this thread's vectors of rows.
+    static constexpr int kRowVectors = Shape::kChannels / Rows::kVec;  // per token
+    static constexpr int kRowRounds = Shape::kTile * kRowVectors / Shape::kThreads;
+    __device__ __forceinline__ static int row_channel() {
+        return static_cast<int>(threadIdx.x) % kRowVectors * Rows::kVec;
+    }
+    __device__ __forceinline__ static int row_token(int round) {
+        return (static_cast<int>(threadIdx.x) + round * Shape::kThreads) / kRowVectors;
+    }
+
+    // Visits this thread's vectors of a tile of rows: calls body(place in shared memory, offset in global memory,
+    // whether it exists there).
+    template <typename Body>
+    __device__ __forceinline__ void each_row_vector(int stage, int row, index_t step, int tile, int end,
+                                                    Body body) const {
+        const bool has_channel = first_channel + row_channel() < p.dim;
+#pragma unroll
+        for (int round = 0; round < kRowRounds; ++round) {
+            const int token = row_token(round);
+            const index_t at = (tile + round * (Shape::kThreads / kRowVectors)) * step;
+            body(shared.rows.elements[stage][row] + Rows::index(token, row_channel()), at,
+                 has_channel && tile + token < end);
+        }
+    }
+
+    // Starts to copy the tokens of a tile before `end` to shared memory; the others become zero.
+    template <bool kHasOutput>
+    __device__ __forceinline__ void copy_rows(int stage, int tile, int end) const {
+        copy_row(stage, Rows::kU, u, p.u_stride[2], tile, end);
+        copy_row(stage, Rows::kDelta, delta, p.delta_stride[2], tile, end);
+        if (kHasOutput && p.z != nullptr) copy_row(stage, Rows::kZ, z, p.z_stride[2], tile, end);
+    }
+
+    __device__ __forceinline__ void copy_row(int stage, int row, const T* from, index_t step, int tile, int end) const {
+        constexpr int kBytes = Rows::kVec * static_cast<int>(sizeof(T));
+        each_row_vector(stage, row, step, tile, end, [=](T* place, index_t at, bool exists) {
+            if (exists) {
+                copy_async<kBytes>(place, from + at);
+            } else {
+                store(place, Vec<T, Rows::kVec>::zero());
+            }
+        });
+    }
+
+    // Stores the results of the tokens of a tile before `end`.
+    __device__ __forceinline__ void store_rows(int stage, int tile, int end) const {
+        each_row_vector(stage, Rows::kZ, p.out_stride[2], tile, end, [=](T* place, index_t at, bool exists) {
+            if (exists) store(out + at, load<Rows::kVec, Memory::kMutable>(place));
+        });
+    }
+
+    // This lane's tokens of a row in shared memory.
+    __device__ __forceinline__ void take_own(Own& to, int stage, int row) const {
+        to.clear();
+        const T* const elements = shared.rows.elements[stage][row];
+#pragma unroll
+        for (int t = 0; t < kOwn; ++t) to.parts[t / Own::kAccess].put(t % Own::kAccess, elements[own_index(t)]);
+    }
+
+    // The place of a token that this lane loads in a row in shared memory.
+    __device__ __forceinline__ int own_index(int t) const {
+        return Rows::index(lane * kTokens, local) + (part * kOwn + t) * Shape::kChannels;
     }
 
     __device__ __forceinline__ const T* matrix(const void* base, const index_t* stride, int batch) const {
@@ -253,14 +392,16 @@ struct TileScan {
         }
     }
 
-    // Scans one tile; tokens outside `begin` to `end` - 1 do not count.
-    template <bool kHasOutput, bool kIsEdge>
-    __device__ __forceinline__ void advance(const Inputs& inputs, int stage, int tile, int begin, int end) {
+    // Scans one tile; tokens outside `begin` to `end` - 1 do not count. Calls after_states() when fewer registers are
+    // in use.
+    template <bool kHasOutput, bool kIsEdge, typename AfterStates>
+    __device__ __forceinline__ void advance(const Inputs& inputs, int stage, int tile, int begin, int end,
+                                            AfterStates after_states) {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
         Own raw_z;
         if (kHasOutput && kHoldsZ && p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
         constexpr int kAhead = (kIsAhead ? 2 : 1) * Shape::kTile;
-        if (!kIsEdge && tile + kAhead + Shape::kTile <= end) {
+        if (!kByChannel && !kIsEdge && tile + kAhead + Shape::kTile <= end) {
             prefetch(u + tile + kAhead);
             prefetch(delta + tile + kAhead);
             if (kHasOutput && p.z != nullptr) prefetch(z + tile + kAhead);
@@ -273,19 +414,31 @@ struct TileScan {
         for (int n = 0; n < p.d_state; n += kParts * kAtOnce) {
             advance_states<kHasOutput, kIsEdge>(shared, stage, local, lane, n + part, tokens);
         }
+        after_states();
         if (!kHasOutput) return;
         sum_parts_over_lanes<kParts, kLanes>(tokens.y);
+        Own raw_u = inputs.u;
+        if constexpr (kByChannel) {
+            take_own(raw_u, stage, Rows::kU);
+            if (p.z != nullptr) take_own(raw_z, stage, Rows::kZ);
+        }
         float results[kOwn];
 #pragma unroll
         for (int t = 0; t < kOwn; ++t) {
-            const float with_D = fmaf(D, inputs.u.to_float(t), tokens.y[t]);
+            const float with_D = fmaf(D, raw_u.to_float(t), tokens.y[t]);
             // Without D not with 0 * u, which for an infinite u is NaN.
             results[t] = p.D != nullptr ? with_D : tokens.y[t];
         }
         if (p.z != nullptr) {
-            if (!kHoldsZ) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+            if (!kHoldsZ && !kByChannel) load_own<kIsEdge>(raw_z, z + tile, first, behind);
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) results[t] *= silu_gate(raw_z.to_float(t));
+        }
+        if constexpr (kByChannel) {
+            T* const elements = shared.rows.elements[stage][Rows::kZ];
+#pragma unroll
+            for (int t = 0; t < kOwn; ++t) elements[own_index(t)] = Dtype<T>::from_float(results[t]);
+            return;
         }
         if (is_idle) return;
         T* const at = out + tile;

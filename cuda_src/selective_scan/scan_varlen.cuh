@@ -52,8 +52,7 @@ struct SelectiveScanVarlenOperands {
     int D_is_float32;
     int delta_bias_is_float32;
     int has_states;         // whether there is a pool: one without slots has no memory
-    int few_tokens;         // sequences of at most this many tokens are walked token by token
-    int short_tokens;       // others of at most this many are scanned in runs; the rest are long
+    int short_tokens;       // sequences of at most this many tokens are walked token by token, in runs
     int run_sequences;      // sequences per run
     int long_at_a_time;     // long sequences that have blocks at a time
     int long_goes_on;       // whether there may be more: a block goes on to another one

@@ -4,14 +4,16 @@
 // form is the last.
 //
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), the tokens contiguous
-// and rows aligned to 16 bytes, d_state up to 16. kLanes lanes own a channel of a segment, the tokens of a row or some
-// of its chunks, and kTokens consecutive tokens each of a tile; or kParts times as many lanes, each with a part of the
-// states. The states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B and
-// C of the tile, decay rates and states of the block's channels.
+// and rows aligned to 16 bytes, or the channels and the states contiguous and tokens aligned; d_state up to 16. kLanes
+// lanes own a channel of a segment, the tokens of a row or some of its chunks, and kTokens consecutive tokens each of a
+// tile; or kParts times as many lanes, each with a part of the states. The states before a segment are the initial ones
+// or, when there are several, in scratch. Shared memory: B and C of the tile, decay rates and states of the block's
+// channels.
 //
 // input_t  u, delta, z, out, B and C    kLanes     lanes that share a channel's tokens    kParts  partitions of d_state
 // kAtOnce  states computed interleaved  kTokens    tokens per lane of a tile
-// kResident  blocks per multiprocessor  kStatesOnly  the states behind segments in place of results
+// kResident  blocks per multiprocessor  kByChannel channels and states are contiguous, not tokens
+// kStatesOnly  the states behind segments in place of results
 #include "selective_scan/scan_segments.cuh"
 #include "selective_scan/scan_tiles.cuh"
 
@@ -19,17 +21,19 @@ struct SelectiveScanTilesFwdParams {
     SelectiveScanOperands operands;
 };
 
-template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kStatesOnly>
+template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
+          bool kStatesOnly>
 struct SelectiveScanTilesFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kResident;
-    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens>;
+    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel>;
     static_assert(ScanSegment<Shape>::kChunk % Shape::kTile == 0);
 };
 
-template <
-    typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kStatesOnly,
-    typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident, kStatesOnly>>
+template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
+          bool kStatesOnly,
+          typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident,
+                                                        kByChannel, kStatesOnly>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_tiles_fwd_kernel(const SelectiveScanTilesFwdParams params) {
     using Shape = typename Traits::Shape;

@@ -2,18 +2,20 @@
 // the softplus of that, for packed sequences with their states in a pool.
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
-// to 16 bytes, wherever among them a sequence begins; d_state up to 16; the pool (slots, dim, d_state) of any strides.
+// to 16 bytes, wherever among them a sequence begins, or the channels and the states contiguous and tokens aligned;
+// d_state up to 16; the pool (slots, dim, d_state) of any strides.
 // kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many
 // lanes, each with a part of the states. When sequences are alike a block has one of them. When they are mixed the
 // first blocks visit the long ones `before`, `before + long_at_a_time`, … The other blocks have runs of neighbouring
-// sequences: one lane owns a channel of a short one, and those of few tokens are walked token by token
-// (selective_scan/scan_few.cuh). The padding before the first sequence and behind the last counts as sequences, too,
-// the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's channels.
+// sequences and walk the short ones token by token (selective_scan/scan_few.cuh). The padding before the first sequence
+// and behind the last counts as sequences, too, the results of which are zeros. Shared memory: B and C of the tile,
+// decay rates and states of the block's channels.
 //
 // input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
 // kParts     partitions of d_state       kAtOnce  states computed interleaved
-// kTokens    tokens per lane of a tile, all of sequences that are not short
-// kResident  blocks per multiprocessor   kMixed   there are long sequences and others
+// kTokens    tokens per lane of a tile
+// kResident  blocks per multiprocessor   kByChannel  channels and states are contiguous, not tokens
+// kMixed     there are long sequences and others
 // kSnapshots states inside sequences are kept, too
 #include "selective_scan/scan_few.cuh"
 #include "selective_scan/scan_tiles.cuh"
@@ -23,20 +25,19 @@ struct SelectiveScanVarlenTilesFwdParams {
 };
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kMixed, bool kSnapshots>
+          bool kByChannel, bool kMixed, bool kSnapshots>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
-    // Snapshots of mixed sequences take registers that a third block would need.
-    static constexpr int kMinBlocks = kSnapshots && kMixed ? 2 : kResident;
+    // Walking token by token takes registers that a fourth block would need, and with snapshots a third.
+    static constexpr int kMixedBlocks = kSnapshots ? 2 : 3;
+    static constexpr int kMinBlocks = kMixed && kResident > kMixedBlocks ? kMixedBlocks : kResident;
     static constexpr int kFewLanes = 4;
     static constexpr int kFewStates = 4;
-    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens>;
-    using Short = TileShape<kThreads, input_t, 1, 1, kAtOnce, 16>;
-    using Few = FewShape<kThreads, input_t, state_t, kFewLanes, kFewStates, Long::kVec>;
-    static_assert(Few::kChannels == Short::kChannels, "a run's channels are a block's");
+    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel>;
+    using Few = FewShape<kThreads, input_t, state_t, kFewLanes, kFewStates, Long::kAlign>;
     union Shared {
         TileShared<Long> of_long;
-        TileShared<Short> of_short;
+        FewShared<Few> of_few[kThreads / kWarpSize];
     };
 };
 
@@ -58,7 +59,7 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
     if constexpr (kSnapshots) {
         walk_by_snapshots(
             p, scan, number, begin, end,
-            [](int from, int token) { return (token - from / Shape::kVec * Shape::kVec) % Shape::kTile == 0; },
+            [](int from, int token) { return (token - from / Shape::kAlign * Shape::kAlign) % Shape::kTile == 0; },
             [] { __syncthreads(); },
             [&](int at, int token) { scan.store_slot(snapshots_of<state_t>(p), at, {number, token}); });
     } else {
@@ -69,9 +70,9 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
 }
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kMixed, bool kSnapshots,
+          bool kByChannel, bool kMixed, bool kSnapshots,
           typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens,
-                                                              kResident, kMixed, kSnapshots>>
+                                                              kResident, kByChannel, kMixed, kSnapshots>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
     const SelectiveScanVarlenOperands& p = params.operands;
@@ -91,10 +92,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
         const int first_channel = static_cast<int>(block_run.quotient) * Traits::Few::kChannels;
         const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
-        for (unsigned todo = uniform(run.between(p.few_tokens, p.short_tokens)); todo != 0; todo &= todo - 1) {
-            scan_sequence<typename Traits::Short, state_t, kMixed, kSnapshots>(
-                p, shared.of_short, opaque(first_channel), run.first + lowest(todo));
-        }
-        scan_few<typename Traits::Few, kSnapshots>(p, run, first_channel);
+        scan_few<typename Traits::Few, kSnapshots>(p, shared.of_few, run, first_channel);
     }
 }

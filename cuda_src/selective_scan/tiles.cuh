@@ -5,9 +5,11 @@
 
 // kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts
 // interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions.
-template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_>
+// kByChannel: channels are contiguous in global memory, and states in B and C, not tokens.
+template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_ = false>
 struct TileShape {
     using input_t = T;
+    static constexpr bool kByChannel = kByChannel_;
     static constexpr int kThreads = kThreads_;
     static constexpr int kLanes = kLanes_;
     static constexpr int kParts = kParts_;
@@ -19,22 +21,44 @@ struct TileShape {
     static constexpr int kChannels = kThreads / kGroup;  // per block
     static constexpr int kStates = 16;                   // per channel at most
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
-    static constexpr int kVectors = kTokens / kVec;  // per lane of a tile
-    // Stages of the matrices in shared memory: with two, the next tile's are copied while this tile's are used.
-    static constexpr int kStages = kTile * sizeof(T) <= 512 ? 2 : 1;
+    static constexpr int kAlign = kByChannel ? 1 : kVec;  // a tile begins with a multiple of this many tokens
+    static constexpr int kVectors = kTokens / kVec;       // per lane of a tile
+    // Stages of what is in shared memory for a tile: with two, the next tile's is copied while this tile's is used.
+    static constexpr bool kHasRoom = kByChannel ? sizeof(T) == 2 : kTile * sizeof(T) <= 512;
+    static constexpr int kStages = kHasRoom ? 2 : 1;
 };
 
-// The shared memory of a block: B and C of the tile's tokens, as they are in global memory but with vectors in an order
-// in which those that neighbouring lanes read, and those that neighbouring threads write, are in different banks; the
-// decay rates A / log(2) and the states of its channels, with a gap that keeps channels in different banks.
+// u, delta and z of a tile's tokens in the channels of a block, as they are in global memory: channels are contiguous.
+// A gap behind the tokens of each lane keeps them in different banks.
+template <typename Shape>
+struct TileRows {
+    using T = typename Shape::input_t;
+    static constexpr int kVec = Shape::kChannels < Shape::kVec ? Shape::kChannels : Shape::kVec;  // channels per access
+    static constexpr int kU = 0;
+    static constexpr int kDelta = 1;
+    static constexpr int kZ = 2;  // and in its place the results
+    using Tile = T[Shape::kTile * Shape::kChannels + Shape::kLanes * kVec];
+    alignas(16) Tile elements[Shape::kStages][3];
+
+    __device__ __forceinline__ static int index(int token, int channel) {
+        return token * Shape::kChannels + token / Shape::kTokens * kVec + channel;
+    }
+};
+
+struct NoTileRows {};
+
+// The shared memory of a block: B and C of the tile's tokens, each state's in the order of its tokens but with vectors
+// in an order in which those that neighbouring lanes read, and those that neighbouring threads write, are in different
+// banks; the decay rates A / log(2) and the states of its channels, with a gap that keeps channels in different banks;
+// and, where channels are contiguous, u, delta and z.
 template <typename Shape>
 struct TileShared {
-    using T = typename Shape::input_t;
-    using Matrix = T[Shape::kStates][Shape::kVectors][Shape::kLanes][Shape::kVec];
+    using Matrix = typename Shape::input_t[Shape::kStates][Shape::kVectors][Shape::kLanes][Shape::kVec];
     alignas(16) Matrix B[Shape::kStages];
     alignas(16) Matrix C[Shape::kStages];
     float rate[Shape::kChannels][Shape::kStates + 1];
     float state[Shape::kChannels][Shape::kStates + 1];
+    Select<Shape::kByChannel, TileRows<Shape>, NoTileRows> rows;
 
     // The column of the i-th vector of a lane's tokens.
     __device__ __forceinline__ static unsigned column(unsigned i, unsigned lane) {
@@ -89,4 +113,51 @@ struct MatrixCopy {
             from = opaque(from + kRows * stride);
         }
     }
+};
+
+// Brings one matrix with contiguous states to shared memory, together with all other threads of the block: through
+// registers, because there a state's tokens are contiguous.
+template <typename Shape>
+struct MatrixTurn {
+    using T = typename Shape::input_t;
+    static constexpr int kVec = Shape::kVec;  // states per access
+    static constexpr int kVectors = Shape::kStates / kVec * Shape::kTile;
+    static constexpr int kRounds = (kVectors + Shape::kThreads - 1) / Shape::kThreads;
+
+    const T* matrix;  // at token 0
+    Vec<T, kVec> raw[kRounds];
+
+    __device__ __forceinline__ MatrixTurn(const T* matrix_, index_t) : matrix(matrix_) {}
+
+    // The tokens `begin` to `end` - 1 of a tile; the others become zero.
+    __device__ __forceinline__ void load(index_t step, int d_state, int tile, int begin, int end) {
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+            const int token = tile + token_of(round), n = state_of(round);
+            raw[round] = Vec<T, kVec>::zero();
+            if (n < d_state && token >= begin && token < end) raw[round] = ::load<kVec>(matrix + token * step + n);
+        }
+    }
+
+    __device__ __forceinline__ void store(typename TileShared<Shape>::Matrix& to, int d_state) const {
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+            const unsigned token = token_of(round), n = state_of(round);
+            const unsigned lane = token / Shape::kTokens, i = token % Shape::kTokens / Shape::kVec;
+            if (n >= d_state) continue;
+#pragma unroll
+            for (int s = 0; s < kVec; ++s) {
+                to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kVec] = raw[round].element(s);
+            }
+        }
+    }
+
+ private:
+    // Neighbouring threads have neighbouring tokens, which they store in different banks.
+    __device__ __forceinline__ static int vector(int round) {
+        return static_cast<int>(threadIdx.x) + round * Shape::kThreads;
+    }
+    __device__ __forceinline__ static int token_of(int round) { return vector(round) % Shape::kTile; }
+    // The first state of the thread's vector, beyond the last where there is no such vector.
+    __device__ __forceinline__ static int state_of(int round) { return vector(round) / Shape::kTile * kVec; }
 };

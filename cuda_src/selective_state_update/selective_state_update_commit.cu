@@ -32,12 +32,12 @@ template <bool kEmpty, typename Traits = SelectiveStateUpdateCommitTraits<kEmpty
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_commit_kernel(const SelectiveStateUpdateCommitParams p) {
     const int batch = blockIdx.x * Traits::kThreads + threadIdx.x;
-    if (batch >= p.batch) return;
-    index_t slot = batch;
-    if (p.state_batch_indices != nullptr) {
+    index_t slot = batch < p.batch ? batch : -1;
+    if (slot >= 0 && p.state_batch_indices != nullptr) {
         slot = load_index(p.state_batch_indices, batch * p.state_batch_indices_stride, p.state_batch_indices_is_int64);
-        if (slot == p.pad_slot_id) return;
+        if (slot == p.pad_slot_id) slot = -1;
     }
+    wait_for_preceding();
     if (slot < 0 || slot >= p.slots) return;
     int* cursor = static_cast<int*>(p.cursors) + slot * p.cursors_stride;
     int start = 0, live = 0;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         start = (cursor[0] + folded) % p.ring_rows;
         index_t accepted = appended;
         if (p.accepted != nullptr) {
-            accepted = load_index(p.accepted, batch * p.accepted_stride, p.accepted_is_int64);
+            accepted = load_index<Memory::kLate>(p.accepted, batch * p.accepted_stride, p.accepted_is_int64);
             accepted = min(max(accepted, static_cast<index_t>(0)), static_cast<index_t>(appended));
         }
         live = min(cursor[1] - folded + static_cast<int>(accepted), p.window);

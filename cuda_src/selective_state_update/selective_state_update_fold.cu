@@ -27,8 +27,11 @@ struct SelectiveStateUpdateFoldTraits {
     static constexpr int kOwned = Rows::kRowsOfGroup * Rows::kElements;
     static constexpr bool kHasFew = !Rows::kIsQuantised && Rows::kElements * sizeof(b_t) <= 16;
     static constexpr bool kIsWide = sizeof(b_t) > 2;
-    static constexpr int kMinBlocks = !kHasFew      ? (kIsWide || kVec < 8 ? 2 : 3)
+    // With 16 sequences of bfloat16 or more, a step without live tokens takes as long as one without rings.
+    static constexpr bool kIsCommon = kToken && !kMasked && kIndex32 && kRows <= 4 && kDState <= 128;
+    static constexpr int kMinBlocks = !kHasFew      ? (kIsWide || kVec < 8 || Rows::kIsQuantised ? 2 : 3)
                                       : kOwned > 32 ? 2
+                                      : kIsCommon   ? (kArch >= 90 ? 8 : 7) - kIsWide
                                                     : (kOwned > 16 ? 4 : 5) - kIsWide;
 };
 
@@ -46,32 +49,43 @@ struct Source {
         : warp(warp), ring(p, slot, warp.head), cursor(cursor), count(count), scale(scale) {}
 };
 
-// Puts the live tokens in the states, then the next token, whose result it stores, and stores the states.
-template <typename Traits, bool kToken, bool kFolds>
-__device__ __forceinline__ void store_rows(
-    const ReplayOperands& p, const Source<Traits>& from,
-    const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks], const StateRows<Traits>& to,
-    float* scale, const TokenCursor<Traits>& at, const RowParameters<Traits>& parameters,
-    const TokenInputs<Traits>& inputs, const TokenMatrices<Traits>& maps) {
+// Puts the live tokens in the states, then the next token, whose result it stores, and stores the states. With kToken
+// rows come from memory once more, one after the other: live tokens are rare then, and all rows at once would take the
+// registers of steps without any.
+template <typename Traits, bool kToken>
+__device__ __forceinline__ void fold_rows(const ReplayOperands& p, const Source<Traits>& from,
+                                          const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks],
+                                          const StateRows<Traits>& rows, const StateRows<Traits>& to, float* scale,
+                                          const TokenCursor<Traits>& at, const RowParameters<Traits>& parameters,
+                                          const TokenInputs<Traits>& inputs, const TokenMatrices<Traits>& maps) {
     const SelectiveStateUpdateOperands& s = p.operands;
-    const float exponent = kLog2E * parameters.A[0][0].to_float(0);
-    const Weights weights(exponent, kFolds ? load_steps<Traits>(p, from.ring, from.cursor, from.count) : 0.0f);
-    const TokenStep<Traits> pace(s, parameters, inputs, kFolds ? 1.0f : from.scale);
+    const Weights weights(kLog2E * parameters.A[0][0].to_float(0),
+                          load_steps<Traits>(p, from.ring, from.cursor, from.count));
+    const TokenStep<Traits> pace(s, parameters, inputs, 1.0f);
     const float input = pace.step * inputs.x.to_float(0);
     RowFactors<Traits> factors;
-    float sums[Traits::kRowsOfGroup];
-#pragma unroll
+    float y = 0.0f;
+#pragma unroll(kToken ? 1 : Traits::kRowsOfGroup)
     for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
         float state[1][Traits::kElements];
-        to_floats<Traits>(raw[r], state[0]);
-        if constexpr (kFolds) {
-            fold<Traits>(p, from.warp, from.ring, from.cursor, weights, from.count, from.scale, r, state);
+        if constexpr (kToken) {
+            typename Traits::StateVec row[Traits::kChunks];
+            load_row<Traits>(s, from.warp, rows, r, row);
+            to_floats<Traits>(row, state[0]);
+        } else {
+            to_floats<Traits>(raw[r], state[0]);
         }
-        if constexpr (kToken) sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state[0]);
+        fold<Traits>(p, from.warp, from.ring, from.cursor, weights, from.count, from.scale, r, state);
+        if constexpr (kToken) {
+            const float sum = advance_row<Traits>(parameters, maps, pace, input, r, state[0]);
+            const float own =
+                from_lane(sum_over_lanes(sum, Traits::kLanes), lane_id() % Traits::kGroups * Traits::kLanes);
+            if (lane_id() / Traits::kGroups == r) y = own;
+        }
         store_row<Traits>(s, from.warp, to, r, 0, state[0], factors.find(r, state[0]));
     }
     factors.store_scale(s, from.warp, scale);
-    if constexpr (kToken) at.store(s, gather_result<Traits>(s, parameters, inputs, sums));
+    if constexpr (kToken) at.store(s, finish_result<Traits>(s, parameters, inputs, y));
 }
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, bool kToken,
@@ -83,15 +97,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Rows = typename Traits::Rows;
     const ReplayOperands& p = params.operands;
     const SelectiveStateUpdateOperands& s = p.operands;
-    const WarpRows warp(s, blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize, Rows::kTile);
+    const WarpRows warp(s, uniform(blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize), Rows::kTile);
     // Whole warps leave: the shuffles stay complete.
-    if (warp.batch >= s.batch) return;
+    if (warp.batch >= s.batch) return wait_for_preceding();
     const int slot = uniform(load_slot<Rows>(s, warp.batch));
     const int to = kToken ? slot : load_destination<Rows>(s, warp.batch, 0, slot);
     const TokenCursor<Rows> at(s, warp, warp.batch, 0);
     TokenInputs<Rows> inputs;
     TokenMatrices<Rows> maps;
     RowParameters<Rows> parameters;
+    wait_for_preceding();
     if constexpr (kToken) {
         inputs.load(s, at);
         maps.load(s, at);
@@ -125,9 +140,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     float* place = scale_of_slot<Rows>(p, warp, to);
     if constexpr (kToken) {
         if (count == 0) {
-            store_rows<Rows, true, false>(p, source, raw, targets, place, at, parameters, inputs, maps);
+            store_rows<Rows>(s, warp, raw, scale, targets, place, at, parameters, inputs, maps);
             return;
         }
     }
-    store_rows<Rows, kToken, true>(p, source, raw, targets, place, at, parameters, inputs, maps);
+    fold_rows<Rows, kToken>(p, source, raw, rows + slot * s.state_stride[0], targets, place, at, parameters, inputs,
+                            maps);
 }

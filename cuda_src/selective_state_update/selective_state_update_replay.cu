@@ -195,6 +195,9 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     SequenceStep step = {};
     step.entry = begin.batch;
     step.tokens = 1;
+    // Without any sequence there is no slot either.
+    step.slot = uniform(begin.batch < s.batch ? load_slot<Traits>(s, begin.batch) : -1);
+    wait_for_preceding();
     if constexpr (Traits::kHasMany) {
         for (int i = 0; i < p.warp_heads * p.warp_tiles; ++i) {
             const SequenceTokens<Traits> sequence(s, tile_of<Traits>(p, begin, i));
@@ -204,7 +207,6 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
         }
         if (step.tokens <= 0) return;
     }
-    step.slot = uniform(load_slot<Traits>(s, begin.batch));
     const TokenCursor<Traits> first(s, begin, step.entry, step.begin);
     TokenMatrices<Traits> maps;
     maps.load(s, first);
@@ -287,6 +289,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     WarpRows warp(p.operands, blockIdx.x * Rows::kWarps + number, Rows::kTile * p.warp_tiles);
     warp.head *= p.warp_heads;
     // Whole warps leave: the shuffles stay complete.
-    if (warp.batch >= max(p.operands.batch, 1)) return;
+    if (warp.batch >= max(p.operands.batch, 1)) return wait_for_preceding();
     replay<Rows>(p, warp, products[number]);
 }

@@ -96,6 +96,30 @@ __device__ __forceinline__ float load_scale(const float* place) {
     }
 }
 
+// Advances the rows' states by one token, whose result it stores, and stores the states.
+template <typename Traits>
+__device__ __forceinline__ void store_rows(
+    const typename Traits::Operands& p, const WarpRows& warp,
+    const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks], float scale,
+    const StateRows<Traits>& to, float* scale_place, const TokenCursor<Traits>& at,
+    const RowParameters<Traits>& parameters, const TokenInputs<Traits>& inputs, const TokenMatrices<Traits>& maps,
+    bool stores = true) {
+    const TokenStep<Traits> pace(p, parameters, inputs, scale);
+    RowFactors<Traits> factors;
+    const float input = pace.step * inputs.x.to_float(0);
+    float sums[Traits::kRowsOfGroup];
+#pragma unroll
+    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+        float state[Traits::kElements];
+        to_floats<Traits>(raw[r], state);
+        sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state);
+        const float factor = factors.find(r, state);
+        if (Traits::kIsQuantised || stores) store_row<Traits>(p, warp, to, r, 0, state, factor, stores);
+    }
+    factors.store_scale(p, warp, scale_place, stores);
+    at.store(p, gather_result<Traits>(p, parameters, inputs, sums));
+}
+
 // One token, the state after which goes to one slot.
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
@@ -103,12 +127,17 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
     TokenInputs<Traits> inputs;
-    inputs.load(p, cursor);
     TokenMatrices<Traits> maps;
-    maps.load(p, cursor);
+    const auto load_inputs = [&] {
+        inputs.load(p, cursor);
+        maps.load(p, cursor);
+    };
+    if (!kStartsEarly) load_inputs();
+    if (kStartsEarly) inputs.prefetch(p, cursor);
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     if (slot < 0) {
+        wait_for_preceding();
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
@@ -125,23 +154,17 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     float scale = 1.0f;
     if constexpr (Traits::kIsQuantised) {
         if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
+    }
+    if (kStartsEarly) {
+        wait_for_preceding();
+        load_inputs();
+    }
+    if constexpr (Traits::kIsQuantised) {
         // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
         sync_warp();
     }
-    const TokenStep<Traits> pace(p, parameters, inputs, scale);
-    RowFactors<Traits> factors;
-    const float input = pace.step * inputs.x.to_float(0);
-    float sums[Traits::kRowsOfGroup];
-#pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-        float state[Traits::kElements];
-        to_floats<Traits>(raw[r], state);
-        sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state);
-        const float factor = factors.find(r, state);
-        if (Traits::kIsQuantised || to >= 0) store_row<Traits>(p, warp, to_rows, r, 0, state, factor, to >= 0);
-    }
-    factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, max(to, 0)), to >= 0);
-    cursor.store(p, gather_result<Traits>(p, parameters, inputs, sums));
+    store_rows<Traits>(p, warp, raw, scale, to_rows, scale_of_slot<Traits>(params, warp, max(to, 0)), cursor,
+                       parameters, inputs, maps, to >= 0);
 }
 
 // Loads the rows' states from a slot of the pool, or from a step of a row of the buffer.
@@ -305,9 +328,14 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
     const typename Traits::Operands& p = params.operands;
+    // What several tokens need of registers leaves none for loads that are issued before.
+    if (Traits::kIsMany) wait_for_preceding();
     const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
-    if (warp.batch >= max(p.batch, 1)) return;
+    if (warp.batch >= max(p.batch, 1)) {
+        if (!Traits::kIsMany) wait_for_preceding();
+        return;
+    }
     if constexpr (Traits::kIsMany) {
         update_many<Traits>(params, warp);
     } else {

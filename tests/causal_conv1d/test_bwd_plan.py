@@ -237,7 +237,16 @@ def test_the_launch_for_states_of_packed_sequences_adds_up_the_sums(tokens: int)
     assert with_states[1].config.grid[0] == sum_blocks + 5
 
 
-@pytest.mark.parametrize("tokens", [8, 100000])
+def test_long_packed_rows_are_walked_vector_by_vector() -> None:
+    for tokens, kernel in ((5 * 2048, CausalConv1dShortrowsBwd), (5 * 2048 + 8, CausalConv1dBwd)):
+        x = AbstractArray((64, tokens), (tokens, 1), BFLOAT16)
+        assert type(planned(x, query_start_loc=STARTS)[0].kernel) is kernel
+    for rows, tokens, width in ((31, 64, 4), (64, 60, 4), (64, 64, 6), (64, 64, 1)):
+        x = AbstractArray((rows, tokens), (tokens, 1), BFLOAT16)
+        assert type(planned(x, width=width, query_start_loc=STARTS)[0].kernel) is CausalConv1dBwd
+
+
+@pytest.mark.parametrize("tokens", [8, 10000])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_walks_along_packed_sequences_need_no_launch_for_states(tokens: int, is_last: bool) -> None:
     x = AbstractArray((64, tokens), (1, 64) if is_last else (tokens, 1), BFLOAT16)

@@ -2,7 +2,8 @@
 
 Blocks run one after the other. In a block one thread runs at a time, until it waits for others; which one goes on then
 is drawn from a seed. An asynchronous copy happens when its thread waits for it, and its target holds NaN until then.
-So there is no waiting for another block, no weak memory, and there are no tensor cores.
+So there is no waiting for another block, no weak memory, and there are no tensor cores. What a kernel must not touch
+before it waits for the preceding one is closed until all threads of a block wait.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def run(
         "memory": memory.bytes.tobytes(),
         "windows": [(window.begin, window.end - window.begin) for window in memory.windows],
         "open_ranges": memory.open_ranges(),
+        "early_ranges": [] if kernel.EARLY is None else memory.open_ranges(kernel.EARLY),
         "pointers": [memory.pointer(name) for name in pointers],
         "numbers": numbers,
     }

@@ -41,6 +41,9 @@ class EmulatedFamily(ByteStrideFamily):
         self._by_address: dict[int, Array] = {}
         self.seed = 0
         """The seed of the order in which blocks and threads run."""
+        self.early = 0
+        """Launches that started before the preceding one had ended."""
+        self._before: list[tuple[Array, Array]] = []
 
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
         self._by_address = {}
@@ -78,8 +81,28 @@ class EmulatedFamily(ByteStrideFamily):
     def stream(self, device: int) -> int:
         return 0
 
-    def load(self, kernel: Kernel, device: int) -> Any:
-        return _Loaded(kernel, self)
+    def load(self, kernel: Kernel, device: int, starts_early: bool = False) -> Any:
+        return _Loaded(kernel, self, starts_early)
+
+    def run(
+        self, kernel: Kernel, config: LaunchConfig, numbers: bytes, tensors: Mapping[str, Array | None], early: bool
+    ) -> None:
+        """One launch. What one that starts early reads before it waits is as it was before the preceding launch."""
+        if early:
+            self.early += 1
+            read = [array for name in kernel.EARLY or () if (array := tensors.get(name)) is not None]
+            now = [array.copy() for array, _ in self._before]
+            for array, before in self._before:
+                array[...] = before
+            stale = [array.copy() for array in read]
+            for (array, _), content in zip(self._before, now, strict=True):
+                array[...] = content
+            for array, content in zip(read, stale, strict=True):
+                if array.flags.writeable:
+                    array[...] = content
+        present = [array for array in tensors.values() if array is not None and array.flags.writeable]
+        self._before = [(array, array.copy()) for array in present]
+        emulator.run(kernel, config, numbers, tensors, seed=self.seed)
 
     def array_at(self, pointer: int) -> Array | None:
         """The array of the current call that begins at an address, or the rest of the scratch memory that it lies in;
@@ -98,18 +121,24 @@ class EmulatedFamily(ByteStrideFamily):
 class _Loaded:
     """A kernel on the emulated device."""
 
-    def __init__(self, kernel: Kernel, family: EmulatedFamily) -> None:
+    def __init__(self, kernel: Kernel, family: EmulatedFamily, starts_early: bool) -> None:
         self._kernel = kernel
         self._family = family
+        self._starts_early = starts_early
 
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
-        return lambda pointers, stream, numbers=numbers: self.fixed(config, numbers, pointers)(stream)
+        return lambda pointers, stream, numbers=numbers: self._family.run(
+            self._kernel, config, numbers, self._tensors(pointers), self._starts_early
+        )
 
     def fixed(self, config: LaunchConfig, numbers: bytes, pointers: Sequence[int]) -> Replay:
+        tensors = self._tensors(pointers)
+        return lambda stream: self._family.run(self._kernel, config, numbers, tensors, False)
+
+    def _tensors(self, pointers: Sequence[int]) -> dict[str, Array | None]:
         names = emulator.pointer_names(self._kernel)
         given = [*pointers, *[0] * (len(names) - len(pointers))]
-        tensors = {name: self._family.array_at(pointer) for name, pointer in zip(names, given, strict=True)}
-        return lambda stream: emulator.run(self._kernel, config, numbers, tensors, seed=self._family.seed)
+        return {name: self._family.array_at(pointer) for name, pointer in zip(names, given, strict=True)}
 
 
 arrays.register(EmulatedArray, EmulatedFamily)

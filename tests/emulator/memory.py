@@ -6,7 +6,7 @@ where strides are so large that this would be gigabytes, one around every part o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ class _Part:
 
     original: np.ndarray
     copy: np.ndarray
+    at: int
+    """Where its first element begins among the bytes of all windows."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,20 @@ class Memory:
         """The address of a tensor's first element; None for an absent tensor."""
         return self._placed[name].pointer if name in self._placed else None
 
-    def open_ranges(self) -> list[bytes]:
-        """The 64-bit begin and end of each range that a kernel may access, counted from its window's begin."""
+    def open_ranges(self, names: Container[str] | None = None) -> list[bytes]:
+        """The 64-bit begin and end of each range that a kernel may access, counted from its window's begin.
+
+        With names, of these tensors alone.
+        """
+        opened = self._is_open
+        if names is not None:
+            opened = np.zeros_like(opened)
+            for name, placed in self._placed.items():
+                if name in names:
+                    self._open(opened, placed.parts)
         ranges = []
         for window in self.windows:
-            is_open = self._is_open[self._of(window)]
+            is_open = opened[self._of(window)]
             # A window begins and ends with a fence.
             edges = np.flatnonzero(is_open[1:] != is_open[:-1]) + 1
             ranges.append(edges.astype(np.uint64).tobytes())
@@ -148,6 +159,14 @@ class Memory:
         window = max((window for window in self.windows if window.at <= place), key=lambda window: window.at)
         return place - window.at + window.begin
 
+    @staticmethod
+    def _open(opened: np.ndarray, parts: Sequence[_Part]) -> None:
+        """Mark the bytes of elements."""
+        for part in parts:
+            if (ours := part.original).size:
+                marks: np.ndarray = np.ndarray(ours.shape, ours.dtype, opened, part.at, ours.strides)
+                marks[...] = int.from_bytes(b"\x01" * ours.itemsize, "little")
+
     def _place(self, array: np.ndarray, shift: int) -> _Placed:
         parts = []
         for part in _parts(array.view(f"u{array.itemsize}")):
@@ -156,11 +175,8 @@ class Memory:
             at = pointer - window.begin + window.at
             copy: np.ndarray = np.ndarray(part.shape, part.dtype, self.bytes, at, part.strides)
             copy[...] = part
-            if part.size:
-                np.ndarray(part.shape, part.dtype, self._is_open, at, part.strides)[...] = int.from_bytes(
-                    b"\x01" * array.itemsize, "little"
-                )
-            parts.append(_Part(part, copy))
+            parts.append(_Part(part, copy, at))
+        self._open(self._is_open, parts)
         begin, end = _extent(array)
         return _Placed(array, parts, _address(array) + shift, begin + shift, end + shift)
 

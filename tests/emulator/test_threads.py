@@ -98,6 +98,34 @@ def test_threads_that_leave_before_a_barrier_are_found() -> None:
     ]
 
 
+def test_a_read_before_the_wait_for_the_preceding_kernel_is_found() -> None:
+    kernel = broken.kernel("read_before_wait")
+    error, place, access, where, _ = finding(kernel, row(64), row(64))
+    assert error.startswith("AddressSanitizer: use-after-poison") and place.startswith("    in an element of x, ")
+    assert (access, where) == ("    READ of size 4", frame(kernel, "x = p.x"))
+    early = type("AlsoEarly", (broken.CLASSES["read_before_wait"],), {"unit": kernel.unit, "EARLY": ("x",)})
+    for seed in emulator.SEEDS:
+        assert np.array_equal(run(early(64), row(192), row(192) * 0, blocks=3, seed=seed)[:64], row(64))
+
+
+def test_a_store_before_the_wait_is_found() -> None:
+    assert finding(broken.kernel("store_before_wait"), row(64), row(64) * 0)[0] == (
+        "emulator: a store before the wait for the preceding kernel"
+    )
+
+
+def test_a_thread_that_does_not_wait_or_waits_twice_is_found() -> None:
+    left, twice = broken.kernel("left_before_wait"), broken.kernel("second_wait")
+    assert finding(left, row(64), row(64), length=40)[0] == (
+        "emulator: a thread that ends without a wait for the preceding kernel"
+    )
+    assert finding(twice, row(64), row(64))[0] == (
+        "emulator: a wait for the preceding kernel, and the kernel's class does not say EARLY"
+    )
+    expected = type("Expected", (broken.CLASSES["second_wait"],), {"unit": twice.unit, "EARLY": ()})
+    assert finding(expected(64), row(64), row(64))[0] == "emulator: a second wait for the preceding kernel"
+
+
 def test_lanes_that_leave_before_a_shuffle_are_found() -> None:
     kernel = broken.kernel("left_before_shuffle")
     assert finding(kernel, row(64), row(64), length=40)[2:-1] == [

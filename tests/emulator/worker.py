@@ -74,6 +74,9 @@ def launch(job: dict[str, Any]) -> bytes:
         ctypes.memmove(window, job["memory"][at : at + size], size)
         runtime.emulator_fence(window, ctypes.c_size_t(size), ranges, ctypes.c_size_t(len(ranges) // 16))
         at += size
+    for (window, size), early, ranges in zip(windows, job["early_ranges"], job["open_ranges"], strict=False):
+        counts = [ctypes.c_size_t(len(each) // 16) for each in (early, ranges)]
+        runtime.emulator_expect_wait(window, ctypes.c_size_t(size), early, counts[0], ranges, counts[1])
     pointers = [0 if pointer is None else base + pointer for pointer in job["pointers"]]
     runtime.emulator_launch(
         ctypes.cast(entry, ctypes.c_void_p),

@@ -99,10 +99,11 @@ def test_the_small_cases_run_every_value_of_every_axis(cls: type[Kernel]) -> Non
 
 @pytest.mark.parametrize("cls", [SelectiveScanTilesFwd, SelectiveScanVarlenTilesFwd])
 def test_the_small_cases_have_tiles_of_one_stage_and_of_two(cls: type[Kernel]) -> None:
-    """By the bytes of a tile's row of B: TileShape::kStages of selective_scan/tiles.cuh."""
+    """By the bytes of a tile's row of B, or of a number: TileShape::kStages of selective_scan/tiles.cuh."""
     run: Any = [launch.kernel for launch in launches() if type(launch.kernel) is cls]
-    row_bytes = [kernel.lanes * kernel.tokens * kernel.input_t.itemsize for kernel in run]
+    row_bytes = [kernel.lanes * kernel.tokens * kernel.input_t.itemsize for kernel in run if not kernel.by_channel]
     assert {count <= 512 for count in row_bytes} == {True, False}
+    assert {kernel.input_t.itemsize for kernel in run if kernel.by_channel} == {2, 4}
 
 
 def test_the_small_cases_cross_blocks() -> None:

@@ -32,7 +32,7 @@ IMPORTERS = {
         "cuconv.bench",
         "cuconv.cli",
     },
-    "cupy_backends": {"cuconv.runtime.kernel", "cuconv.jit.nvrtc"},
+    "cupy_backends": {"cuconv.runtime.kernel", "cuconv.runtime.dependent", "cuconv.jit.nvrtc"},
     "cupy_backends.cuda.libs.nvrtc": {"cuconv.jit.nvrtc"},
     "matplotlib": {"cuconv.cli.report"},
     "torch": {"cuconv.torch", "cuconv.engines._tensors", "cuconv.bench", "cuconv.cli.doctor"},

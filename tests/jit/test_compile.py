@@ -112,6 +112,7 @@ SPILLS = {
     "SelectiveScanVarlenTilesFwd": 512,
     "SelectiveScanBwd": 8,
     "CausalConv1dChannellastBwd": 64,
+    "CausalConv1dChannellastVarlenBwd": 64,
     "SelectiveStateUpdateReplay": 1024,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
@@ -119,9 +120,9 @@ SPILLS = {
 The tiles of scans access it once a tile and not in their loops over states: on an H200 a block fewer on a
 multiprocessor costs them more (0.47 ms instead of 0.34 for 8192 channels of 4096 tokens); those with snapshots need the
 most. The gradient of a scan keeps one word there for a second block. Gradients of filters of more than 8 taps whose
-tokens have sequence numbers use all 255 registers that a thread can have. Steps with rings keep a part of their inputs
-there while they put live tokens in states, in one step of a window: four blocks on a multiprocessor take 45 us for 64
-sequences of bfloat16, three 52. Those with rows of 256 in tensor cores keep the most.
+tokens have sequence numbers, or are packed and have states, use all 255 registers that a thread can have. Steps with
+rings keep a part of their inputs there while they put live tokens in states, in one step of a window: four blocks on a
+multiprocessor take 45 us for 64 sequences of bfloat16, three 52. Those with rows of 256 in tensor cores keep the most.
 """
 
 

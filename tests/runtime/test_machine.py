@@ -1,4 +1,4 @@
-"""How many multiprocessors plans count with: a device's own, or those of the GPU that is assumed."""
+"""How many multiprocessors plans count with, a device's own or those of the GPU that is assumed, and what GPUs have."""
 
 from __future__ import annotations
 
@@ -56,3 +56,19 @@ def test_a_gpu_with_more_multiprocessors_cuts_rows_further() -> None:
             launches = launches_of(cuconv.selective_scan_fn, **workload.abstract())
         grids.append(launches[-1].config.grid[0])
     assert grids[1] == 2 * grids[0]
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "expected"),
+    [("90", 12030, True), ("120", 13000, True), ("89", 13000, False), ("90", 12020, False)],
+)
+def test_what_has_dependent_launches(
+    monkeypatch: pytest.MonkeyPatch, capability: str, driver: int, expected: bool
+) -> None:
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.setattr(cupy.cuda, "Device", lambda number: SimpleNamespace(compute_capability=capability))
+    monkeypatch.setattr(cupy.cuda.runtime, "driverGetVersion", lambda: driver)
+    machine.has_dependent_launch.cache_clear()
+    assert machine.has_dependent_launch(0) is expected
+    machine.has_dependent_launch.cache_clear()
+    assert not machine.has_dependent_launch(machine.assumed_device())

@@ -105,6 +105,8 @@ class Case(OfRows):
 
 
 ROWS: Any = {"layout": "channel_last"}
+TURNED: Any = {**ROWS, "matrices": "by_state"}
+"""Channels contiguous, and states in B and C."""
 NO_STATES = "initial_state last_state_out chunk_states_out"
 
 UNIT = (
@@ -128,6 +130,17 @@ UNIT = (
     Case(2, 3, 513, without=NO_STATES),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
     Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
+    # The same where channels are contiguous, and states in B and C: blocks beyond the last channel, and last tiles of
+    # some tokens.
+    Case(1, 24, 1032, **TURNED),
+    Case(2, 40, 530, 8, dtype="float16", without="D z delta_bias chunk_states_out", **TURNED),
+    Case(5, 32, 192, 8, 2, **TURNED),
+    Case(3, 40, 70, **TURNED),
+    Case(2, 136, 43, **TURNED),
+    Case(3, 24, 200, **TURNED),
+    Case(1, 8, 300, 4, dtype="float32", layout="last_sliced_dim", matrices="by_state_fused"),
+    Case(1, 12, 530, 12, dtype="float32", **TURNED),
+    Case(2, 24, 300, without=NO_STATES, **TURNED),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),
     Case(2, 35, 43, loud=20),

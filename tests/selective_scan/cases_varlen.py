@@ -145,6 +145,8 @@ def without_pool(case: Case) -> Case:
 
 
 CHANNELS: Any = {"layout": "channels"}
+TURNED: Any = {**CHANNELS, "matrices": "by_state"}
+"""Channels contiguous, and states in B and C."""
 ODD: Any = {"slots": "odd"}
 
 UNIT = (
@@ -170,6 +172,11 @@ UNIT = (
     Case(128, "2+9x1+13", 16, 2, "float32", params="", pool="slots_innermost", index="mixed"),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
     Case(5, "300+3x1+289", 8, 1, "float32"),
+    # Channels contiguous, and states in B and C: mixed lengths, and sequences that are long alike.
+    Case(136, "off5+3+40+0+133+5x1+off10", 8, **TURNED, **ODD),
+    Case(24, "off3+300+236", **TURNED, state_dtype="bfloat16", **ODD),
+    Case(12, "off5+3+40+0+133+5x1+off10", 12, dtype="float32", layout="channels_sliced", matrices="by_state_fused"),
+    Case(20, "300+289", 4, 1, "float32", **TURNED),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
     Case(35, "340+16+20", 16, 1, state_dtype="bfloat16"),
@@ -206,6 +213,8 @@ UNIT = (
         for dim, spec, d_state, kind in (
             (70, "off5+3+40+0+133+5x1+off10", 7, {}),
             (70, "off5+3+40+0+133+5x1+off10", 7, CHANNELS),
+            (136, "off5+3+40+0+133+5x1+off10", 16, TURNED),
+            (24, "200+236+300+200", 8, TURNED),
             (9, "20+3+41", 40, {"dtype": "float32"}),
             (128, "9x2+24+30+3+260", 16, {"dtype": "float16", "state_dtype": "float16", "pool": "spaced"}),
             (128, "200+236+300+200", 16, {}),

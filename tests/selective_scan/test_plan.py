@@ -194,7 +194,6 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
     assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
     # A warp looks at all sequences of a run at a time, and at where the next one begins.
     assert 1 <= n["run_sequences"] < 32
-    assert n["few_tokens"] <= n["short_tokens"]
     run_blocks = launch.config.grid[0] - n["dim_blocks"][0] * n["long_at_a_time"]
     if n["short_tokens"] == 0:
         assert run_blocks == 0 and n["long_at_a_time"] == sequences + 2

@@ -154,6 +154,8 @@ BY_TOKEN: Ways = {
     "offset_by_2": lambda rank: {"shift": 2},
     "spaced": lambda rank: {"spacing": 2},
     "transposed": lambda rank: {"order": tuple(reversed(range(rank)))},
+    "by_state": lambda rank: {"order": (*range(rank - 2), rank - 1, rank - 2)},
+    "by_state_fused": lambda rank: {"order": (*range(rank - 2), rank - 1, rank - 2), "pad": (*(0,) * (rank - 2), 8, 0)},
     "backward": lambda rank: {"backward": tuple(range(rank))},
 }
 """How x, dt, z, B, C and out may lie. "fused": as a slice of one wider tensor of all of them."""

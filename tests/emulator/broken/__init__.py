@@ -36,6 +36,10 @@ class Endless(Broken):
 
 UNITS = sorted(path.stem for path in Broken.source_folder.glob("*.cu"))
 CLASSES = {unit: type(unit, (Broken,), {"unit": unit}) for unit in UNITS} | {"endless": Endless}
+CLASSES |= {
+    unit: type(unit, (Broken,), {"unit": unit, "EARLY": early})
+    for unit, early in {"read_before_wait": (), "store_before_wait": ("x", "out"), "left_before_wait": ("x",)}.items()
+}
 
 
 def kernel(unit: str, block: int = 64) -> Broken:

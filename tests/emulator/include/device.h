@@ -2,6 +2,7 @@
 #pragma once
 
 #include "atomics.h"
+#include "grid.h"
 #include "intrinsics.h"
 #include "pipeline.h"
 #include "qualifiers.h"

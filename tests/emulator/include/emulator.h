@@ -30,6 +30,9 @@ void end_copy_group();
 // Does the copies of all groups that have ended but the last `pending`.
 void wait_for_copy_groups(std::size_t pending);
 
+// Waits for the preceding kernel.
+void wait_for_preceding();
+
 // Lets other threads run first.
 void yield();
 

@@ -11,7 +11,8 @@
 
 namespace emulator {
 
-enum class State { kReady, kYielded, kWaiting, kReturned };
+// kPreceded: waits for the preceding kernel.
+enum class State { kReady, kYielded, kWaiting, kPreceded, kReturned };
 
 struct Wait {
     const char* what;
@@ -35,6 +36,7 @@ struct Thread {
     Lanes lanes;               // result of the last operation of the thread's warp
     std::vector<Copy> copies;  // started and not waited for
     std::size_t copy_groups;   // that have ended
+    bool has_waited;           // for the preceding kernel
 };
 
 // Threads in the order of their number in the block; 32 consecutive ones are a warp.
@@ -44,6 +46,7 @@ struct Block {
     std::vector<Thread> threads;
     unsigned running;  // the number of the running thread, or kNobody
     unsigned at_barrier;
+    bool has_waited;  // for the preceding kernel, with all threads
 
     Thread& self() { return threads[running]; }
     unsigned first_of_warp() const { return running / kWarp * kWarp; }
@@ -55,6 +58,15 @@ extern Block block;
 extern volatile bool is_late;
 
 void begin_shared_memory(unsigned dynamic_bytes);
+
+// Closes, for a new block, what no thread may access before it has waited for the preceding kernel.
+void close_before_wait();
+bool open_behind_wait();
+void check_waited();
+void forget_wait();
+
+extern "C" void emulator_fence(char* window, std::size_t bytes, const std::uint64_t* ranges, std::size_t count);
+
 void forget_shared_contents();
 
 // All of these end the process. The first reports which threads wait where.

@@ -69,6 +69,7 @@ class Orders {
 void thread_body() {
     for (;;) {
         kernel(kernel_params);
+        check_waited();
         block.self().state = State::kReturned;
         Fiber::suspend();
     }
@@ -154,18 +155,20 @@ bool run_burst(Orders& orders) {
 
 void run_block(Orders& orders) {
     forget_shared_contents();
+    close_before_wait();
     block.at_barrier = 0;
     for (Thread& thread : block.threads) {
         thread.state = State::kReady;
         thread.copies.clear();
         thread.copy_groups = 0;
+        thread.has_waited = false;
     }
     const std::vector<unsigned> warps = orders.draw(count_warps()), lanes = orders.draw(kWarp);
     for (;;) {
         const bool anyone_ran = orders.manner == Manner::kTurns           ? run_turns(orders)
                                 : orders.manner == Manner::kFixedPriority ? run_first(warps, lanes)
                                                                           : run_burst(orders);
-        if (anyone_ran || wake_yielded()) continue;
+        if (anyone_ran || open_behind_wait() || wake_yielded()) continue;
         if (has_returned()) return;
         report_deadlock();
     }
@@ -191,6 +194,7 @@ extern "C" void emulator_launch(void (*entry)(const void*), const void* params, 
         blockIdx = {i % grid[0], i / grid[0] % grid[1], i / grid[0] / grid[1]};
         run_block(orders);
     }
+    forget_wait();
     std::fflush(stdout);
 }
 

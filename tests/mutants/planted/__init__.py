@@ -11,6 +11,7 @@ from tests.mutants.planted import (
     replay,
     selective_scan,
     selective_state_update,
+    waits,
     wide_strides,
 )
 
@@ -23,5 +24,6 @@ MUTANTS = (
     *selective_scan.MUTANTS,
     *selective_state_update.MUTANTS,
     *replay.MUTANTS,
+    *waits.MUTANTS,
     *wide_strides.MUTANTS,
 )

@@ -165,6 +165,13 @@ MUTANTS = (
         (_FOLD,),
     ),
     Mutant(
+        "Rows that live tokens are put in one by one get the results of the last of them.",
+        "selective_state_update/selective_state_update_fold.cu",
+        "if (lane_id() / Traits::kGroups == r) y = own;",
+        "y = own;",
+        (_FOLD,),
+    ),
+    Mutant(
         "All live tokens are applied to a copy, however many are asked for.",
         "selective_state_update/selective_state_update_fold.cu",
         "count = static_cast<int>(min(wanted, static_cast<index_t>(count)));",

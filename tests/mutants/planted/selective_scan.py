@@ -21,6 +21,7 @@ _SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-
 _KEPT_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-index_mixed-initial_all-moved-snapshots_pool"
 )
+_TURNED = "selective_scan_fn-3-40-70-layout_channel_last-matrices_by_state"
 _KEPT_TILES = "selective_scan_varlen_fn-128-200+236+300+200-index_mixed-initial_all-moved-snapshots_pool"
 _MOVED_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-index_mixed-table_column-moved"
@@ -126,8 +127,8 @@ MUTANTS = (
     Mutant(
         "A tile's matrices are read before their copies are waited for.",
         "selective_scan/scan_tiles.cuh",
-        "            wait_for_copies();\n",
-        "",
+        "            wait_for_copies();\n            // The matrices of this tile",
+        "            // The matrices of this tile",
         (_TILES,),
     ),
     Mutant(
@@ -141,10 +142,12 @@ MUTANTS = (
     Mutant(
         "States are stored while the last tile is scanned.",
         "selective_scan/scan_tiles.cuh",
-        """            tile = next;
+        """            if (Shape::kStages > 1) stage ^= 1;
+            tile = next;
         }
         __syncthreads();""",
-        """            tile = next;
+        """            if (Shape::kStages > 1) stage ^= 1;
+            tile = next;
         }""",
         (_TILES, _TILES_PARTS),
     ),
@@ -204,10 +207,10 @@ MUTANTS = (
         ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
     ),
     Mutant(
-        "A sequence of as many tokens as count as few is left out.",
+        "A sequence of as many tokens as a short one may have is left out.",
         "selective_scan/runs.cuh",
-        "tokens > few && tokens <= most",
-        "tokens > few && tokens < most",
+        "tokens > 0 && tokens <= most",
+        "tokens > 0 && tokens < most",
         ("selective_scan_varlen_fn-35-24+8-loud_20",),
     ),
     Mutant(
@@ -220,8 +223,8 @@ MUTANTS = (
     Mutant(
         "A short sequence's lane reads its neighbour's B.",
         "selective_scan/scan_few.cuh",
-        "b[i] = from_lane(matrices, i * kLanes + lane_id() % kLanes);",
-        "b[i] = from_lane(matrices, i * kLanes + (lane_id() + 1) % kLanes);",
+        "b[i] = ::load<kStates, Memory::kMutable>(matrices + n);",
+        "b[i] = ::load<kStates, Memory::kMutable>(matrices + (n ^ kStates));",
         (_FEW,),
     ),
     Mutant(
@@ -311,8 +314,8 @@ MUTANTS = (
     Mutant(
         "A packed scan of few tokens stores zeros over padding that is to be kept.",
         "selective_scan/scan_few.cuh",
-        "(slot >= 0 || !p.keeps_padding)",
-        "(slot >= -1)",
+        "scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;",
+        "scanned |= bits;",
         ("selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-table_first-longer_3-keep",),
     ),
     Mutant(
@@ -433,5 +436,54 @@ MUTANTS = (
         "scan(p, shared, kMixed ? 0 : number, first_channel)",
         "scan(p, shared, 0, first_channel)",
         (_BATCH_TILES,),
+    ),
+    Mutant(
+        "A scan of few tokens stores results of tokens that are others'.",
+        "selective_scan/scan_few.cuh",
+        "kVec > 1 && scanned == (1u << kBatch) - 1",
+        "kVec > 1 && scanned != 0",
+        ("selective_scan_varlen_fn-150-200+37x1+3-spare_0-initial_all",),
+    ),
+    Mutant(
+        "A scan of few tokens goes on with the batch of tokens before.",
+        "selective_scan/scan_few.cuh",
+        "inputs = ahead;",
+        "",
+        ("selective_scan_varlen_fn-35-24+8-loud_20",),
+    ),
+    Mutant(
+        "A scan of few tokens misses a snapshot at a sequence's first token.",
+        "selective_scan/scan_few.cuh",
+        "next_position(rows, own_snapshot, number, 0, end - begin)",
+        "next_position(rows, own_snapshot, number, 1, end - begin)",
+        (_KEPT_LANES,),
+    ),
+    Mutant(
+        "Results that are turned go to the tile behind theirs.",
+        "selective_scan/scan_tiles.cuh",
+        "store_rows(other, tile - Shape::kTile, end);",
+        "store_rows(other, tile, end);",
+        (_TURNED,),
+    ),
+    Mutant(
+        "A turned tile's rows are read before they are there.",
+        "selective_scan/scan_tiles.cuh",
+        "wait_for_copies();\n            // What this tile needs",
+        "// What this tile needs",
+        (_TURNED,),
+    ),
+    Mutant(
+        "Tokens behind the last one of turned rows are not zeros.",
+        "selective_scan/scan_tiles.cuh",
+        "has_channel && tile + token < end);",
+        "has_channel);",
+        (_TURNED,),
+    ),
+    Mutant(
+        "States beyond the last one take part in turning.",
+        "selective_scan/tiles.cuh",
+        "if (n < d_state && token >= begin && token < end) raw[round]",
+        "if (token >= begin && token < end) raw[round]",
+        ("selective_scan_fn-1-12-530-d_state_12-dtype_float32-layout_channel_last-matrices_by_state",),
     ),
 )

@@ -178,15 +178,15 @@ MUTANTS = (
     Mutant(
         "A state is stored with the scale that it was read with.",
         "selective_state_update/steps.cuh",
-        "factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, max(to, 0)), to >= 0);",
-        "factors.store_scale(p, warp, scale_of_slot<Traits>(params, warp, max(to, 0)), false);",
+        "factors.store_scale(p, warp, scale_place, stores);",
+        "factors.store_scale(p, warp, scale_place, false);",
         (_STATE_INT8,),
     ),
     Mutant(
         "The scale of a destination goes to the slot that the state came from.",
         "selective_state_update/steps.cuh",
-        "scale_of_slot<Traits>(params, warp, max(to, 0)), to >= 0)",
-        "scale_of_slot<Traits>(params, warp, slot), to >= 0)",
+        "scale_of_slot<Traits>(params, warp, max(to, 0)), cursor,",
+        "scale_of_slot<Traits>(params, warp, slot), cursor,",
         (_STATE_INT8_FRESH,),
     ),
     Mutant(

@@ -1,0 +1,181 @@
+"""Chains of calls with dependent launches give the bits that they give without."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuconv
+from cuconv.runtime import arrays, dependent, machine
+from cuconv.runtime.machine import assumed_device
+from tests import emulator
+from tests.emulator.family import EmulatedArray, EmulatedFamily
+from tests.support import chains
+from tests.support.discovery import op_kernels
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_emulated_chain(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a launch reads early is what was there before the launch in front of it."""
+    if (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    monkeypatch.setattr(machine, "has_dependent_launch", lambda device: True)
+    steps = chains.chain(24, seed)
+    ours, theirs = (chains.arrays(2, 8, seed) for _ in range(2))
+    family = arrays.family(EmulatedArray(ours["p"]))
+    assert isinstance(family, EmulatedFamily)
+    chains.run(steps, theirs, EmulatedArray)
+    before = family.early
+    with cuconv.dependent_launch():
+        chains.run(steps, ours, EmulatedArray)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    # Enough of both kinds: launches that read early what the one before writes, and others.
+    assert 6 <= family.early - before <= 20
+
+
+def test_a_bound_call_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    if (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    monkeypatch.setattr(machine, "has_dependent_launch", lambda device: True)
+    given = {name: EmulatedArray(array) for name, array in chains.arrays(2, 8, 0).items()}
+    family = arrays.family(given["p"])
+    assert isinstance(family, EmulatedFamily)
+    inputs = [given[name] for name in ("states0", "p", "q", "A", "r", "s")]
+    step = cuconv.bind(cuconv.selective_state_update, *inputs, out=given["t"])
+    before = family.early
+    with cuconv.dependent_launch():
+        step()
+        # It reads the state early that the launch before has written.
+        step()
+        assert family.early == before
+        dependent.may_overlap(assumed_device(), family.stream(0), None, ())
+        step()
+        assert family.early == before + 1
+    step()
+    assert family.early == before + 1
+
+
+def test_the_kernels_of_decode_steps_start_early() -> None:
+    """A name that is no pointer of a kernel, misspelt perhaps, would let what it means be read early unnoticed."""
+    early = [kernel for kernel in op_kernels() if kernel.EARLY is not None]
+    pointers = {name for kernel in early for name in kernel.params.pointer_names}
+    assert {name for kernel in early for name in kernel.EARLY or ()} <= pointers
+    assert {kernel.unit for kernel in early} == {
+        "causal_conv1d_update", "causal_conv1d_update_few", "causal_conv1d_update_gated", "causal_conv1d_update_rows",
+        "causal_conv1d_update_tree", "selective_state_update", "selective_state_update_single",
+        "selective_state_update_quantised", "selective_state_update_replay", "selective_state_update_fold",
+        "selective_state_update_commit",
+    }  # fmt: skip
+
+
+def loaded(library: str, held: dict[str, Any]) -> dict[str, Any]:
+    """Arrays on the GPU."""
+    if library == "cupy":
+        cupy = pytest.importorskip("cupy")
+        return {name: cupy.asarray(array) for name, array in held.items()}
+    torch = pytest.importorskip("torch")
+    return {name: torch.from_numpy(array).cuda() for name, array in held.items()}
+
+
+def fetched(held: dict[str, Any]) -> dict[str, Any]:
+    return {name: array.get() if hasattr(array, "get") else array.cpu().numpy() for name, array in held.items()}
+
+
+def captured(library: str, steps: list[chains.Step], held: dict[str, Any], is_early: bool) -> Any:
+    """What replays a graph of a chain on the library's current stream."""
+    if library == "cupy":
+        cupy = pytest.importorskip("cupy")
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            record(steps, held, is_early)
+            graph = stream.end_capture()
+        return lambda: graph.launch(cupy.cuda.get_current_stream())
+    torch = pytest.importorskip("torch")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        record(steps, held, is_early)
+    return graph.replay
+
+
+def record(steps: list[chains.Step], held: dict[str, Any], is_early: bool) -> None:
+    with cuconv.dependent_launch() if is_early else nullcontext():
+        chains.run(steps, held)
+
+
+REPLAYS = 300
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["graph", "calls"])
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize(("batch", "dim"), [(3, 8), (2, 128), (40, 128)])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_chain(seed: int, batch: int, dim: int, library: str, way: str) -> None:
+    steps, host = chains.chain(40, seed), chains.arrays(batch, dim, seed)
+    results = []
+    for is_early in (False, True):
+        held = loaded(library, host)
+        chains.run(steps, loaded(library, host))
+        synchronize(library)
+        again = captured(library, steps, held, is_early) if way == "graph" else partial(record, steps, held, is_early)
+        for _ in range(REPLAYS if way == "graph" else REPLAYS // 10):
+            again()
+        synchronize(library)
+        results.append(fetched(held))
+    for name, wanted in results[0].items():
+        np.testing.assert_array_equal(results[1][name], wanted, err_msg=name)
+
+
+def synchronize(library: str) -> None:
+    module = pytest.importorskip(library)
+    module.cuda.Device().synchronize() if library == "cupy" else module.cuda.synchronize()
+
+
+class Edge(ctypes.Structure):
+    """CUgraphEdgeData."""
+
+    _fields_ = (("from_port", ctypes.c_ubyte), ("to_port", ctypes.c_ubyte), ("kind", ctypes.c_ubyte),
+                ("reserved", ctypes.c_ubyte * 5))  # fmt: skip
+
+
+PROGRAMMATIC = 1
+
+
+def edges(graph: int) -> list[bool]:
+    """For each edge of a graph, whether its second kernel may start before the first has ended."""
+    get, count = ctypes.CDLL("libcuda.so.1").cuGraphGetEdges_v2, ctypes.c_size_t()
+    assert get(ctypes.c_void_p(graph), None, None, None, ctypes.byref(count)) == 0
+    ends, found = (ctypes.c_void_p * count.value)(), (Edge * count.value)()
+    assert get(ctypes.c_void_p(graph), ends, (ctypes.c_void_p * count.value)(), found, ctypes.byref(count)) == 0
+    return [edge.kind == PROGRAMMATIC for edge in found]
+
+
+@pytest.mark.gpu
+def test_edges_of_a_graph_are_programmatic_where_that_is_right() -> None:
+    cupy = pytest.importorskip("cupy")
+    if not machine.has_dependent_launch(0):
+        pytest.skip("this GPU has no dependent launches")
+    held = loaded("cupy", chains.arrays(3, 8, 0))
+
+    def update(x: str, window: str, out: str) -> None:
+        cuconv.causal_conv1d_update(held[x], held[window], held["weight"], out=held[out])
+
+    update("p", "windows0", "q")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        with cuconv.dependent_launch():
+            update("p", "windows0", "q")
+            update("q", "windows1", "r")
+            update("r", "windows1", "s")
+            update("s", "windows0", "t")
+        update("t", "windows1", "u")
+        graph = stream.end_capture()
+    assert sorted(edges(graph.graph)) == [False, False, True, True]
