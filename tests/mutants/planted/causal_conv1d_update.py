@@ -359,7 +359,7 @@ MUTANTS = (
     Mutant(
         "A tree of more tokens than are loaded at once takes the first ones again.",
         "causal_conv1d/causal_conv1d_update_tree.cu",
-        "group = next;",
+        "if (kIsAhead) group = next;",
         "",
         (_TREE,),
     ),
