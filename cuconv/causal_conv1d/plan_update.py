@@ -323,8 +323,11 @@ def _row_size(o: Operands) -> tuple[int, int]:
 
 
 def _keeps_rows(o: Operands) -> bool:
-    """Whether states after single tokens go to rows like those of the pool."""
-    return o.token_state_indices is not None or _windows_are_packed(o, 1)
+    """Whether states after single tokens go to rows like those of the pool, in accesses that fit without a rest."""
+    windows, columns = o.intermediate_conv_window, o.conv_state.shape[2]
+    is_kept = o.token_state_indices is not None
+    is_kept |= windows is not None and windows.shape[3] == columns and _windows_are_packed(o, 1)
+    return is_kept and KEPT_ROWS_BYTES % (columns * o.conv_state.itemsize) == 0
 
 
 def _windows_are_packed(o: Operands, vec: int) -> bool:

@@ -145,7 +145,8 @@ struct FewIndices {
             target.load(p.dst_state_indices, batch * p.dst_state_indices_stride, p.dst_state_indices_is_int64);
         }
         if (p.has_initial_state != nullptr) {
-            past = __ldg(static_cast<const unsigned char*>(p.has_initial_state) + batch * p.has_initial_state_stride);
+            past = load_constant(static_cast<const unsigned char*>(p.has_initial_state) +
+                                 batch * p.has_initial_state_stride);
         }
     }
 };
