@@ -39,7 +39,7 @@ _CODES_TILES = (
 )
 _CODES_FEW = "selective_scan_varlen_fn-35-40x1-state_dtype_int8-initial_all"
 _CODES_RANDOM = (
-    "selective_scan_varlen_fn-128-9x2+24+30+3+260-dtype_float16-state_dtype_int16-pool_spaced-slots_odd-initial_all"
+    "selective_scan_varlen_fn-128-9x2+24+30+3+269-dtype_float16-state_dtype_int16-pool_spaced-slots_odd-initial_all"
     "-longer_2-snapshots_own-seed_11"
 )
 _BATCH_LANES = "selective_scan_varlen_fn-35-3x9-layout_channel_first-slots_odd-keep-dense"
