@@ -53,8 +53,8 @@ struct RawState {
     }
 };
 
-// What index arrays have of a run, as it was loaded: the loads of several arrays, and of the run behind the next one,
-// wait for each other where their numbers are looked at.
+// What index arrays say of a run, as it was loaded. To look at a number waits for its load, so a walk loads those of a
+// run while it is two runs before it.
 struct RawRun {
     RawIndex end;
     RawIndex slot;
@@ -108,17 +108,17 @@ struct SequenceWalk {
     bool is_idle;  // the thread's channels are not its own: it stores nothing
     PackedRun run;
     bool goes_on;  // the sequence has an initial state of which the walk stores the gradient
-    int next_end;  // of the run behind it, in advance
+    int next_end;  // the end and the slot of the next run, which begins where this one ends
     int next_slot;
-    RawRun ahead;            // the run behind that one
-    bool has_state;          // which begins with a state
+    bool has_state;          // the next run begins with a state
+    RawRun ahead;            // the run behind the next one
     float x[kWidth][kVec];   // the last width - 1 inputs, then the current one
     float dx[kWidth][kVec];  // their gradients, so far
     float taps[kVec][kWidth];
     float bias[kVec];
     ParameterSums<kWidth> sums[kVec];
-    State past;   // that state
-    State final;  // the gradient of the final state of `run`
+    State past;   // the state that the next run begins with
+    State final;  // the gradient of the final state of this run
 
     __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_, int last_,
                                             bool is_idle_, const ChannelFilter<kWidth, weight_t, kVec>& filter)
