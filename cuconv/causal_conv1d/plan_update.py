@@ -164,6 +164,7 @@ def _few(o: Operands) -> CausalConv1dUpdateFew | None:
                 state_len=o.conv_state.shape[2],
                 rows=rows,
                 indexed=o.conv_state_indices is not None,
+                columns=o.state_column is not None,
                 addressed=_is_addressed(o),
                 packed=o.query_start_loc is not None,
                 gated=bool(o.beside_x),
@@ -206,12 +207,10 @@ def _tree(o: Operands) -> Launch:
 
 
 def _kernel(o: Operands) -> UpdateKernel:
-    if o.beside_x:
-        return CausalConv1dUpdateGated(
-            **_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)), packed=o.query_start_loc is not None
-        )
-    is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
     form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
+    if o.beside_x:
+        return CausalConv1dUpdateGated(**form, **_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
+    is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
     token_bytes = _token_bytes(o)
     if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)

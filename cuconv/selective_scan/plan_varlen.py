@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from cuconv.runtime import slots
@@ -14,6 +15,7 @@ from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
+    TILE_TIMES,
     SelectiveScanVarlenBlocks,
     SelectiveScanVarlenFwd,
     SelectiveScanVarlenTilesFwd,
@@ -257,7 +259,12 @@ def _tile_shape(o: Operands, is_mixed: bool) -> TileShape:
     dim, total = o.inputs.u.shape[1], o.total
     rows = dim * (ceil_div(total, PREFILL) if is_mixed else o.sequences)
     processors = multiprocessors(o.inputs.u.device)
-    shapes = (s for s in SelectiveScanVarlenTilesFwd.TILES if o.inputs.d_state % (s.parts * s.at_once) == 0)
+    shapes: Iterable[TileShape] = SelectiveScanVarlenTilesFwd.TILES
+    if o.is_batch:
+        # All sequences have as many tokens, which at least fill a tile.
+        seqlen = o.inputs.u.shape[2]
+        shapes = [shape for shape in TILE_TIMES if shape.lanes == 1 or shape.lanes * shape.tokens <= seqlen]
+    shapes = [shape for shape in shapes if o.inputs.d_state % (shape.parts * shape.at_once) == 0]
     return min(shapes, key=lambda shape: tile_time(rows, shape, processors))
 
 

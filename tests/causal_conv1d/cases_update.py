@@ -296,6 +296,8 @@ EDGE = tuple(
             *(Case(n, 70000, None, pool=p, **ODD) for n in (1, 8) for p in _BOTH),
             *(Case(70000, 3, 2, pool=p) for p in _BOTH),
             *(Case(2048, 1024, None, 4, a, pool=p) for a in ROUNDING for p in _BOTH),
+            *(Case(1030, 3, None, n, pool=p) for n in range(1, 17) for p in _BOTH),
+            *(Case(1032, 80, n, gates=ALL_GATES, pool=p, **ODD) for n in (None, 3) for p in POOLS),
         ]
     )
 )

@@ -112,7 +112,7 @@ SPILLS = {
     "SelectiveScanVarlenTilesFwd": 512,
     "SelectiveScanBwd": 8,
     "CausalConv1dChannellastBwd": 64,
-    "CausalConv1dChannellastVarlenBwd": 64,
+    "CausalConv1dChannellastVarlenBwd": 128,
     "SelectiveStateUpdateReplay": 1024,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.

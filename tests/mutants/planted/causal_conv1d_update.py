@@ -282,15 +282,15 @@ MUTANTS = (
     Mutant(
         "The first token of a packed sequence without a slot keeps what its result holds.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "for (int t = row + has_results; t < behind; ++t)",
-        "for (int t = row + 1; t < behind; ++t)",
+        "for (t += row; t < end; ++t)",
+        "for (t += row + 1; t < end; ++t)",
         (_FEW_PACKED,),
     ),
     Mutant(
-        "Threads beyond the last channel take part.",
+        "Threads beyond the last channel load what is behind it.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "if (own_channel >= p.dim) return;",
-        "",
+        "min(own_channel, p.dim - kVec);",
+        "own_channel;",
         (_FEW_PACKED,),
     ),
     Mutant(
@@ -352,8 +352,8 @@ MUTANTS = (
     Mutant(
         "The kernel of gates takes x for ungated.",
         "causal_conv1d/causal_conv1d_update_gated.cu",
-        "kRanges, true, kPacked, true, true>(p, share);",
-        "kRanges, true, kPacked, true, false>(p, share);",
+        "kAddressed, kPacked, kTokenStates, true>(p, share);",
+        "kAddressed, kPacked, kTokenStates, false>(p, share);",
         (_GATED_RING,),
     ),
     Mutant(
