@@ -46,7 +46,7 @@ def test_what_is_no_tree_has_parents_of_some_kind() -> None:
 
 
 def test_links_give_engines_parents() -> None:
-    """Roots and tokens that no link leads to follow token 0; links to earlier tokens and behind the last one are none."""
+    """Tokens without a link to them follow token 0; links to earlier or missing tokens count for nothing."""
     child, sibling = np.array([[1, 3, 0, 9, -7]]), np.array([[-1, 2, 2, -1, 2**40]])
     assert parents_of_links(child, sibling).tolist() == [[0, 0, 0, 1, 0]]
     parents, child, sibling = drawn(20, 30, 5)
