@@ -446,8 +446,8 @@ def share_sums(width: int, dim: int, parts: int, threads: int) -> tuple[int, Div
 
 @dataclass(frozen=True)
 class CausalConv1dBwdStates(Kernel):
-    """Gradients of the initial states of packed sequences, and the parameters' as CausalConv1dBwdSum: a thread has one
-    channel of one sequence.
+    """Gradients of the initial states of packed sequences behind CausalConv1dBwd, and the parameters' as
+    CausalConv1dBwdSum: a thread has one channel of one sequence.
     """
 
     width: int

@@ -64,17 +64,11 @@ def _update_axes() -> Iterator[dict[str, Any]]:
                     yield {"width": width, **types, "vec": vec, "silu": silu, "ranges": kind}
 
 
-NUMBERS = ("conv_state_indices", "state_column", "dst_state_indices", "has_initial_state", "query_start_loc",
-           "cache_seqlens", "num_accepted_tokens", "intermediate_state_indices", "token_state_indices", "parents",
-           "retrieve_next_token", "retrieve_next_sibling")  # fmt: skip
-"""The arrays that say where states, tokens and their parents are."""
-
-
 @dataclass(frozen=True)
 class UpdateKernel(PoolKernel):
     """Base of the kernels of a decode step."""
 
-    EARLY = ("weight", "bias", *NUMBERS)
+    EARLY = ()
 
     silu: bool
     """Whether SiLU follows the sum."""
@@ -126,7 +120,8 @@ few bytes are in flight, and 0.70 with 64, where lanes lie too far apart."""
 
 KEPT_ROWS_BYTES = 16
 """The same where the states after single tokens are kept, too: of 32 bytes each access writes halves of sectors. On an
-H200 12.7 us instead of 18.1 (64 x 8192, 4 tokens), 43.2 instead of 53.1 with 256 sequences.
+H200 12.7 us instead of 18.1 (64 x 8192, 4 tokens, states of 4 columns of 16 bits), 43.2 instead of 53.1 with 256
+sequences; but 12.1 instead of 11.0 for windows of 3 columns, which take three accesses or more either way.
 """
 
 
@@ -166,16 +161,20 @@ class CausalConv1dUpdateRows(UpdateKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dUpdateGated(UpdateKernel):
-    """CausalConv1dUpdate with gates or a residual, and with all that a call may ask for beside these."""
+    """CausalConv1dUpdate with gates or a residual."""
 
+    addressed: bool
+    """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
     packed: bool
     """Whether sequences have any numbers of tokens, one behind the other."""
+    token_states: bool
+    """Whether the states after single tokens may go to slots and to intermediate windows."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateGated]:
-        for axes, packed in product(_update_axes(), (False, True)):
+        for axes, form in product(_update_axes(), FORMS):
             if axes["vec"] <= MANY_TOKENS_CHANNELS:
-                yield cls(**axes, packed=packed)
+                yield cls(**axes, **form)
 
 
 FEW_CHANNELS = (1, 2, 4)
@@ -189,7 +188,8 @@ FEW_GRID = 65535
 class CausalConv1dUpdateFew(PoolKernel):
     """One token of each of a few sequences, after states of as many columns as the filter reads or has taps."""
 
-    EARLY = ("conv_state", "weight", "bias", *NUMBERS)
+    EARLY = ("conv_state", "weight", "bias", "conv_state_indices", "state_column", "dst_state_indices",
+             "has_initial_state", "query_start_loc")  # fmt: skip
 
     silu: bool
     """Whether SiLU follows the sum."""
@@ -199,8 +199,10 @@ class CausalConv1dUpdateFew(PoolKernel):
     """Whether the columns of a state are contiguous, one channel after another."""
     indexed: bool
     """Whether conv_state_indices has slots, or each sequence that of its number."""
+    columns: bool
+    """Whether conv_state_indices has columns, of which state_column says each sequence's."""
     addressed: bool
-    """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
+    """Whether states may go to other slots or start from zeros, or padding stay as it is; always with columns."""
     packed: bool
     """Whether sequences have any numbers of tokens, one behind the other, of which the first has a result."""
     gated: bool
@@ -214,8 +216,10 @@ class CausalConv1dUpdateFew(PoolKernel):
             for vec, state_len, rows in product(FEW_CHANNELS, row_state_lens(width), flags):
                 if vec > widest or (rows and not fits_thread(vec, state_len, state_t.itemsize)):
                     continue
-                for silu, *form in product(flags, repeat=5):
-                    yield cls(width, input_t, weight_t, state_t, vec, silu, state_len, rows, *form)
+                for silu, indexed, columns, addressed, *form in product(flags, repeat=6):
+                    if not columns or (indexed and addressed):
+                        axes = width, input_t, weight_t, state_t, vec, silu, state_len, rows
+                        yield cls(*axes, indexed, columns, addressed, *form)
 
     def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
         """The launch for `sequences` sequences, one per row of the grid."""

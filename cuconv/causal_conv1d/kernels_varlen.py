@@ -187,7 +187,7 @@ class CausalConv1dVarlenRowsFwd(PoolKernel):
         if group * row_tiles + self.warps > MAX_DIVIDEND:
             raise TooLarge(f"the problem needs {group * row_tiles} warps; a launch takes at most {MAX_DIVIDEND}")
         row_blocks = ceil_div(group * row_tiles, self.warps)
-        snapshot_blocks = ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
+        snapshot_blocks = ceil_div(snapshots, self.warps * WARP_SIZE)
         blocks = row_blocks + (ceil_div(sequences, self.warps) if self.width > 1 else 0) + snapshot_blocks
         division = {
             "group_blocks": fast_div(blocks),
@@ -245,8 +245,8 @@ class CausalConv1dVarlenBorders(Kernel):
 
     def launch_config(self, dim: int, borders: int, snapshots: int) -> tuple[LaunchConfig, Division]:
         """The launch for this many borders and rows of snapshots."""
-        dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
         tasks = borders + ceil_div(snapshots, SNAPSHOTS_AT_ONCE)
+        dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
         division = {"dim_warps": fast_div(dim_warps), "borders": borders, "tasks": tasks, "snapshot_groups": 0}
         return self.config(ceil_div(dim_warps * tasks, self.warps)), division
 
@@ -254,6 +254,9 @@ class CausalConv1dVarlenBorders(Kernel):
 @dataclass(frozen=True)
 class CausalConv1dVarlenStripsFwd(PoolKernel):
     """Results over x, contiguous channels: a warp walks a tile of tokens in 32 channel vectors."""
+
+    RESIDENT = PerClass(lambda cls: cls.constants["kLeanBlocks"])
+    """Blocks that a multiprocessor runs at a time."""
 
     silu: bool
     """Whether SiLU follows the sum."""
@@ -288,15 +291,12 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
-    over: bool = False
-    """Whether results go over x."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
         for axes in _varlen_axes():
             if axes["width"] in cls.WIDTHS:
-                for over in (False, True)[: 1 + axes["addressed"]]:
-                    yield cls(over=over, **axes)
+                yield cls(**axes)
 
     @property
     def tile(self) -> int:
@@ -307,6 +307,35 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
         """The launch for x of (dim, total)."""
         tiles = ceil_div(total, self.tile)
         return self.config(ceil_div(dim, WARP_SIZE) * tiles), {"tiles": fast_div(tiles), "snapshot_groups": 0}
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenRowstripsFwd(PoolKernel):
+    """Results over x, contiguous tokens: a block takes the tiles of a strip of 32 channels one after another."""
+
+    RESIDENT = PerClass(lambda cls: cls.constants["kLeanBlocks"])
+    """Blocks that a multiprocessor runs at a time."""
+
+    WIDTHS = PerClass(_widths)
+    """Filter widths, in taps: those of `struct CausalConv1dVarlenRowstripsFwdTraits`."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenRowstripsFwd]:
+        for axes in _varlen_axes():
+            if axes.pop("addressed") and axes["width"] in cls.WIDTHS:
+                yield cls(**axes)
+
+    @property
+    def tile(self) -> int:
+        """Tokens per tile."""
+        return self.warps * self.constants["kPartVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
+
+    def launch_config(self, dim: int, strips: int) -> tuple[LaunchConfig, Division]:
+        """The launch for `dim` channels of this many strips."""
+        return self.config(ceil_div(dim, WARP_SIZE) * strips), {"strips": fast_div(strips), "snapshot_groups": 0}
 
 
 @dataclass(frozen=True)

@@ -28,18 +28,18 @@ from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots, trees
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import INT64
-from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, fast_div, widest_vector
+from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
 
-SMALL_STEPS = range(2**11, 3 * 2**17 + 1)
-"""Bytes per step of one token (batch * dim * itemsize) for which CausalConv1dUpdateFew wins over kernels that can do
-more: on an H200 1.92 us instead of 2.16 at 1 x 6144, 2.41 instead of 2.69 at 8 x 6144 with slots, 2.84 instead of 3.88
-at 32 x 6144 with contiguous channels. With fewer bytes nothing takes long.
+LEAN_BYTES = 2**11
+"""Bytes per step of one token (batch * dim * itemsize) from which CausalConv1dUpdateFew is used. With fewer nothing
+takes long.
 """
 
-NARROW_STEPS = range(2**17 + 1)
-"""Bytes per step for which CausalConv1dUpdateFew has two channels per thread, or one where more are not aligned: 2.20
-us instead of 2.24 with four at 8 x 6144. With more bytes four are quicker: 3.03 us instead of 3.09 at 32 x 6144.
+NARROW_BYTES = 2**17
+"""Bytes per step up to which CausalConv1dUpdateFew has two channels per thread, or one where more are not aligned: on
+an H200 2.20 us instead of 2.24 with four at 8 x 6144. With more bytes four are quicker: 5.26 us instead of 5.60 at 128
+x 6144, and 6.07 in CausalConv1dUpdate. Unaligned channels are left to the other kernels then.
 """
 
 FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
@@ -149,27 +149,34 @@ def plan(o: Operands) -> Plan:
 
 
 def _few(o: Operands) -> CausalConv1dUpdateFew | None:
-    """The kernel of small steps of one token, where it can compute a call and is the quickest that can."""
+    """The kernel of steps of one token that does no more than most calls ask for, where it can compute a call."""
     token_bytes = _token_bytes(o)
-    if not (token_bytes in SMALL_STEPS or o.beside_x) or o.seqlen != 1 or not o.sequences:
+    if not (token_bytes >= LEAN_BYTES or o.beside_x) or o.seqlen != 1 or not o.sequences:
         return None
     if not _is_plain(o) or not _is_near(o):
         return None
-    rows, is_narrow = _has_short_rows(o), token_bytes in NARROW_STEPS
-    for vec in FEW_CHANNELS[: 2 if is_narrow else None][::-1]:
-        if vec == 1 and not is_narrow and not o.beside_x:
-            break
+    rows, is_narrow = _has_short_rows(o), token_bytes <= NARROW_BYTES
+    for vec in (2, 1) if is_narrow else FEW_CHANNELS[::-1]:
+        if not is_narrow and (vec == 1 or not _fills_blocks(o.x.shape[1] // vec)) and not o.beside_x:
+            continue
         if _is_packed(o, vec, rows=rows):
             return CausalConv1dUpdateFew(
                 state_len=o.conv_state.shape[2],
                 rows=rows,
                 indexed=o.conv_state_indices is not None,
+                columns=o.state_column is not None,
                 addressed=_is_addressed(o),
                 packed=o.query_start_loc is not None,
                 gated=bool(o.beside_x),
                 **_filter_axes(o, vec),
             )
     return None
+
+
+def _fills_blocks(dim_vecs: int) -> bool:
+    """Whether at most a quarter of the threads have no channels, in blocks of one sequence each."""
+    threads = CausalConv1dUpdateFew.threads
+    return 4 * dim_vecs >= 3 * threads * ceil_div(dim_vecs, threads)
 
 
 def _is_packed(o: Operands, vec: int, *, rows: bool) -> bool:
@@ -206,12 +213,10 @@ def _tree(o: Operands) -> Launch:
 
 
 def _kernel(o: Operands) -> UpdateKernel:
-    if o.beside_x:
-        return CausalConv1dUpdateGated(
-            **_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)), packed=o.query_start_loc is not None
-        )
-    is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
     form = _form(o, keeps_states=o.intermediate_conv_window is not None or o.token_state_indices is not None)
+    if o.beside_x:
+        return CausalConv1dUpdateGated(**form, **_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
+    is_row = o.cache_seqlens is None and o.num_accepted_tokens is None
     token_bytes = _token_bytes(o)
     if is_row and _has_short_rows(o):
         vec = 1 if token_bytes in FEW_IN_ROWS else _vector(o)
@@ -318,8 +323,11 @@ def _row_size(o: Operands) -> tuple[int, int]:
 
 
 def _keeps_rows(o: Operands) -> bool:
-    """Whether states after single tokens go to rows like those of the pool."""
-    return o.token_state_indices is not None or _windows_are_packed(o, 1)
+    """Whether states after single tokens go to rows like those of the pool, in accesses that fit without a rest."""
+    windows, columns = o.intermediate_conv_window, o.conv_state.shape[2]
+    is_kept = o.token_state_indices is not None
+    is_kept |= windows is not None and windows.shape[3] == columns and _windows_are_packed(o, 1)
+    return is_kept and KEPT_ROWS_BYTES % (columns * o.conv_state.itemsize) == 0
 
 
 def _windows_are_packed(o: Operands, vec: int) -> bool:

@@ -19,6 +19,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenRowsFwd,
+    CausalConv1dVarlenRowstripsFwd,
     CausalConv1dVarlenShortrowsFwd,
     CausalConv1dVarlenStripsFwd,
     CausalConv1dVarlenWalkFwd,
@@ -29,6 +30,7 @@ from cuconv.runtime.blocks import COMPUTED, Blocks
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
+from cuconv.runtime.machine import multiprocessors
 
 SHORT = 512
 """Mean tokens per sequence up to which a tile in shared memory pays for the prefixes when tokens are contiguous; half
@@ -36,8 +38,10 @@ of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512,
 """
 
 
-STRIP = 64
-"""Tokens per tile of a warp whose results go over x."""
+LEAST_STRIP, MOST_STRIP = 16, 128
+"""Tokens per tile of a warp whose results go over x, at least and at most: it takes single tokens one after another, so
+that hundreds of them behind a long sequence would be the last to end.
+"""
 
 NO_BORDERS: Mapping[str, int] = {"border_tokens": 0, "border_states_at": 0}
 
@@ -132,20 +136,25 @@ def plan(o: Operands) -> Plan:
     """The launches that compute a call."""
     if not o.x.size:
         return Plan()
-    if o.blocks is not None:
-        return _behind_blocks(o, o.blocks)
+    return _without_blocks(o) if o.blocks is None else _behind_blocks(o, o.blocks)
+
+
+def _without_blocks(o: Operands) -> Plan:
     return _over_x(o) if o.in_place and not o.is_dense else Plan((_launch(o),))
 
 
 def _behind_blocks(o: Operands, blocks: Blocks) -> Plan:
     """The call with snapshots and slots of final states that a launch in front finds."""
-    main = _launch(o._replace(**blocks.derived))
+    main = _without_blocks(o._replace(**blocks.derived))
+    begin = ceil_div(main.scratch, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
+    scratch = begin + blocks.scratch
+    regions = {name: begin + place for name, place in blocks.regions.items()}
     if not o.sequences:
-        return Plan((main,), blocks.scratch, blocks.regions)
+        return Plan(main.launches, scratch, regions)
     kernel = CausalConv1dVarlenBlocks()
     numbers = blocks.numbers | index_numbers(**{COMPUTED: o.computed})
     first = Launch.packed(kernel, kernel.launch_config(o.sequences), **numbers)
-    return Plan((first, main), blocks.scratch, blocks.regions)
+    return Plan((first, *main.launches), scratch, regions)
 
 
 def _launch(o: Operands) -> Launch:
@@ -185,8 +194,8 @@ def _over_x(o: Operands) -> Plan:
     along, across = (abs(o.x.strides[axis]) if o.x.shape[axis] > 1 else 0 for axis in (1, 0))
     if along >= across:
         return _strips(o)
-    if o.x.strides[1] == 1 and o.weight.shape[1] in CausalConv1dVarlenShortrowsFwd.WIDTHS:
-        return _short_rows_over_x(o)
+    if o.x.strides[1] == 1 and o.weight.shape[1] in CausalConv1dVarlenRowstripsFwd.WIDTHS:
+        return _row_strips(o)
     return Plan((_walk(o),))
 
 
@@ -194,8 +203,11 @@ def _strips(o: Operands) -> Plan:
     dim, total = o.x.shape
     vec = _channel_vector(o)
     kernel = CausalConv1dVarlenStripsFwd(**_pool_axes(o, vec))
-    first, borders, scratch = _borders(o, vec, STRIP)
-    config, division = kernel.launch_config(dim, ceil_div(total, STRIP))
+    warps = multiprocessors(o.x.device) * kernel.RESIDENT * kernel.warps
+    wanted = ceil_div(total * ceil_div(ceil_div(dim, vec), WARP_SIZE), warps)
+    tokens = min(ceil_div(wanted, LEAST_STRIP) * LEAST_STRIP, MOST_STRIP)
+    first, borders, scratch = _borders(o, vec, tokens)
+    config, division = kernel.launch_config(dim, ceil_div(total, tokens))
     return Plan((*first, Launch.packed(kernel, config, **_numbers(o, vec, borders), **division)), scratch)
 
 
@@ -280,11 +292,13 @@ def _short_rows(o: Operands) -> Launch:
     return Launch.packed(kernel, config, **_numbers(o, 1), **division)
 
 
-def _short_rows_over_x(o: Operands) -> Plan:
+def _row_strips(o: Operands) -> Plan:
     dim, total = o.x.shape
-    kernel = CausalConv1dVarlenShortrowsFwd(**_pool_axes(o, _tile_vector(o)), addressed=True, over=True)
-    first, borders, scratch = _borders(o, 1, kernel.tile)
-    config, division = kernel.launch_config(dim, total)
+    kernel = CausalConv1dVarlenRowstripsFwd(**_pool_axes(o, _tile_vector(o)))
+    blocks = multiprocessors(o.x.device) * kernel.RESIDENT
+    tokens = kernel.tile * ceil_div(ceil_div(total, kernel.tile) * ceil_div(dim, WARP_SIZE), blocks)
+    first, borders, scratch = _borders(o, 1, tokens)
+    config, division = kernel.launch_config(dim, ceil_div(total, tokens))
     return Plan((*first, Launch.packed(kernel, config, **_numbers(o, 1, borders), **division)), scratch)
 
 

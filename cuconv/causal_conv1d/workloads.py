@@ -269,12 +269,9 @@ def step(
     return arrays, {"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "conv_state": (1, kept)}
 
 
-DENSE, PACKED, MOVED, GATED, WINDOWS, STATES, TREE = FORMS = (
-    *("dense", "packed", "moved", "gated", "windows", "states", "tree"),
-)
-"""Decode steps: the usual one; the same with packed tokens; with another slot for each state; with a gate before the
-convolution and one behind it; with the inputs before each next token, or whole states, in a buffer; of trees with such
-inputs.
+DENSE, PACKED, MOVED, WINDOWS, STATES, TREE = FORMS = ("dense", "packed", "moved", "windows", "states", "tree")
+"""Decode steps: the usual one; the same with packed tokens; with another slot for each state; with the inputs before
+each next token, or whole states, in a buffer; of trees with such inputs.
 """
 
 
@@ -297,9 +294,6 @@ def causal_conv1d_update(
         arrays["conv_state"] = replace(state, shape=(2 * batch, *state.shape[1:]))
         for name, chosen in (("conv_state_indices", slots[:batch]), ("dst_state_indices", slots[batch:])):
             arrays[name] = Array((batch,), INT32, values=chosen)
-    elif form == GATED:
-        arrays["pre_gate"] = arrays["post_gate"] = arrays["x"]
-        cuts["pre_gate"] = cuts["post_gate"] = cuts["x"]
     elif form != DENSE:
         columns = state.shape[2] if form == STATES else width - 1
         order = (0, 1, 3, 2) if contiguous == CHANNELS else None
@@ -417,10 +411,6 @@ REPORT: Rows = {
         *({"batch": 64, "dim": 8192, "tokens": 4, "form": form} for form in (DENSE, PACKED, WINDOWS, TREE)),
         {"batch": 64, "dim": 8192, "tokens": 4, "form": STATES, "contiguous": TOKENS},
         *({"batch": 256, "dim": 10240, "form": form} for form in (PACKED, MOVED)),
-        *(
-            {"batch": batch, "dim": 2048, "width": 3, "contiguous": TOKENS, "bias": False, "silu": False, "form": GATED}
-            for batch in (8, 256)
-        ),
     ),
     "causal_conv1d_update_split": ({"batch": 256},),
     "causal_conv1d_update_qkv_split": ({"batch": 256},),
@@ -471,8 +461,6 @@ SMALL: Rows = {
             for contiguous, tokens, form in (
                 (CHANNELS, 3, PACKED),
                 (CHANNELS, 1, MOVED),
-                (CHANNELS, 1, GATED),
-                (TOKENS, 3, GATED),
                 (CHANNELS, 4, TREE),
                 (TOKENS, 3, STATES),
             )

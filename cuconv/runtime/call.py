@@ -155,6 +155,7 @@ class Call(Generic[Operands]):
         held = [names[number] for number in self._given]
         self._held = list(self._views)
         """The layouts of all memory of a call, in the order of its addresses."""
+        self._held_spans: list[tuple[int, int]] = []
         self._makers: list[tuple[int, Maker]] = []
         """The places among the results of those that the caller has not given, and what makes them."""
         for name, layout in checked.outputs.items():
@@ -248,10 +249,15 @@ class Call(Generic[Operands]):
             self._enqueues = self._load()
         if not self._early:
             self._early = [self._load_early(launch) for launch in self._launches]
-        views = list(map(View, pointers, self._held))
-        written = [views[number] for number in (*self._written, *range(len(self._views), len(self._held)))]
+        if not self._held_spans:
+            self._held_spans = [layout.span for layout in self._held]
+        extents = [
+            dependent.Extent(pointer + begin, pointer + end, View(pointer, layout))
+            for pointer, (begin, end), layout in zip(pointers, self._held_spans, self._held, strict=False)
+        ]
+        written = [extents[number] for number in (*self._written, *range(len(self._views), len(self._held)))]
         for launch, (enqueue, order), early in zip(self._launches, self._enqueues, self._early, strict=True):
-            read = None if early is None else [views[place] for place in early[1]]
+            read = None if early is None else [extents[place] for place in early[1]]
             if dependent.may_overlap(self.device, stream, read, written) and early is not None:
                 enqueue = early[0]
             enqueue(order(pointers), stream, launch.with_numbers(late))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from cuconv.runtime import checks
 from cuconv.runtime.launch import LaunchConfig
@@ -27,27 +27,29 @@ _is_wanted = ContextVar("dependent_launch", default=False)
 def dependent_launch() -> Iterator[None]:
     """Let cuconv's kernels start before the kernel in front of them has ended: in `with`, or as a decorator.
 
-    A decode step of a small batch is a chain of kernels that take a microsecond each, and half of that is the time from
-    the end of one to the start of the next. In this context a kernel is launched by programmatic dependent launch: it
-    starts while the preceding kernel on its stream still runs, reads its parameters, slots and states, and waits for
-    that kernel before it reads anything else and before it writes. It lets the next kernel start in the same way.
+    Decode steps of small batches are chains of kernels that take a microsecond or two each, and a good part of that
+    passes between the end of one and the first result of the next. In this context a kernel is launched while the
+    preceding one on its stream still runs (programmatic dependent launch). It reads its parameters, slots and states,
+    waits for the preceding kernel before it reads anything else or writes, and lets the next one start in its turn.
 
-    Decode steps do so (`causal_conv1d_update` and its splits, `selective_state_update`, `selective_state_update_replay`
-    and what belongs to it); other functions are launched as ever. So is everything on GPUs before compute capability
-    9.0, and with drivers before CUDA 12.3. Captured graphs, of torch and CuPy alike, keep how their kernels were
-    launched. A launch costs the host 3 us more.
+    Decode steps do so: `causal_conv1d_update` and its splits, `selective_state_update`, `selective_state_update_replay`
+    and what belongs to it. Other functions are launched as ever, and so is everything on GPUs before compute capability
+    9.0 and with drivers before CUDA 12.3. Captured graphs, of torch and CuPy alike, keep how their kernels were
+    launched. The kernels are compiled apart: call once in the context before capturing.
 
     **What the preceding kernel must not write.** A kernel may read these before the preceding one has ended: weight,
-    bias, A, D, dt_bias, the states and rings that it starts from, and all arrays of numbers (slots, cu_seqlens,
-    num_accepted_tokens, parents, rand_seed and so on). Where the preceding kernel is cuconv's own, this is taken care
-    of: one that reads early what the launch before it writes, as in two decode steps of one layer in a row, is launched
-    as ever, and so is the first one on a stream in the context. Kernels of others are not known here. So
-    `slots = table[requests]` right before `causal_conv1d_update(..., conv_state_indices=slots)` breaks the contract, as
-    does a copy into the pool of states; with any other kernel in between, or outside of the context, it is right. So it
-    is if x, dt, B, C or z come from the preceding kernel: they are read when it has ended. Copies and memsets by the
-    driver are no kernels; what follows them waits for them.
+    bias, A, D, dt_bias, states and their scales in pools, and the arrays that say where states and tokens are, such as
+    conv_state_indices, state_batch_indices, state_column, has_initial_state and query_start_loc. Where the preceding
+    kernel is cuconv's own, this is taken care of: one that reads early what the launch before it writes, as in two
+    steps of one layer in a row, is launched as ever, and so is the first one on a stream in the context, and in a
+    capture. Kernels of others are not known here. `slots = table[requests]` right before
+    `causal_conv1d_update(..., conv_state_indices=slots)` breaks the contract, as does a kernel that copies a state into
+    the pool; with any other kernel in between, or outside of the context, both are right. x, dt, B, C and z may always
+    come from the preceding kernel: they are read when it has ended. A kernel of others that lets the next one start
+    before it has waited itself stretches the contract to the kernel in front of it. Copies and memsets by the driver
+    are no kernels; what follows them waits for them.
 
-    The context holds for calls of this thread, or task of asyncio, until it ends. It can be nested.
+    The context holds for the calls of this thread, or of this task of asyncio, until it ends. It can be nested.
 
     Example:
         with cuconv.dependent_launch(), torch.cuda.graph(graph):
@@ -64,6 +66,19 @@ def dependent_launch() -> Iterator[None]:
             _launched.clear()
 
 
+class Extent(NamedTuple):
+    """The addresses of an array's first byte and of the byte behind its last one, and the array."""
+
+    begin: int
+    end: int
+    view: View
+
+    def meets(self, other: Extent) -> bool:
+        """Whether two arrays share an element."""
+        # Bounds come first: two comparisons rule out nearly all pairs.
+        return self.begin < other.end and other.begin < self.end and checks.overlap(self.view, other.view)
+
+
 Place = tuple[int, int, int]
 """A device, a raw stream, and the number of the capture in which the stream takes part; 0 for none."""
 
@@ -72,9 +87,9 @@ class _Launched:
     """What the launches on a stream write, or on one stream of a capture."""
 
     def __init__(self) -> None:
-        self.last: list[View] = []
+        self.last: list[Extent] = []
         """The memory of the last launch."""
-        self.captured: list[View] = []
+        self.captured: list[Extent] = []
         """That of all launches of a capture: those on other streams may follow any of them."""
 
 
@@ -82,7 +97,7 @@ _launched: dict[Place, _Launched] = {}
 _lock = threading.Lock()
 
 
-def may_overlap(device: int, stream: int, early: Sequence[View] | None, written: Sequence[View]) -> bool:
+def may_overlap(device: int, stream: int, early: Sequence[Extent] | None, written: Sequence[Extent]) -> bool:
     """Whether the next launch on a stream may start before the preceding one has ended. What it writes is noted.
 
     Args:
@@ -109,7 +124,7 @@ def may_overlap(device: int, stream: int, early: Sequence[View] | None, written:
             own.captured += written
     if early is None or is_first or not _is_wanted.get():
         return False
-    if any(checks.overlap(one, other) for one in early for other in before):
+    if any(one.meets(other) for one in early for other in before):
         _log.debug("a kernel waits for the one before it, which writes what it reads early")
         return False
     return True

@@ -228,7 +228,7 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     """The lanes of a TileShape share the tokens of a sequence or, when lengths are `mixed`, of a long one."""
 
     TILES: ClassVar[tuple[TileShape, ...]] = (TileShape(8, 1, 1, 16, 4), TileShape(16, 2, 2, 16, 3))
-    """The shapes for sequences that are not short."""
+    """The shapes for sequences that are not short; the rows of a batch take any shape."""
 
     input_t: DType
     state_t: DType
@@ -245,9 +245,10 @@ class SelectiveScanVarlenTilesFwd(Kernel):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
-        for input_t, state_t, shape in product(FLOATS, STATES, cls.TILES):
+        for input_t, state_t, shape in product(FLOATS, STATES, TILE_TIMES):
             for by_channel, mixed, snapshots in product((False, True), repeat=3):
-                yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
+                if not mixed or shape in cls.TILES:
+                    yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,9 @@ def selective_scan_varlen_fn(
     nheads * headdim channels, and what is live in the rings of replay for these slots is dropped afterwards by
     `ReplayRings.reset`.
 
-    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; contiguous
-    tokens have vector kernels. What has a row per sequence may have more of them, which are ignored.
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous
+    tokens have vector kernels, and so have contiguous channels with contiguous states in B and C, where dim and d_state
+    are multiples of 16 bytes. What has a row per sequence may have more of them, which are ignored.
 
     Args:
         u: (dim, total), float32, float16 or bfloat16; total up to 2**30. (batch, dim, seqlen): the sequences are the

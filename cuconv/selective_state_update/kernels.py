@@ -72,8 +72,7 @@ class _Rows(Kernel):
     """A group of lanes owns rows of d_state elements."""
 
     EARLY = ("state", "state_scale", "A", "D", "dt_bias", "state_batch_indices", "dst_state_batch_indices",
-             "intermediate_state_indices", "num_accepted_tokens", "cu_seqlens", "state_column", "has_initial_state",
-             "parents", "rand_seed")  # fmt: skip
+             "state_column", "has_initial_state")  # fmt: skip
 
     STATES: ClassVar[tuple[DType, ...]]
     """The dtypes that states may have."""

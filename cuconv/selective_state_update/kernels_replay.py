@@ -84,8 +84,7 @@ def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
 class _OfRows(Kernel):
     """Groups of lanes own rows of d_state elements."""
 
-    EARLY = ("A", "D", "dt_bias", "state_batch_indices", "dst_state_batch_indices", "num_accepted_tokens", "cu_seqlens",
-             "state_column", "count", "rand_seed")  # fmt: skip
+    EARLY = ("state_batch_indices", "dst_state_batch_indices", "state_column")
 
     d_state: int
     input_t: DType

@@ -1,5 +1,6 @@
-// Gradients of the initial states of packed sequences. A sequence's first width - 1 sums see its state xe[0] to
-// xe[width - 2]; with their gradients g[0] to g[width - 2], zero behind its last token:
+// Gradients of the initial states of packed sequences, behind causal_conv1d_bwd: walks along sequences leave these,
+// too. A sequence's first width - 1 sums see its state xe[0] to xe[width - 2]; with their gradients g[0] to g[width -
+// 2], zero behind its last token:
 //
 //     dinitial[j] = sum_{i <= j} weight[j - i] * g[i], and what the final state's gradient has for a column of xe
 //

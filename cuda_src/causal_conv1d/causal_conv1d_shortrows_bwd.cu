@@ -75,9 +75,11 @@ struct RowChunks {
                 const int row = row_of(i);
                 Vector* const to = memory + row * Traits::kPitch + stage_of(chunk) + vec_of();
                 const index_t channel = channel_of(row);
-                copy_vector_async(to, static_cast<const input_t*>(p.x) + channel * p.x_stride[1] + token);
-                copy_vector_async(to + kChunkVecs,
-                                  static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + token);
+                // A chunk is half a line: with whole lines in the L2 cache, 16 sequences of 512 in 8192 channels take
+                // 152 us in bfloat16 on an H200 instead of 176.
+                copy_async<16, true>(to, static_cast<const input_t*>(p.x) + channel * p.x_stride[1] + token);
+                copy_async<16, true>(to + kChunkVecs,
+                                     static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + token);
             }
         }
         end_copy_group();

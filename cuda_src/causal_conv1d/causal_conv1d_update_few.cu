@@ -14,11 +14,13 @@
 // state_t    the pool of states          kVec     channels a thread     kSilu     silu after the sum
 // kStateLen  columns of a state, kWidth - 1 or kWidth                   kRows     whether columns are contiguous
 // kIndexed    whether conv_state_indices has slots, or each sequence that of its number
-// kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
+// kColumns    whether conv_state_indices has columns, of which state_column says the sequence's
+// kAddressed  states may go to other slots or start from zeros, padding may stay as it is
 // kPacked     sequences have any numbers of tokens, one behind the other, of which the first has a result
 // kGated      there are gates or a residual
 #include "causal_conv1d/conv.cuh"
 #include "causal_conv1d/conv_column.cuh"
+#include "common/warp.cuh"
 
 // Strides are in elements. What every launch reads comes first: arguments arrive by cache lines, one miss after
 // another.
@@ -64,7 +66,7 @@ struct CausalConv1dUpdateFewParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
-          bool kRows, bool kIndexed, bool kAddressed, bool kPacked, bool kGated>
+          bool kRows, bool kIndexed, bool kColumns, bool kAddressed, bool kPacked, bool kGated>
 struct CausalConv1dUpdateFewTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
@@ -109,7 +111,7 @@ struct FewFilter {
 };
 
 // Where a sequence's state is and goes, and its token.
-template <bool kIndexed, bool kAddressed, bool kPacked>
+template <bool kIndexed, bool kColumns, bool kPacked>
 struct FewIndices {
     RawIndex slot;
     RawIndex target;
@@ -122,7 +124,7 @@ struct FewIndices {
     __device__ __forceinline__ FewIndices(const CausalConv1dUpdateFewParams& p, int batch) : past(1), has_column(true) {
         if constexpr (kIndexed) {
             int place = batch * p.conv_state_indices_stride;
-            if (kAddressed && p.state_column != nullptr) {
+            if constexpr (kColumns) {
                 RawIndex column;
                 column.load(p.state_column, batch * p.state_column_stride, p.state_column_is_int64);
                 const int number = column.below(p.slot_columns, -1);
@@ -143,15 +145,16 @@ struct FewIndices {
             target.load(p.dst_state_indices, batch * p.dst_state_indices_stride, p.dst_state_indices_is_int64);
         }
         if (p.has_initial_state != nullptr) {
-            past = __ldg(static_cast<const unsigned char*>(p.has_initial_state) + batch * p.has_initial_state_stride);
+            past = load_constant(static_cast<const unsigned char*>(p.has_initial_state) +
+                                 batch * p.has_initial_state_stride);
         }
     }
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
-          bool kRows, bool kIndexed, bool kAddressed, bool kPacked, bool kGated,
+          bool kRows, bool kIndexed, bool kColumns, bool kAddressed, bool kPacked, bool kGated,
           typename Traits = CausalConv1dUpdateFewTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kStateLen,
-                                                        kRows, kIndexed, kAddressed, kPacked, kGated>>
+                                                        kRows, kIndexed, kColumns, kAddressed, kPacked, kGated>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_few_kernel(const CausalConv1dUpdateFewParams p) {
     constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
@@ -159,11 +162,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // Threads beyond the last channel load what it has. To leave here would wait for `dim` before all else.
     const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
     const int channel = min(own_channel, p.dim - kVec);
-    FewIndices<kIndexed, kAddressed, kPacked> indices(p, batch);
+    FewIndices<kIndexed, kColumns, kPacked> indices(p, batch);
     const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
-    // What waits for an index comes behind __syncwarp(): else the compiler waits before it issues the loads in front of
+    // What waits for an index comes behind sync_warp(): else the compiler waits before it issues the loads in front of
     // it, too. These are not marked as constant, for it moves such ones behind.
-    if (kPacked) __syncwarp();
+    if (kPacked) sync_warp();
     int row = batch, tokens = 1;
     if constexpr (kPacked) {
         row = indices.begin.clamped(p.query_start_loc_is_int64, p.total);
@@ -193,7 +196,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             static_cast<input_t*>(p.out) + (token * p.out_stride[0] + (kVec > 1 ? channel : channel * p.out_stride[1])),
             result);
     };
-    if (kIndexed) __syncwarp();
+    if (kIndexed) sync_warp();
     int slot = batch;
     if (kIndexed) slot = indices.has_column ? indices.slot.below(p.slots, p.pad_slot_id) : -1;
     const bool has_results = (!kIndexed || slot >= 0) && (!kPacked || tokens > 0);

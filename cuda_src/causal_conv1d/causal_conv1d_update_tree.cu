@@ -113,8 +113,12 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
     const bool stores_last = !p.is_read_only && target >= 0;
     const int count = tokens.count(p);
     for (int from = 0; from < count; from += TokenGroup<input_t, kVec>::kTokens) {
+        // Loaded ahead where registers allow it. On an H200 10.6 us instead of 12.3 (8 x 8192, 16 tokens of bfloat16),
+        // but 20.1 instead of 17.9 (64 x 8192, 4 tokens of float32).
+        constexpr bool kIsAhead = sizeof(input_t) == 2;
         TokenGroup<input_t, kVec> next;
-        next.load(p, tokens, source.channel, from + TokenGroup<input_t, kVec>::kTokens);
+        if (kIsAhead && from + next.kTokens < count) next.load(p, tokens, source.channel, from + next.kTokens);
+        if (!kIsAhead && from > 0) group.load(p, tokens, source.channel, from);
 #pragma unroll
         for (int i = 0; i < TokenGroup<input_t, kVec>::kTokens; ++i) {
             const int t = from + i;
@@ -136,7 +140,7 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
                 }
             }
         }
-        group = next;
+        if (kIsAhead) group = next;
     }
     // What the sequence starts from is overwritten last.
     if (stores_last && p.state_len > kHalo) store_state(tree, source, source.in(target), count - 1, p.state_len);

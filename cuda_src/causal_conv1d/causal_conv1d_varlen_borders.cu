@@ -1,8 +1,8 @@
 // The launch before a convolution of packed sequences whose results go over x: scratch as conv_borders.cuh has it, the
 // states of sequences that cross a border, and all snapshots that a tile does not have to take.
 //
-// Layout: x (dim, total), dim stride 1; any strides when kVec is 1. A warp has a border, or some rows of snapshots, in 32
-// channel vectors; neighbouring warps are neighbours along the channels.
+// Layout: x (dim, total), dim stride 1; any strides when kVec is 1. A warp has a border, or some rows of snapshots, in
+// 32 channel vectors; neighbouring warps are neighbours along the channels.
 //
 // kWidth    filter taps              input_t   x                         state_t   the pool of states
 // kVec      channels an access
@@ -19,43 +19,49 @@ struct CausalConv1dVarlenBordersParams {
 template <int kWidth, typename input_t, typename state_t, int kVec>
 struct CausalConv1dVarlenBordersTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 1;
+    static constexpr int kMinBlocks = kWidth <= 4 ? 6 : 1;
     static constexpr int kWarps = kThreads / kWarpSize;
     static_assert(kIsWidth<kWidth>);
 };
 
-// Keeps what lies at the border in front of tile `tile`. All lanes of a warp take part; idle ones store nothing.
+// The sequence across a border.
+struct Crossing {
+    int number;
+    int slot;        // -1 where no sequence crosses the border
+    bool has_state;  // this is the first border that it crosses
+    SnapshotRows prefixes;
+
+    // The sequence across the border in front of `token`. All lanes of a warp take part.
+    __device__ __forceinline__ Crossing(const CausalConv1dVarlenOperands& p, int token)
+        : number(0), slot(-1), has_state(false), prefixes{0, 0} {
+        visit_runs<true>(p, token - 1, token, [&](int run, int begin, int end, int start, unsigned lanes) {
+            if (lanes == 0) return;
+            const int lane = lowest(lanes);
+            number = from_lane(run, lane);
+            slot = from_lane(end, lane) > token ? from_lane(start, lane) : -1;
+            has_state = slot >= 0 && from_lane(begin, lane) >= token - p.border_tokens;
+        });
+        if (has_state) prefixes = find_snapshots(p, number, 1, 0, kWarpSize, [](int) { return true; });
+        has_state = has_state && (p.has_states || prefixes.begin < prefixes.end);
+    }
+};
+
+// Keeps what lies at the border in front of tile `tile`.
 template <int kWidth, typename input_t, typename state_t, int kVec>
-__device__ __forceinline__ void keep_border(const CausalConv1dVarlenOperands& p, int tile, index_t channel,
-                                            bool is_idle) {
+__device__ __forceinline__ void keep_border(const CausalConv1dVarlenOperands& p, const Crossing& crossing, int tile,
+                                            index_t channel) {
     constexpr int kHalo = kWidth - 1;
-    const int token = tile * p.border_tokens;
     const Border<kWidth, input_t, state_t, kVec> border(p, tile, channel);
     const input_t* const x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) +
-                             (token - kHalo) * p.x_stride[1];
+                             (tile * p.border_tokens - kHalo) * p.x_stride[1];
     Vec<input_t, kVec> inputs[kHalo];
 #pragma unroll
     for (int i = 0; i < kHalo; ++i) inputs[i] = load<kVec>(x + i * p.x_stride[1]);
-    int number = 0, begin = 0, end = 0, slot = -1;
-    visit_runs<true>(p, token - 1, token, [&](int number_, int begin_, int end_, int slot_, unsigned lanes) {
-        if (lanes == 0) return;
-        const int lane = lowest(lanes);
-        number = from_lane(number_, lane);
-        begin = from_lane(begin_, lane);
-        end = from_lane(end_, lane);
-        slot = from_lane(slot_, lane);
-    });
-    if (slot < 0 || end <= token) return;
-    if (!is_idle) {
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i) store(border.input + i * border.step, inputs[i]);
-    }
-    if (!p.has_states && p.snapshot_rows == 0) return;
-    // The first border that the sequence crosses has its state.
-    if (begin < token - p.border_tokens) return;
-    const SnapshotRows rows = find_snapshots(p, number, 1, 0, kWarpSize, [](int) { return true; });
-    if (is_idle) return;
-    store_prefix_snapshots<kWidth, input_t, state_t, kVec, false>(p, rows, number, channel, false);
+    for (int i = 0; i < kHalo; ++i) store(border.input + i * border.step, inputs[i]);
+    if (!crossing.has_state) return;
+    const int number = crossing.number;
+    store_prefix_snapshots<kWidth, input_t, state_t, kVec, false>(p, crossing.prefixes, number, channel, false);
     SequencePrefix<kWidth, input_t, state_t, kVec, true> prefix(p, number);
     prefix.load(p, channel);
     if (goes_on<true>(p, number)) {
@@ -63,7 +69,7 @@ __device__ __forceinline__ void keep_border(const CausalConv1dVarlenOperands& p,
         for (int i = 0; i < kHalo; ++i) store(border.state + i * border.step, prefix.past[i]);
     }
     prefix.update_state(p, channel);
-    store_prefix_snapshots<kWidth, input_t, state_t, kVec, false>(p, rows, number, channel, true);
+    store_prefix_snapshots<kWidth, input_t, state_t, kVec, false>(p, crossing.prefixes, number, channel, true);
 }
 
 template <int kWidth, typename input_t, typename state_t, int kVec,
@@ -76,13 +82,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const QuotientRemainder task_dim = divide(warp, params.dim_warps);
     if (task_dim.quotient >= params.tasks) return;  // whole warps leave: the shuffles stay complete
     const index_t channel = (static_cast<index_t>(task_dim.remainder) * kWarpSize + lane_id()) * kVec;
-    const bool is_idle = channel >= p.dim;
     if (task_dim.quotient < params.borders) {
         if constexpr (kWidth > 1) {
-            keep_border<kWidth, input_t, state_t, kVec>(p, static_cast<int>(task_dim.quotient) + 1,
-                                                        is_idle ? 0 : channel, is_idle);
+            const int tile = static_cast<int>(task_dim.quotient) + 1;
+            const Crossing crossing(p, tile * p.border_tokens);
+            if (crossing.slot < 0 || channel >= p.dim) return;
+            keep_border<kWidth, input_t, state_t, kVec>(p, crossing, tile, channel);
         }
-    } else if (!is_idle) {
+    } else if (channel < p.dim) {
         const int group = static_cast<int>(task_dim.quotient - params.borders);
         store_other_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, kVec, false>(
             p, group * kSnapshotsAtOnce, channel, [&](const Snapshot& snapshot, const SnapshotSource& source) {

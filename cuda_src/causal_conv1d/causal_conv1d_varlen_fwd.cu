@@ -62,6 +62,11 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
     if (is_idle) return;
     if constexpr (kPayload) store_payload<decltype(inputs), input_t, kVec, kTokens>(p, inputs, token, channel);
     auto destination = destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token);
+    // Among the shortest sequences many tiles have nothing but prefixes.
+    if (roles.inner == 0) {
+        store_zeros(destination, roles.padding);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < kTokens; ++i, destination.advance()) {
         float y[kVec];

@@ -148,11 +148,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const unsigned snapshot_block = params.group_blocks.divisor - p.snapshot_groups;
         if (group_block.remainder >= snapshot_block) {
             const index_t channel = first_channel + lane_id();
-            const unsigned row = (group_block.remainder - snapshot_block) * Traits::kWarps + warp;
-            if (channel < p.dim) {
-                store_inner_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, 1, kGated>(
-                    p, static_cast<int>(row) * kSnapshotsAtOnce, channel);
-            }
+            const unsigned group = (group_block.remainder - snapshot_block) * Traits::kWarps + warp;
+            store_snapshots_of_warp<kWidth, input_t, state_t, kGated>(p, static_cast<int>(group) * kWarpSize, channel);
             return;
         }
     }

@@ -7,17 +7,14 @@
 // warp convolves its part of the tile as if there were one sequence. Then the warps share the sequences that begin in
 // the tile: they compute the prefixes again, from the states, and update these. Tokens of a prefix that lie behind the
 // tile are stored directly, and the next tile leaves them out: only the tile with a sequence's first token reads its
-// state. The inputs of snapshots come out of shared memory, too: read again from the L2 cache, each would take a sector.
-//
-// Where results go over x, each tile stores its own tokens only, and what it needs of others comes from scratch:
-// conv_borders.cuh.
+// state. The inputs of snapshots come out of shared memory, too: read again from the L2 cache, each would take a
+// sector.
 //
 // Shared memory: ShortShared.
 //
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kSilu     silu after the sum
 // kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them
-// kOver     out is x; only with kAddressed
 #include "causal_conv1d/conv_short.cuh"
 
 struct CausalConv1dVarlenShortrowsFwdParams {
@@ -25,61 +22,19 @@ struct CausalConv1dVarlenShortrowsFwdParams {
     FastDiv tiles;  // tiles along tokens
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
-          bool kOver>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed>
 struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = kOver ? 7 : 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
-    static constexpr int kAhead = kAddressed && (!kOver || kWidth > 4) ? 1 : 2;      // sequences that a warp loads states of ahead of their turn
+    static constexpr int kMinBlocks = 8;  // 0.88 of copy (16 x 512) instead of 0.78 with 6 and tiles twice as long
+    // Sequences that a warp loads states of ahead of their turn. Snapshots take the registers of a second one.
+    static constexpr int kAhead = kAddressed ? 1 : 2;
     // Vectors of 16 bytes along a channel per warp: with more, too few tiles fit in shared memory.
     static constexpr int kPartVecs = 4;
     static constexpr int kMinWidth = 2;  // a filter of one tap needs no states
     static constexpr int kMaxWidth = 5;
-    using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs, kOver>;
+    using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs>;
     static_assert(Tile::kThreads == kThreads);
     static_assert(kWidth >= kMinWidth && kWidth <= kMaxWidth, "states that are loaded ahead fit in registers");
-    static_assert(kAddressed || !kOver);
-};
-
-// Convolves a warp's part of the tile, from `place` on, as if there were one sequence.
-template <typename Tile, bool kSilu, int kWidth>
-__device__ __forceinline__ void walk(ShortShared<Tile>& shared, int place, const float (&taps)[kWidth], float bias) {
-    using T = typename Tile::input_t;
-    constexpr int kHalo = Tile::kHalo, kWide = Tile::kWide, kBefore = Tile::kBefore;
-    const T* const x = &shared.x[lane_id()][kBefore + place];
-    T* const out = &shared.out[lane_id()][place];
-    float window[kBefore + kWide];
-#pragma unroll
-    for (int i = 0; i < kBefore; i += kWide) {
-        const Vec<T, kWide> v = load<kWide, Memory::kMutable>(x - kBefore + i);
-#pragma unroll
-        for (int j = 0; j < kWide; ++j) window[i + j] = v.to_float(j);
-    }
-#pragma unroll 2
-    for (int i = 0; i < Tile::kPart; i += kWide) {
-        const Vec<T, kWide> v = load<kWide, Memory::kMutable>(x + i);
-        float y[kWide];
-#pragma unroll
-        for (int j = 0; j < kWide; ++j) window[kBefore + j] = v.to_float(j);
-#pragma unroll
-        for (int j = 0; j < kWide; ++j) {
-            const float sum = convolve<false>(taps, bias, window + kBefore - kHalo + j, nullptr);
-            y[j] = activate<T, kSilu, false, kSilu>(sum, 0);
-        }
-        store(out + i, Vec<T, kWide>::from_floats(y));
-#pragma unroll
-        for (int j = 0; j < kBefore; ++j) window[j] = window[kWide + j];
-    }
-}
-
-// What a lane's channel needs for one run of tokens, loaded ahead of its turn.
-template <typename state_t, int kHalo>
-struct ShortAhead {
-    int begin;
-    int end;
-    bool is_padding;
-    state_t* state;  // the first column that the filter reads, of the final state; null where that is not kept
-    Vec<state_t, 1> past[kHalo];
 };
 
 // The prefixes and the states of the sequences that begin in the tile, in a lane's channel.
@@ -110,18 +65,13 @@ struct ShortPrefixes {
         const int slot = run.slot < 0 ? ~run.slot : run.slot;
         ahead.is_padding = run.slot == ShortRun::kPadding;
         ahead.state = states + slot * p.conv_states_stride[0];
-        const state_t* past = ahead.state;
-        index_t step = p.conv_states_stride[2];
-        if (Tile::kOver && (run.begin < 0 || ahead.end > Tile::kTile)) {
-            const Border<kHalo + 1, T, state_t, 1> border(p, first / Tile::kTile + (run.begin < 0 ? 0 : 1), channel);
-            past = border.state;
-            step = border.step;
-        }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) ahead.past[i] = Vec<state_t, 1>::zero();
-        if (run.slot >= 0 && !ahead.is_padding && has_prefix(run.begin) && channel < p.dim) {
+        if (run.slot >= 0 && !ahead.is_padding && run.begin >= 0 && channel < p.dim) {
 #pragma unroll
-            for (int i = 0; i < kHalo; ++i) ahead.past[i] = load<1, Memory::kMutable>(past + i * step);
+            for (int i = 0; i < kHalo; ++i) {
+                ahead.past[i] = load<1, Memory::kMutable>(ahead.state + i * p.conv_states_stride[2]);
+            }
         }
         if constexpr (kAddressed) {
             const int target = shared.target[number];
@@ -131,34 +81,25 @@ struct ShortPrefixes {
 
     // Completes run `number` after the walk: zeros for padding; for a sequence its prefix and its state.
     template <bool kSilu, int kWidth>
-    __device__ __forceinline__ void finish(int number, const Ahead& run, const float (&taps)[kWidth], float bias) const {
+    __device__ __forceinline__ void finish(int number, const Ahead& run, const float (&taps)[kWidth],
+                                           float bias) const {
         if (run.is_padding) {
             T* const out = shared.out[lane_id()];
             const int end = min(run.end, Tile::kTile);
-            const bool is_kept = Tile::kOver && p.keeps_padding;
-            for (int i = max(0, run.begin); i < end; ++i) {
-                out[i] = is_kept ? shared.x[lane_id()][Tile::kBefore + i] : Dtype<T>::from_float(0.0f);
-            }
-        } else if (has_prefix(run.begin) && channel < p.dim) {
-            // Where results go over x, the launch before has stored all snapshots but those over a sequence's own start.
-            const bool is_inside = run.end <= Tile::kTile && (!Tile::kOver || run.begin >= 0);
-            if (kAddressed && !Tile::kOver) store_snapshots<kWidth>(number, false);
-            if (is_inside) {
+            for (int i = max(0, run.begin); i < end; ++i) out[i] = Dtype<T>::from_float(0.0f);
+        } else if (run.begin >= 0 && channel < p.dim) {
+            if (kAddressed) store_snapshots<kWidth>(number, false);
+            if (run.end <= Tile::kTile) {
                 finish_sequence<kSilu, true>(run, taps, bias);
             } else {
                 finish_sequence<kSilu, false>(run, taps, bias);
             }
-            if (kAddressed && (!Tile::kOver || is_inside)) store_snapshots<kWidth>(number, true);
+            if (kAddressed) store_snapshots<kWidth>(number, true);
         }
     }
 
  private:
-    // Whether the tile has results of the prefix of a sequence that begins there.
-    __device__ __forceinline__ static bool has_prefix(int begin) {
-        return Tile::kOver ? begin > -kHalo : begin >= 0;
-    }
-
-    // kIsInside: all of the sequence is in the tile.
+    // kIsInside: the sequence ends in the tile, too.
     template <bool kSilu, bool kIsInside, int kWidth>
     __device__ __forceinline__ void finish_sequence(const Ahead& run, const float (&taps)[kWidth], float bias) const {
         Vec<state_t, 1> kept[kWidth];
@@ -170,7 +111,7 @@ struct ShortPrefixes {
         }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            if (run.begin + i >= run.end || (Tile::kOver && !kIsInside && run.begin + i >= Tile::kTile)) break;
+            if (run.begin + i >= run.end) break;
             const auto x = input<kIsInside>(run.begin + i);
             kept[kHalo] = convert<state_t>(x);
             window[kHalo] = x.to_float(0);
@@ -182,7 +123,6 @@ struct ShortPrefixes {
                 window[j] = window[j + 1];
             }
         }
-        if (Tile::kOver && !kIsInside) return;
         if (!p.has_states || (kAddressed && run.state == nullptr)) return;
         if (run.end - run.begin > kHalo) {
 #pragma unroll
@@ -197,7 +137,7 @@ struct ShortPrefixes {
         if (p.snapshot_rows == 0) return;
         SnapshotRows rows = shared.prefixes[0];
 #pragma unroll
-        for (int i = 1; i < (Tile::kOver ? 1 : Tile::kWarps); ++i) {
+        for (int i = 1; i < Tile::kWarps; ++i) {
             rows = {min(rows.begin, shared.prefixes[i].begin), max(rows.end, shared.prefixes[i].end)};
         }
         store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, rows, shared.number[number], channel, is_over_start);
@@ -205,7 +145,7 @@ struct ShortPrefixes {
 
     template <bool kIsInside>
     __device__ __forceinline__ Vec<T, 1> input(int place) const {
-        if (kIsInside || Tile::kOver || place < Tile::kTile) {
+        if (kIsInside || place < Tile::kTile) {
             return load<1, Memory::kMutable>(&shared.x[lane_id()][Tile::kBefore + place]);
         }
         return load<1>(static_cast<const T*>(p.x) + channel * p.x_stride[0] + first + place);
@@ -213,9 +153,7 @@ struct ShortPrefixes {
 
     template <bool kIsInside>
     __device__ __forceinline__ void put_output(int place, T y) const {
-        if (Tile::kOver) {
-            if (kIsInside || place >= 0) shared.out[lane_id()][place] = y;
-        } else if (kIsInside || place < Tile::kTile) {
+        if (kIsInside || place < Tile::kTile) {
             shared.out[lane_id()][place] = y;
         } else {
             as_global(shared.to[lane_id()])[place] = y;
@@ -223,64 +161,66 @@ struct ShortPrefixes {
     }
 };
 
-// Stores a warp's share of the snapshots with their last input in the tile, but for those left to prefixes; returns the
-// rows that have all of the latter.
-template <int kWidth, typename state_t, typename Tile>
-__device__ __forceinline__ SnapshotRows store_tile_snapshots(const ShortShared<Tile>& shared,
-                                                             const CausalConv1dVarlenOperands& p, index_t channel,
-                                                             int first) {
-    using T = typename Tile::input_t;
-    using Copy = SnapshotCopy<kWidth, T, state_t, 1, false>;
-    const int rows = count_snapshots(p), count = shared.count;
-    // Padding before all sequences has number -1, and behind them that of no row.
-    const int low = shared.number[0], high = shared.number[max(count, 1) - 1];
-    SnapshotRows prefixes{rows, 0};
-#pragma unroll 1
-    for (int from = static_cast<int>(threadIdx.x) - lane_id(); from < rows; from += Tile::kThreads) {
-        const int row = from + lane_id();
-        const index_t sequence = row < rows ? load_snapshot_field(p, row, 0) : -1;
-        Snapshot snapshot{-1, 0, 0};
-        bool is_prefix = false, is_own = false;
-        int end = 0;
-        if (row < rows && sequence >= low && sequence <= high && count > 0) {
-            snapshot = load_snapshot(p, row);
-            const SnapshotSource source(p, max(snapshot.sequence, 0));
-            if (snapshot.sequence >= 0 && source.has(snapshot)) {
-                end = source.begin + snapshot.position - first;
-                const int last = snapshot.position > 0 ? end - 1 : end, begin = source.begin - first;
-                const bool is_of = is_of_prefix<kWidth>(p, snapshot, source);
-                is_prefix = is_of && begin >= 0 && begin < Tile::kTile;
-                is_own = !is_of && last >= 0 && last < Tile::kTile;
-            }
-        }
-        const unsigned hits = lanes_where(is_prefix);
-        if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
-        for (unsigned left = lanes_where(is_own); left != 0; left &= left - 1) {
-            const int lane = lowest(left), position = from_lane(snapshot.position, lane);
-            const int to = from_lane(end, lane), slot = from_lane(snapshot.slot, lane);
-            if (channel >= p.dim) continue;
-            const StateColumn<state_t, 1> column = Copy::place(p, slot, channel);
-            const T* const x = static_cast<const T*>(p.x) + channel * p.x_stride[0] + first;
-#pragma unroll 1
-            for (int i = 0; i < p.snapshot_columns; ++i) {
-                const int place = to - p.snapshot_columns + i;
-                Vec<T, 1> input = Vec<T, 1>::zero();
-                if (place >= to - position) {
-                    input = place < -Tile::kHalo ? load<1>(x + place)
-                                                 : load<1, Memory::kMutable>(
-                                                       &shared.x[lane_id()][Tile::kBefore + place]);
-                }
-                (column + i * p.snapshot_stride[2]).store_all(convert<state_t>(input));
-            }
-        }
-    }
-    return prefixes;
+// A row of snapshots as the tile with its last input needs it, or with its sequence's first token where it is left to
+// the prefix.
+struct TileSnapshot {
+    bool is_own;
+    bool is_prefix;
+    int end;  // where its inputs end, counted from the tile's first token
+    int position;
+    int slot;
+};
+
+template <int kWidth, typename Tile>
+__device__ __forceinline__ TileSnapshot load_tile_snapshot(const CausalConv1dVarlenOperands& p, int row, int first) {
+    TileSnapshot found{false, false, 0, 0, 0};
+    if (row >= count_snapshots(p)) return found;
+    const Snapshot snapshot = load_snapshot(p, row);
+    if (snapshot.sequence < 0) return found;
+    const int begin = first_token(p, snapshot.sequence) - first, last = begin + max(snapshot.position - 1, 0);
+    const bool begins = begin >= 0 && begin < Tile::kTile, ends = last >= 0 && last < Tile::kTile;
+    if (!begins && !ends) return found;
+    const SnapshotSource source(p, snapshot.sequence);
+    if (!source.has(snapshot)) return found;
+    const bool is_left = is_of_prefix<kWidth>(p, snapshot, source);
+    return {!is_left && ends, is_left && begins, begin + snapshot.position, snapshot.position, snapshot.slot};
 }
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
-          bool kOver,
-          typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu,
-                                                                 kAddressed, kOver>>
+// Stores the snapshots of the rows that the lanes of a warp have looked at, 32 from `from` on, but for those left to
+// prefixes, the range of which it adds to `prefixes`.
+template <int kWidth, typename state_t, typename Tile>
+__device__ __forceinline__ void store_tile_snapshots(const ShortShared<Tile>& shared,
+                                                     const CausalConv1dVarlenOperands& p, index_t channel, int first,
+                                                     int from, const TileSnapshot& own, SnapshotRows& prefixes) {
+    using T = typename Tile::input_t;
+    using Copy = SnapshotCopy<kWidth, T, state_t, 1, false>;
+    const unsigned hits = lanes_where(own.is_prefix);
+    if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
+    for (unsigned left = lanes_where(own.is_own); left != 0; left &= left - 1) {
+        const int lane = lowest(left), position = from_lane(own.position, lane);
+        const int end = from_lane(own.end, lane), slot = from_lane(own.slot, lane);
+        if (channel >= p.dim) continue;
+        const StateColumn<state_t, 1> column = Copy::place(p, slot, channel);
+        const T* const x = static_cast<const T*>(p.x) + channel * p.x_stride[0] + first;
+#pragma unroll 1
+        for (int i = 0; i < p.snapshot_columns; ++i) {
+            const int place = end - p.snapshot_columns + i;
+            Vec<T, 1> input = Vec<T, 1>::zero();
+            if (place < end - position) {
+                // Before a sequence that starts from zeros.
+            } else if (place < -Tile::kHalo) {
+                input = load<1>(x + place);
+            } else {
+                input = load<1, Memory::kMutable>(&shared.x[lane_id()][Tile::kBefore + place]);
+            }
+            (column + i * p.snapshot_stride[2]).store_all(convert<state_t>(input));
+        }
+    }
+}
+
+template <
+    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
+    typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kAddressed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_shortrows_fwd_kernel(const CausalConv1dVarlenShortrowsFwdParams params) {
     using Tile = typename Traits::Tile;
@@ -294,12 +234,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t channel = first_channel + lane_id();
     const int first = static_cast<int>(at.remainder) * Tile::kTile;
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-    fetch_tile(shared, p, first_channel, first);
+    fetch_tile<true>(shared, p, first_channel, first);
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
     if (warp == kWarps - 1) {
         list_runs<kAddressed>(shared, p, first);
     } else if (warp == kWarps - 2 && channel < p.dim) {
         shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
+    }
+    // The first rows of snapshots are looked at while the tile is on its way.
+    TileSnapshot snapshot{};
+    if (kAddressed && p.snapshot_rows > 0) {
+        snapshot = load_tile_snapshot<kWidth, Tile>(p, static_cast<int>(threadIdx.x), first);
     }
     float bias[1];
     float taps[1][kWidth];
@@ -309,21 +254,23 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __syncthreads();
 
     // States are loaded ahead: those of a warp's first sequences during the walk, then those of the following ones.
-    const Prefixes prefixes(p, shared, channel, first);
+    const Prefixes runs(p, shared, channel, first);
     typename Prefixes::Ahead ahead[kAhead];
     const int count = shared.count;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-        if (warp + i * kWarps < count) prefixes.load_ahead(warp + i * kWarps, ahead[i]);
+        if (warp + i * kWarps < count) runs.load_ahead(warp + i * kWarps, ahead[i]);
     }
     if (kAddressed && p.snapshot_rows > 0) {
-        if constexpr (!kOver) {
-            const SnapshotRows rows = store_tile_snapshots<kWidth, state_t>(shared, p, channel, first);
-            if (lane_id() == 0) shared.prefixes[warp] = rows;
-        } else if (warp == 0) {
-            const SnapshotRows rows = find_snapshots_of_tile(p, first, first + Tile::kTile);
-            if (lane_id() == 0) shared.prefixes[0] = rows;
+        const int rows = count_snapshots(p);
+        SnapshotRows prefixes{rows, 0};
+        store_tile_snapshots<kWidth, state_t>(shared, p, channel, first, warp * kWarpSize, snapshot, prefixes);
+#pragma unroll 1
+        for (int from = Tile::kThreads + warp * kWarpSize; from < rows; from += Tile::kThreads) {
+            snapshot = load_tile_snapshot<kWidth, Tile>(p, from + lane_id(), first);
+            store_tile_snapshots<kWidth, state_t>(shared, p, channel, first, from, snapshot, prefixes);
         }
+        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
     }
     const int place = warp * Tile::kPart;
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
@@ -333,8 +280,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
         for (int i = 0; i < kAhead; ++i, number += kWarps) {
             if (number >= count) break;
-            prefixes.template finish<kSilu>(number, ahead[i], taps[0], bias[0]);
-            if (number + kAhead * kWarps < count) prefixes.load_ahead(number + kAhead * kWarps, ahead[i]);
+            runs.template finish<kSilu>(number, ahead[i], taps[0], bias[0]);
+            if (number + kAhead * kWarps < count) runs.load_ahead(number + kAhead * kWarps, ahead[i]);
         }
     }
     __syncthreads();

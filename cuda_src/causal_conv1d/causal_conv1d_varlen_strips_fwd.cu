@@ -1,9 +1,9 @@
 // out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for packed sequences, where out is x itself.
 //
-// Layout: x (dim, total), dim stride 1; any strides when kVec is 1. A warp has a tile of tokens in 32 channel vectors, one
-// a lane, and walks its tokens in order, kAhead of which it has loaded ahead. A window of the last kWidth - 1 inputs goes
-// with it, into which a sequence's state goes where one begins, and out of which its final state comes where it ends. What
-// lies before the tile comes from scratch: conv_borders.cuh.
+// Layout: x (dim, total), dim stride 1; any strides when kVec is 1. A warp has a tile of tokens in 32 channel vectors,
+// one a lane, and walks its tokens in order, kAhead of which it has loaded ahead. A window of the last kWidth - 1
+// inputs goes with it, into which a sequence's state goes where one begins, and out of which its final state comes
+// where it ends. What lies before the tile comes from scratch: conv_borders.cuh.
 //
 // kWidth    filter taps              input_t   x and out                 weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      channels an access        kSilu     silu after the sum
@@ -18,10 +18,22 @@ struct CausalConv1dVarlenStripsFwdParams {
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu>
 struct CausalConv1dVarlenStripsFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = kWidth <= 4 ? 5 : 1;
+    static constexpr int kLeanBlocks = 4;
+    static constexpr int kMinBlocks = kWidth <= 4 ? kLeanBlocks : 1;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kAhead = 8;  // tokens that are loaded ahead
+    static constexpr int kFar = 6;    // runs that are between one and another with a state that is prefetched
     static_assert(kIsWidth<kWidth>);
+};
+
+// A run of tokens that reaches into a tile: a sequence, or padding between sequences.
+struct StripRun {
+    int number;
+    int begin;
+    int end;
+    int slot;    // -1 for padding
+    int target;  // the slot of the final state, -1 for none
+    bool has_past;
 };
 
 // One lane's share of a tile.
@@ -29,6 +41,7 @@ template <typename Traits, int kWidth, typename input_t, typename weight_t, type
 struct Strip {
     static constexpr int kHalo = kWidth - 1, kAhead = Traits::kAhead;
     using Vector = Vec<input_t, kVec>;
+    using State = Vec<state_t, kVec>;
     using Column = StateColumn<state_t, kVec>;
 
     const CausalConv1dVarlenOperands& p;
@@ -41,6 +54,7 @@ struct Strip {
     index_t step;
     Vector ahead[kAhead];    // the next inputs: token t, counted from `first`, in t % kAhead
     Vector halo[kHalo + 1];  // the inputs before the tile
+    State past[kHalo + 1];   // the state that the next run goes on from
     float bias[kVec];
     float taps[kVec][kWidth];
     float window[kVec][kWidth];  // the inputs before the next token, and room for its own
@@ -68,14 +82,54 @@ struct Strip {
         }
     }
 
-    // Convolves the tokens of a run, a sequence or padding, that lie in the tile. All lanes of the warp call this, for
-    // one run after another.
-    __device__ __forceinline__ void walk(int number, int begin, int end, int slot, const SnapshotRows& snapshots) {
-        const bool is_padding = slot < 0, is_inside = begin >= first && end <= last;
-        if (!is_padding) enter(number, begin, is_inside, slot);
-        int token = max(begin, first) - first;
-        const int to = min(end, last) - first;
-        int position = is_inside && slot >= 0 ? find_over_start(number, end - begin, slot, snapshots) : -1;
+    // Starts to load the state that a run goes on from, if results of the tile need it.
+    __device__ __forceinline__ void load_past(const StripRun& run) {
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) past[i] = State::zero();
+        if (!run.has_past) return;
+        if (is_inside(run)) {
+            const Column column = column_in(states_of<true, state_t>(p), run.slot);
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) past[i] = (column + i * p.conv_states_stride[2]).load_all();
+        } else {
+            const int before = tokens_before(run);
+            const Border<kWidth, input_t, state_t, kVec> border(p, before > 0 ? tile : tile + 1, channel);
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) {
+                if (i < kHalo - before) past[i] = border.load_state(before + i);
+            }
+        }
+    }
+
+    // Brings the state that a sequence in the tile goes on from into the L2 cache, for all lanes of the warp.
+    __device__ __forceinline__ void prefetch_state(int slot, index_t first_channel) const {
+        constexpr int kLine = 128, kLines = (kWarpSize * Vec<state_t, kVec>::kBytes + kLine - 1) / kLine;
+        const index_t at = first_channel + lane_id() % kLines * (kLine / static_cast<int>(sizeof(state_t)));
+        if (lane_id() < kHalo * kLines && at < p.dim) {
+            prefetch(states_of<true, state_t>(p) + slot * p.conv_states_stride[0] + at * p.conv_states_stride[1] +
+                     (p.first_column + lane_id() / kLines) * p.conv_states_stride[2]);
+        }
+    }
+
+    // Begins a run: the window before its first token in the tile.
+    __device__ __forceinline__ void enter(const StripRun& run) {
+        const int before = tokens_before(run);
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            if (i >= kHalo - before) {
+                see(i, halo[i]);
+            } else {
+                see(i, past[i]);
+            }
+        }
+    }
+
+    // Convolves the tokens of a run that lie in the tile. All lanes of the warp call this, for one run after another.
+    __device__ __forceinline__ void walk(const StripRun& run, const SnapshotRows& snapshots) {
+        const bool is_padding = run.slot < 0;
+        int token = max(run.begin, first) - first;
+        const int to = min(run.end, last) - first;
+        int position = is_inside(run) && run.has_past ? find_over_start(run, snapshots) : -1;
         for (int stop = position < 0 ? to : token + position;; stop = to) {
             while (token < stop) {
                 const int from = token % kAhead, group = token - from, count = min(stop - group, kAhead);
@@ -89,21 +143,34 @@ struct Strip {
                 token = group + count;
             }
             if (position < 0) break;
-            leave(slot);
+            leave(run.slot);
             position = -1;
         }
-        if (is_inside && slot >= 0 && p.has_states) leave(load_target<true>(p, number, slot));
+        if (is_inside(run)) leave(run.target);
     }
 
  private:
+    // Whether all of a run lies in the tile.
+    __device__ __forceinline__ bool is_inside(const StripRun& run) const {
+        return run.begin >= first && run.end <= last;
+    }
+
+    // Inputs of a sequence that lie before the tile.
+    __device__ __forceinline__ int tokens_before(const StripRun& run) const { return max(0, first - run.begin); }
+
+    // The first column that the filter reads in a slot.
+    __device__ __forceinline__ Column column_in(state_t* pool, int slot) const {
+        return {pool + p.first_column * p.conv_states_stride[2] + slot * p.conv_states_stride[0] +
+                    channel * p.conv_states_stride[1],
+                p.conv_states_stride[1], p.states_are_packed != 0};
+    }
+
     // The position of the snapshot that overwrites the slot which a sequence in the tile goes on from; -1 for none.
-    __device__ __forceinline__ int find_over_start(int number, int length, int slot,
-                                                   const SnapshotRows& snapshots) const {
+    __device__ __forceinline__ int find_over_start(const StripRun& run, const SnapshotRows& snapshots) const {
         for (int row = snapshots.begin; row < snapshots.end; ++row) {
             const Snapshot snapshot = load_snapshot(p, row);
-            if (snapshot.sequence == number && snapshot.slot == slot && snapshot.position <= length) {
-                return goes_on<true>(p, number) ? snapshot.position : -1;
-            }
+            const bool is_own = snapshot.sequence == run.number && snapshot.slot == run.slot;
+            if (is_own && snapshot.position <= run.end - run.begin) return snapshot.position;
         }
         return -1;
     }
@@ -119,48 +186,16 @@ struct Strip {
         for (int c = 0; c < kVec; ++c) window[c][i] = v.to_float(c);
     }
 
-    // The window before the first token of a sequence in the tile. is_inside: all of the sequence lies there.
-    __device__ __forceinline__ void enter(int number, int begin, bool is_inside, int slot) {
-        if constexpr (kWidth > 1) {
-            const bool has_past = goes_on<true>(p, number);
-            if (is_inside) {
-                const index_t column = p.conv_states_stride[2];
-                const Column past{states_of<true, state_t>(p) + p.first_column * column +
-                                      slot * p.conv_states_stride[0] + channel * p.conv_states_stride[1],
-                                  p.conv_states_stride[1], p.states_are_packed != 0};
-#pragma unroll
-                for (int i = 0; i < kHalo; ++i) {
-                    see(i, has_past ? (past + i * column).load_all() : Vec<state_t, kVec>::zero());
-                }
-                return;
-            }
-            // Inputs of the sequence that lie before the tile; those before the sequence are in its state.
-            const int before = max(0, first - begin);
-            const Border<kWidth, input_t, state_t, kVec> border(p, before > 0 ? tile : tile + 1, channel);
-#pragma unroll
-            for (int i = 0; i < kHalo; ++i) {
-                if (i >= kHalo - before) {
-                    see(i, halo[i]);
-                } else {
-                    see(i, has_past ? border.load_state(before + i) : Vec<state_t, kVec>::zero());
-                }
-            }
-        }
-    }
-
     // Leaves the window in a slot of the pool, -1 for none.
     __device__ __forceinline__ void leave(int target) const {
         if (target < 0 || is_idle) return;
-        const index_t column = p.conv_states_stride[2];
-        const Column state{static_cast<state_t*>(p.conv_states) + p.first_column * column +
-                               target * p.conv_states_stride[0] + channel * p.conv_states_stride[1],
-                           p.conv_states_stride[1], p.states_are_packed != 0};
+        const Column state = column_in(static_cast<state_t*>(p.conv_states), target);
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             float values[kVec];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) values[c] = window[c][i];
-            (state + i * column).store_all(Vec<state_t, kVec>::from_floats(values));
+            (state + i * p.conv_states_stride[2]).store_all(Vec<state_t, kVec>::from_floats(values));
         }
     }
 
@@ -204,15 +239,35 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const unsigned warp = blockIdx.x * Traits::kWarps + threadIdx.x / kWarpSize;
     const QuotientRemainder tile_dim = divide(warp, params.dim_warps);
     if (tile_dim.quotient >= params.tiles) return;  // whole warps leave: the shuffles stay complete
-    const index_t channel = (static_cast<index_t>(tile_dim.remainder) * kWarpSize + lane_id()) * kVec;
+    const index_t first_channel = static_cast<index_t>(tile_dim.remainder) * kWarpSize * kVec;
     Strip<Traits, kWidth, input_t, weight_t, state_t, kVec, kSilu> strip(p, static_cast<int>(tile_dim.quotient),
-                                                                         channel);
+                                                                         first_channel + lane_id() * kVec);
     const SnapshotRows snapshots = find_snapshots_of_tile(p, strip.first, strip.last);
     visit_runs<true>(p, strip.first, strip.last, [&](int number, int begin, int end, int slot, unsigned left) {
-        for (; left != 0; left &= left - 1) {
-            const int lane = lowest(left);
-            strip.walk(from_lane(number, lane), from_lane(begin, lane), from_lane(end, lane), from_lane(slot, lane),
-                       snapshots);
+        const bool has_past = kWidth > 1 && slot >= 0 && goes_on<true>(p, number);
+        const unsigned going_on = lanes_where(has_past),
+                       inside = lanes_where(begin >= strip.first && end <= strip.last);
+        const int target = slot >= 0 && p.has_states ? load_target<true>(p, number, slot) : -1;
+        const auto run_of = [&](int lane) {
+            return StripRun{from_lane(number, lane), from_lane(begin, lane),  from_lane(end, lane),
+                            from_lane(slot, lane),   from_lane(target, lane), (going_on >> lane & 1) != 0};
+        };
+        if (left == 0) return;
+        StripRun next = run_of(lowest(left));
+        strip.load_past(next);
+        while (left != 0) {
+            const StripRun run = next;
+            const int far = lowest(left) + Traits::kFar;
+            if (far < kWarpSize && (left & going_on & inside) >> far & 1) {
+                strip.prefetch_state(from_lane(slot, far), first_channel);
+            }
+            strip.enter(run);
+            left &= left - 1;
+            if (left != 0) {
+                next = run_of(lowest(left));
+                strip.load_past(next);
+            }
+            strip.walk(run, snapshots);
         }
     });
 }

@@ -55,7 +55,7 @@ template <typename weight_t, typename Operands>
 __device__ __forceinline__ float load_bias(const Operands& p, index_t channel) {
     if (p.bias == nullptr) return 0.0f;
     const index_t at = channel * p.bias_stride;
-    if (p.bias_is_float32) return __ldg(static_cast<const float*>(p.bias) + at);
+    if (p.bias_is_float32) return load_constant(static_cast<const float*>(p.bias) + at);
     return load<1>(static_cast<const weight_t*>(p.bias) + at).to_float(0);
 }
 

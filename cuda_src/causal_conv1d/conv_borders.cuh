@@ -1,7 +1,8 @@
-// Results over x: a tile of packed tokens may find other tiles' results in the place of the inputs before it, and a state
-// that is final already. So an earlier launch, causal_conv1d_varlen_borders, keeps both in scratch: at each border between
-// two tiles the kWidth - 1 inputs before it, and the state that a sequence which crosses the border has started from. That
-// launch also updates the states of such sequences, so that each other sequence lies in one tile, with its state.
+// Results over x: a tile of packed tokens may find other tiles' results in the place of the inputs before it, and a
+// state that is final already. So an earlier launch, causal_conv1d_varlen_borders, keeps both in scratch: at each
+// border between two tiles the kWidth - 1 inputs before it, and the state that a sequence which crosses the border has
+// started from. That launch also updates the states of such sequences, so that each other sequence lies in one tile,
+// with its state.
 #pragma once
 
 #include "causal_conv1d/conv_snapshots.cuh"

@@ -249,6 +249,8 @@ struct RowGradients {
             const int begin = max(begins == 0 ? 0 : highest(begins), -place.token);
             if (begin >= kVec || begin >= end || (sequences.dead >> begin & 1) != 0) continue;
             const int number = sequences.ending[kHalo + end];
+            // Wrong starts may leave a mark without its number.
+            if (static_cast<unsigned>(number) >= static_cast<unsigned>(p.sequences)) continue;
             float final[kWidth];
 #pragma unroll
             for (int k = 0; k < kHalo; ++k) {

@@ -53,6 +53,42 @@ struct RawState {
     }
 };
 
+// What index arrays say of a run, as it was loaded. To look at a number waits for its load, so a walk loads those of a
+// run while it is two runs before it.
+struct RawRun {
+    RawIndex end;
+    RawIndex slot;
+    unsigned has_past = 1;
+
+    __device__ __forceinline__ void load(const CausalConv1dBwdOperands& p, int number) {
+        if (p.query_start_loc != nullptr && number + 1 >= 0 && number < p.sequences) {
+            end.load(p.query_start_loc, (number + 1) * p.query_start_loc_stride, p.query_start_loc_is_int64);
+        }
+        if (number < 0 || number >= p.sequences) return;
+        if (p.has_states && p.cache_indices != nullptr) {
+            slot.load(p.cache_indices, number * p.cache_indices_stride, p.cache_indices_is_int64);
+        }
+        if (p.has_initial_state != nullptr) {
+            has_past =
+                __ldg(static_cast<const unsigned char*>(p.has_initial_state) + number * p.has_initial_state_stride);
+        }
+    }
+
+    // As first_token() and load_slot().
+    __device__ __forceinline__ int end_of(const CausalConv1dBwdOperands& p, int number) const {
+        if (number + 1 < 0) return 0;
+        if (number >= p.sequences) return p.total;
+        if (p.query_start_loc == nullptr) return number + 1 == 0 ? 0 : p.total;
+        return end.clamped(p.query_start_loc_is_int64, p.total);
+    }
+
+    __device__ __forceinline__ int slot_of(const CausalConv1dBwdOperands& p, int number) const {
+        if (number < 0 || number >= p.sequences) return -1;
+        if (!p.has_states) return 0;
+        return slot_in_pool(p, p.cache_indices == nullptr ? number : slot.value(p.cache_indices_is_int64));
+    }
+};
+
 // A walk along the tokens from `first` to `last` - 1 in ascending order. With each token's gradient g it adds what g
 // has for the width - 1 inputs before the token and for its own one. The inputs before a sequence's first token are
 // columns of its initial state, and so their sums are that state's gradient: where a sequence begins, the sums are
@@ -71,16 +107,18 @@ struct SequenceWalk {
     int last;
     bool is_idle;  // the thread's channels are not its own: it stores nothing
     PackedRun run;
-    bool goes_on;            // the sequence has an initial state of which the walk stores the gradient
-    PackedRun next;          // the run behind it, in advance
-    bool has_state;          // which begins with a state
+    bool goes_on;  // the sequence has an initial state of which the walk stores the gradient
+    int next_end;  // the end and the slot of the next run, which begins where this one ends
+    int next_slot;
+    bool has_state;          // the next run begins with a state
+    RawRun ahead;            // the run behind the next one
     float x[kWidth][kVec];   // the last width - 1 inputs, then the current one
     float dx[kWidth][kVec];  // their gradients, so far
     float taps[kVec][kWidth];
     float bias[kVec];
     ParameterSums<kWidth> sums[kVec];
-    State past;   // that state
-    State final;  // the gradient of the final state of `run`
+    State past;   // the state that the next run begins with
+    State final;  // the gradient of the final state of this run
 
     __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_, int last_,
                                             bool is_idle_, const ChannelFilter<kWidth, weight_t, kVec>& filter)
@@ -106,7 +144,7 @@ struct SequenceWalk {
         goes_on = false;
         past.clear();
         final.clear();
-        if (kStates && run.slot >= 0 && run.begin > first - kHalo && follows_state(p, run.number)) load_past(run);
+        if (kStates && run.slot >= 0 && run.begin > first - kHalo && follows_state(p, run.number)) load_past(run.slot);
         float before[kWidth][kVec];
         get_past(before);
 #pragma unroll
@@ -126,6 +164,7 @@ struct SequenceWalk {
             }
         }
         if (kStates && run.slot >= 0) load_final(run.number);
+        ahead.load(p, run.number + 1);
         look_ahead();
     }
 
@@ -260,7 +299,7 @@ struct SequenceWalk {
         finish(token, put);
         if (run.number >= p.sequences) return;
         while (true) {
-            run = next;
+            run = {run.number + 1, run.end, next_end, next_slot};
             if constexpr (kStates) begin_states();
             if (run.end > token || run.number >= p.sequences) break;
             look_ahead();
@@ -299,21 +338,21 @@ struct SequenceWalk {
         for (int k = 0; k < kHalo; ++k) store_initial(run.number, k, values[k]);
     }
 
-    // Finds the next run and starts to load the state that it begins with.
+    // Finds the next run, and starts to load the state that it begins with and the run behind it.
     __device__ __forceinline__ void look_ahead() {
-        next.number = run.number + 1;
-        next.begin = run.end;
-        next.end = first_token(p, next.number + 1);
-        next.slot = load_slot(p, next.number);
+        const int number = run.number + 1;
+        next_end = ahead.end_of(p, number);
+        next_slot = ahead.slot_of(p, number);
         if constexpr (kStates) {
-            has_state = next.slot >= 0 && follows_state(p, next.number);
+            has_state = next_slot >= 0 && p.initial_states != nullptr && ahead.has_past != 0;
             past.clear();
-            if (has_state) load_past(next);
+            if (has_state) load_past(next_slot);
         }
+        ahead.load(p, number + 1);
     }
 
-    __device__ __forceinline__ void load_past(const PackedRun& of) {
-        past.load(p, p.initial_states, p.initial_states_stride, of.slot, channel, p.first_column, p.states_are_float32);
+    __device__ __forceinline__ void load_past(int slot) {
+        past.load(p, p.initial_states, p.initial_states_stride, slot, channel, p.first_column, p.states_are_float32);
     }
 
     __device__ __forceinline__ void get_past(float (&values)[kWidth][kVec]) const {

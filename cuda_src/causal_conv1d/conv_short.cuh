@@ -1,15 +1,13 @@
 // Tiles of packed tokens in shared memory, for short sequences: 32 channels, and the sequences of their tokens.
 #pragma once
 
-#include "causal_conv1d/conv_borders.cuh"
 #include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_snapshots.cuh"
 
 // A block's tile: kTile consecutive tokens of 32 channels. A warp convolves a part of the tokens, one lane per channel.
-// kOver: results go over x.
-template <int kWidth, typename T, int kVec_, int kPartVecs, bool kOver_>
+template <int kWidth, typename T, int kVec_, int kPartVecs>
 struct ShortTile {
     using input_t = T;
-    static constexpr bool kOver = kOver_;
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kChannels = kWarpSize;
@@ -43,8 +41,8 @@ struct ShortShared {
     int count;                       // number of runs
     int left_out;                    // leading tokens of the tile that are in the prefix of an earlier sequence
     // Only for kAddressed:
-    int target[Tile::kTile];  // the slot of each run's final state, -1 for none
-    int number[Tile::kTile];  // the sequence that each run is
+    int target[Tile::kTile];              // the slot of each run's final state, -1 for none
+    int number[Tile::kTile];              // the sequence that each run is
     SnapshotRows prefixes[Tile::kWarps];  // the rows that have all snapshots left to prefixes that each warp has found
 };
 
@@ -73,8 +71,7 @@ __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const Causa
         });
     if (lane_id() == 0) {
         shared.count = count;
-        // The results of a prefix that lie over another tile's inputs are that tile's.
-        shared.left_out = Tile::kOver ? 0 : max(left_out, 0);
+        shared.left_out = max(left_out, 0);
     }
 }
 
@@ -111,8 +108,8 @@ __device__ __forceinline__ void copy_unit(T* to, const T* from) {
     }
 }
 
-// Starts to copy x to shared memory, with zeros outside it.
-template <typename Tile>
+// Starts to copy x to shared memory, with zeros outside it. kHasHalo: the tokens before the tile, too.
+template <bool kHasHalo, typename Tile>
 __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const CausalConv1dVarlenOperands& p,
                                            index_t first_channel, int first) {
     using T = typename Tile::input_t;
@@ -150,18 +147,7 @@ __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const Caus
     } else {
         visit_units<Tile>(fetch_edge);
     }
-    if constexpr (Tile::kOver) {
-        // Its values are those of memory, whichever type the states have.
-        const Border<Tile::kHalo + 1, T, T, 1> border(p, max(first / Tile::kTile, 1), first_channel);
-        for (int i = static_cast<int>(threadIdx.x); i < Tile::kHalo * Tile::kChannels; i += Tile::kThreads) {
-            const int row = i % Tile::kChannels, number = i / Tile::kChannels;
-            T* const to = &shared.x[row][Tile::kBefore - Tile::kHalo + number];
-            *to = Dtype<T>::from_float(0.0f);
-            if (first > 0 && row < channels) *to = border.input[number * border.step + row];
-        }
-        return;
-    }
-    constexpr int kHaloUnits = (Tile::kHalo + kVec - 1) / kVec;
+    constexpr int kHaloUnits = kHasHalo ? (Tile::kHalo + kVec - 1) / kVec : 0;
     for (int i = static_cast<int>(threadIdx.x); i < kHaloUnits * Tile::kChannels; i += Tile::kThreads) {
         fetch_edge(i % Tile::kChannels, (i / Tile::kChannels - kHaloUnits) * kVec);
     }
@@ -189,3 +175,44 @@ __device__ __forceinline__ void store_tile(const ShortShared<Tile>& shared, cons
         });
     }
 }
+
+// Convolves a warp's part of the tile, from `place` on, as if there were one sequence.
+template <typename Tile, bool kSilu, int kWidth>
+__device__ __forceinline__ void walk(ShortShared<Tile>& shared, int place, const float (&taps)[kWidth], float bias) {
+    using T = typename Tile::input_t;
+    constexpr int kHalo = Tile::kHalo, kWide = Tile::kWide, kBefore = Tile::kBefore;
+    const T* const x = &shared.x[lane_id()][kBefore + place];
+    T* const out = &shared.out[lane_id()][place];
+    float window[kBefore + kWide];
+#pragma unroll
+    for (int i = 0; i < kBefore; i += kWide) {
+        const Vec<T, kWide> v = load<kWide, Memory::kMutable>(x - kBefore + i);
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) window[i + j] = v.to_float(j);
+    }
+#pragma unroll 2
+    for (int i = 0; i < Tile::kPart; i += kWide) {
+        const Vec<T, kWide> v = load<kWide, Memory::kMutable>(x + i);
+        float y[kWide];
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) window[kBefore + j] = v.to_float(j);
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) {
+            const float sum = convolve<false>(taps, bias, window + kBefore - kHalo + j, nullptr);
+            y[j] = activate<T, kSilu, false, kSilu>(sum, 0);
+        }
+        store(out + i, Vec<T, kWide>::from_floats(y));
+#pragma unroll
+        for (int j = 0; j < kBefore; ++j) window[j] = window[kWide + j];
+    }
+}
+
+// What a lane's channel needs for one run of tokens, loaded ahead of its turn.
+template <typename state_t, int kHalo>
+struct ShortAhead {
+    int begin;
+    int end;
+    bool is_padding;
+    state_t* state;  // the first column that the filter reads, of the final state; null where that is not kept
+    Vec<state_t, 1> past[kHalo];
+};

@@ -158,6 +158,48 @@ __device__ __forceinline__ void store_inner_snapshots(const CausalConv1dVarlenOp
         });
 }
 
+// Rows of snapshots that a warp copies at a time, one channel a lane.
+inline constexpr int kSnapshotsOfWarp = 4;
+
+// Stores the snapshots of 32 consecutive rows from `row` on in a lane's channel, but for those of prefixes: each lane
+// looks at one row for all of them. All lanes of a warp take part.
+template <int kWidth, typename input_t, typename state_t, bool kGated>
+__device__ __forceinline__ void store_snapshots_of_warp(const CausalConv1dVarlenOperands& p, int row, index_t channel) {
+    using Copy = SnapshotCopy<kWidth, input_t, state_t, 1, kGated>;
+    const int own = row + lane_id();
+    const Snapshot snapshot = own < count_snapshots(p) ? load_snapshot(p, own) : Snapshot{-1, 0, 0};
+    const SnapshotSource source(p, max(snapshot.sequence, 0));
+    const bool is_own = snapshot.sequence >= 0 && source.has(snapshot) && !is_of_prefix<kWidth>(p, snapshot, source);
+    for (unsigned left = lanes_where(is_own); left != 0;) {
+        Snapshot chosen[kSnapshotsOfWarp];
+        int begin[kSnapshotsOfWarp];
+#pragma unroll
+        for (int i = 0; i < kSnapshotsOfWarp; ++i) {
+            const int lane = left != 0 ? lowest(left) : -1;
+            left &= left - 1;
+            chosen[i] = {lane, from_lane(snapshot.position, lane), from_lane(snapshot.slot, lane)};
+            begin[i] = from_lane(source.begin, lane);
+        }
+        if (channel >= p.dim) continue;
+#pragma unroll 1
+        for (int from = 0; from < p.snapshot_columns; from += Copy::kAtOnce) {
+            typename Copy::State kept[kSnapshotsOfWarp][Copy::kAtOnce];
+#pragma unroll
+            for (int i = 0; i < kSnapshotsOfWarp; ++i) {
+                SnapshotSource of = source;
+                of.begin = begin[i];
+                of.goes_on = false;  // inputs before its first token are zeros: others are left to the prefix
+                const Copy copy(p, chosen[i], of, channel, of.template first<input_t, 1>(p, channel));
+                if (chosen[i].sequence >= 0) copy.load(p, channel, from, kept[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < kSnapshotsOfWarp; ++i) {
+                if (chosen[i].sequence >= 0) Copy::store(p, Copy::place(p, chosen[i].slot, channel), from, kept[i]);
+            }
+        }
+    }
+}
+
 // The rows that have all snapshots of prefixes of `count` sequences. All threads of the block call this.
 template <int kThreads, int kWidth>
 __device__ __forceinline__ SnapshotRows find_prefix_snapshots(const CausalConv1dVarlenOperands& p, int first,

@@ -48,8 +48,8 @@ struct SequenceIndices {
             }
             past = 1;
             if (is_there && p.has_initial_state != nullptr) {
-                past =
-                    __ldg(static_cast<const unsigned char*>(p.has_initial_state) + batch * p.has_initial_state_stride);
+                past = load_constant(static_cast<const unsigned char*>(p.has_initial_state) +
+                                     batch * p.has_initial_state_stride);
             }
             if (is_there && p.state_column != nullptr) {
                 const index_t column =

@@ -78,13 +78,18 @@ __device__ __forceinline__ void prefetch(const void* pointer) {
 
 // Starts to copy kBytes, 4, 8 or 16, from global to shared memory, both aligned to that. Before compute capability 8.0
 // they are copied when it returns. The copy goes through the L1 cache: past it, blocks that read the same memory wait
-// for each other.
-template <int kBytes = 16>
+// for each other. kLines: the rest of a line of 128 bytes comes to the L2 cache, where it is read soon.
+template <int kBytes = 16, bool kLines = false>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one asynchronous copy is 4, 8 or 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+    if constexpr (kLines) {
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+    }
 #elif defined(__CUDA_ARCH__)
     using Words = Select<kBytes == 16, uint4, Select<kBytes == 8, uint2, unsigned>>;
     *static_cast<Words*>(shared) = *static_cast<const Words*>(global);
@@ -186,8 +191,7 @@ inline constexpr bool kStartsEarly = false;
 // Waits until the preceding kernel has ended and all that it wrote can be read, then lets the next kernel start; does
 // nothing in a kernel that does not start early. Every thread calls it once, those that leave early too: else a kernel
 // could end before an earlier one, and those behind it would read what is not yet written. Before it a thread stores
-// nothing and reads only the pointers that the kernel's class names in EARLY. What it reads behind it is Memory::kLate,
-// for the compiler could read constants earlier.
+// nothing and reads only the pointers that the kernel's class names in EARLY.
 __device__ __forceinline__ void wait_for_preceding() {
 #if !defined(__CUDA_ARCH__)
     cudaGridDependencySynchronize();

@@ -50,12 +50,11 @@ template <typename T>
 struct RawNumber {
     unsigned word = 0;
 
-    template <Memory kMemory = Memory::kConstant>
     __device__ __forceinline__ void load(const void* p, index_t at, int is_float32) {
         if (is_float32) {
-            word = ::load<1, kMemory>(static_cast<const float*>(p) + at).words[0];
+            word = ::load<1>(static_cast<const float*>(p) + at).words[0];
         } else {
-            word = ::load<1, kMemory>(static_cast<const T*>(p) + at).words[0];
+            word = ::load<1>(static_cast<const T*>(p) + at).words[0];
         }
     }
 

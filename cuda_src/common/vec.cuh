@@ -78,13 +78,24 @@ __device__ __forceinline__ float any_element(const Vec<T, kVec>& v, int i) {
     return Dtype<T>::unpack(half == 0 ? word : word >> 16, 0);
 }
 
-// Whether a kernel may itself write the memory that it reads. kLate: what the preceding kernel may have written.
-enum class Memory { kConstant, kMutable, kLate = kStartsEarly ? kMutable : kConstant };
+// Whether a kernel may itself write the memory that it reads.
+enum class Memory { kConstant, kMutable };
+
+// What no kernel writes while this one runs. Of a kernel that starts early that is not true before it has waited, and
+// the compiler would not keep constants behind the wait.
+template <typename T>
+__device__ __forceinline__ T load_constant(const T* p) {
+    if constexpr (kStartsEarly) {
+        return *p;
+    } else {
+        return __ldg(p);
+    }
+}
 
 template <Memory kMemory, typename Word>
 __device__ __forceinline__ Word load_word(const void* p) {
     if constexpr (kMemory == Memory::kConstant) {
-        return __ldg(static_cast<const Word*>(p));
+        return load_constant(static_cast<const Word*>(p));
     } else {
         return *static_cast<const Word*>(p);
     }
@@ -120,10 +131,9 @@ __device__ __forceinline__ int4 load4(const int* p) {
 }
 
 // An index out of an array of int or index_t.
-template <Memory kMemory = Memory::kConstant>
 __device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_int64) {
-    return is_int64 ? load_word<kMemory, index_t>(static_cast<const index_t*>(p) + at)
-                    : load_word<kMemory, int>(static_cast<const int*>(p) + at);
+    return is_int64 ? load_constant(static_cast<const index_t*>(p) + at)
+                    : load_constant(static_cast<const int*>(p) + at);
 }
 
 // An index as it was loaded. Making a number of it waits for the load.
@@ -134,8 +144,8 @@ struct RawIndex {
     template <typename Int>
     __device__ __forceinline__ void load(const void* p, Int at, int is_int64) {
         const int* const words = static_cast<const int*>(p) + (is_int64 ? 2 * at : at);
-        low = __ldg(words);
-        if (is_int64) high = __ldg(words + 1);
+        low = load_constant(words);
+        if (is_int64) high = load_constant(words + 1);
     }
 
     // The number brought into 0 to `most`.

@@ -48,6 +48,7 @@ struct ChannelScan {
     static constexpr int kTokens = Shape::kTokens;
     static constexpr int kStates = Shape::kStates;
     static constexpr int kOwn = Shape::kOwn;
+    static constexpr bool kTakes = false;  // states inside a tile cannot be taken
     using Own = Tokens<T, kOwn, Shape::kVec>;
     template <int kVec>
     using Matrix = Tokens < T,

@@ -172,6 +172,7 @@ struct FewScan {
                 const unsigned bits = (1u << (stop - batch)) - (1u << (t - batch));
                 scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;
                 if (slot >= 0) {
+                    // Two at once: on an H200 0.69 ms instead of 0.72 for 512 sequences of 8192 tokens in all.
 #pragma unroll 1
                     for (; t + 2 <= stop; t += 2) advance<2>(t - batch, h);
                     if (t < stop) advance<1>(t - batch, h);

@@ -18,12 +18,23 @@ struct TileScan {
     static constexpr int kParts = Shape::kParts;
     static constexpr int kAtOnce = Shape::kAtOnce;
     static constexpr int kOwn = Shape::kOwn;
+    static constexpr int kTile = Shape::kTile;
     static constexpr bool kByChannel = Shape::kByChannel;
+    static constexpr bool kTakes = Shape::kTakes;
+    static constexpr int kNone = -1;  // in place of a token
     // Loads z at a tile's start and holds it: 2 % quicker where registers allow it, else up to 10 % slower.
     static constexpr bool kHoldsZ = kAtOnce > 1 && !kByChannel;
     // Loads the next tile's inputs while this one is scanned.
     static constexpr bool kIsAhead = !kByChannel && kTokens < 16;
-    using Own = Tokens<T, kOwn, kVec>;
+    // Tokens of a lane: as they are in memory or, where channels are contiguous, as they are in shared memory.
+    struct TurnedTokens {
+        const T* elements;  // the first token
+
+        __device__ __forceinline__ float to_float(int t) const {
+            return Dtype<T>::to_float(elements[t * Shape::kChannels]);
+        }
+    };
+    using Own = Select<kByChannel, TurnedTokens, Tokens<T, kOwn, kVec>>;
     using Rows = TileRows<Shape>;
     using MatrixLoads = Select<kByChannel, MatrixTurn<Shape>, MatrixCopy<Shape>>;
 
@@ -50,7 +61,8 @@ struct TileScan {
     MatrixLoads C;
     float D;
     float bias;
-    float steps;  // the sum of dt over the tokens of this lane
+    float steps;       // the sum of dt over the tokens of this lane
+    int taken_before;  // the token inside the tile in front of which states are to be taken, or kNone
 
     __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_)
         : p(p_),
@@ -63,7 +75,8 @@ struct TileScan {
           is_idle(first_channel + local >= p.dim),
           B(matrix(p.B, p.B_stride, batch), p.B_stride[2]),
           C(matrix(p.C, p.C_stride, batch), p.C_stride[2]),
-          steps(0.0f) {
+          steps(0.0f),
+          taken_before(kNone) {
         u = row<const T>(p.u, p.u_stride, batch);
         delta = row<const T>(p.delta, p.delta_stride, batch);
         z = row<const T>(p.z, p.z_stride, batch);
@@ -104,14 +117,20 @@ struct TileScan {
 
     template <typename State>
     __device__ __forceinline__ void store_states(State* at, index_t channel_step, index_t step) const {
+        store_states(shared.state, at, channel_step, step);
+    }
+
+    template <typename State>
+    __device__ __forceinline__ void store_states(const TileStates<Shape>& states, State* at, index_t channel_step,
+                                                 index_t step) const {
         each_state([&](int c, int n) {
             if (first_channel + c < p.dim) {
-                at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(shared.state[c][n]);
+                at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(states[c][n]);
             }
         });
     }
 
-    // The same with a slot of a pool, where states may be codes.
+    // The same with a slot of a pool, where states may be codes; `states` are those of the block, or those taken.
     template <typename State>
     __device__ __forceinline__ void load_slot(const StateSlots<State>& from, int slot) {
         const State* const at = from.states + slot * from.stride[0];
@@ -122,16 +141,17 @@ struct TileScan {
     }
 
     template <typename State>
-    __device__ __forceinline__ void store_slot(const StateSlots<State>& to, int slot, const StateTime& time) const {
+    __device__ __forceinline__ void store_slot(const TileStates<Shape>& states, const StateSlots<State>& to, int slot,
+                                               const StateTime& time) const {
         State* const at = to.states + slot * to.stride[0];
         if constexpr (!kIsQuantised<State>) {
-            store_states(at, to.stride[1], to.stride[2]);
+            store_states(states, at, to.stride[1], to.stride[2]);
             return;
         }
         // As each_state(), but that all lanes find the factors, which neighbouring ones share.
         for (int i = static_cast<int>(threadIdx.x); i < Shape::kChannels * Shape::kStates; i += Shape::kThreads) {
             const int c = i / Shape::kStates, n = i % Shape::kStates;
-            const float state[1] = {n < p.d_state ? shared.state[c][n] : 0.0f};
+            const float state[1] = {n < p.d_state ? states[c][n] : 0.0f};
             const float factor = find_factor<State, Shape::kStates>(state);
             if (n >= p.d_state || first_channel + c >= p.dim) continue;
             const index_t channel = of_block(c);
@@ -171,7 +191,7 @@ struct TileScan {
             if (Shape::kStages > 1 && next < end) fetch<kHasOutput>(stage ^ 1, next, begin, end);
             const Inputs now = inputs;
             if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
-            if (is_edge(tile, begin, end)) {
+            if (is_edge(tile, begin, end) || (kTakes && taken_before != kNone)) {
                 advance<kHasOutput, true>(now, stage, tile, begin, end, [] {});
             } else {
                 advance<kHasOutput, false>(now, stage, tile, begin, end, [] {});
@@ -204,13 +224,11 @@ struct TileScan {
                 // Each thread copies to where it has just read results.
                 if (next < end) copy_rows<kHasOutput>(other, next, end);
             }
-            Inputs inputs;
-            take_own(inputs.u, stage, Rows::kU);
-            take_own(inputs.delta, stage, Rows::kDelta);
+            const Inputs inputs{own_tokens(stage, Rows::kU), own_tokens(stage, Rows::kDelta)};
             const auto load_next = [&] {
                 if (kIsDouble && next < end) load_matrices<kHasOutput>(next, begin, end);
             };
-            if (is_edge(tile, begin, end)) {
+            if (is_edge(tile, begin, end) || (kTakes && taken_before != kNone)) {
                 advance<kHasOutput, true>(inputs, stage, tile, begin, end, load_next);
             } else {
                 advance<kHasOutput, false>(inputs, stage, tile, begin, end, load_next);
@@ -310,18 +328,12 @@ struct TileScan {
         });
     }
 
-    // This lane's tokens of a row in shared memory.
-    __device__ __forceinline__ void take_own(Own& to, int stage, int row) const {
-        to.clear();
-        const T* const elements = shared.rows.elements[stage][row];
-#pragma unroll
-        for (int t = 0; t < kOwn; ++t) to.parts[t / Own::kAccess].put(t % Own::kAccess, elements[own_index(t)]);
+    // The place of the first token that this lane loads in a row in shared memory.
+    __device__ __forceinline__ T* own_place(int stage, int row) const {
+        return shared.rows.elements[stage][row] + Rows::index(lane * kTokens, local) + part * kOwn * Shape::kChannels;
     }
 
-    // The place of a token that this lane loads in a row in shared memory.
-    __device__ __forceinline__ int own_index(int t) const {
-        return Rows::index(lane * kTokens, local) + (part * kOwn + t) * Shape::kChannels;
-    }
+    __device__ __forceinline__ Own own_tokens(int stage, int row) const { return {own_place(stage, row)}; }
 
     __device__ __forceinline__ const T* matrix(const void* base, const index_t* stride, int batch) const {
         const index_t group = divide(first_channel, p.group_dim).quotient;
@@ -399,7 +411,9 @@ struct TileScan {
                                             AfterStates after_states) {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
         Own raw_z;
-        if (kHasOutput && kHoldsZ && p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+        if constexpr (kHasOutput && kHoldsZ) {
+            if (p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+        }
         constexpr int kAhead = (kIsAhead ? 2 : 1) * Shape::kTile;
         if (!kByChannel && !kIsEdge && tile + kAhead + Shape::kTile <= end) {
             prefetch(u + tile + kAhead);
@@ -409,6 +423,11 @@ struct TileScan {
         TileTokens<Shape> tokens;
         tokens.first = first;
         tokens.behind = behind;
+        tokens.taken = -1;
+        if (kTakes && taken_before != kNone) {
+            const int taken = taken_before - 1 - tile - lane * kTokens;
+            tokens.taken = taken < kTokens ? taken : -1;
+        }
         prepare<kIsEdge>(inputs, tokens);
         steps += tokens.sum;
         for (int n = 0; n < p.d_state; n += kParts * kAtOnce) {
@@ -417,27 +436,23 @@ struct TileScan {
         after_states();
         if (!kHasOutput) return;
         sum_parts_over_lanes<kParts, kLanes>(tokens.y);
-        Own raw_u = inputs.u;
-        if constexpr (kByChannel) {
-            take_own(raw_u, stage, Rows::kU);
-            if (p.z != nullptr) take_own(raw_z, stage, Rows::kZ);
-        }
+        if constexpr (kByChannel) raw_z = own_tokens(stage, Rows::kZ);
         float results[kOwn];
 #pragma unroll
         for (int t = 0; t < kOwn; ++t) {
-            const float with_D = fmaf(D, raw_u.to_float(t), tokens.y[t]);
+            const float with_D = fmaf(D, inputs.u.to_float(t), tokens.y[t]);
             // Without D not with 0 * u, which for an infinite u is NaN.
             results[t] = p.D != nullptr ? with_D : tokens.y[t];
         }
         if (p.z != nullptr) {
-            if (!kHoldsZ && !kByChannel) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+            if constexpr (!kHoldsZ && !kByChannel) load_own<kIsEdge>(raw_z, z + tile, first, behind);
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) results[t] *= silu_gate(raw_z.to_float(t));
         }
         if constexpr (kByChannel) {
-            T* const elements = shared.rows.elements[stage][Rows::kZ];
+            T* const place = own_place(stage, Rows::kZ);
 #pragma unroll
-            for (int t = 0; t < kOwn; ++t) elements[own_index(t)] = Dtype<T>::from_float(results[t]);
+            for (int t = 0; t < kOwn; ++t) place[t * Shape::kChannels] = Dtype<T>::from_float(results[t]);
             return;
         }
         if (is_idle) return;

@@ -108,34 +108,57 @@ __device__ __forceinline__ StateSlots<state_t> snapshots_of(const SelectiveScanV
             static_cast<float*>(p.snapshots_in_pool ? p.state_scale : p.snapshot_scale), p.snapshot_scale_stride};
 }
 
-// Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot, token) for
-// each snapshot when `token`, which it follows, has been walked. A walk that begins with token `at` need not end for a
-// snapshot where starts_tile(at, token): there wait() is called before it is stored.
-template <typename Scan, typename StartsTile, typename Wait, typename Store>
+// Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot, token,
+// is_taken) for each snapshot when `token`, which it follows, has been walked: of the scan's states, or of those taken
+// inside a tile. tile_of(at, token) is the number of the tile, in a walk that begins with token `at`, that a token is
+// inside of, and -1 where one begins with it. One snapshot inside a tile can be taken, if any: for others the walk
+// ends. wait() is called before states are stored.
+template <typename Scan, typename TileOf, typename Wait, typename Store>
 __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, Scan& scan, int number,
-                                                  int begin, int end, StartsTile starts_tile, Wait wait, Store store) {
+                                                  int begin, int end, TileOf tile_of, Wait wait, Store store) {
     const auto any = [](int) { return true; };
     const SnapshotRows rows = find_snapshots(p, number, 1, 0, kWarpSize, any);
-    NextSnapshot next = next_snapshot(p, rows, number, end - begin, kBeforeSnapshots, any);
-    for (int at = begin, to = begin;; at = to) {
-        if (at < end) {
-            const NextSnapshot here{at - begin, NextSnapshot::kNone, -1};
-            to = next_snapshot(p, rows, number, end - begin, here, [&](int position) {
-                     return !starts_tile(at, begin + position);
-                 }).position;
-            to = to == NextSnapshot::kNone ? end : begin + to;
+    const auto following = [&](const NextSnapshot& before) {
+        return next_snapshot(p, rows, number, end - begin, before, any);
+    };
+    NextSnapshot next = following(kBeforeSnapshots);
+    const auto store_all = [&](bool is_taken) {
+        wait();
+        const int position = next.position;
+        do {
+            store(next.slot, position - 1, is_taken);
+            next = following(next);
+        } while (next.position == position);
+    };
+    const auto keep = [&](int token) {
+        if constexpr (Scan::kTakes) {
+            if (scan.taken_before != Scan::kNone) store_all(true);
+            scan.taken_before = Scan::kNone;
         }
-        const auto keep = [&](int token) {
-            if (next.position != token - begin) return;
-            wait();
-            do {
-                store(next.slot, next.position - 1);
-                next = next_snapshot(p, rows, number, end - begin, next, any);
-            } while (next.position == token - begin);
-        };
+        if (next.position == token - begin) store_all(false);
+    };
+    for (int at = begin, to = begin;; at = to) {
         keep(at);
         if (at >= end) return;
-        scan.template walk<true>(at, to, keep);
+        to = end;
+        int last = -1;
+        for (NextSnapshot each = next; each.position != NextSnapshot::kNone;) {
+            const int tile = tile_of(at, begin + each.position);
+            if (tile >= 0 && (!Scan::kTakes || tile == last)) {
+                to = begin + each.position;
+                break;
+            }
+            last = tile >= 0 ? tile : last;
+            each = following({each.position, NextSnapshot::kNone, -1});
+        }
+        scan.template walk<true>(at, to, [&](int token) {
+            keep(token);
+            if constexpr (Scan::kTakes) {
+                const bool is_inside = next.position < to - begin && tile_of(at, begin + next.position) >= 0 &&
+                                       next.position < token + Scan::kTile - begin;
+                if (is_inside) scan.taken_before = begin + next.position;
+            }
+        });
     }
 }
 

@@ -67,8 +67,9 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
     };
     if constexpr (kSnapshots) {
         walk_by_snapshots(
-            p, scan, number, begin, end, [](int, int token) { return token % Shape::kTokens == 0; }, [] {},
-            [&](int at, int token) { store_states(snapshots_of<state_t>(p), at, token); });
+            p, scan, number, begin, end,
+            [](int, int token) { return token % Shape::kTokens == 0 ? -1 : token / Shape::kTokens; }, [] {},
+            [&](int at, int token, bool) { store_states(snapshots_of<state_t>(p), at, token); });
     } else {
         scan.template walk<true>(begin, end, [](int) {});
     }

@@ -15,6 +15,7 @@ struct TileTokens {
     float sum;   // of dt
     int first;   // at an edge, the first token that counts of those that this lane loads
     int behind;  // and the token behind the last that counts
+    int taken;   // of all tokens of the lane, the one that taken states follow; -1 for none
 
     // Whether the i-th vector of tokens can be skipped, when a lane has a tile alone: all lanes of the block agree.
     template <bool kIsEdge>
@@ -73,7 +74,9 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
             h[s] = begins[s];
         }
     }
+    constexpr bool kTakes = kIsEdge && Shape::kTakes;
     if (kHasOutput) {
+        float taken[kAtOnce];
 #pragma unroll
         for (int i = 0; i < Shape::kVectors; ++i) {
             if (tokens.template is_empty<kIsEdge>(i)) continue;
@@ -85,7 +88,14 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
                     const int t = i * kVec + j;
                     h[s] = fmaf(h[s], decay[s][t], input[s][t]);
                     tokens.y[t] = fmaf(c.to_float(j), h[s], tokens.y[t]);
+                    if (kTakes) taken[s] = t == 0 || t == tokens.taken ? h[s] : taken[s];
                 }
+            }
+        }
+        if constexpr (kTakes) {
+#pragma unroll
+            for (int s = 0; s < kAtOnce; ++s) {
+                if (tokens.taken >= 0) shared.taken[channel][n + s * kParts] = taken[s];
             }
         }
     }

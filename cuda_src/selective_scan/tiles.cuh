@@ -5,11 +5,14 @@
 
 // kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts
 // interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions.
-// kByChannel: channels are contiguous in global memory, and states in B and C, not tokens.
-template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_ = false>
+// kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: the states behind
+// one token inside a tile can be taken.
+template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
+          bool kTakes_>
 struct TileShape {
     using input_t = T;
     static constexpr bool kByChannel = kByChannel_;
+    static constexpr bool kTakes = kTakes_;
     static constexpr int kThreads = kThreads_;
     static constexpr int kLanes = kLanes_;
     static constexpr int kParts = kParts_;
@@ -47,17 +50,24 @@ struct TileRows {
 
 struct NoTileRows {};
 
+// The states of the channels of a block, with a gap that keeps channels in different banks.
+template <typename Shape>
+using TileStates = float[Shape::kChannels][Shape::kStates + 1];
+
+struct NoTileStates {};
+
 // The shared memory of a block: B and C of the tile's tokens, each state's in the order of its tokens but with vectors
 // in an order in which those that neighbouring lanes read, and those that neighbouring threads write, are in different
-// banks; the decay rates A / log(2) and the states of its channels, with a gap that keeps channels in different banks;
-// and, where channels are contiguous, u, delta and z.
+// banks; the decay rates A / log(2), as states, the states of its channels and those taken; and, where channels are
+// contiguous, u, delta and z.
 template <typename Shape>
 struct TileShared {
     using Matrix = typename Shape::input_t[Shape::kStates][Shape::kVectors][Shape::kLanes][Shape::kVec];
     alignas(16) Matrix B[Shape::kStages];
     alignas(16) Matrix C[Shape::kStages];
-    float rate[Shape::kChannels][Shape::kStates + 1];
-    float state[Shape::kChannels][Shape::kStates + 1];
+    TileStates<Shape> rate;
+    TileStates<Shape> state;
+    Select<Shape::kTakes, TileStates<Shape>, NoTileStates> taken;
     Select<Shape::kByChannel, TileRows<Shape>, NoTileRows> rows;
 
     // The column of the i-th vector of a lane's tokens.
@@ -120,12 +130,14 @@ struct MatrixCopy {
 template <typename Shape>
 struct MatrixTurn {
     using T = typename Shape::input_t;
-    static constexpr int kVec = Shape::kVec;  // states per access
-    static constexpr int kVectors = Shape::kStates / kVec * Shape::kTile;
+    static constexpr int kVec = Shape::kVec;                                // states per access
+    static constexpr int kTokens = sizeof(T) < 4 ? 4 / int{sizeof(T)} : 1;  // stored at a time
+    static constexpr int kColumns = Shape::kTile / kTokens;
+    static constexpr int kVectors = Shape::kStates / kVec * kColumns;
     static constexpr int kRounds = (kVectors + Shape::kThreads - 1) / Shape::kThreads;
 
     const T* matrix;  // at token 0
-    Vec<T, kVec> raw[kRounds];
+    Vec<T, kVec> raw[kRounds][kTokens];
 
     __device__ __forceinline__ MatrixTurn(const T* matrix_, index_t) : matrix(matrix_) {}
 
@@ -133,9 +145,14 @@ struct MatrixTurn {
     __device__ __forceinline__ void load(index_t step, int d_state, int tile, int begin, int end) {
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
-            const int token = tile + token_of(round), n = state_of(round);
-            raw[round] = Vec<T, kVec>::zero();
-            if (n < d_state && token >= begin && token < end) raw[round] = ::load<kVec>(matrix + token * step + n);
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t) {
+                const int token = tile + token_of(round) + t, n = state_of(round);
+                raw[round][t] = Vec<T, kVec>::zero();
+                if (n < d_state && token >= begin && token < end) {
+                    raw[round][t] = ::load<kVec>(matrix + token * step + n);
+                }
+            }
         }
     }
 
@@ -147,7 +164,10 @@ struct MatrixTurn {
             if (n >= d_state) continue;
 #pragma unroll
             for (int s = 0; s < kVec; ++s) {
-                to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kVec] = raw[round].element(s);
+                Vec<T, kTokens> tokens = Vec<T, kTokens>::zero();
+#pragma unroll
+                for (int t = 0; t < kTokens; ++t) tokens.put(t, raw[round][t].element(s));
+                ::store(&to[n + s][i][TileShared<Shape>::column(i, lane)][token % Shape::kVec], tokens);
             }
         }
     }
@@ -157,7 +177,7 @@ struct MatrixTurn {
     __device__ __forceinline__ static int vector(int round) {
         return static_cast<int>(threadIdx.x) + round * Shape::kThreads;
     }
-    __device__ __forceinline__ static int token_of(int round) { return vector(round) % Shape::kTile; }
+    __device__ __forceinline__ static int token_of(int round) { return vector(round) % kColumns * kTokens; }
     // The first state of the thread's vector, beyond the last where there is no such vector.
-    __device__ __forceinline__ static int state_of(int round) { return vector(round) / Shape::kTile * kVec; }
+    __device__ __forceinline__ static int state_of(int round) { return vector(round) / kColumns * kVec; }
 };

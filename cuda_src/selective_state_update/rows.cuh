@@ -84,14 +84,14 @@ struct TokenInputs {
     }
 
     __device__ __forceinline__ void load(const typename Traits::Operands& p, const TokenCursor<Traits>& at) {
-        // The call may write its outputs over x, and the kernel before it writes all of them.
+        // The call may write its outputs over x.
         x = ::load<1, Memory::kMutable>(static_cast<const input_t*>(p.x) + at.x);
-        dt.template load<Memory::kLate>(p.dt, at.dt, p.dt_is_float32);
+        dt.load(p.dt, at.dt, p.dt_is_float32);
         if constexpr (Traits::kIsWide) {
-            if (p.z != nullptr) z.template load<Memory::kLate>(p.z, at.z, p.z_is_float32);
+            if (p.z != nullptr) z.load(p.z, at.z, p.z_is_float32);
         } else {
             z = Vec<input_t, 1>::zero();
-            if (p.z != nullptr) z = ::load<1, Memory::kLate>(static_cast<const input_t*>(p.z) + at.z);
+            if (p.z != nullptr) z = ::load<1>(static_cast<const input_t*>(p.z) + at.z);
         }
     }
 };
@@ -118,8 +118,8 @@ struct TokenMatrices {
         for (int i = 0; i < Traits::kChunks; ++i) {
             to[i] = Vector::zero();
             if (Traits::element(i) < Traits::d_state(p)) {
-                to[i].template load<Memory::kLate>(static_cast<const typename Traits::Matrix*>(from) + at +
-                                                   i * kStep * (Traits::kVecs > 1 ? 1 : stride));
+                to[i].template load<Memory::kConstant>(static_cast<const typename Traits::Matrix*>(from) + at +
+                                                       i * kStep * (Traits::kVecs > 1 ? 1 : stride));
             }
         }
     }

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         start = (cursor[0] + folded) % p.ring_rows;
         index_t accepted = appended;
         if (p.accepted != nullptr) {
-            accepted = load_index<Memory::kLate>(p.accepted, batch * p.accepted_stride, p.accepted_is_int64);
+            accepted = load_index(p.accepted, batch * p.accepted_stride, p.accepted_is_int64);
             accepted = min(max(accepted, static_cast<index_t>(0)), static_cast<index_t>(appended));
         }
         live = min(cursor[1] - folded + static_cast<int>(accepted), p.window);

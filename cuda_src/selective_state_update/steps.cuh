@@ -123,9 +123,12 @@ __device__ __forceinline__ void store_rows(
     at.store(p, gather_result<Traits>(p, parameters, inputs, sums));
 }
 
+// Blocks that a GPU of today runs at once.
+inline constexpr unsigned kBlocksAtOnce = 1024;
+
 // One token, the state after which goes to one slot.
 template <typename Traits, typename Params>
-__device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
+__device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp, bool has_waited) {
     const typename Traits::Operands& p = params.operands;
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const StateRows<Traits> rows(p.state, p.state_stride + 1, warp);
@@ -148,7 +151,7 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     if (kStartsEarly) TokenInputs<Traits>::prefetch(p, cursor);
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
-    wait_for_preceding();
+    if (!has_waited) wait_for_preceding();
     TokenMatrices<Traits> maps;
     maps.load(p, cursor);
     TokenInputs<Traits> inputs;
@@ -328,17 +331,19 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
     const typename Traits::Operands& p = params.operands;
-    // What several tokens need of registers leaves none for loads that are issued before.
-    if (Traits::kIsMany) wait_for_preceding();
+    // What several tokens need of registers leaves none for loads that are issued before, and blocks that start when
+    // others have ended meet no preceding kernel.
+    const bool has_waited = Traits::kIsMany || gridDim.x > kBlocksAtOnce;
+    if (has_waited) wait_for_preceding();
     const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) {
-        if (!Traits::kIsMany) wait_for_preceding();
+        if (!has_waited) wait_for_preceding();
         return;
     }
     if constexpr (Traits::kIsMany) {
         update_many<Traits>(params, warp);
     } else {
-        update_single<Traits>(params, warp);
+        update_single<Traits>(params, warp, has_waited);
     }
 }

@@ -183,6 +183,12 @@ UNIT = (
     Case(136, 9, lengths=(3, 1, 2), token_slots=3, window="columns", rows=True, **ACCEPTED),
     Case(8, 3, 2, 1, token_slots=2, window="columns", whole=True, pool="columns_and_one"),
     Case(8, 3, 2, 16, token_slots=2, window="columns", whole=True, pool="columns_longer"),
+    *(
+        Case(136, 14, seqlen, window=window, whole=True, moved=seqlen == 9, fresh=seqlen == 9, **pool, **RING, **ODD)
+        for pool, window in (({"pool": "channels_longer"}, "channels"), ({"pool": "columns_longer"}, "columns"))
+        for seqlen in (3, 9)
+    ),
+    Case(136, 5, lengths=(4, 0, 2), window="columns", whole=True, rows=True, **ROWS, **RING),
     # Trees.
     *(
         Case(136, 7, 5, tree=True, token_slots=4, window="columns", index="mixed", **pool, **ODD)
@@ -219,8 +225,8 @@ UNIT = (
         for width, types, bias, activation in zip(range(2, 17), cycle(_FEW_DTYPES), _BIASES, _ACTIVATIONS, strict=False)
     ),
     Case(70, 40, index="int64", longer=1, **ODD),
-    Case(1032, 66, moved=True, **ODD),
-    Case(1032, 66, **COLUMNS),
+    Case(1020, 66, moved=True, **ODD),
+    Case(1020, 66, **COLUMNS),
     # Gates and residuals: in steps of one token and of several, packed, addressed, as rings, in windows and ranges.
     *(
         Case(136, 7, seqlen, gates=gates, **way, **pool, **ODD)
@@ -290,6 +296,8 @@ EDGE = tuple(
             *(Case(n, 70000, None, pool=p, **ODD) for n in (1, 8) for p in _BOTH),
             *(Case(70000, 3, 2, pool=p) for p in _BOTH),
             *(Case(2048, 1024, None, 4, a, pool=p) for a in ROUNDING for p in _BOTH),
+            *(Case(1030, 3, None, n, pool=p) for n in range(1, 17) for p in _BOTH),
+            *(Case(1032, 80, n, gates=ALL_GATES, pool=p, **ODD) for n in (None, 3) for p in POOLS),
         ]
     )
 )

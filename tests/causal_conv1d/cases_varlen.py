@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from cuconv.runtime.machine import assuming
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
 from tests.support.compare import ROUNDING, Kept
 from tests.support.layouts import OTHERS, PACKED, POOLS
@@ -21,11 +23,15 @@ class Case(Packed):
     FUNCTION = "causal_conv1d_varlen_fn"
 
     over: bool = False  # whether the result goes over x
+    processors: int = 0  # multiprocessors that calls which are planned or emulated count with, if any
 
     def __post_init__(self) -> None:
         if self.over:
             object.__setattr__(self, "OUTPUTS", ())
             object.__setattr__(self, "UPDATED", ("x", *self.UPDATED))
+
+    def running(self) -> AbstractContextManager[Any]:
+        return assuming(self.processors) if self.processors else super().running()
 
     @property
     def returned(self) -> tuple[str, ...]:
@@ -207,6 +213,7 @@ UNIT = (
     *(
         replace(case, over=True)
         for case in (
+            Case(136, "130+60+20+5", initial="all", slots=None, spare=0),
             Case(136, "off62+64+1+1+2x3+120+62+5+0+3x1+off66", initial="all", snapshots="pool", slots="odd"),
             Case(136, "63+66+127+1+63+2", 2, "float16", initial="all", moved=True, keep=True),
             Case(
@@ -222,8 +229,9 @@ UNIT = (
             without(Case(24, "200+70+3", snapshots="whole")),
             without(Case(24, "200+70+3", 3)),
             # Tokens contiguous.
+            Case(36, "130+60+20+5", **ROWS, initial=None, slots=None, pool="columns", spare=0),
             Case(36, "off126+128+1+1+2x3+250+126+5+0+3x1+off130", **ROWS, initial="all", snapshots="pool", **ODD),
-            Case(33, "127+130+255+1+125+2", 2, "float16", **ROWS, initial="all", moved=True, keep=True, pool="columns"),
+            Case(33, "off3+127+130+off9+255+1+125+2+off4", 2, "float16", **ROWS, moved=True, keep=True, pool="columns"),
             Case(
                 35,
                 "61+200+9x13",
@@ -235,9 +243,31 @@ UNIT = (
                 moved=True,
                 initial="all",
             ),
-            Case(34, "125+29+100+130", 3, layout="tokens_sliced", state_dtype="float32", snapshots="whole"),
+            Case(34, "125+29+100+130", 3, weight_dtype="float16", layout="tokens_sliced", snapshots="whole"),
             Case(3, "300+600", 4, layout="tokens_aligned", snapshots="pool", state_dtype="float32", initial="all"),
             without(Case(24, "300+70+3", snapshots="whole", **ROWS)),
+            # The same with several tiles a strip.
+            Case(
+                36,
+                "off126+128+1+1+2x3+250+126+5+0+3x1+off130+600+126+4+9",
+                **ROWS,
+                initial="all",
+                snapshots="pool",
+                slots="odd",
+                processors=1,
+            ),
+            Case(33, "127+9+700+255+1+125+2", 5, "float16", **ROWS, initial="all", moved=True, processors=1),
+            Case(
+                33,
+                "200+130+300+250+400+60+200",
+                5,
+                "float32",
+                **ROWS,
+                initial="all",
+                moved=True,
+                snapshots="pool",
+                processors=1,
+            ),
             # Tokens contiguous and wide filters, which a warp walks.
             Case(5, "off3+70+0+2+3+50+off7", 7, "float32", **ROWS, slots="odd", keep=True),
             Case(3, "1+2+3+90", 16, layout="tokens_offset_by_2", snapshots="whole", initial="all", read_only=True),
@@ -278,6 +308,8 @@ EDGE = tuple(
             ),
             *(Case(40, "700in5000+off9", n, a, initial="all", **ROWS) for n in range(2, 6) for a in ROUNDING),
             *(Case(40, f"off5+90in{n}+300+off7", layout=a, **ODD) for n in range(999, 1007) for a in _TOKENS),
+            *(Case(2100, "off3+70in5000+700+off9", layout=a, initial="all", moved=True, over=True) for a in _BOTH),
+            *(Case(4200, "9+4991+2x1+3000", snapshots="pool", layout=a, initial="all", over=True) for a in _BOTH),
             *(Case(70000, "9+4", layout=a) for a in _BOTH),
             *(Case(2, f"{2**20}+1", layout=a) for a in _BOTH),
         ]

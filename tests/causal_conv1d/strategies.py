@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from cuconv.causal_conv1d.kernels import GATES
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, INT32, DType
 from tests.support.batches import Batch
 from tests.support.placement import Array, Placed, Placement, place
@@ -167,6 +168,9 @@ def update_calls(
     }
     if draw(st.booleans()):
         placed["bias"] = draw(lain_out(draw(st.sampled_from([weight_t, FLOAT32])), (dim,)))
+    for name in GATES:
+        if draw(st.integers(0, 5)) == 0:
+            placed[name] = draw(lain_out(input_t, shape))
     integers: dict[str, Array] = {}
     if has_slots := draw(st.booleans()):
         integers["conv_state_indices"] = chosen(slots, pad_slot_id)

@@ -297,7 +297,7 @@ SMALL = {"x": place(BFLOAT16, (8, 6144)), "weight": place(BFLOAT16, (6144, 4)), 
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1)])
-def test_small_steps_of_one_token_have_a_kernel_of_their_own(order: tuple[int, ...]) -> None:
+def test_steps_of_one_token_have_a_lean_kernel(order: tuple[int, ...]) -> None:
     def kernel_for(**changed: Placement) -> Any:
         state = place(BFLOAT16, (8, 6144, 4), order=order)
         return plan_of({"conv_state": state, **SMALL, **changed}).launch.kernel
@@ -306,8 +306,21 @@ def test_small_steps_of_one_token_have_a_kernel_of_their_own(order: tuple[int, .
     assert isinstance(kernel, CausalConv1dUpdateFew) and kernel.rows is (order == (0, 1, 2)) and not kernel.indexed
     assert kernel_for(conv_state_indices=place(INT32, (8,))).indexed
     assert kernel_for(has_initial_state=place(BOOL, (8,))).addressed
+    many: Any = {name: place(BFLOAT16, (64, 6144)) for name in ("x", "out")}
+    many["conv_state"] = place(BFLOAT16, (64, 6144, 4), order=order)
+    assert (kernel.vec, kernel_for(**many).vec) == (2, 4)
     others = {
-        "batch": {name: place(BFLOAT16, (64, 6144)) for name in ("x", "out")},
+        "unaligned channels of many sequences": {
+            "x": place(BFLOAT16, (64, 6144), shift=1),
+            "out": place(BFLOAT16, (64, 6144)),
+            "conv_state": place(BFLOAT16, (64, 6144, 4), order=order),
+        },
+        "blocks with few channels": {
+            "x": place(BFLOAT16, (2000, 136)),
+            "out": place(BFLOAT16, (2000, 136)),
+            "conv_state": place(BFLOAT16, (2000, 136, 4), order=order),
+            "weight": place(BFLOAT16, (136, 4)),
+        },
         "offsets beyond 32 bits": {"x": place(BFLOAT16, (8, 6144), pad=(0, 2**29))},
         "slots beyond 32 bits": {"conv_state": place(BFLOAT16, (8, 6144, 4), order=order, pad=(0, *[2**18] * 2))},
         "a longer state": {"conv_state": place(BFLOAT16, (8, 6144, 5), order=order)},
@@ -315,5 +328,4 @@ def test_small_steps_of_one_token_have_a_kernel_of_their_own(order: tuple[int, .
         "a ring": {"cache_seqlens": place(INT32, (8,))},
     }
     for name, changed in others.items():
-        given = changed | ({"conv_state": place(BFLOAT16, (64, 6144, 4), order=order)} if name == "batch" else {})
-        assert not isinstance(kernel_for(**given), CausalConv1dUpdateFew), name
+        assert not isinstance(kernel_for(**changed), CausalConv1dUpdateFew), name

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import cuconv
 from cuconv.causal_conv1d import reference
+from cuconv.causal_conv1d.kernels import GATES
 from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from tests import emulator
 from tests.causal_conv1d.cases_update import Case
@@ -64,6 +65,9 @@ class Columns:
 def formula(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
     """The definition, one channel of one sequence and one product at a time."""
     x, weight, before = np.atleast_3d(inputs["x"]), inputs["weight"].astype(np.float64), inputs["conv_state"]
+    pre, post, residual = (np.atleast_3d(inputs[name]).astype(float) if name in inputs else None for name in GATES)
+    if pre is not None:
+        x = (pre * x.astype(float)).astype(x.dtype)
     (batch, dim, seqlen), halo = x.shape, weight.shape[1] - 1
     given = {name: inputs.get(name, [None] * batch) for name in ("cache_seqlens", "num_accepted_tokens")}
     slots = inputs.get("conv_state_indices", range(batch))
@@ -86,7 +90,10 @@ def formula(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Arra
         for t in range(seqlen):
             products = [weight[d, w] * row[t + w] for w in range(halo + 1)]
             v = math.fsum([float(inputs["bias"][d]) if "bias" in inputs else 0.0, *products])
-            out[b, d, t] = v if options["activation"] is None else v / (1.0 + math.exp(-v))
+            y = v if options["activation"] is None else v / (1.0 + math.exp(-v))
+            if post is not None:
+                y = float(np.array(y).astype(x.dtype)) * post[b, d, t]
+            out[b, d, t] = y if residual is None else y + residual[b, d, t]
         rounded = list(x[b, d].astype(state.dtype))
         if not options.get("disable_state_update"):
             state[slot, d] = columns.after(rounded)
@@ -104,7 +111,7 @@ def inputs_of(placed: dict[str, Placed]) -> dict[str, Array]:
 
 def by_reference(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
     """The oracle, which is quick."""
-    given: Any = {**inputs, "x": np.atleast_3d(inputs["x"])}
+    given: Any = inputs | {name: np.atleast_3d(inputs[name]) for name in ("x", *GATES) if name in inputs}
     out, state, windows, _ = reference.causal_conv1d_update(**given, **options)
     found = {"out": out.reshape(inputs["x"].shape), "conv_state": state}
     return found if windows is None else {**found, "intermediate_conv_window": windows}

@@ -79,8 +79,8 @@ def test_text_has_what_json_has(capsys: Capture) -> None:
     assert f"{value['predicted']['seconds'] * 1e6:.1f} us, bound by memory: predicted, not measured" in text
 
 
-@pytest.mark.parametrize(("dim", "bound"), [(5120, "exponentials"), (64, "memory")])
-def test_what_binds(capsys: Capture, dim: int, bound: str) -> None:
+@pytest.mark.parametrize(("dim", "bound", "launches"), [(5120, "exponentials", 1), (64, "memory", 3)])
+def test_what_binds(capsys: Capture, dim: int, bound: str, launches: int) -> None:
     shape = SHAPE.replace("64", str(dim), 1)
     found = explained(capsys, SCAN, "--shape", shape, "--gpu", "H200")["predicted"]
     assert found["exponentials"] == dim * 4096 * 16 and found["bytes"] == parse(SCAN, shape).bytes_moved
@@ -88,7 +88,7 @@ def test_what_binds(capsys: Capture, dim: int, bound: str) -> None:
     assert found["copy_seconds"] == pytest.approx(seconds["memory"])
     assert found["exponential_seconds"] == pytest.approx(seconds["exponentials"])
     assert found["bound_by"] == bound == max(seconds, key=seconds.__getitem__)
-    assert found["seconds"] == pytest.approx(seconds[bound] + 2 * EMPTY_KERNEL)
+    assert found["seconds"] == pytest.approx(seconds[bound] + (launches - 1) * EMPTY_KERNEL)
 
 
 def test_what_is_empty_launches_nothing(capsys: Capture) -> None:

@@ -213,11 +213,11 @@ def test_a_kernel_that_does_not_compile_is_told_and_the_others_go_on(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = source.load()
-    unit = "causal_conv1d/causal_conv1d_update_rows.cu"
+    unit = "causal_conv1d/causal_conv1d_update_few.cu"
     broken = Source({**code.files, unit: f"{code.files[unit]}\n#error the dog ate it\n"})
     monkeypatch.setattr(source, "load", lambda: broken)
     words = ["warmup", "--op", "causal_conv1d_update", "--arch", "90"]
-    words += ["--shape", "batch=1", "--shape", "batch=1,contiguous=tokens", "--shape", "batch=256,dim=10240"]
+    words += ["--shape", "batch=1", "--shape", "batch=1,contiguous=tokens", "--shape", "batch=256,tokens=4"]
     status, found = value_of(capsys, *words)
     bad = [row for row in found["kernels"] if row["error"]]
     assert status == WRONG

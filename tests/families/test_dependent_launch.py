@@ -17,6 +17,7 @@ from tests import emulator
 from tests.emulator.family import EmulatedArray, EmulatedFamily
 from tests.support import chains
 from tests.support.discovery import op_kernels
+from tests.support.gpu import CYCLES, SPIN
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -26,7 +27,8 @@ def test_an_emulated_chain(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(reason)
     monkeypatch.setattr(machine, "has_dependent_launch", lambda device: True)
     steps = chains.chain(24, seed)
-    ours, theirs = (chains.arrays(2, 8, seed) for _ in range(2))
+    # Of as many channels as small steps have kernels for.
+    ours, theirs = (chains.arrays(8, 64, seed) for _ in range(2))
     family = arrays.family(EmulatedArray(ours["p"]))
     assert isinstance(family, EmulatedFamily)
     chains.run(steps, theirs, EmulatedArray)
@@ -133,6 +135,84 @@ def test_a_chain(seed: int, batch: int, dim: int, library: str, way: str) -> Non
         np.testing.assert_array_equal(results[1][name], wanted, err_msg=name)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["graph", "calls"])
+def test_a_chain_over_two_streams(way: str) -> None:
+    """Each launch follows one on the other stream."""
+    cupy = pytest.importorskip("cupy")
+    steps, host = chains.chain(40, 5), chains.arrays(2, 128, 5)
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+
+    def run(held: dict[str, Any]) -> None:
+        for number, step in enumerate(steps):
+            with streams[number % 2] as stream:
+                chains.run([step], held)
+            streams[(number + 1) % 2].wait_event(stream.record())
+
+    results = []
+    for is_early in (False, True):
+        held = loaded("cupy", host)
+        chains.run(steps, loaded("cupy", host))
+        with cuconv.dependent_launch() if is_early else nullcontext():
+            chains.run(steps, loaded("cupy", host))
+            synchronize("cupy")
+            if way == "graph":
+                streams[0].begin_capture()
+                run(held)
+                graph = streams[0].end_capture()
+        for _ in range(30):
+            if way == "graph":
+                graph.launch(streams[0])
+            else:
+                with cuconv.dependent_launch() if is_early else nullcontext():
+                    run(held)
+        synchronize("cupy")
+        results.append(fetched(held))
+    for name, wanted in results[0].items():
+        np.testing.assert_array_equal(results[1][name], wanted, err_msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("function", ["causal_conv1d_update", "selective_state_update"])
+def test_inputs_may_come_from_the_preceding_kernel(function: str) -> None:
+    cupy = pytest.importorskip("cupy")
+    held = loaded("cupy", chains.arrays(2, 128, 0))
+    given = cupy.stack([held[name] for name in "pqrst"])
+    inputs, wait = cupy.empty_like(given), cupy.RawKernel(SPIN, "spin")
+    expected, out = cupy.empty_like(held["p"]), cupy.empty_like(held["p"])
+
+    def call(inputs: Any, out: Any) -> None:
+        if function == "causal_conv1d_update":
+            cuconv.causal_conv1d_update(inputs[0], held["windows0"], held["weight"], out=out, disable_state_update=True)
+        else:
+            x, dt, B, C, z = inputs
+            cuconv.selective_state_update(
+                held["states0"], x, dt, held["A"], B, C, z=z, dt_softplus=True, out=out, disable_state_update=True
+            )
+
+    call(given, expected)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream, cuconv.dependent_launch():
+        call(given, out)
+        cupy.multiply(given, 1, out=inputs)
+        wait((1,), (1,), (0,))
+        stream.synchronize()
+        stream.begin_capture()
+        call(given, out)
+        call(given, out)
+        wait((1,), (1,), (CYCLES // 1000,))
+        cupy.multiply(given, 1, out=inputs)
+        call(inputs, out)
+        graph = stream.end_capture()
+    for _ in range(20):
+        for array in (inputs, out):
+            array.fill(np.nan)
+        synchronize("cupy")
+        graph.launch(stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(out.get(), expected.get())
+
+
 def synchronize(library: str) -> None:
     module = pytest.importorskip(library)
     module.cuda.Device().synchronize() if library == "cupy" else module.cuda.synchronize()
@@ -164,18 +244,21 @@ def test_edges_of_a_graph_are_programmatic_where_that_is_right() -> None:
         pytest.skip("this GPU has no dependent launches")
     held = loaded("cupy", chains.arrays(3, 8, 0))
 
-    def update(x: str, window: str, out: str) -> None:
-        cuconv.causal_conv1d_update(held[x], held[window], held["weight"], out=held[out])
+    def update(x: str, states: str, out: str) -> None:
+        rest = [held[name] for name in ("p", "A", "p", "p")]
+        cuconv.selective_state_update(held[states], held[x], *rest, out=held[out])
 
-    update("p", "windows0", "q")
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        stream.begin_capture()
         with cuconv.dependent_launch():
-            update("p", "windows0", "q")
-            update("q", "windows1", "r")
-            update("r", "windows1", "s")
-            update("s", "windows0", "t")
-        update("t", "windows1", "u")
+            update("q", "states0", "r")
+            stream.synchronize()
+            stream.begin_capture()
+            update("q", "states0", "r")
+            update("r", "states1", "s")
+            update("s", "states1", "t")
+            update("t", "states0", "u")
+        update("u", "states1", "q")
         graph = stream.end_capture()
+    # The third reads the states that the second writes, and the last is outside of the context.
     assert sorted(edges(graph.graph)) == [False, False, True, True]

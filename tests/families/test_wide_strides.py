@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests import emulator
-from tests.causal_conv1d import cases_bwd, cases_dense, cases_states, cases_update, cases_varlen
+from tests.causal_conv1d import cases_bwd, cases_dense, cases_states, cases_update, cases_varlen, cases_varlen_bwd
 from tests.emulator.family import EmulatedArray
 from tests.families.test_numerics import place_arguments
 from tests.selective_scan import cases_dense as scan
@@ -39,6 +39,8 @@ WIDE: tuple[tuple[Any, dict[str, int]], ...] = (
     (cases_update.Case(8, 2), {"conv_state": 0}),
     (cases_update.Case(8, 2, pool="columns"), {"conv_state": 0}),
     (cases_bwd.Case(2, 3, 300), {"x": 0, "dout": 0, "dx": 0}),
+    *((cases_varlen_bwd.Case(8, "3+1"), {name: 1}) for name in ("x", "dout", "dx")),
+    (cases_varlen_bwd.Case(8, "9+7"), dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), 0)),
     (scan.Case(2, 3, 43), {"u": 0, "delta": 0, "out": 0}),
     (scan.Case(2, 3, 43), {"B": 0, "C": 0, "z": 0}),
     (scan.Case(2, 35, 48), {"u": 0, "z": 0, "out": 0}),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.causal_conv1d import cases_update, cases_varlen
+from tests.causal_conv1d import cases_update, cases_varlen, cases_varlen_bwd
 from tests.selective_scan import cases_varlen as scan
 from tests.selective_state_update.cases import Case as Update
 from tests.support.compare import check_values
@@ -36,6 +36,10 @@ CALLS: tuple[Any, ...] = (
     cases_update.Case(136, 9, 4, tree=True, index="int64", window="channels", rows=True, table="column"),
     cases_varlen.Case(136, PACKED, index="int64", layout="channels"),
     cases_varlen.Case(5, PACKED, index="int64", layout="tokens"),
+    *(
+        cases_varlen_bwd.Case(channels, PACKED, index="int64", layout=layout)
+        for channels, layout in ((136, "channels"), (40, "tokens"), (5, "tokens"))
+    ),
     *(scan.Case(35, PACKED, index="int64", layout=layout) for layout in ("channels", "tokens")),
     scan.Case(35, PACKED, index="int64", table="column", moved=True),
     *(
@@ -60,7 +64,8 @@ WRONG = (-(2**63), -(2**62), -(2**31) - 1, -(2**31), -5, 12, 300, 2**31 - 1, 2**
 @pytest.mark.parametrize("seed", range(12))
 def test_wrong_indices_write_nowhere_else(case: Any, seed: int, run: Runner) -> None:
     values, random = case.inputs(), np.random.default_rng(seed)
-    pool = next(values[name] for name in ("state", "conv_state", "conv_states", "ssm_states") if name in values)
+    pools = ("state", "conv_state", "conv_states", "ssm_states", "initial_states")
+    pool = next(values[name] for name in pools if name in values)
     # Just outside, too: of the pool and of packed tokens.
     wrong = [*WRONG, len(pool)] + ([49, 48 + 300] if "query_start_loc" in values else [])
     for name, right in case.integers().items():

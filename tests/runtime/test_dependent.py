@@ -33,7 +33,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
 
 def launch(*written: View, early: tuple[View, ...] | None = (), stream: int = 7, device: int = 0) -> bool:
     """Whether a launch that writes this, and reads that early, may start before the preceding one has ended."""
-    return dependent.may_overlap(device, stream, early, written)
+    extents = None if early is None else list(map(extent, early))
+    return dependent.may_overlap(device, stream, extents, list(map(extent, written)))
+
+
+def extent(view: View) -> dependent.Extent:
+    begin, end = view.layout.span
+    return dependent.Extent(view.pointer + begin, view.pointer + end, view)
 
 
 def test_the_first_launch_on_a_stream_waits_and_others_do_not() -> None:

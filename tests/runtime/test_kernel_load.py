@@ -107,8 +107,8 @@ class Device:
 PARAMS = Params(("x", "out"), ("count", "i8"))
 
 
-def loaded(number: int, device: Device) -> LoadedKernel:
-    kernel = LoadedKernel(None, 1, number, PARAMS)
+def loaded(number: int, device: Device, starts_early: bool = False) -> LoadedKernel:
+    kernel = LoadedKernel(None, 1, number, PARAMS, starts_early)
     kernel._launch, kernel._get_device, kernel._set_device = device.launch, device.get, device.set
     return kernel
 
@@ -127,3 +127,19 @@ def test_threads_launch_with_arguments_of_their_own() -> None:
         list(pool.map(work, range(8)))
     wanted = [(i % 2, thread, struct.pack("=3Q", thread, i, i % 2)) for thread in range(8) for i in range(20)]
     assert sorted(device.launched) == sorted(wanted)
+
+
+def test_a_kernel_that_starts_early_is_launched_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On whatever device is current, with the arguments where they are for other launches."""
+    device, config = Device(), LaunchConfig((5, 1, 1), (32, 1, 1))
+
+    def launcher(function: int, given: LaunchConfig) -> Any:
+        assert (function, given) == (1, config)
+        return lambda stream, arguments, extra: device.launch(function, stream, arguments, extra)
+
+    monkeypatch.setattr(kernel.dependent, "launcher", launcher)
+    enqueue = loaded(1, device, starts_early=True).bound(config, PARAMS.pack_numbers(count=3))
+    for stream in (7, 8):
+        enqueue((stream, 2), stream)
+    assert device.launched == [(1, stream, struct.pack("=3Q", stream, 2, 3)) for stream in (7, 8)]
+    assert device.get() == 0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuconv.runtime.trees import tree_parents
+from cuconv.runtime.trees import parents_of_links, tree_parents
 
 
 def drawn(batch: int, tokens: int, seed: int) -> tuple[Any, Any, Any]:
@@ -43,6 +43,14 @@ def test_what_is_no_tree_has_parents_of_some_kind() -> None:
     zeros, many = np.zeros((2, 6), np.int32), np.full((2, 6), 10**6, np.int32)
     for child, sibling in ((zeros, zeros), (many, zeros), (zeros, many), (-many, -many)):
         assert tree_parents(child, sibling).shape == (2, 6)
+
+
+def test_links_give_engines_parents() -> None:
+    """Tokens without a link to them follow token 0; links to earlier or missing tokens count for nothing."""
+    child, sibling = np.array([[1, 3, 0, 9, -7]]), np.array([[-1, 2, 2, -1, 2**40]])
+    assert parents_of_links(child, sibling).tolist() == [[0, 0, 0, 1, 0]]
+    parents, child, sibling = drawn(20, 30, 5)
+    np.testing.assert_array_equal(parents_of_links(child, sibling), np.maximum(parents, 0))
 
 
 def test_torch_tensors_give_torch_tensors() -> None:

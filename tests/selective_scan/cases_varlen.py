@@ -238,7 +238,7 @@ UNIT = (
         for dim, spec, d_state, kind in (
             (70, "off5+3+40+0+133+5x1+off10", 7, {"state_dtype": "int8"}),
             (9, "20+3+41", 40, {"dtype": "float32", "state_dtype": "float8_e4m3fn"}),
-            (128, "9x2+24+30+3+260", 16, {"dtype": "float16", "state_dtype": "int16", "pool": "spaced"}),
+            (128, "9x2+24+30+3+269", 16, {"dtype": "float16", "state_dtype": "int16", "pool": "spaced"}),
             (128, "200+236+300+200", 12, {"state_dtype": "int8"}),
         )
         for way in (
@@ -260,6 +260,9 @@ UNIT = (
             (35, "5x1", 16, "channel_first", {"slots": None, "initial": "all"}),
             (35, "1x40", 16, "channel_first", {"keep": True}),
             (35, "2x40", 5, "backward_rows", {"pool": "sliced", "others": "strided"}),
+            (150, "3x16", 16, "channel_first", {"groups": 1, "slots": "odd", "keep": True, "state_dtype": "int8"}),
+            (35, "3x72", 6, "channel_first", {"groups": 1, "moved": True, "snapshots": "own"}),
+            (40, "3x72", 8, "channel_last", {"groups": 1, "matrices": "by_state", "dtype": "float32", "params": ""}),
         )
     ),
     without_pool(Case(35, "2x40", layout="channel_first", dense=True)),

@@ -151,15 +151,11 @@ FORMS = {
     "dense": "",
     "packed": ", packed",
     "moved": ", states go to other slots",
-    "gated": ", between two gates",
     "windows": ", the inputs before each next one kept",
     "states": ", the state after each kept",
     "tree": " of a tree, the inputs before each next one kept",
 }
 """What a decode step does besides, by its form."""
-
-USUAL_WIDTH = 4
-"""The taps of filters that rows do not mention."""
 
 
 def update(measured: Measured) -> str:
@@ -168,7 +164,6 @@ def update(measured: Measured) -> str:
         [
             f"{sizes['batch']} × {sizes['dim']}"
             + (f", {sizes['tokens']} tokens" if sizes["tokens"] > 1 else "")
-            + (f", {sizes['width']} taps" if sizes["width"] != USUAL_WIDTH else "")
             + FORMS[sizes["form"]],
             sizes["dtype"],
             *timed(measured, function, layouts.get(TOKENS)),

@@ -14,7 +14,7 @@ _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
 _BWD_WALK_ROWS = "causal_conv1d_varlen_bwd-40-off3+70+1+2+3+0+63+65+off2+20x1+0+19+0-layout_tokens-slots_odd"
-_BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-layout_tokens-initial_all"
+_BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-weight_dtype_float16-layout_tokens-initial_all"
 
 MUTANTS = (
     Mutant(
@@ -136,22 +136,24 @@ MUTANTS = (
     Mutant(
         "The first inputs that a packed sequence sees are zeros.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "for (int c = 0; c < kVec; ++c) x[k][c] = past_value(k, c);",
-        "for (int c = 0; c < kVec; ++c) (void)c;",
+        "x[k][c] = kStates ? before[k][c] : 0.0f;",
+        "x[k][c] = 0.0f;",
         (_BWD_VARLEN,),
     ),
     Mutant(
-        "The state of a sequence behind empty ones is that of the first of these.",
+        "A state is loaded into what another sequence has left, which starts from zeros.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "if (advanced > 1) {",
-        "if (advanced > 9) {",
+        """            past.clear();
+            if (has_state) load_past(next_slot);""",
+        "            if (has_state) load_past(next_slot);",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
         "The gradient of a state keeps what the tokens of the sequence before have.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "for (int c = 0; c < kVec; ++c) x[k][c] = dx[k][c] = 0.0f;",
-        "for (int c = 0; c < kVec; ++c) x[k][c] = 0.0f;",
+        """                x[k][c] = kStates ? before[k][c] : 0.0f;
+                dx[k][c] = 0.0f;""",
+        "                x[k][c] = kStates ? before[k][c] : 0.0f;",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
@@ -182,8 +184,8 @@ MUTANTS = (
     Mutant(
         "Empty sequences leave the gradients of their initial states unwritten.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "if (follows && run.end > run.begin) {",
-        "if (follows) {",
+        "if (has_state && run.end > run.begin) {",
+        "if (has_state) {",
         (_BWD_EMPTY,),
     ),
     Mutant(

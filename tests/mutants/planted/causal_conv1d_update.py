@@ -55,6 +55,9 @@ _OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1
 _OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
 _WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
 _STEP_OF_BLOCKS = "families/test_blocks.py::test_a_step_goes_from_block_to_block[int64-channels-1-3-emulator]"
+_RINGS = (
+    "causal_conv1d_update-136-14-seqlen_9-pool_columns_longer-slots_odd-mode_circular-window_columns-moved-fresh-whole"
+)
 _LINKS = "causal_conv1d_update-136-7-seqlen_9-slots_odd-index_mixed-window_columns-tree-links"
 _TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 
@@ -279,15 +282,15 @@ MUTANTS = (
     Mutant(
         "The first token of a packed sequence without a slot keeps what its result holds.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "for (int t = row + has_results; t < behind; ++t)",
-        "for (int t = row + 1; t < behind; ++t)",
+        "for (t += row; t < end; ++t)",
+        "for (t += row + 1; t < end; ++t)",
         (_FEW_PACKED,),
     ),
     Mutant(
-        "Threads beyond the last channel take part.",
+        "Threads beyond the last channel load what is behind it.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "if (own_channel >= p.dim) return;",
-        "",
+        "min(own_channel, p.dim - kVec);",
+        "own_channel;",
         (_FEW_PACKED,),
     ),
     Mutant(
@@ -349,14 +352,14 @@ MUTANTS = (
     Mutant(
         "The kernel of gates takes x for ungated.",
         "causal_conv1d/causal_conv1d_update_gated.cu",
-        "kRanges, true, kPacked, true, true>(p, share);",
-        "kRanges, true, kPacked, true, false>(p, share);",
+        "kAddressed, kPacked, kTokenStates, true>(p, share);",
+        "kAddressed, kPacked, kTokenStates, false>(p, share);",
         (_GATED_RING,),
     ),
     Mutant(
         "A tree of more tokens than are loaded at once takes the first ones again.",
         "causal_conv1d/causal_conv1d_update_tree.cu",
-        "group = next;",
+        "if (kIsAhead) group = next;",
         "",
         (_TREE,),
     ),
@@ -373,6 +376,20 @@ MUTANTS = (
         "batch * p.conv_state_indices_stride + number * p.slot_column_stride,",
         "batch * p.conv_state_indices_stride,",
         (_STEP_OF_BLOCKS,),
+    ),
+    Mutant(
+        "The ring after a token has the tokens of the last turn but one.",
+        "causal_conv1d/conv_update_tokens.cuh",
+        "token += token > t ? 0 : (t - token) / p.state_len * p.state_len;",
+        "",
+        (_RINGS,),
+    ),
+    Mutant(
+        "The ring after a token has all tokens.",
+        "causal_conv1d/conv_update_tokens.cuh",
+        "store_all(token > t ? source.load(column) : convert<state_t>(path.load(token)));",
+        "store_all(convert<state_t>(path.load(token)));",
+        (_RINGS,),
     ),
     Mutant(
         "A sibling counts as a child.",

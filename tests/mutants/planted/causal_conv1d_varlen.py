@@ -11,6 +11,23 @@ _SHORTROWS = "causal_conv1d_varlen_fn-36-off3+253+1+255+1+2+3+63+65+off9+20x1+0+
 _ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
+_OVER = "causal_conv1d_varlen_fn-136-off62+64+1+1+2x3+120+62+5+0+3x1+off66-slots_odd-initial_all-snapshots_pool-over"
+_OVER_ROWS = (
+    "causal_conv1d_varlen_fn-36-off126+128+1+1+2x3+250+126+5+0+3x1+off130-layout_tokens-slots_odd"
+    "-initial_all-snapshots_pool-over"
+)
+_OVER_STRIPS = (
+    "causal_conv1d_varlen_fn-36-off126+128+1+1+2x3+250+126+5+0+3x1+off130+600+126+4+9-layout_tokens"
+    "-slots_odd-initial_all-snapshots_pool-over-processors_1"
+)
+_OVER_MOVED = (
+    "causal_conv1d_varlen_fn-33-200+130+300+250+400+60+200-width_5-dtype_float32-layout_tokens-initial_all-moved-snapshots_pool"
+    "-over-processors_1"
+)
+_OVER_KEPT = (
+    "causal_conv1d_varlen_fn-33-off3+127+130+off9+255+1+125+2+off4-width_2-dtype_float16-layout_tokens-pool_columns"
+    "-moved-keep-over"
+)
 _STATES = "causal_conv1d_varlen_states-136-9x1+7-3-out_channels-index_int64"
 _STATES_EVERY = "causal_conv1d_varlen_states-6-2+30-16-dtype_float32-layout_sliced_by_2-out_channels-spacing_3"
 _CARRIED = "causal_conv1d_varlen_states-136-2+4+0+3+off2+1-4-out_channels-previous_channels_sliced"
@@ -336,6 +353,83 @@ MUTANTS = (
         "beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, token)",
         "beside_x<input_t, kVec>(p.post_gate, p.post_gate_stride, channel, max(token - 1, 0))",
         (_GATED,),
+    ),
+    Mutant(
+        "A tile over x sees the results of the one before it instead of its inputs.",
+        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
+        "for (int i = 0; i < kHalo; ++i) halo[i] = border.load_input(i);",
+        "for (int i = 0; i < kHalo; ++i) halo[i] = load<kVec, Memory::kMutable>(x + (i - kHalo) * step);",
+        (_OVER,),
+    ),
+    Mutant(
+        "A sequence whose prefix crosses a border goes on from its first column there.",
+        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
+        "border.load_state(before + i)",
+        "border.load_state(i)",
+        (_OVER,),
+    ),
+    Mutant(
+        "A sequence that ends behind its tile leaves its state there.",
+        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
+        "return run.begin >= first && run.end <= last;",
+        "return run.begin >= first;",
+        (_OVER,),
+    ),
+    Mutant(
+        "The state of a sequence across two borders is taken at the second one again.",
+        "causal_conv1d/causal_conv1d_varlen_borders.cu",
+        "has_state = slot >= 0 && from_lane(begin, lane) >= token - p.border_tokens;",
+        "has_state = slot >= 0;",
+        (_OVER,),
+    ),
+    Mutant(
+        "A border keeps no state.",
+        "causal_conv1d/causal_conv1d_varlen_borders.cu",
+        "store(border.state + i * border.step, prefix.past[i]);",
+        "{}",
+        (_OVER, _OVER_ROWS),
+    ),
+    Mutant(
+        "The snapshots of sequences across a border are stored by two warps, one of them behind the final state.",
+        "causal_conv1d/conv_borders.cuh",
+        "return source.goes_on && source.is_over_start(p, snapshot) && is_in_tile(p, source);",
+        "return source.goes_on && is_in_tile(p, source);",
+        (_OVER, _OVER_ROWS),
+    ),
+    Mutant(
+        "A tile of a strip sees the inputs before the strip.",
+        "causal_conv1d/causal_conv1d_varlen_rowstrips_fwd.cu",
+        "        keep_last_inputs(shared);\n",
+        "",
+        (_OVER_STRIPS,),
+    ),
+    Mutant(
+        "A strip's first tile sees zeros before it.",
+        "causal_conv1d/causal_conv1d_varlen_rowstrips_fwd.cu",
+        "if (strip > 0 && row < channels) input",
+        "if (strip < 0 && row < channels) input",
+        (_OVER_ROWS,),
+    ),
+    Mutant(
+        "Padding that is to stay becomes zeros over x.",
+        "causal_conv1d/causal_conv1d_varlen_rowstrips_fwd.cu",
+        "p.keeps_padding ? x[i] : Dtype<T>::from_float(0.0f)",
+        "Dtype<T>::from_float(0.0f)",
+        (_OVER_KEPT,),
+    ),
+    Mutant(
+        "A snapshot over its sequence's own start is stored in every tile of a strip.",
+        "causal_conv1d/causal_conv1d_varlen_rowstrips_fwd.cu",
+        "if (end <= 0 || end > Tile::kTile) continue;",
+        "",
+        (_OVER_MOVED,),
+    ),
+    Mutant(
+        "Snapshots in short rows hold the inputs one token later.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "const int place = end - p.snapshot_columns + i;",
+        "const int place = end - p.snapshot_columns + i + (end < Tile::kTile ? 1 : 0);",
+        (_SNAPSHOTS_ROWS,),
     ),
     Mutant(
         "A walk's halo comes from the same group of vectors.",

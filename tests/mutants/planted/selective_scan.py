@@ -39,7 +39,7 @@ _CODES_TILES = (
 )
 _CODES_FEW = "selective_scan_varlen_fn-35-40x1-state_dtype_int8-initial_all"
 _CODES_RANDOM = (
-    "selective_scan_varlen_fn-128-9x2+24+30+3+260-dtype_float16-state_dtype_int16-pool_spaced-slots_odd-initial_all"
+    "selective_scan_varlen_fn-128-9x2+24+30+3+269-dtype_float16-state_dtype_int16-pool_spaced-slots_odd-initial_all"
     "-longer_2-snapshots_own-seed_11"
 )
 _BATCH_LANES = "selective_scan_varlen_fn-35-3x9-layout_channel_first-slots_odd-keep-dense"
@@ -307,8 +307,8 @@ MUTANTS = (
     Mutant(
         "A packed scan by tiles leaves its state where it found it.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "scan.store_slot(pool, target,",
-        "scan.store_slot(pool, slot,",
+        "scan.store_slot(shared.state, pool, target,",
+        "scan.store_slot(shared.state, pool, slot,",
         (_MOVED_TILES,),
     ),
     Mutant(
@@ -368,10 +368,10 @@ MUTANTS = (
         (_KEPT_LANES,),
     ),
     Mutant(
-        "A scan by tiles ends a run for a snapshot one token late.",
+        "A scan ends a run for a snapshot one token late.",
         "selective_scan/scan_varlen.cuh",
-        "to = to == NextSnapshot::kNone ? end : begin + to;",
-        "to = to == NextSnapshot::kNone ? end : min(end, begin + to + 1);",
+        "to = begin + each.position;",
+        "to = min(end, begin + each.position + 1);",
         (_KEPT_TILES,),
     ),
     Mutant(
@@ -482,8 +482,22 @@ MUTANTS = (
     Mutant(
         "States beyond the last one take part in turning.",
         "selective_scan/tiles.cuh",
-        "if (n < d_state && token >= begin && token < end) raw[round]",
-        "if (token >= begin && token < end) raw[round]",
+        "if (n < d_state && token >= begin && token < end) {",
+        "if (token >= begin && token < end) {",
         ("selective_scan_fn-1-12-530-d_state_12-dtype_float32-layout_channel_last-matrices_by_state",),
+    ),
+    Mutant(
+        "A state inside a tile is taken one token late.",
+        "selective_scan/scan_tiles.cuh",
+        "taken_before - 1 - tile",
+        "taken_before - tile",
+        (_KEPT_TILES,),
+    ),
+    Mutant(
+        "A snapshot inside a tile is of the states behind the tile.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "is_taken ? shared.taken : shared.state",
+        "shared.state",
+        (_KEPT_TILES,),
     ),
 )
