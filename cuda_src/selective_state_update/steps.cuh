@@ -34,9 +34,13 @@ struct RowTraits {
     static constexpr int kRowsOfGroup = kRows;
     static constexpr bool kHasSharedDecay = kSharedDecay;
     static constexpr Keep kKeep = kStream ? Keep::kStream : Keep::kWhole;
-    // Whether the compiler knows that warps do not divide. On an H200 8 sequences of bfloat16 take 10.5 us so, 11.6
-    // otherwise; a single one with fewer rows 3.3 and 3.2.
-    static constexpr bool kIsUniform = kIsQuantised || (kRows >= 4 && !kIsSame<Operands, SelectiveStateUpdateOperands>);
+    // Whether states are loaded before every other argument is waited for. On an H200 a step of 24 heads of 64 x 128
+    // floats takes 2.4 us so, 2.9 otherwise, and a copy of its bytes 2.05; with more rows, 256 sequences of bfloat16 in
+    // chosen slots take 342 us and 267.
+    static constexpr bool kReadsStatesFirst = kRows <= 4 && !kIsSame<Operands, SelectiveStateUpdateOperands>;
+    // Whether the compiler knows that warps do not divide. 8 sequences of bfloat16 take 10.5 us so, 11.6 otherwise; a
+    // single one with fewer rows 3.3 and 3.2; rows of 16 floats that have decays of their own take longer.
+    static constexpr bool kIsUniform = kIsQuantised || (kReadsStatesFirst && kSharedDecay && kRows == 4);
     static constexpr bool kIsMany = kMany;
     static constexpr bool kIsChosen = kChosen;
     static constexpr bool kIsWide = sizeof(b_t) > sizeof(input_t);  // z may be wider than x, too
@@ -137,33 +141,51 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     typename Traits::StateVec raw[Traits::kRowsOfGroup][Traits::kChunks];
     bool goes_on = slot >= 0;
     if constexpr (Traits::kIsChosen) goes_on = goes_on && has_past(p, warp.batch);
-    // States come first: every further argument is waited for while they are on their way. On an H200 a step of 24
-    // heads of 64 x 128 floats takes 2.4 us, 2.7 with states behind the others, and a copy of its bytes 2.1.
-#pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);
     float scale = 1.0f;
-    if constexpr (Traits::kIsQuantised) {
-        if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
+    const auto load_states = [&] {
+#pragma unroll
+        for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);
+        if constexpr (Traits::kIsQuantised) {
+            if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
+        }
+    };
+    if constexpr (Traits::kReadsStatesFirst) {
+        load_states();
+        // Keeps the loads in front of all that follows.
+        sync_warp();
     }
-    // Keeps the loads in front of all that follows.
-    sync_warp();
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
+    TokenInputs<Traits> inputs;
+    TokenMatrices<Traits> maps;
+    const auto load_inputs = [&] {
+        inputs.load(p, cursor);
+        maps.load(p, cursor);
+    };
+    if (!Traits::kReadsStatesFirst && !kStartsEarly) load_inputs();
     if (kStartsEarly) TokenInputs<Traits>::prefetch(p, cursor);
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
-    if (!has_waited) wait_for_preceding();
-    TokenMatrices<Traits> maps;
-    maps.load(p, cursor);
-    TokenInputs<Traits> inputs;
-    inputs.load(p, cursor);
     if (slot < 0) {
+        if (!has_waited) wait_for_preceding();
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
-    const int to = of_warp<Traits>(p.is_read_only ? -1 : load_destination<Traits>(p, warp.batch, 0, slot));
+    const auto find_target = [&] {
+        return of_warp<Traits>(p.is_read_only ? -1 : load_destination<Traits>(p, warp.batch, 0, slot));
+    };
+    int to = -1;
+    if constexpr (!Traits::kReadsStatesFirst) {
+        to = find_target();
+        load_states();
+    }
+    if (Traits::kReadsStatesFirst || kStartsEarly) {
+        if (!has_waited) wait_for_preceding();
+        load_inputs();
+    }
+    if constexpr (Traits::kReadsStatesFirst) to = find_target();
     const StateRows<Traits> to_rows = rows + max(to, 0) * slot_stride;
     if constexpr (Traits::kIsQuantised) {
-        // The compiler would delay loads to save registers.
+        // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
         sync_warp();
     }
     store_rows<Traits>(p, warp, raw, scale, to_rows, scale_of_slot<Traits>(params, warp, max(to, 0)), cursor,

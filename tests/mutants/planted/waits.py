@@ -13,8 +13,8 @@ MUTANTS = (
     Mutant(
         "A step reads its input before it waits.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "    if (!has_waited) wait_for_preceding();\n    TokenMatrices<Traits> maps;\n    maps.load(p, cursor);",
-        "    TokenMatrices<Traits> maps;\n    maps.load(p, cursor);\n    if (!has_waited) wait_for_preceding();",
+        "        wait_for_preceding();\n        load_inputs();",
+        "        load_inputs();\n        wait_for_preceding();",
         (_STEP,),
     ),
     Mutant(
@@ -27,15 +27,15 @@ MUTANTS = (
     Mutant(
         "A state update reads its inputs before it waits.",
         "selective_state_update/steps.cuh",
-        "    if (!has_waited) wait_for_preceding();\n    TokenMatrices<Traits> maps;\n    maps.load(p, cursor);",
-        "    TokenMatrices<Traits> maps;\n    maps.load(p, cursor);\n    if (!has_waited) wait_for_preceding();",
+        "        if (!has_waited) wait_for_preceding();\n        load_inputs();",
+        "        load_inputs();\n        if (!has_waited) wait_for_preceding();",
         (STATE,),
     ),
     Mutant(
         "Sequences that are padding do not wait.",
         "selective_state_update/steps.cuh",
-        "    if (!has_waited) wait_for_preceding();\n    TokenMatrices<Traits> maps;",
-        "    if (!has_waited && slot >= 0) wait_for_preceding();\n    TokenMatrices<Traits> maps;",
+        "    if (slot < 0) {\n        if (!has_waited) wait_for_preceding();\n",
+        "    if (slot < 0) {\n",
         (_STATE_ODD,),
     ),
     Mutant(
