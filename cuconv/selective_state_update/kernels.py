@@ -61,8 +61,8 @@ def most_rows(capacity: int, vec: int, state_t: DType, shared_decay: bool, many:
     sharing = lanes(capacity, vec, state_t)
     elements = ceil_div(capacity, vec * sharing) * vec
     # Addresses of narrow accesses take registers, too.
-    of_many = 64 if vec * state_t.itemsize == MAX_VECTOR_BYTES else 32
-    limit = 16 if not shared_decay or (many and state_t not in CODES) else of_many if many else 128
+    most = (64 if many else 128) // (1 if vec * state_t.itemsize == MAX_VECTOR_BYTES else 2)
+    limit = 16 if not shared_decay or (many and state_t not in CODES) else most
     fitting = [rows for rows in ROWS if rows <= sharing and rows * elements <= limit]
     return max(fitting, default=1)
 

@@ -65,9 +65,12 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           bool kSharedDecay, bool kMasked, bool kStream>
 struct SelectiveStateUpdateSingleTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 1;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, false, false,
                            kStream, false, true, kWarpSize, SelectiveStateUpdateSingleOperands>;
+    // With 3 blocks instead of 4, for a few registers more, 256 sequences of bfloat16 take 342 us instead of 267.
+    static constexpr int kOwned = Rows::kRowsOfGroup * Rows::kElements * static_cast<int>(sizeof(state_t));
+    static constexpr int kMinBlocks =
+        kSharedDecay && kDState <= 128 && kOwned == 256 && kVec * sizeof(state_t) == 16 ? 4 : 1;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
@@ -76,6 +79,6 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
                                                              kSharedDecay, kMasked, kStream>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_single_kernel(const SelectiveStateUpdateSingleParams params) {
-    const unsigned number = blockIdx.x * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize;
+    const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;
     update<typename Traits::Rows>(params, number);
 }

@@ -114,7 +114,7 @@ SPILLS = {
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dVarlenShortrowsFwd": 8,
     "CausalConv1dChannellastVarlenBwd": 128,
-    "SelectiveStateUpdateReplay": 1024,
+    "SelectiveStateUpdateReplay": 384,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
 
@@ -123,7 +123,7 @@ multiprocessor costs them more (0.47 ms instead of 0.34 for 8192 channels of 409
 most. The gradient of a scan keeps one word there for a second block. Gradients of filters of more than 8 taps whose
 tokens have sequence numbers, or are packed and have states, use all 255 registers that a thread can have. Steps with
 rings keep a part of their inputs there while they put live tokens in states, in one step of a window: four blocks on a
-multiprocessor take 45 us for 64 sequences of bfloat16, three 52. Those with rows of 256 in tensor cores keep the most.
+multiprocessor take 45 us for 64 sequences of bfloat16, three 52.
 Short rows with snapshots keep two words in filters of two taps, which would cost a block on a multiprocessor otherwise.
 """
 
