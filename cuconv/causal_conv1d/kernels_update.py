@@ -186,7 +186,7 @@ FEW_GRID = 65535
 
 @dataclass(frozen=True)
 class CausalConv1dUpdateFew(PoolKernel):
-    """One token of each of a few sequences, after states of as many columns as the filter reads or has taps."""
+    """One token of each sequence, after states of as many columns as the filter reads or has taps, and little else."""
 
     EARLY = ("conv_state", "weight", "bias", "conv_state_indices", "state_column", "dst_state_indices",
              "has_initial_state", "query_start_loc")  # fmt: skip

@@ -1,10 +1,10 @@
-// out = post_gate * act(bias + sum_w weight[w] * input[w]) + residual for one token of each of a few sequences: input
+// out = post_gate * act(bias + sum_w weight[w] * input[w]) + residual for one token of each sequence: input
 // is the last kWidth - 1 columns of the sequence's state and then pre_gate * x, and the state moves left to make room
 // for the latter.
 //
-// Such a step takes as long as its launch, its code and its arguments do to arrive, and as two dependent accesses. So
-// the struct is small and its strides have 32 bits, there is no code for what a call does not do, and all loads but
-// those of states in slots that are looked up are issued at once.
+// A step of few sequences takes as long as its launch, its code and its arguments do to arrive, and as two dependent
+// accesses. So the kernel does few things: its struct is small and its strides have 32 bits, there is no code for what
+// a call does not ask for, and all loads but those of states in slots that are looked up are issued at once.
 //
 // Layout: x and the results of any strides, channels contiguous and aligned when kVec > 1; the filter contiguous. A
 // state is kStateLen columns: contiguous, one channel after another (kRows), or of any strides, with vectors of
