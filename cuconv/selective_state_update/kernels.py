@@ -9,7 +9,16 @@ from typing import Any, ClassVar
 
 from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarge, ceil_div, fast_div, vectors
+from cuconv.runtime.launch import (
+    MAX_DIVIDEND,
+    MAX_VECTOR_BYTES,
+    WARP_SIZE,
+    LaunchConfig,
+    TooLarge,
+    ceil_div,
+    fast_div,
+    vectors,
+)
 
 D_STATES = (2, 4, 8, 16, 32, 64, 96, 128, 256)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -28,9 +37,8 @@ FEW_ROWS = 4
 
 
 FEW_LANES = 4
-"""Lanes per row up to which a group keeps all its rows: with fewer rows, lanes would stand for none. On an H200 2.7 us
-instead of 2.9 (1 x 1536 with 16 states of float32), no slower in any batch.
-"""
+"""Lanes per row up to which a group keeps all its rows: with fewer rows, lanes would stand for none. The kernel for one
+token has fewer nevertheless: on an H200 2.45 us instead of 2.8 (1 x 1536 with 16 states of float32)."""
 
 
 def capacity(d_state: int) -> int:
@@ -52,7 +60,9 @@ def most_rows(capacity: int, vec: int, state_t: DType, shared_decay: bool, many:
     """
     sharing = lanes(capacity, vec, state_t)
     elements = ceil_div(capacity, vec * sharing) * vec
-    limit = 16 if not shared_decay or (many and state_t not in CODES) else 64 if many else 128
+    # Addresses of narrow accesses take registers, too.
+    of_many = 64 if vec * state_t.itemsize == MAX_VECTOR_BYTES else 32
+    limit = 16 if not shared_decay or (many and state_t not in CODES) else of_many if many else 128
     fitting = [rows for rows in ROWS if rows <= sharing and rows * elements <= limit]
     return max(fitting, default=1)
 
@@ -78,8 +88,11 @@ class _Rows(Kernel):
     masked: bool
 
     @classmethod
-    def divisions(cls, many: bool) -> Iterator[dict[str, Any]]:
-        """The fields that say what arrays are and how rows are divided, for several tokens or for one."""
+    def divisions(cls, many: bool, keeps_rows: bool = True) -> Iterator[dict[str, Any]]:
+        """The fields that say what arrays are and how rows are divided, for several tokens or for one.
+
+        keeps_rows: groups of few lanes keep all their rows.
+        """
         flags = (False, True)
         for d_state, input_t, state_t in product(CAPACITIES, FLOATS, cls.STATES):
             # B and C have more bits than x only where A has them, too.
@@ -88,7 +101,7 @@ class _Rows(Kernel):
                 if vec > d_state:
                     continue
                 most = most_rows(d_state, vec, state_t, shared_decay, many)
-                has_few_lanes = lanes(d_state, vec, state_t) <= FEW_LANES
+                has_few_lanes = keeps_rows and lanes(d_state, vec, state_t) <= FEW_LANES
                 for rows, masked in product(ROWS, flags):
                     # Only floats have fewer rows where few lanes share one: FEW_ROWS.
                     is_fewer = rows < (most if state_t in CODES else min(most, FEW_ROWS))
@@ -127,7 +140,7 @@ class SelectiveStateUpdateSingle(_Rows):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateSingle]:
-        for division in cls.divisions(False):
+        for division in cls.divisions(False, keeps_rows=False):
             # States of few bytes, which alone are streamed, have few rows.
             for stream in (False, True)[: 1 + (division["rows"] <= FEW_ROWS)]:
                 yield cls(**division, stream=stream)

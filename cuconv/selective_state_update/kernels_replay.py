@@ -56,9 +56,9 @@ def most_rows(capacity: int, vec: int, state_t: DType) -> int:
 def has_tensor_cores(capacity: int, input_t: DType, state_t: DType, b_t: DType, vec: int) -> bool:
     """Whether tensor cores put live tokens in states. float16 has not the range of weights times x.
 
-    Four lanes share a row then, and have registers for 512 bytes of it, or 256 codes.
+    Four lanes share a row then, and have registers for 128 elements of it, or for 256 that need no conversion.
     """
-    fits = 4 * vec <= capacity and capacity * max(state_t.itemsize, 2) <= 512
+    fits = 4 * vec <= capacity <= (256 if state_t is b_t else 128)
     return input_t is b_t is BFLOAT16 and is_whole(state_t, vec) and fits
 
 

@@ -133,7 +133,8 @@ def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised 
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
     many = not is_one or o.targets is not None or o.intermediate_states_buffer is not None
     many |= o.stochastic and not o.quantised
-    chosen = _is_chosen(o)
+    chosen, index32 = _is_chosen(o), _fits_index32(o)
+    is_single = index32 and not (o.quantised or many or chosen) and _has_strides32(o)
     division: dict[str, Any] = {
         "d_state": capacity(d_state),
         "input_t": _dtype(o.x),
@@ -141,15 +142,13 @@ def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised 
         "a_t": _dtype(o.A),
         "b_t": _dtype(o.B),
         "vec": vec,
-        "rows": _rows(o, vec, shared_decay, many),
+        "rows": _rows(o, vec, shared_decay, many, not is_single),
         "shared_decay": shared_decay,
         "masked": d_state != capacity(d_state),
     }
-    stream, index32 = not many and not chosen and _state_bytes(o) < LARGE, _fits_index32(o)
-    if not (o.quantised or many or chosen):
-        if index32 and _has_strides32(o):
-            return SelectiveStateUpdateSingle(**division, stream=stream)
-        index32 = False
+    stream = not many and not chosen and _state_bytes(o) < LARGE
+    if is_single:
+        return SelectiveStateUpdateSingle(**division, stream=stream)
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(
         **division,
@@ -157,7 +156,8 @@ def choose(o: Operands) -> SelectiveStateUpdate | SelectiveStateUpdateQuantised 
         chosen=chosen,
         stream=stream,
         stochastic=o.stochastic,
-        index32=index32 and not (o.stochastic and o.quantised),
+        # Without several tokens or a choice, that of floats has offsets of 64 bits.
+        index32=index32 and (not o.stochastic if o.quantised else many or chosen),
     )
 
 
@@ -166,7 +166,7 @@ def _is_chosen(o: Operands) -> bool:
     return any(layout is not None for layout in (o.state_column, o.has_initial_state, o.parents))
 
 
-def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
+def _rows(o: Operands, vec: int, shared_decay: bool, many: bool, keeps_rows: bool = True) -> int:
     """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
@@ -174,7 +174,7 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool) -> int:
     rows = min(most_rows(fits, vec, _dtype(o.state), shared_decay, many), most)
     sharing = lanes(fits, vec, _dtype(o.state))
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
-    while rows > 1 and sharing > FEW_LANES and warps // rows < MANY_WARPS:
+    while rows > 1 and (sharing > FEW_LANES or not keeps_rows) and warps // rows < MANY_WARPS:
         rows //= 2
     return rows
 

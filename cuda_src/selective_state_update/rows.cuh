@@ -78,7 +78,7 @@ struct TokenInputs {
     RawNumber<input_t> dt;
 
     // Brings dt and z to the L2 cache, where an earlier kernel's stores meet them: x comes from the preceding one.
-    __device__ __forceinline__ void prefetch(const typename Traits::Operands& p, const TokenCursor<Traits>& at) const {
+    __device__ __forceinline__ static void prefetch(const typename Traits::Operands& p, const TokenCursor<Traits>& at) {
         ::prefetch(static_cast<const char*>(p.dt) + at.dt * (p.dt_is_float32 ? 4 : static_cast<int>(sizeof(input_t))));
         if (p.z != nullptr) ::prefetch(static_cast<const input_t*>(p.z) + at.z);
     }
@@ -180,14 +180,17 @@ __device__ __forceinline__ float step_length(const typename Traits::Operands& p,
 template <typename Traits>
 struct TokenStep {
     float step;   // dt'
-    float decay;  // exp(dt' * A), if shared
+    float decay;  // exp(dt' * A) * scale, if shared
     float scale;  // of the own row's codes, if the states before are codes
 
     __device__ __forceinline__ TokenStep(const typename Traits::Operands& p, const RowParameters<Traits>& parameters,
                                          const TokenInputs<Traits>& inputs, float scale)
         : scale(scale) {
         step = step_length(p, parameters, inputs.dt);
-        if constexpr (Traits::kHasSharedDecay) { decay = exp2_approx(step * kLog2E * parameters.A[0][0].to_float(0)); }
+        if constexpr (Traits::kHasSharedDecay) {
+            decay = exp2_approx(step * kLog2E * parameters.A[0][0].to_float(0));
+            if constexpr (Traits::kIsQuantised) decay *= scale;
+        }
     }
 };
 
@@ -198,17 +201,20 @@ __device__ __forceinline__ float advance_row(const RowParameters<Traits>& parame
                                              const TokenStep<Traits>& pace, float input, int r,
                                              float (&state)[Traits::kElements]) {
     const float row_input = Traits::of_row(input, r);
-    float scaled_step = 0.0f;
-    if constexpr (!Traits::kHasSharedDecay) scaled_step = Traits::of_row(pace.step, r) * kLog2E;
-    [[maybe_unused]] float scale = 1.0f;
-    if constexpr (Traits::kIsQuantised) scale = Traits::of_row(pace.scale, r);
+    float scaled_step = 0.0f, scale = 1.0f, decay = 1.0f;
+    if constexpr (!Traits::kHasSharedDecay) {
+        scaled_step = Traits::of_row(pace.step, r) * kLog2E;
+        if constexpr (Traits::kIsQuantised) scale = Traits::of_row(pace.scale, r);
+    } else {
+        decay = Traits::kIsQuantised ? Traits::of_row(pace.decay, r) : pace.decay;
+    }
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < Traits::kElements; ++i) {
         const int chunk = i / Traits::kVecs, at = i % Traits::kVecs;
-        float decay = pace.decay;
-        if constexpr (!Traits::kHasSharedDecay) decay = exp2_approx(scaled_step * parameters.A[r][chunk].to_float(at));
-        if constexpr (Traits::kIsQuantised) decay *= scale;
+        if constexpr (!Traits::kHasSharedDecay) {
+            decay = exp2_approx(scaled_step * parameters.A[r][chunk].to_float(at)) * scale;
+        }
         state[i] = fmaf(state[i], decay, row_input * maps.B[chunk].to_float(at));
         sum = fmaf(state[i], maps.C[chunk].to_float(at), sum);
     }

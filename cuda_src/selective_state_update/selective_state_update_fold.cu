@@ -102,32 +102,35 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (warp.batch >= s.batch) return wait_for_preceding();
     const int slot = uniform(load_slot<Rows>(s, warp.batch));
     const int to = kToken ? slot : load_destination<Rows>(s, warp.batch, 0, slot);
-    const TokenCursor<Rows> at(s, warp, warp.batch, 0);
-    TokenInputs<Rows> inputs;
-    TokenMatrices<Rows> maps;
-    RowParameters<Rows> parameters;
-    wait_for_preceding();
-    if constexpr (kToken) {
-        inputs.load(s, at);
-        maps.load(s, at);
-    }
-    parameters.load(s, warp);
-    if (slot < 0 || to < 0) {
-        if (kToken && !s.keeps_padding) at.store(s, 0.0f);
-        return;
-    }
+    // As in a step without rings, states come first.
     const StateRows<Rows> rows(s.state, s.state_stride + 1, warp);
-    const bool goes_on = has_past(s, warp.batch);
+    const StateRows<Rows> from_rows = rows + max(slot, 0) * static_cast<index_t>(s.state_stride[0]);
+    wait_for_preceding();
+    const bool goes_on = slot >= 0 && to >= 0 && has_past(s, warp.batch);
     typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
 #pragma unroll
-    for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
-        load_row<Rows>(s, warp, rows + slot * s.state_stride[0], r, raw[r], goes_on);
-    }
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) load_row<Rows>(s, warp, from_rows, r, raw[r], goes_on);
+    uint2 words = make_uint2(0, 0);
+    if (slot >= 0) words = RingCursor::load(p, slot);
     float scale = 1.0f;
     if constexpr (Rows::kIsQuantised) {
         if (goes_on) scale = load_scale<Rows>(scale_of_slot<Rows>(p, warp, slot));
     }
-    const RingCursor cursor(p, slot);
+    sync_warp();
+    const TokenCursor<Rows> at(s, warp, warp.batch, 0);
+    TokenInputs<Rows> inputs;
+    TokenMatrices<Rows> maps;
+    RowParameters<Rows> parameters;
+    parameters.load(s, warp);
+    if constexpr (kToken) {
+        maps.load(s, at);
+        inputs.load(s, at);
+    }
+    if (slot < 0 || to < 0) {
+        if (kToken && !s.keeps_padding) at.store(s, 0.0f);
+        return;
+    }
+    const RingCursor cursor(p, slot, words);
     int count = goes_on ? cursor.live : 0;
     if (!kToken && p.count != nullptr) {
         const index_t wanted = load_index(p.count, warp.batch * p.count_stride, p.count_is_int64);
@@ -144,6 +147,5 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             return;
         }
     }
-    fold_rows<Rows, kToken>(p, source, raw, rows + slot * s.state_stride[0], targets, place, at, parameters, inputs,
-                            maps);
+    fold_rows<Rows, kToken>(p, source, raw, from_rows, targets, place, at, parameters, inputs, maps);
 }

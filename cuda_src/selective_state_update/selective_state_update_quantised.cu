@@ -30,12 +30,16 @@ struct SelectiveStateUpdateQuantisedTraits {
     static constexpr int kThreads = 128;
     // Without a bound the compiler keeps the states of all rows for the sums. On an H200 256 sequences of int8
     // (Mamba-2, 128 heads) take 192 us with 4 blocks, 168 with 5; 4 tokens of 32 sequences 120 with 1, 102 with 3.
-    // B and C of more bits, and the addresses of narrow accesses, leave too few registers for that.
-    static constexpr bool kHasRoom = sizeof(b_t) == 2 && kVec * sizeof(state_t) == 16;
-    static constexpr int kMinBlocks = !kSharedDecay || !kHasRoom || kDState > 128 ? 1
-                                      : kMany                                     ? 3
-                                      : sizeof(state_t) == 1 && !kStochastic      ? 5
-                                                                                  : 4;
+    // B and C of more bits, the addresses of narrow accesses, masks and random numbers leave fewer registers.
+    static constexpr bool kHasRoom = kSharedDecay && sizeof(b_t) == 2 && kVec * sizeof(state_t) == 16 && kDState <= 128;
+    // Without instructions for 8-bit floats the compiler does many rows at once unless registers are few.
+    static constexpr bool kIsComputed = kArch < 89 && kIsSame<state_t, float8_e4m3fn> && kRows >= 8 && !kMany;
+    static constexpr int kMinBlocks = kIsComputed && kSharedDecay && kDState <= 128 ? (kArch < 80 ? 2 : 4)
+                                      : !kHasRoom                                   ? 1
+                                      : kMany                                       ? (kMasked || kChosen ? 2 : 3)
+                                      : kMasked || kStochastic                      ? 2
+                                      : kArch >= 90 && sizeof(state_t) == 1 && kIsSame<b_t, __nv_bfloat16> ? 5
+                                                                                                           : 4;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, kMany, kChosen,
                            kStream, kStochastic, kIndex32>;
 };

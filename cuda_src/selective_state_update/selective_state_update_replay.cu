@@ -53,7 +53,7 @@ struct SelectiveStateUpdateReplayTraits {
     // On an H200 a step of 64 sequences of Mamba-2 with 128 heads takes 45 us with 4 blocks and states of bfloat16, 50
     // with 2 and 52 with 3; with float32 91, 75 and 81.
     // Lanes with more of a row, or with B and C of more bits, would spill most of it for 4.
-    static constexpr bool kHasFew = sizeof(state_t) == 2 && !Rows::kIsQuantised && sizeof(b_t) == 2 && kDState <= 128;
+    static constexpr bool kHasFew = sizeof(state_t) == 2 && kIsSame<state_t, b_t> && kDState <= 128;
     static constexpr int kMinBlocks = !kHasFew ? 2 : kMany ? 3 : 4;
 };
 

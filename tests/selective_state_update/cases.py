@@ -353,6 +353,8 @@ UNIT = (
     # Kernels that larger calls have.
     Case(2, 2, 37, 128, force="rows=2 index32=0", **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),
+    Case(3, 2, 37, 16, dtype="float32", force="rows=4", lies="fused", **SERVED),
+    Case(2, 2, 37, 128, force="rows=2", targets="one", **PER_HEAD, **SERVED),
     Case(2, 2, 37, 128, force="rows=16 stream=0", **PER_HEAD),
     Case(2, 2, 37, 128, force="rows=16 stream=0 index32=0", **PER_HEAD),
     Case(2, 2, 37, 128, force="rows=8 stream=0 index32=0", **PER_HEAD),

@@ -14,6 +14,7 @@ _MANY_TENSOR = _REPLAY + "4-2-9-64-tokens_16-state_dtype_float32-lies_fused-wind
 _HEADS = _REPLAY + "5-4-40-128-groups_2-without_D-work_2,3"
 _ODD_ROWS = _REPLAY + "3-6-37-128-groups_2-dtype_float32-window_6-forced-work_3,3"
 _FOLD = _REPLAY + "5-4-8-128-groups_2-fold"
+_FOLD_ROWS = _REPLAY + "3-2-37-128-force_rows=4-fold"
 _INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
 _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
@@ -169,7 +170,7 @@ MUTANTS = (
         "selective_state_update/selective_state_update_fold.cu",
         "if (lane_id() / Traits::kGroups == r) y = own;",
         "y = own;",
-        (_FOLD,),
+        (_FOLD_ROWS,),
     ),
     Mutant(
         "All live tokens are applied to a copy, however many are asked for.",

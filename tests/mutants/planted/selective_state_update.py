@@ -101,8 +101,8 @@ MUTANTS = (
     Mutant(
         "A read-only pool is written.",
         "selective_state_update/steps.cuh",
-        "const int to = of_warp<Traits>(p.is_read_only ? -1 : load_destination",
-        "const int to = of_warp<Traits>(load_destination",
+        "return of_warp<Traits>(p.is_read_only ? -1 : load_destination",
+        "return of_warp<Traits>(load_destination",
         ("selective_state_update-3-2-6-128-per_head_all-frozen",),
     ),
     Mutant(

@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         "A state update finds its slot in 32 bits.",
         "selective_state_update/steps.cuh",
-        "const StateRows<Traits> from_rows = rows + slot * slot_stride;",
-        "const StateRows<Traits> from_rows = rows + static_cast<int>(slot * slot_stride);",
+        "const StateRows<Traits> from_rows = rows + max(slot, 0) * slot_stride;",
+        "const StateRows<Traits> from_rows = rows + static_cast<int>(max(slot, 0) * slot_stride);",
         (
             (
                 "families/test_wide_strides.py::test_entries_gigabytes_apart"
