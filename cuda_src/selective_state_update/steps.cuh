@@ -120,12 +120,9 @@ __device__ __forceinline__ void store_rows(
     at.store(p, gather_result<Traits>(p, parameters, inputs, sums));
 }
 
-// Blocks that a GPU of today runs at once.
-inline constexpr unsigned kBlocksAtOnce = 1024;
-
 // One token, the state after which goes to one slot.
 template <typename Traits, typename Params>
-__device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp, bool has_waited) {
+__device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
     const typename Traits::Operands& p = params.operands;
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const TokenCursor<Traits> cursor(p, warp, warp.batch, 0);
@@ -135,12 +132,11 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         inputs.load(p, cursor);
         maps.load(p, cursor);
     };
-    if (!kStartsEarly) load_inputs();
-    if (kStartsEarly) inputs.prefetch(p, cursor);
+    if (!kReadsFirst) load_inputs();
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     if (slot < 0) {
-        if (!has_waited) wait_for_preceding();
+        if (kReadsFirst) wait_for_preceding();
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
@@ -158,8 +154,8 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     if constexpr (Traits::kIsQuantised) {
         if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
     }
-    if (kStartsEarly) {
-        if (!has_waited) wait_for_preceding();
+    if (kReadsFirst) {
+        wait_for_preceding();
         load_inputs();
     }
     if constexpr (Traits::kIsQuantised) {
@@ -331,19 +327,18 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
     const typename Traits::Operands& p = params.operands;
-    // What several tokens need of registers leaves none for loads that are issued before, and blocks that start when
-    // others have ended meet no preceding kernel.
-    const bool has_waited = Traits::kIsMany || gridDim.x > kBlocksAtOnce;
-    if (has_waited) wait_for_preceding();
+    // What several tokens need of registers leaves none for loads that are issued before.
+    constexpr bool kWaitsFirst = Traits::kIsMany || !kReadsFirst;
+    if (kWaitsFirst) wait_for_preceding();
     const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) {
-        if (!has_waited) wait_for_preceding();
+        if (!kWaitsFirst) wait_for_preceding();
         return;
     }
     if constexpr (Traits::kIsMany) {
         update_many<Traits>(params, warp);
     } else {
-        update_single<Traits>(params, warp, has_waited);
+        update_single<Traits>(params, warp);
     }
 }
