@@ -186,10 +186,11 @@ FEW_GRID = 65535
 
 @dataclass(frozen=True)
 class CausalConv1dUpdateFew(PoolKernel):
-    """One token of each of a few sequences, after states of as many columns as the filter reads or has taps."""
+    """One token of each sequence, after states of as many columns as the filter reads or has taps, and little else."""
 
     EARLY = ("conv_state", "weight", "bias", "conv_state_indices", "state_column", "dst_state_indices",
              "has_initial_state", "query_start_loc")  # fmt: skip
+    LETS_GO_FIRST = True
 
     silu: bool
     """Whether SiLU follows the sum."""
@@ -199,10 +200,10 @@ class CausalConv1dUpdateFew(PoolKernel):
     """Whether the columns of a state are contiguous, one channel after another."""
     indexed: bool
     """Whether conv_state_indices has slots, or each sequence that of its number."""
-    columns: bool
-    """Whether conv_state_indices has columns, of which state_column says each sequence's."""
+    moved: bool
+    """Whether dst_state_indices has the slots that states go to, and the call asks for nothing of `addressed`."""
     addressed: bool
-    """Whether states may go to other slots or start from zeros, or padding stay as it is; always with columns."""
+    """Whether slots may be in columns, states go to other slots or start from zeros, or padding stay as it is."""
     packed: bool
     """Whether sequences have any numbers of tokens, one behind the other, of which the first has a result."""
     gated: bool
@@ -216,10 +217,10 @@ class CausalConv1dUpdateFew(PoolKernel):
             for vec, state_len, rows in product(FEW_CHANNELS, row_state_lens(width), flags):
                 if vec > widest or (rows and not fits_thread(vec, state_len, state_t.itemsize)):
                     continue
-                for silu, indexed, columns, addressed, *form in product(flags, repeat=6):
-                    if not columns or (indexed and addressed):
+                for silu, indexed, moved, addressed, *form in product(flags, repeat=6):
+                    if not moved or (indexed and not addressed):
                         axes = width, input_t, weight_t, state_t, vec, silu, state_len, rows
-                        yield cls(*axes, indexed, columns, addressed, *form)
+                        yield cls(*axes, indexed, moved, addressed, *form)
 
     def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
         """The launch for `sequences` sequences, one per row of the grid."""

@@ -42,6 +42,12 @@ an H200 2.20 us instead of 2.24 with four at 8 x 6144. With more bytes four are 
 x 6144, and 6.07 in CausalConv1dUpdate. Unaligned channels are left to the other kernels then.
 """
 
+MOST_IN_ROWS = {2: 2**22, 4: 3 * 2**17}
+"""Bytes per step up to which CausalConv1dUpdateFew wins where the columns of states are contiguous, by the bytes of an
+input: 10.22 us instead of 10.64 at 256 x 6144, but 55.8 instead of 52.7 at 1024 x 10240; of float32 2.48 instead of
+2.65 at 8 x 6144, but 19.1 instead of 17.8 at 256 x 6144. Where channels are contiguous it always wins.
+"""
+
 FEW_IN_ROWS = range(2**11, 3 * 2**16 + 1)
 FEW_IN_COLUMNS = range(2**11, 2**18 + 1)
 """Bytes per step for which one channel per thread wins in the other kernels, in states with contiguous columns and with
@@ -156,7 +162,11 @@ def _few(o: Operands) -> CausalConv1dUpdateFew | None:
     if not _is_plain(o) or not _is_near(o):
         return None
     rows, is_narrow = _has_short_rows(o), token_bytes <= NARROW_BYTES
-    for vec in (2, 1) if is_narrow else FEW_CHANNELS[::-1]:
+    if rows and token_bytes > MOST_IN_ROWS[o.x.itemsize] and not o.beside_x:
+        return None
+    is_moved = o.conv_state_indices is not None and o.dst_state_indices is not None
+    is_moved = is_moved and not (o.keeps_padding or o.state_column or o.has_initial_state)
+    for vec in _lean_channels(o, rows=rows) if is_narrow else FEW_CHANNELS[::-1]:
         if not is_narrow and (vec == 1 or not _fills_blocks(o.x.shape[1] // vec)) and not o.beside_x:
             continue
         if _is_packed(o, vec, rows=rows):
@@ -164,13 +174,23 @@ def _few(o: Operands) -> CausalConv1dUpdateFew | None:
                 state_len=o.conv_state.shape[2],
                 rows=rows,
                 indexed=o.conv_state_indices is not None,
-                columns=o.state_column is not None,
-                addressed=_is_addressed(o),
+                moved=is_moved,
+                addressed=_is_addressed(o) and not is_moved,
                 packed=o.query_start_loc is not None,
                 gated=bool(o.beside_x),
                 **_filter_axes(o, vec),
             )
     return None
+
+
+def _lean_channels(o: Operands, *, rows: bool) -> tuple[int, ...]:
+    """Channels per thread of CausalConv1dUpdateFew in narrow steps, the best first.
+
+    One is quicker where its taps and its state are an access each: at 1 x 6144 with contiguous columns 2.10 us instead
+    of 2.14, and 2.23 instead of 2.42 where tokens are packed; but 2.35 instead of 2.07 at 1 x 2048 with three taps.
+    """
+    width = o.weight.shape[1]
+    return (1, 2) if rows and width & (width - 1) == 0 and o.conv_state.shape[2] == width else (2, 1)
 
 
 def _fills_blocks(dim_vecs: int) -> bool:

@@ -40,7 +40,8 @@ of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512,
 
 LEAST_STRIP, MOST_STRIP = 16, 128
 """Tokens per tile of a warp whose results go over x, at least and at most: it takes single tokens one after another, so
-that hundreds of them behind a long sequence would be the last to end.
+that hundreds of them behind a long sequence are the last to end. On an H200 at most 64, 128 and 256 give 155, 215 and
+321 us for 7800 tokens and 392 single ones, 120, 114 and 111 for 512 random lengths, 81, 81 and 79 for one sequence.
 """
 
 NO_BORDERS: Mapping[str, int] = {"border_tokens": 0, "border_states_at": 0}

@@ -363,10 +363,7 @@ def convolve_step(
             row = slot[chosen] if intermediate_state_indices is None else intermediate_state_indices[chosen]
             is_row = (row >= 0) & (row < len(intermediate_conv_window))
             inputs = np.concatenate([whole if width > halo else past, tokens], axis=2)
-            states = _states_after(inputs, number, of_tree)
-            if cache_seqlens is not None and width > halo:
-                states = _rings_after(whole, tokens, first[chosen] + halo)
-            for t, after in enumerate(states[: intermediate_conv_window.shape[1]]):
+            for t, after in enumerate(_states_after(inputs, number, of_tree)[: intermediate_conv_window.shape[1]]):
                 intermediate_conv_window[row[is_row], t] = after[is_row]
         states = _states_after(np.concatenate([whole, tokens], axis=2), number, of_tree)
         if token_state_indices is not None:
@@ -419,16 +416,6 @@ def _states_after(inputs: Array, count: int, parents: Array | None) -> list[Arra
         return [inputs[:, :, t + 1 : t + 1 + columns] for t in range(count)]
     taken = [np.stack([_path_columns(each, t, columns, columns) for each in parents]) for t in range(count)]
     return [np.take_along_axis(inputs, each[:, None], axis=2) for each in taken]
-
-
-def _rings_after(whole: Array, tokens: Array, begins: Array) -> list[Array]:
-    """Rings (n, dim, state_len) after each of the tokens (n, dim, tokens), the first of which goes to these columns."""
-    rings, number = [whole], np.arange(len(whole))
-    for t in range(tokens.shape[2]):
-        ring = rings[-1].copy()
-        ring[number, :, (begins + t) % whole.shape[2]] = tokens[:, :, t]
-        rings.append(ring)
-    return rings[1:]
 
 
 def _path_columns(parents: Array, token: int, before: int, count: int) -> Array:

@@ -116,7 +116,7 @@ def causal_conv1d_update(
         intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives
             the width - 1 inputs that end with each token, of packed sequences those of the first `steps` tokens. A
             token's window may be the next one's but for a column: strides of steps and columns that are equal. (rows,
-            steps, dim, state_len), without num_accepted_tokens: receives the state after each token.
+            steps, dim, state_len), without cache_seqlens and num_accepted_tokens: receives the state after each token.
         intermediate_state_indices: (batch,), int32 or int64: the row there of each sequence, its slot when None. A
             sequence with a row outside the buffer writes nothing there. Two sequences must not share a row.
         token_state_indices: (batch, columns), int32 or int64: the slots for the states after single tokens; a state is
@@ -576,7 +576,7 @@ def _check_windows(given: Layouts, live: Layout, sequences: int, dim: int, seqle
     checks.dtype("intermediate_conv_window", windows.dtype, (live.dtype,))
     rows, steps, _, columns = windows.shape
     wanted_columns, axes = width - 1, "rows, steps, dim of x, width - 1"
-    if given["num_accepted_tokens"] is None:
+    if given["cache_seqlens"] is None and given["num_accepted_tokens"] is None:
         axes += " or state_len"
         wanted_columns = columns if columns == live.shape[2] else width - 1
     checks.shape("intermediate_conv_window", windows.shape, (rows, steps, dim, wanted_columns), axes)

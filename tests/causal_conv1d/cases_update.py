@@ -183,12 +183,6 @@ UNIT = (
     Case(136, 9, lengths=(3, 1, 2), token_slots=3, window="columns", rows=True, **ACCEPTED),
     Case(8, 3, 2, 1, token_slots=2, window="columns", whole=True, pool="columns_and_one"),
     Case(8, 3, 2, 16, token_slots=2, window="columns", whole=True, pool="columns_longer"),
-    *(
-        Case(136, 14, seqlen, window=window, whole=True, moved=seqlen == 9, fresh=seqlen == 9, **pool, **RING, **ODD)
-        for pool, window in (({"pool": "channels_longer"}, "channels"), ({"pool": "columns_longer"}, "columns"))
-        for seqlen in (3, 9)
-    ),
-    Case(136, 5, lengths=(4, 0, 2), window="columns", whole=True, rows=True, **ROWS, **RING),
     # Trees.
     *(
         Case(136, 7, 5, tree=True, token_slots=4, window="columns", index="mixed", **pool, **ODD)

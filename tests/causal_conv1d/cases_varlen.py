@@ -213,7 +213,7 @@ UNIT = (
     *(
         replace(case, over=True)
         for case in (
-            Case(136, "130+60+20+5", initial="all", slots=None, spare=0),
+            Case(136, "130+60+20+5", initial=None, slots=None, spare=0),
             Case(136, "off62+64+1+1+2x3+120+62+5+0+3x1+off66", initial="all", snapshots="pool", slots="odd"),
             Case(136, "63+66+127+1+63+2", 2, "float16", initial="all", moved=True, keep=True),
             Case(

@@ -306,9 +306,12 @@ def test_steps_of_one_token_have_a_lean_kernel(order: tuple[int, ...]) -> None:
     assert isinstance(kernel, CausalConv1dUpdateFew) and kernel.rows is (order == (0, 1, 2)) and not kernel.indexed
     assert kernel_for(conv_state_indices=place(INT32, (8,))).indexed
     assert kernel_for(has_initial_state=place(BOOL, (8,))).addressed
+    slots = {name: place(INT32, (8,)) for name in ("conv_state_indices", "dst_state_indices")}
+    assert kernel_for(**slots).moved and not kernel_for(**slots).addressed
+    assert not kernel_for(**slots, has_initial_state=place(BOOL, (8,))).moved
     many: Any = {name: place(BFLOAT16, (64, 6144)) for name in ("x", "out")}
     many["conv_state"] = place(BFLOAT16, (64, 6144, 4), order=order)
-    assert (kernel.vec, kernel_for(**many).vec) == (2, 4)
+    assert (kernel.vec, kernel_for(**many).vec) == (1 if kernel.rows else 2, 4)
     others = {
         "unaligned channels of many sequences": {
             "x": place(BFLOAT16, (64, 6144), shift=1),

@@ -315,7 +315,7 @@ class Step(OfChannels):
                 kept = self.token_slots or self.whole or self.tree
                 if kept or not self.frozen:
                     loudness[slot, :, 1 if kept else moved :] = LOUD
-            if self.mode == "circular" and (self.moved or self.whole):
+            if self.mode == "circular" and self.moved:
                 loudness[slot] = LOUD
             loudness[slot][:, columns] = 1.0
         arrays["conv_state"][...] *= loudness.astype(arrays["conv_state"].dtype)

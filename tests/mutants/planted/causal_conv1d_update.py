@@ -55,9 +55,6 @@ _OVERLAID = "causal_conv1d_update-136-7-pool_columns-window_overlaid-lengths_3,1
 _OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid_dense-rows"
 _WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
 _STEP_OF_BLOCKS = "families/test_blocks.py::test_a_step_goes_from_block_to_block[int64-channels-1-3-emulator]"
-_RINGS = (
-    "causal_conv1d_update-136-14-seqlen_9-pool_columns_longer-slots_odd-mode_circular-window_columns-moved-fresh-whole"
-)
 _LINKS = "causal_conv1d_update-136-7-seqlen_9-slots_odd-index_mixed-window_columns-tree-links"
 _TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 
@@ -376,20 +373,6 @@ MUTANTS = (
         "batch * p.conv_state_indices_stride + number * p.slot_column_stride,",
         "batch * p.conv_state_indices_stride,",
         (_STEP_OF_BLOCKS,),
-    ),
-    Mutant(
-        "The ring after a token has the tokens of the last turn but one.",
-        "causal_conv1d/conv_update_tokens.cuh",
-        "token += token > t ? 0 : (t - token) / p.state_len * p.state_len;",
-        "",
-        (_RINGS,),
-    ),
-    Mutant(
-        "The ring after a token has all tokens.",
-        "causal_conv1d/conv_update_tokens.cuh",
-        "store_all(token > t ? source.load(column) : convert<state_t>(path.load(token)));",
-        "store_all(convert<state_t>(path.load(token)));",
-        (_RINGS,),
     ),
     Mutant(
         "A sibling counts as a child.",
