@@ -158,12 +158,7 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         inputs.load(p, cursor);
         maps.load(p, cursor);
     };
-<<<<<<< HEAD
-    if (!Traits::kReadsStatesFirst && !kStartsEarly) load_inputs();
-    if (kStartsEarly) TokenInputs<Traits>::prefetch(p, cursor);
-=======
-    if (!kReadsFirst) load_inputs();
->>>>>>> w-pdl
+    if (!Traits::kReadsStatesFirst && !kReadsFirst) load_inputs();
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     if (slot < 0) {
@@ -179,13 +174,8 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         to = find_target();
         load_states();
     }
-<<<<<<< HEAD
-    if (Traits::kReadsStatesFirst || kStartsEarly) {
-        if (!has_waited) wait_for_preceding();
-=======
-    if (kReadsFirst) {
-        wait_for_preceding();
->>>>>>> w-pdl
+    if (Traits::kReadsStatesFirst || kReadsFirst) {
+        if (kReadsFirst) wait_for_preceding();
         load_inputs();
     }
     if constexpr (Traits::kReadsStatesFirst) to = find_target();
