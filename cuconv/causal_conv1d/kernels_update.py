@@ -190,6 +190,7 @@ class CausalConv1dUpdateFew(PoolKernel):
 
     EARLY = ("conv_state", "weight", "bias", "conv_state_indices", "state_column", "dst_state_indices",
              "has_initial_state", "query_start_loc")  # fmt: skip
+    LETS_GO_FIRST = True
 
     silu: bool
     """Whether SiLU follows the sum."""

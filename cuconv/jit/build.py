@@ -9,10 +9,10 @@ from cuconv.jit.cache import Artifact
 _log = logging.getLogger("cuconv")
 
 
-def build(unit: str, expression: str, compute_capability: int, starts_early: bool = False) -> Artifact:
+def build(unit: str, expression: str, compute_capability: int, defined: tuple[str, ...] = ()) -> Artifact:
     """The kernel named by the C++ expression in the file `unit`, for a compute capability such as 90 (9.0).
 
-    With `starts_early` it waits for the preceding kernel itself (common/platform.cuh).
+    Macros in `defined` say how it starts (common/platform.cuh).
     It is found in the cache or compiled. nvrtc.CompileError if the device code does not compile.
     """
     # Imported late, for NumPy arrays are computed without NVRTC and CuPy.
@@ -20,12 +20,12 @@ def build(unit: str, expression: str, compute_capability: int, starts_early: boo
 
     code = source.load()
     arch = nvrtc.target(compute_capability).arch
-    key = cache.Key(code.digest, unit, expression, arch, nvrtc.options(arch, starts_early), nvrtc.version())
+    key = cache.Key(code.digest, unit, expression, arch, nvrtc.options(arch, defined), nvrtc.version())
     if (artifact := cache.find(key)) is not None:
         _log.debug("found %s for %s in %s", expression, arch, artifact.path)
         return artifact
     start = time.perf_counter()
-    compiled = nvrtc.compile(code, unit, (expression,), arch, starts_early)
+    compiled = nvrtc.compile(code, unit, (expression,), arch, defined)
     artifact = cache.put(key, compiled.image, compiled.symbols[expression], compiled.resources.get(expression))
     seconds = time.perf_counter() - start
     _log.info("compiled %s for %s in %.2f s: %s, %s", expression, arch, seconds, artifact.resources, artifact.path)

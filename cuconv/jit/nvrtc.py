@@ -96,16 +96,17 @@ def target(compute_capability: int) -> Target:
     )
 
 
-def options(arch: str, starts_early: bool = False) -> tuple[str, ...]:
+def options(arch: str, defined: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The options that determine the image, so not the folders of headers. With -lineinfo file names would, too."""
-    defined = ("-DCUCONV_STARTS_EARLY",) if starts_early else ()
-    return ("-std=c++17", f"--gpu-architecture={arch}", "--ptxas-options=-v", *defined)
+    return ("-std=c++17", f"--gpu-architecture={arch}", "--ptxas-options=-v", *(f"-D{name}" for name in defined))
 
 
-def compile(source: Source, unit: str, expressions: Sequence[str], arch: str, starts_early: bool = False) -> Compiled:
+def compile(
+    source: Source, unit: str, expressions: Sequence[str], arch: str, defined: tuple[str, ...] = ()
+) -> Compiled:
     """Compile the file `unit` once with every one of the template expressions instantiated.
 
-    With `starts_early` they are kernels that wait for the preceding one themselves (common/platform.cuh).
+    Macros in `defined` say how they start (common/platform.cuh).
     Many expressions in one program are cheaper than many programs: the toolkit's headers are parsed once.
     """
     if unit not in source.files:
@@ -118,7 +119,7 @@ def compile(source: Source, unit: str, expressions: Sequence[str], arch: str, st
         for expression in expressions:
             binding.addNameExpression(program, expression)
         try:
-            binding.compileProgram(program, options(arch, starts_early) + include)
+            binding.compileProgram(program, options(arch, defined) + include)
         except binding.NVRTCError as error:
             log = _log(binding, program)
             raise CompileError(_explain(source, unit, expressions, arch, log or str(error))) from None

@@ -75,7 +75,7 @@ class AbstractFamily(PlainFamily):
     def stream(self, device: int) -> int:
         return 0
 
-    def load(self, kernel: Kernel, device: int, starts_early: bool = False) -> Any:
+    def load(self, kernel: Kernel, device: int, defined: tuple[str, ...] = ()) -> Any:
         return _Recorder(kernel)
 
 

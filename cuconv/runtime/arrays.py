@@ -129,9 +129,9 @@ class Family:
         word = variable(CHECK)
         return word is not None and contents_are_checked(word.decode(errors="replace"))
 
-    def load(self, kernel: Any, device: int, starts_early: bool = False) -> Any:
+    def load(self, kernel: Any, device: int, defined: tuple[str, ...] = ()) -> Any:
         """A kernel that is ready to be launched."""
-        return kernel.load(device, starts_early)
+        return kernel.load(device, defined)
 
 
 class PlainFamily(Family):

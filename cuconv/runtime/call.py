@@ -258,7 +258,8 @@ class Call(Generic[Operands]):
         written = [extents[number] for number in (*self._written, *range(len(self._views), len(self._held)))]
         for launch, (enqueue, order), early in zip(self._launches, self._enqueues, self._early, strict=True):
             read = None if early is None else [extents[place] for place in early[1]]
-            if dependent.may_overlap(self.device, stream, read, written) and early is not None:
+            goes_first = launch.kernel.LETS_GO_FIRST
+            if dependent.may_overlap(self.device, stream, read, written, goes_first) and early is not None:
                 enqueue = early[0]
             enqueue(order(pointers), stream, launch.with_numbers(late))
 
@@ -266,7 +267,8 @@ class Call(Generic[Operands]):
         if launch.kernel.EARLY is None or not machine.has_dependent_launch(self.device):
             return None
         places = [self._places[name] for name in launch.kernel.EARLY if name in self._places]
-        return self.family.load(launch.kernel, self.device, True).bound(launch.config, launch.numbers), places
+        defined = dependent.defined(launch.config)
+        return self.family.load(launch.kernel, self.device, defined).bound(launch.config, launch.numbers), places
 
     def _load(self) -> list[tuple[Enqueue, Order]]:
         return [

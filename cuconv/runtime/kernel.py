@@ -145,6 +145,8 @@ class Kernel(Declared):
     EARLY: ClassVar[tuple[str, ...] | None] = None
     """The pointers that it reads before it waits for the preceding kernel (`wait_for_preceding()`); None for a kernel
     that does not wait."""
+    LETS_GO_FIRST: ClassVar[bool] = False
+    """Whether it lets the next kernel start before it has waited itself (`let_next_start()`)."""
 
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
@@ -161,12 +163,12 @@ class Kernel(Declared):
         """A one-dimensional launch of this many blocks."""
         return LaunchConfig((blocks, 1, 1), (self.threads, 1, 1), shared_mem)
 
-    def load(self, device: int, starts_early: bool = False) -> LoadedKernel:
+    def load(self, device: int, defined: tuple[str, ...] = ()) -> LoadedKernel:
         """This kernel on a device, compiled if need be, and kept for the life of the process.
 
-        With `starts_early` its launches do not wait for the preceding kernel on their stream: the kernel does.
+        With macros of `dependent` defined, launches do not wait for the preceding kernel: the kernel does.
         """
-        return _load(self, device, starts_early)
+        return _load(self, device, defined)
 
 
 def _cpp(value: object) -> str:
@@ -178,20 +180,20 @@ def _cpp(value: object) -> str:
 
 
 @cache
-def _load(kernel: Kernel, device: int, starts_early: bool) -> LoadedKernel:
+def _load(kernel: Kernel, device: int, defined: tuple[str, ...]) -> LoadedKernel:
     import cupy
 
     with cupy.cuda.Device(device) as current:
         capability = int(current.compute_capability)
-        artifact = build(kernel.file, kernel.expression, capability, starts_early)
+        artifact = build(kernel.file, kernel.expression, capability, defined)
         try:
-            return _loaded(kernel, artifact, device, starts_early)
+            return _loaded(kernel, artifact, device, bool(defined))
         except Exception:
             if artifact.path.exists():
                 raise
         # Another process has cleared the cache between build and load.
-        artifact = build(kernel.file, kernel.expression, capability, starts_early)
-        return _loaded(kernel, artifact, device, starts_early)
+        artifact = build(kernel.file, kernel.expression, capability, defined)
+        return _loaded(kernel, artifact, device, bool(defined))
 
 
 def _loaded(kernel: Kernel, artifact: Artifact, device: int, starts_early: bool) -> LoadedKernel:

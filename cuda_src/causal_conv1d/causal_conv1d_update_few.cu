@@ -159,6 +159,7 @@ template <int kWidth, typename input_t, typename weight_t, typename state_t, int
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_few_kernel(const CausalConv1dUpdateFewParams p) {
     constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
+    let_next_start();
     const int batch = static_cast<int>(blockIdx.x);
     // Threads beyond the last channel load what it has. To leave here would wait for `dim` before all else.
     const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
@@ -174,12 +175,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         tokens = max(indices.end.clamped(p.query_start_loc_is_int64, p.total) - row, 0);
     }
     // An array of x's shape, of which a thread has the part that begins at its token, or at the last one.
-    const auto place_beside = [&](const void* array, const int (&stride)[2]) {
-        const int token = kPacked ? min(row, p.total - 1) : row;
-        return static_cast<const input_t*>(array) + (token * stride[0] + (kVec > 1 ? channel : channel * stride[1]));
-    };
     const auto load_beside = [&](const void* array, const int (&stride)[2]) {
-        return load<kVec, Memory::kMutable>(place_beside(array, stride));
+        const int token = kPacked ? min(row, p.total - 1) : row;
+        return load<kVec, Memory::kMutable>(static_cast<const input_t*>(array) +
+                                            (token * stride[0] + (kVec > 1 ? channel : channel * stride[1])));
     };
     Vec<input_t, kVec> x, pre, post, residual;
     const auto load_inputs = [&] {
@@ -189,8 +188,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (kGated && p.residual != nullptr) residual = load_beside(p.residual, p.residual_stride);
     };
     if (!kStartsEarly) load_inputs();
-    // In the L2 cache an earlier kernel's stores meet it.
-    if (kStartsEarly) prefetch(place_beside(p.x, p.x_stride));
     if constexpr (kMoved || kAddressed) indices.load_addresses(p, batch);
     const auto store_result = [&](int token, const Vec<input_t, kVec>& result) {
         store(

@@ -188,6 +188,21 @@ inline constexpr bool kStartsEarly = true;
 inline constexpr bool kStartsEarly = false;
 #endif
 
+// Whether it reads what no preceding kernel writes before it waits: slower where blocks run one after the other, of
+// which most meet no preceding kernel.
+#if defined(CUCONV_WAITS_FIRST)
+inline constexpr bool kReadsFirst = false;
+#else
+inline constexpr bool kReadsFirst = kStartsEarly;
+#endif
+
+// Lets the next kernel start before this one has waited, where the kernel's class says so in LETS_GO_FIRST.
+__device__ __forceinline__ void let_next_start() {
+#if defined(CUCONV_STARTS_EARLY) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Waits until the preceding kernel has ended and all that it wrote can be read, then lets the next kernel start; does
 // nothing in a kernel that does not start early. Every thread calls it once, those that leave early too: else a kernel
 // could end before an earlier one, and those behind it would read what is not yet written. Before it a thread stores
@@ -197,8 +212,8 @@ __device__ __forceinline__ void wait_for_preceding() {
     cudaGridDependencySynchronize();
 #elif defined(CUCONV_STARTS_EARLY) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+    let_next_start();
 }
 
 // 1 / x by one special-function operation, results below 2**-126 flushed to zero; within one unit in the last place

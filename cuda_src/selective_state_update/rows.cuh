@@ -77,12 +77,6 @@ struct TokenInputs {
     Select<Traits::kIsWide, RawNumber<input_t>, Vec<input_t, 1>> z;
     RawNumber<input_t> dt;
 
-    // Brings dt and z to the L2 cache, where an earlier kernel's stores meet them: x comes from the preceding one.
-    __device__ __forceinline__ static void prefetch(const typename Traits::Operands& p, const TokenCursor<Traits>& at) {
-        ::prefetch(static_cast<const char*>(p.dt) + at.dt * (p.dt_is_float32 ? 4 : static_cast<int>(sizeof(input_t))));
-        if (p.z != nullptr) ::prefetch(static_cast<const input_t*>(p.z) + at.z);
-    }
-
     __device__ __forceinline__ void load(const typename Traits::Operands& p, const TokenCursor<Traits>& at) {
         // The call may write its outputs over x.
         x = ::load<1, Memory::kMutable>(static_cast<const input_t*>(p.x) + at.x);

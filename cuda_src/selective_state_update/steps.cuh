@@ -127,12 +127,9 @@ __device__ __forceinline__ void store_rows(
     at.store(p, gather_result<Traits>(p, parameters, inputs, sums));
 }
 
-// Blocks that a GPU of today runs at once.
-inline constexpr unsigned kBlocksAtOnce = 1024;
-
 // One token, the state after which goes to one slot.
 template <typename Traits, typename Params>
-__device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp, bool has_waited) {
+__device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
     const typename Traits::Operands& p = params.operands;
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const StateRows<Traits> rows(p.state, p.state_stride + 1, warp);
@@ -161,12 +158,11 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         inputs.load(p, cursor);
         maps.load(p, cursor);
     };
-    if (!Traits::kReadsStatesFirst && !kStartsEarly) load_inputs();
-    if (kStartsEarly) TokenInputs<Traits>::prefetch(p, cursor);
+    if (!Traits::kReadsStatesFirst && !kReadsFirst) load_inputs();
     RowParameters<Traits> parameters;
     parameters.load(p, warp);
     if (slot < 0) {
-        if (!has_waited) wait_for_preceding();
+        if (kReadsFirst) wait_for_preceding();
         if (!p.keeps_padding) cursor.store(p, 0.0f);
         return;
     }
@@ -178,8 +174,8 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         to = find_target();
         load_states();
     }
-    if (Traits::kReadsStatesFirst || kStartsEarly) {
-        if (!has_waited) wait_for_preceding();
+    if (Traits::kReadsStatesFirst || kReadsFirst) {
+        if (kReadsFirst) wait_for_preceding();
         load_inputs();
     }
     if constexpr (Traits::kReadsStatesFirst) to = find_target();
@@ -353,19 +349,18 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
 template <typename Traits, typename Params>
 __device__ __forceinline__ void update(const Params& params, unsigned number) {
     const typename Traits::Operands& p = params.operands;
-    // What several tokens need of registers leaves none for loads that are issued before, and blocks that start when
-    // others have ended meet no preceding kernel.
-    const bool has_waited = Traits::kIsMany || gridDim.x > kBlocksAtOnce;
-    if (has_waited) wait_for_preceding();
+    // What several tokens need of registers leaves none for loads that are issued before.
+    constexpr bool kWaitsFirst = Traits::kIsMany || !kReadsFirst;
+    if (kWaitsFirst) wait_for_preceding();
     const WarpRows warp(p, of_warp<Traits>(number), Traits::kTile);
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) {
-        if (!has_waited) wait_for_preceding();
+        if (!kWaitsFirst) wait_for_preceding();
         return;
     }
     if constexpr (Traits::kIsMany) {
         update_many<Traits>(params, warp);
     } else {
-        update_single<Traits>(params, warp, has_waited);
+        update_single<Traits>(params, warp);
     }
 }

@@ -81,8 +81,8 @@ class EmulatedFamily(ByteStrideFamily):
     def stream(self, device: int) -> int:
         return 0
 
-    def load(self, kernel: Kernel, device: int, starts_early: bool = False) -> Any:
-        return _Loaded(kernel, self, starts_early)
+    def load(self, kernel: Kernel, device: int, defined: tuple[str, ...] = ()) -> Any:
+        return _Loaded(kernel, self, bool(defined))
 
     def run(
         self, kernel: Kernel, config: LaunchConfig, numbers: bytes, tensors: Mapping[str, Array | None], early: bool
@@ -92,7 +92,7 @@ class EmulatedFamily(ByteStrideFamily):
             self.early += 1
             read = [array for name in kernel.EARLY or () if (array := tensors.get(name)) is not None]
             now = [array.copy() for array, _ in self._before]
-            for array, before in self._before:
+            for array, before in reversed(self._before):
                 array[...] = before
             stale = [array.copy() for array in read]
             for (array, _), content in zip(self._before, now, strict=True):
@@ -101,7 +101,8 @@ class EmulatedFamily(ByteStrideFamily):
                 if array.flags.writeable:
                     array[...] = content
         present = [array for array in tensors.values() if array is not None and array.flags.writeable]
-        self._before = [(array, array.copy()) for array in present]
+        kept = self._before if early and kernel.LETS_GO_FIRST else []
+        self._before = [*kept, *((array, array.copy()) for array in present)]
         emulator.run(kernel, config, numbers, tensors, seed=self.seed)
 
     def array_at(self, pointer: int) -> Array | None:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import cuconv
+from cuconv.jit import nvrtc, source
 from cuconv.runtime import arrays, dependent, machine
+from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.machine import assumed_device
 from tests import emulator
 from tests.emulator.family import EmulatedArray, EmulatedFamily
@@ -74,6 +76,17 @@ def test_the_kernels_of_decode_steps_start_early() -> None:
         "selective_state_update_quantised", "selective_state_update_replay", "selective_state_update_fold",
         "selective_state_update_commit",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [kind for kind in op_kernels() if kind.EARLY is not None], ids=lambda kind: kind.unit)
+def test_only_kernels_that_start_early_wait(kind: type[Kernel]) -> None:
+    """And these read nothing as constant: the compiler could do so before the wait."""
+    kernel = next(iter(kind.variants()))
+    for defined in ((), dependent.READS_FIRST, dependent.WAITS_FIRST):
+        compiled = nvrtc.compile(source.load(), kernel.file, (kernel.expression,), "compute_90", defined)
+        assert (b"griddepcontrol.wait" in compiled.image) is bool(defined)
+        assert (b"griddepcontrol.launch_dependents" in compiled.image) is bool(defined)
+        assert not defined or b"ld.global.nc" not in compiled.image
 
 
 def loaded(library: str, held: dict[str, Any]) -> dict[str, Any]:

@@ -31,10 +31,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
     assert not dependent.contexts and not dependent._launched
 
 
-def launch(*written: View, early: tuple[View, ...] | None = (), stream: int = 7, device: int = 0) -> bool:
+def launch(
+    *written: View, early: tuple[View, ...] | None = (), stream: int = 7, device: int = 0, lets_go_first: bool = False
+) -> bool:
     """Whether a launch that writes this, and reads that early, may start before the preceding one has ended."""
     extents = None if early is None else list(map(extent, early))
-    return dependent.may_overlap(device, stream, extents, list(map(extent, written)))
+    return dependent.may_overlap(device, stream, extents, list(map(extent, written)), lets_go_first)
 
 
 def extent(view: View) -> dependent.Extent:
@@ -73,6 +75,28 @@ def test_a_launch_waits_that_reads_early_what_the_one_before_writes(
         assert launch(early=early) is expected
         # The launch before that has ended when this one reads.
         assert launch(early=written)
+
+
+def test_a_launch_that_lets_the_next_one_go_first_has_two_in_front() -> None:
+    with cuconv.dependent_launch():
+        launch(ROWS)
+        assert launch(lets_go_first=True)
+        assert not launch(early=(ROWS,))
+        # Where it waits as ever itself, the one in front of it has ended.
+        launch(ROWS)
+        assert not launch(early=(ROWS,), lets_go_first=True)
+        assert launch(early=(ROWS,))
+        launch(ROWS)
+        for _ in range(3):
+            assert launch(OTHER, lets_go_first=True)
+        assert not launch(early=(ROWS,))
+
+
+def test_launches_in_a_row_that_let_the_next_one_go_first_wait_in_the_end() -> None:
+    with cuconv.dependent_launch():
+        launch()
+        found = [launch(OTHER, lets_go_first=True) for _ in range(2 * dependent.MAX_EXTENTS)]
+    assert found.count(False) == 1
 
 
 def test_only_calls_in_the_context_start_early() -> None:

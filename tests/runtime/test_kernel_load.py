@@ -41,7 +41,7 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pat
     """Where kernels are built next, and a GPU that needs them."""
     paths: list[Path] = []
 
-    def build(unit: str, expression: str, compute_capability: int, starts_early: bool) -> Artifact:
+    def build(unit: str, expression: str, compute_capability: int, defined: tuple[str, ...]) -> Artifact:
         return Artifact(paths.pop(0), "symbol", None, "cubin", True)
 
     @contextmanager

@@ -27,14 +27,14 @@ MUTANTS = (
     Mutant(
         "A state update reads its inputs before it waits.",
         "selective_state_update/steps.cuh",
-        "        if (!has_waited) wait_for_preceding();\n        load_inputs();",
-        "        load_inputs();\n        if (!has_waited) wait_for_preceding();",
+        "        wait_for_preceding();\n        load_inputs();",
+        "        load_inputs();\n        wait_for_preceding();",
         (STATE,),
     ),
     Mutant(
         "Sequences that are padding do not wait.",
         "selective_state_update/steps.cuh",
-        "    if (slot < 0) {\n        if (!has_waited) wait_for_preceding();\n",
+        "    if (slot < 0) {\n        if (kReadsFirst) wait_for_preceding();\n",
         "    if (slot < 0) {\n",
         (_STATE_ODD,),
     ),
