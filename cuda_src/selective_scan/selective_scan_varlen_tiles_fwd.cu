@@ -28,10 +28,12 @@ template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnc
           bool kByChannel, bool kMixed, bool kSnapshots>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
-    // Walking token by token takes registers that a fourth block would need, and snapshots, too: on an H200 512
-    // sequences of 8192 tokens in all take 0.69 ms with three blocks, 0.78 with four and 0.75 with two.
-    static constexpr int kFewer = kSnapshots && (kMixed || kByChannel) ? 2 : kMixed ? 3 : kResident;
-    static constexpr int kMinBlocks = kResident > kFewer ? kFewer : kResident;
+    // Walking token by token takes registers that a fourth block would need: on an H200 512 sequences of 8192 tokens in
+    // all take 0.69 ms with three blocks, 0.78 with four and 0.75 with two.
+    // Snapshots take as many again there, and a block's where tiles are turned.
+    static constexpr int kMixedBlocks = kSnapshots ? 2 : 3;
+    static constexpr int kLongBlocks = kSnapshots && kByChannel ? kResident - 1 : kResident;
+    static constexpr int kMinBlocks = kMixed && kLongBlocks > kMixedBlocks ? kMixedBlocks : kLongBlocks;
     static constexpr int kFewLanes = 4;
     static constexpr int kFewStates = 4;
     using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots>;

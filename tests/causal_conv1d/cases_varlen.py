@@ -243,7 +243,9 @@ UNIT = (
                 moved=True,
                 initial="all",
             ),
-            Case(34, "125+29+100+130", 3, weight_dtype="float16", layout="tokens_sliced", snapshots="whole"),
+            Case(
+                34, "125+29+100", 3, weight_dtype="float16", layout="tokens_sliced", snapshots="whole", activation=None
+            ),
             Case(3, "300+600", 4, layout="tokens_aligned", snapshots="pool", state_dtype="float32", initial="all"),
             without(Case(24, "300+70+3", snapshots="whole", **ROWS)),
             # The same with several tiles a strip.
