@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if constexpr (kWidth > 1) {
             const int tile = static_cast<int>(task_dim.quotient) + 1;
             const Crossing crossing(p, tile * p.border_tokens);
-            if (crossing.slot < 0 || channel >= p.dim) return;
+            if (channel >= p.dim) return;
+            // The inputs in any case: tiles load them before they know whether a sequence crosses the border.
             keep_border<kWidth, input_t, state_t, kVec>(p, crossing, tile, channel);
         }
     } else if (channel < p.dim) {
