@@ -33,7 +33,14 @@ MUTANTS = (
         "selective_state_update/selective_state_update.cu",
         "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
         "threadIdx.x",
-        (_STATE_SHARED,),
+        ("selective_state_update-2-2-37-128-per_head_all-odd-index_int64-force_rows=2_index32=0",),
+    ),
+    Mutant(
+        "All blocks take the first block's rows of a single token.",
+        "selective_state_update/selective_state_update_single.cu",
+        "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
+        "threadIdx.x",
+        (STATE,),
     ),
     Mutant(
         "All blocks take the first block's rows of codes.",
