@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import Mutant
-from tests.mutants.planted.ids import FWD, STATE, STATE_RANDOM
+from tests.mutants.planted.ids import FWD, STATE_RANDOM
 
 _SOFTPLUS = "selective_state_update/test_softplus.py::test_softplus_is_as_exact_as_it_is_said_to_be[unit-emulated]"
 _STATE_LOUD = "selective_state_update-4-2-3-16-dtype_float32-loud_60"
@@ -137,7 +137,7 @@ MUTANTS = (
         "common/warp.cuh",
         "const float sent = is_upper ? values[2 * i] : values[2 * i + 1];",
         "const float sent = is_upper ? values[2 * i + 1] : values[2 * i];",
-        (STATE,),
+        ("selective_state_update-2-2-37-128-per_head_all-force_rows=16_stream=0_index32=0",),
     ),
     Mutant(
         "The lowest lanes of a shifted vector get their own warp's highest ones.",
