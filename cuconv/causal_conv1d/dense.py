@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cuconv.causal_conv1d import reference
+from cuconv.causal_conv1d import reference_convolve
 from cuconv.causal_conv1d.kernels import GATES, WIDTHS
 from cuconv.causal_conv1d.plan_dense import Operands, plan
 from cuconv.runtime import checks
@@ -107,7 +107,7 @@ def _check(given: Layouts, return_final_states: bool, silu: bool) -> Checked[Ope
 def _reference(o: Operands, arrays: Arrays) -> None:
     x, weight, bias, seq_idx, initial_states, *gates, out, final_states = arrays.values()
     activation = "silu" if o.silu else None
-    result, states = reference.causal_conv1d_fn(x, weight, bias, seq_idx, initial_states, activation, *gates)
+    result, states = reference_convolve.causal_conv1d_fn(x, weight, bias, seq_idx, initial_states, activation, *gates)
     out[...] = result.astype(out.dtype)
     if final_states is not None:
         final_states[...] = states

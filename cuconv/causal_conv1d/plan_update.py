@@ -111,9 +111,11 @@ class Operands(NamedTuple):
     dst_is_column: bool = False
     """Whether dst_state_indices has columns of conv_state_indices, instead of slots."""
     pre_gate: Layout | None = None
-    """As x, and so are the other two."""
+    """The shape of x."""
     post_gate: Layout | None = None
+    """The shape of x."""
     residual: Layout | None = None
+    """The shape of x."""
     retrieve_next_token: Layout | None = None
     """(batch, seqlen)."""
     retrieve_next_sibling: Layout | None = None

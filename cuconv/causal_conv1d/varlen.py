@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.causal_conv1d import reference
+from cuconv.causal_conv1d import reference_convolve
 from cuconv.causal_conv1d.kernels import GATES, MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
@@ -530,7 +530,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
         if inputs[name] is not None and o.states is not None:
             inputs[name] = inputs[name][:, :, : o.states.shape[2]]
     activation = "silu" if o.silu else None
-    result, is_padding = reference.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
+    result, is_padding = reference_convolve.convolve_packed(**inputs, activation=activation, pad_slot_id=o.pad_slot_id)
     if o.payload is not None:
         (heads_q, head_q), *_ = o.split.heads(o.x.shape[0])
         raw = arrays["x"][heads_q * head_q :].T

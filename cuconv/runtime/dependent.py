@@ -110,7 +110,7 @@ class _Launched:
         self.last: list[Extent] = []
         """The memory of the last launch, and of those that may not have ended when the next one starts early."""
         self.captured: list[Extent] = []
-        """That of all launches of a capture: those on other streams may follow any of them."""
+        """The memory of all launches of a capture: a launch on another stream may follow any of them."""
 
 
 _launched: dict[Place, _Launched] = {}

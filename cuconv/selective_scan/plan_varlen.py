@@ -134,7 +134,7 @@ class Operands(NamedTuple):
     state_scale: Layout | None = None
     """(slots, dim), perhaps with an axis of 1 behind."""
     snapshot_scale: Layout | None = None
-    """Of snapshot_out."""
+    """The scales of snapshot_out: (slots, dim), perhaps with an axis of 1 behind."""
     philox_rounds: int = 0
     """Rounds of Philox where codes are rounded at random, else 0."""
     blocks: Blocks | None = None

@@ -63,7 +63,7 @@ def test_a_seed_decides_the_order() -> None:
     assert not np.array_equal(first, other, equal_nan=True)
 
 
-def test_shared_memory_that_nobody_wrote_is_nan() -> None:
+def test_unwritten_shared_memory_is_nan() -> None:
     """Shared memory holds NaN also where an earlier block or launch has written."""
     for seed in OPPOSITE_SEEDS:
         out = run(broken.kernel("shared_unwritten"), row(64), row(128), blocks=2, seed=seed).reshape(2, 64)
@@ -81,7 +81,7 @@ def test_shared_memory_holds_nan_until_its_copy_is_waited_for() -> None:
 @pytest.mark.skipif(
     emulator.available() is None and not compiler.fills_locals(), reason="g++ fills variables from version 12 on"
 )
-def test_a_register_that_nobody_wrote_gives_wrong_numbers() -> None:
+def test_an_unwritten_register_gives_wrong_numbers() -> None:
     kernel = broken.kernel("local_unwritten")
     assert np.array_equal(run(kernel, row(64), row(64), length=4), row(64) * 4)
     assert (np.abs(run(kernel, row(64), row(64), length=3)) > 1e30).all()
