@@ -340,7 +340,7 @@ class CausalConv1dVarlenRowstripsFwd(PoolKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenStates(Kernel):
-    """The last tokens of packed sequences: a thread copies `vec` channels of one column of `out`."""
+    """The last tokens of packed sequences: a thread copies `vec` channels of some consecutive columns of `out`."""
 
     input_t: DType
     """The dtype of x and out."""
@@ -356,12 +356,14 @@ class CausalConv1dVarlenStates(Kernel):
     def launch_config(self, sequences: int, dim: int, columns: int) -> tuple[LaunchConfig, Division]:
         """The launch for out of (sequences, dim, columns)."""
         dim_vecs = ceil_div(dim, self.vec)
-        total_vecs = sequences * columns * dim_vecs
+        parts = ceil_div(columns, self.constants["kColumns"])
+        total_vecs = sequences * parts * dim_vecs
         if total_vecs > MAX_DIVIDEND:
             raise TooLarge(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
         return self.config(ceil_div(total_vecs, self.threads)), {
             "dim_vecs": fast_div(dim_vecs),
-            "columns": fast_div(columns),
+            "parts": fast_div(parts),
+            "columns": columns,
             "total_vecs": total_vecs,
         }
 

@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "Columns of a state are counted from the sequence's first token.",
         "causal_conv1d/causal_conv1d_varlen_states.cu",
-        "const index_t token = end - p.columns.divisor + column;",
+        "const index_t token = end - p.columns + column;",
         "const index_t token = begin + column;",
         (_STATES_EVERY,),
     ),
