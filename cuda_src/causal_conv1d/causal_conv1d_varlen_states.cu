@@ -5,7 +5,7 @@
 // stride 1 in all. A thread copies kVec channels of up to kColumns consecutive columns: it reads the boundaries of a
 // sequence once, and loads all of its tokens before it stores the first.
 //
-// input_t   x and out                kVec      channels an access
+// input_t   x and out                kVec      channels an access          kColumns  columns a thread
 #include "common/fastdiv.cuh"
 #include "common/vec.cuh"
 
@@ -26,10 +26,9 @@ struct CausalConv1dVarlenStatesParams {
     int cu_seqlens_is_int64;
 };
 
-template <typename input_t, int kVec>
+template <typename input_t, int kVec, int kColumns>
 struct CausalConv1dVarlenStatesTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kColumns = 4;
 };
 
 // The token where a sequence begins, brought inside the tensor: wrong numbers give wrong results, not wrong accesses.
@@ -38,7 +37,8 @@ __device__ __forceinline__ index_t load_boundary(const CausalConv1dVarlenStatesP
     return token < 0 ? 0 : token > p.total ? p.total : token;
 }
 
-template <typename input_t, int kVec, typename Traits = CausalConv1dVarlenStatesTraits<input_t, kVec>>
+template <typename input_t, int kVec, int kColumns,
+          typename Traits = CausalConv1dVarlenStatesTraits<input_t, kVec, kColumns>>
 __global__ void __launch_bounds__(Traits::kThreads)
     causal_conv1d_varlen_states_kernel(const CausalConv1dVarlenStatesParams p) {
     const unsigned index = blockIdx.x * Traits::kThreads + threadIdx.x;
@@ -47,13 +47,13 @@ __global__ void __launch_bounds__(Traits::kThreads)
     const QuotientRemainder sequence_part = divide(row_vec.quotient, p.parts);
     const index_t channel = static_cast<index_t>(row_vec.remainder) * kVec;
     const index_t sequence = sequence_part.quotient;
-    const int first = sequence_part.remainder * Traits::kColumns;
+    const int first = sequence_part.remainder * kColumns;
 
     const index_t begin = load_boundary(p, sequence), end = load_boundary(p, sequence + 1);
     const index_t tokens = end < begin ? 0 : end - begin;
-    Vec<input_t, kVec> v[Traits::kColumns];
+    Vec<input_t, kVec> v[kColumns];
 #pragma unroll
-    for (int i = 0; i < Traits::kColumns; ++i) {
+    for (int i = 0; i < kColumns; ++i) {
         const index_t column = first + i;
         const index_t token = end - p.columns + column;
         v[i] = Vec<input_t, kVec>::zero();
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(Traits::kThreads)
     input_t* const out =
         static_cast<input_t*>(p.out) + sequence * p.out_stride[0] + channel * p.out_stride[1] + first * p.out_stride[2];
 #pragma unroll
-    for (int i = 0; i < Traits::kColumns; ++i) {
+    for (int i = 0; i < kColumns; ++i) {
         if (first + i < p.columns) store(out + i * p.out_stride[2], v[i]);
     }
 }
