@@ -350,8 +350,8 @@ def _packed(
 
 
 class _Packed(_Followed):
-    """`causal_conv1d_varlen_fn` and its splits, on sequences that start from zeros, with gates and a residual as in
-    `_GatedConvolution`.
+    """`causal_conv1d_varlen_fn`, also of a batch, and its splits, on sequences that start from zeros, with gates and a
+    residual as in `_GatedConvolution`.
     """
 
     @staticmethod
@@ -377,11 +377,14 @@ class _Packed(_Followed):
         inner, filtered = around.inner(), None
         if around.needs_filtered():
             (filtered,) = _convolve_packed(inner, weight, bias, query_start_loc, WHOLE, silu)
-        dinner, dweight, dbias, _ = causal_conv1d_varlen_bwd(
-            *(inner, weight, bias, around.dfiltered()),
-            query_start_loc=query_start_loc,
-            activation="silu" if silu else None,
-        )
+        filtering = inner, weight, bias, around.dfiltered()
+        activation = "silu" if silu else None
+        if x.dim() == 3:
+            dinner, dweight, dbias, _ = causal_conv1d_bwd(*filtering, activation=activation)
+        else:
+            dinner, dweight, dbias, _ = causal_conv1d_varlen_bwd(
+                *filtering, query_start_loc=query_start_loc, activation=activation
+            )
         gradients = {"weight": dweight, "bias": dbias}
         gradients |= zip(("x", *GATES), around.gradients(filtered, dinner), strict=True)
         return _gradients(ctx, *map(gradients.get, inputs), *[None] * len(split.names))

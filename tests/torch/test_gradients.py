@@ -63,6 +63,21 @@ def test_packed_convolution(starts: list[int] | None) -> None:
         assert torch.autograd.gradcheck(heads, (x, weight, bias))
 
 
+@pytest.mark.parametrize("lies_by_token", [False, True])
+def test_packed_convolution_of_a_batch(lies_by_token: bool) -> None:
+    x, weight, bias = random(2, 6, 9), random(6, 4), random(6)
+
+    def call(x: Any, weight: Any, bias: Any) -> Any:
+        lies = x.mT.contiguous().mT if lies_by_token else x
+        return cuconv.causal_conv1d_varlen_fn(lies, weight, bias, activation="silu")
+
+    assert torch.autograd.gradcheck(call, (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda x, weight: call(x, weight, None), (x, weight))
+    wanted = torch.autograd.grad(cuconv.causal_conv1d_fn(x, weight, bias, activation="silu").sin().sum(), (x, weight))
+    got = torch.autograd.grad(call(x, weight, bias).sin().sum(), (x, weight))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
 GATES = ("pre_gate", "post_gate", "residual")
 SOME_GATES = [names for count in (1, 2, 3) for names in itertools.combinations(GATES, count)]
 
