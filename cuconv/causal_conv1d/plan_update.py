@@ -108,6 +108,8 @@ class Operands(NamedTuple):
     """Tokens per sequence at most; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
+    by_token: tuple[str, ...] = ()
+    """The arrays that the caller has as (batch, seqlen, dim)."""
     dst_is_column: bool = False
     """Whether dst_state_indices has columns of conv_state_indices, instead of slots."""
     pre_gate: Layout | None = None
