@@ -46,7 +46,10 @@ class Params:
 
     @classmethod
     def declared(cls, fields: Sequence[structs.Field]) -> Params:
-        """The layout of a struct as the device code declares it."""
+        """The layout of a struct as the device code declares it; TypeError where a pointer lies behind a number."""
+        places = [number for number, field in enumerate(fields) if field.is_pointer]
+        if places != list(range(len(places))):
+            raise TypeError(f"{fields[places[-1]].name} of an argument struct is a pointer behind numbers")
         pointers = [
             field.name if field.length == 1 else f"{field.name}[{number}]"
             for field in fields
