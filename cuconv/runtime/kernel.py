@@ -19,7 +19,7 @@ import numpy as np
 from cuconv.jit import source, structs
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact
-from cuconv.runtime import dependent
+from cuconv.runtime import dependent, machine
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.launch import WARP_SIZE, LaunchConfig
 
@@ -147,6 +147,9 @@ class Kernel(Declared):
     that does not wait."""
     LETS_GO_FIRST: ClassVar[bool] = False
     """Whether it lets the next kernel start before it has waited itself (`let_next_start()`)."""
+    FOLLOWS: ClassVar[bool] = False
+    """Whether it is always launched so that it starts before the launch in front of it has ended, which belongs to the
+    same call: it waits for that launch before it reads or writes anything (`wait_for_leader()`)."""
 
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
@@ -201,6 +204,7 @@ def _loaded(kernel: Kernel, artifact: Artifact, device: int, starts_early: bool)
 
     module = cupy.RawModule(path=str(artifact.path))
     pointer = module.get_function(artifact.symbol).kernel.ptr
+    starts_early = starts_early or (kernel.FOLLOWS and machine.has_dependent_launch(device))
     return LoadedKernel(module, pointer, device, kernel.params, starts_early)
 
 
