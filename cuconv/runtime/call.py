@@ -278,6 +278,7 @@ class Call(Generic[Operands]):
             lines += ["scratch = make_scratch()", "keep(scratch, device)", "s = address(scratch)"]
             pointers += ["s", *(f"s + {first}" for first in self._regions)]
         pointers.append("0")
+        lines.append("on = stream(device)")
         for number, (launch, order) in enumerate(zip(self._launches, self._places_of_pointers, strict=True)):
             values[f"pack{number}"] = loaded[number].packer(len(order))
             values[f"numbers{number}"] = launch.numbers
@@ -285,7 +286,7 @@ class Call(Generic[Operands]):
             taken = "".join(f"{pointers[place]}, " for place in order)
             lines += [
                 f"pack{number}(own.bytes, 0, {taken}numbers{number})",
-                f"launch{number}(stream(device), own.pointers, 0)",
+                f"launch{number}(on, own.pointers, 0)",
             ]
         if self._follows_writes is not None:
             values["mark_written"] = family.mark_written
