@@ -270,9 +270,9 @@ class Call(Generic[Operands]):
         layouts = self._held[len(self._given) :]
         for number, ((place, _), layout) in enumerate(zip(self._makers, layouts, strict=False)):
             values[f"make{number}"] = family.maker_here(layout)
-            lines.append(f"r{number} = make{number}()")
+            lines += [f"r{number} = make{number}()", f"q{number} = address(r{number})"]
             results[place] = f"r{number}"
-            pointers.append(f"address(r{number})")
+            pointers.append(f"q{number}")
         if self._make_scratch is not None:
             values |= {"make_scratch": family.maker_here(layouts[len(self._makers)]), "keep": family.keep_if_captured}
             lines += ["scratch = make_scratch()", "keep(scratch, device)", "s = address(scratch)"]
