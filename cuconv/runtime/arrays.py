@@ -54,8 +54,10 @@ class Recogniser:
         differs = [f"a{place} is not None" for place in range(len(given)) if place not in places]
         differs += [f"a{place} is not a{other}" for place, other in same.items()]
         lines, self.values = recognise({place: array for place, array in places.items() if place not in same})
+        self.unpacking = f"{''.join(f'a{place}, ' for place in range(len(given)))} = given"
+        """The code that names the arrays of `given`."""
         self.lines = [
-            f"{''.join(f'a{place}, ' for place in range(len(given)))} = given",
+            self.unpacking,
             *([f"if {' or '.join(differs)}: return None"] if differs else []),
             *lines,
             *(f"p{place} = p{other}" for place, other in same.items()),

@@ -198,6 +198,8 @@ class Call(Generic[Operands]):
         """Tells other arrays with the facts of this call."""
         self.known: tuple[Known, ...] = ()
         """How they are handled then: plainly, and before that as autograd follows them where that is known."""
+        self.resume: Callable[..., Sequence[Any]] = self.run
+        """`run`, quicker once arrays are recognised that autograd follows."""
         self.apart: set[tuple[int, ...]] = set()
         """Addresses at which no written array meets another one."""
 
@@ -239,21 +241,20 @@ class Call(Generic[Operands]):
         """Run the call at once from now on, on arrays that are recognised."""
         self.recogniser, self.known = recogniser, ()
         if recogniser is not None:
-            lines, values = self._quick(recogniser)
+            lines, values = self._quick(recogniser.pointers)
+            lines = recogniser.lines + lines
+            if recogniser.followed_places:
+                lines.insert(0, "if follows_writes(): return None")
             run = generated.function("given, late", lines, recogniser.values | values)
             self.known = (Known(self.options, self.outputs, run),)
 
-    def _quick(self, recogniser: Recogniser) -> tuple[list[str], dict[str, Any]]:
-        """The code of `run` on arrays that are recognised, and the values of names in it."""
-        pointers = list(recogniser.pointers)
-        slow = f"return run(given, [{', '.join(pointers)}], late)"
-        values: dict[str, Any] = {"run": self.run, "follows_writes": self._follows_writes}
-        lines = list(recogniser.lines)
-        if recogniser.followed_places:
-            lines.insert(0, "if follows_writes(): return None")
-            values["follows_writes"] = self.family.follows_writes
+    def _quick(self, addresses: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+        """The code of `run` on arrays a0, a1, … with the addresses in these variables, and the values that it names."""
+        pointers = list(addresses)
+        lines, slow = [], f"return run(given, [{', '.join(pointers)}], late)"
+        values: dict[str, Any] = {"run": self.run, "follows_writes": self.family.follows_writes}
         if self.on_host or not self._launches:
-            return [*lines, slow], values
+            return [slow], values
         family, device = self.family, self.device
         loaded = [family.load(launch.kernel, device) for launch in self._launches]
         values |= {"contexts": contexts, "thread": thread, "device": device, "get_device": loaded[0].get_device}
@@ -296,12 +297,16 @@ class Call(Generic[Operands]):
 
     def follow(self, options: tuple[Any, ...], outputs: tuple[str, ...] | None, follow: Follow) -> None:
         """Let autograd follow calls with these options, on arrays that are recognised, in this way."""
-        assert self.recogniser is not None
-        lines = ["if not follows_writes(): return None", *self.recogniser.lines]
-        lines.append(f"return follow(given, [{', '.join(self.recogniser.pointers)}])")
+        known = self.recogniser
+        assert known is not None
+        pointers = ", ".join(known.pointers)
+        lines = ["if not follows_writes(): return None", *known.lines, f"return follow(given, [{pointers}])"]
         values = {"follows_writes": self.family.follows_writes, "follow": follow}
-        run = generated.function("given, late", lines, self.recogniser.values | values)
+        run = generated.function("given, late", lines, known.values | values)
         self.known = (Known(options, outputs, run), *self.known[-1:])
+        lines, values = self._quick(known.pointers)
+        lines = [known.unpacking, f"{pointers}, = pointers", *lines]
+        self.resume = generated.function("given, pointers, late=NO_NUMBERS", lines, values | {"NO_NUMBERS": NO_NUMBERS})
 
     def fixed(self, given: tuple[Any, ...], pointers: list[int], late: Late) -> tuple[list[Any], list[Replay], Any]:
         """The results of a call that is run later, as often as wanted, on these arrays; what runs it on a stream; and

@@ -109,7 +109,7 @@ class _Followed(EagerFunction):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given[: run.kept])
         ctx.run = run
-        return wanted(run.results(given) if call is None else call.run(given, pointers))
+        return wanted(run.results(given) if call is None else call.resume(given, pointers))
 
     @staticmethod
     def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -309,7 +309,7 @@ class _Scan(_Followed):
         if given is None:
             given = followed
         ctx.set_materialize_grads(False)
-        out, last_state, chunk_states = run.results(given) if call is None else call.run(given, pointers)
+        out, last_state, chunk_states = run.results(given) if call is None else call.resume(given, pointers)
         ctx.save_for_backward(*given[:-3], chunk_states)
         ctx.run = run
         return wanted((out, last_state, None))
