@@ -455,6 +455,8 @@ class CausalConv1dBwdStates(Kernel):
     CausalConv1dBwdSum: a thread has one channel of one sequence.
     """
 
+    FOLLOWS = True
+
     width: int
     input_t: DType
     weight_t: DType

@@ -42,9 +42,7 @@ struct CausalConv1dChannellastBwdTraits {
     static constexpr int kStageSlots = 2 * kTokens * kThreads;
     static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
     static constexpr int kStages = kStageBytes <= 16384 ? 2 : 1;
-    // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
-    static constexpr int kPitch = kThreads + 32 / kVec;
-    static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
+    static constexpr int kSumBytes = (kWidth + 1) * kThreads * static_cast<int>(sizeof(ChannelSums<kVec>));
     // The gradients of the first width - 1 tokens of every thread's walk.
     static constexpr int kFirstBytes = kHalo * kVec * kThreads * static_cast<int>(sizeof(float));
     static constexpr int kWalkBytes = kStages * kStageBytes + kFirstBytes;
@@ -321,7 +319,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Walk =
         GradientWalk<kWidth, input_t, weight_t, kVec, kTokens, kSilu, Traits::kRows, kStates, Traits::kThreads>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
-    if (p.scratch != nullptr) let_follower_start();
     __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
     const QuotientRemainder walk_vec = divide(threadIdx.x, params.block_vecs);
@@ -394,5 +391,5 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs,
                                                params.block_walks, first_channel, part_dim.quotient,
-                                               reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
+                                               reinterpret_cast<ChannelSums<kVec>(*)[Traits::kThreads]>(memory.bytes));
 }

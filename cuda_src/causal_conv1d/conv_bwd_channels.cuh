@@ -12,28 +12,42 @@ struct BlockMemory {
     alignas(16) unsigned char bytes[kBytes];
 };
 
-// Adds up a block's sums, one thread a channel and parameter, and writes them.
+// A thread's sums for one parameter of its channels: one access to shared memory.
+template <int kVec>
+using ChannelSums = Vec<float, kVec>;
+
+// Adds up a block's sums, one thread a vector of channels and parameter, and writes them.
 template <typename Traits, int kWidth, typename weight_t, int kVec>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
                                                  const ParameterSums<kWidth> (&sums)[kVec], float scale,
                                                  const FastDiv& block_vecs, unsigned block_walks, index_t first_channel,
-                                                 unsigned part, float (*shared)[Traits::kPitch]) {
+                                                 unsigned part, ChannelSums<kVec> (*shared)[Traits::kThreads]) {
+    if (p.scratch != nullptr) let_follower_start();
     __syncthreads();
 #pragma unroll
     for (int j = 0; j <= kWidth; ++j) {
+        float own[kVec];
 #pragma unroll
-        for (int c = 0; c < kVec; ++c) shared[j * kVec + c][threadIdx.x] = sums[c].at(j) * scale;
+        for (int c = 0; c < kVec; ++c) own[c] = sums[c].at(j) * scale;
+        shared[j][threadIdx.x] = ChannelSums<kVec>::from_floats(own);
     }
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < block_vecs.divisor * kVec * (kWidth + 1); i += Traits::kThreads) {
-        const QuotientRemainder parameter_vec = divide(i / kVec, block_vecs);
-        const index_t channel = first_channel + parameter_vec.remainder * kVec + i % kVec;
+    for (unsigned i = threadIdx.x; i < block_vecs.divisor * (kWidth + 1); i += Traits::kThreads) {
+        const QuotientRemainder parameter_vec = divide(i, block_vecs);
+        const index_t channel = first_channel + parameter_vec.remainder * kVec;
         if (channel >= p.dim) continue;
-        const float* column = &shared[parameter_vec.quotient * kVec + i % kVec][parameter_vec.remainder];
-        float sum = 0.0f;
+        const ChannelSums<kVec>* const column = &shared[parameter_vec.quotient][parameter_vec.remainder];
+        float sum[kVec] = {};
 #pragma unroll 4
-        for (unsigned walk = 0; walk < block_walks; ++walk) sum += column[walk * block_vecs.divisor];
-        store_block_sum<kWidth, weight_t>(p, part, channel, static_cast<int>(parameter_vec.quotient), sum);
+        for (unsigned walk = 0; walk < block_walks; ++walk) {
+            const ChannelSums<kVec> of_walk = column[walk * block_vecs.divisor];
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) sum[c] += of_walk.to_float(c);
+        }
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) {
+            store_block_sum<kWidth, weight_t>(p, part, channel + c, static_cast<int>(parameter_vec.quotient), sum[c]);
+        }
     }
 }
 
