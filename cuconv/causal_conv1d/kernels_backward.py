@@ -283,6 +283,16 @@ class _ChannelWalks:
         )
 
 
+class _Block(PerClass[int]):
+    """Threads per block: a kernel's own, and of the class the most that one has."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda cls: max(cls.BLOCKS))
+
+    def __get__(self, instance: object, owner: type) -> int:
+        return super().__get__(instance, owner) if instance is None else instance.block  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
 class CausalConv1dChannellastBwd(Kernel):
     """Gradients of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels, `tokens`
@@ -290,6 +300,7 @@ class CausalConv1dChannellastBwd(Kernel):
     """
 
     BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
+    threads = _Block()
     MAX_LARGE_WIDTH: ClassVar[int] = 4
     """Taps up to which blocks may be large: those of wider filters would have too much in shared memory."""
 
@@ -328,11 +339,6 @@ class CausalConv1dChannellastBwd(Kernel):
         batch, dim, seqlen = sizes
         walk = batch * seqlen * ceil_div(dim, vec) / (_ChannelWalks.MULTIPROCESSORS * cls.THREADS)
         return cls.BLOCKS[width <= cls.MAX_LARGE_WIDTH and cls.LARGE_WALK[0] <= walk <= cls.LARGE_WALK[1]]
-
-    @property
-    def threads(self) -> int:  # type: ignore[override]
-        """Threads per block."""
-        return self.block
 
     @staticmethod
     def tokens_for(width: int) -> int:
