@@ -186,7 +186,7 @@ def _function(
     console: Console,
     options: argparse.Namespace,
 ) -> bool:
-    """Time a function's workloads, then the host time of its smallest usual one. Returns whether the GPU still works."""
+    """Time a function's workloads, and the host time of its smallest usual one. Returns whether the GPU still works."""
     if options.only_host:
         chosen, peers = [min(chosen, key=_size)], ()
     console.line()
