@@ -213,8 +213,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize, strip = static_cast<int>(at.remainder);
     const int strip_first = strip * p.border_tokens, strip_last = min(strip_first + p.border_tokens, p.total);
     fetch_tile<false>(shared, p, first_channel, strip_first);
-    fetch_border(shared, p, first_channel, strip);
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
+    wait_for_leader();
+    fetch_border(shared, p, first_channel, strip);
     if (warp == 0) {
         const SnapshotRows rows = find_snapshots_of_tile(p, strip_first, strip_last);
         if (lane_id() == 0) shared.prefixes[0] = rows;

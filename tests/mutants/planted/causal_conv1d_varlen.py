@@ -16,6 +16,9 @@ _OVER_ROWS = (
     "causal_conv1d_varlen_fn-36-off126+128+1+1+2x3+250+126+5+0+3x1+off130-layout_tokens-slots_odd"
     "-initial_all-snapshots_pool-over"
 )
+_OVER_LONG = (
+    "causal_conv1d_varlen_fn-3-300+600-state_dtype_float32-layout_tokens_aligned-initial_all-snapshots_pool-over"
+)
 _OVER_STRIPS = (
     "causal_conv1d_varlen_fn-36-off126+128+1+1+2x3+250+126+5+0+3x1+off130+600+126+4+9-layout_tokens"
     "-slots_odd-initial_all-snapshots_pool-over-processors_1"
@@ -355,46 +358,74 @@ MUTANTS = (
         (_GATED,),
     ),
     Mutant(
-        "A tile over x sees the results of the one before it instead of its inputs.",
-        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
-        "for (int i = 0; i < kHalo; ++i) halo[i] = border.load_input(i);",
-        "for (int i = 0; i < kHalo; ++i) halo[i] = load<kVec, Memory::kMutable>(x + (i - kHalo) * step);",
+        "The first tile of a block over x sees zeros before it.",
+        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
+        "inputs.x[i] = border.load_input(kWidth - 1 - before + i);",
+        "inputs.x[i] = Vec<input_t, kVec>::zero();",
         (_OVER,),
     ),
     Mutant(
-        "A sequence whose prefix crosses a border goes on from its first column there.",
-        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
-        "border.load_state(before + i)",
-        "border.load_state(i)",
+        "A border keeps the inputs one token later.",
+        "causal_conv1d/conv_borders.cuh",
+        "(tile * p.border_tokens - kHalo) * p.x_stride[1];",
+        "(tile * p.border_tokens - kHalo + 1) * p.x_stride[1];",
+        (_OVER, _OVER_ROWS),
+    ),
+    Mutant(
+        "All results of a prefix over x are those of its first token.",
+        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
+        "place = max(0, min(token + i - first_token(p, number), kWidth - 2));",
+        "place = 0;",
         (_OVER,),
     ),
     Mutant(
-        "A sequence that ends behind its tile leaves its state there.",
-        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
-        "return run.begin >= first && run.end <= last;",
-        "return run.begin >= first;",
+        "A prefix behind an empty sequence over x has the results of that one.",
+        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
+        "while (number + 1 < p.sequences && first_token(p, number + 1) <= token + i) ++number;",
+        "if (number + 1 < p.sequences && first_token(p, number + 1) <= token + i) ++number;",
         (_OVER,),
+    ),
+    Mutant(
+        "Threads of a block over x store before all have loaded.",
+        "causal_conv1d/conv_tile.cuh",
+        "        __syncthreads();\n        return roles[tile];",
+        "        sync_warp();\n        return roles[tile];",
+        (_OVER,),
+    ),
+    Mutant(
+        "Of a block's snapshots the first of each warp is stored alone.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "const int place = count + __popc(hits & ((1u << lane_id()) - 1));",
+        "const int place = count;",
+        (_SNAPSHOTS, _SNAPSHOTS_ROWS),
+    ),
+    Mutant(
+        "Snapshots of a block that do not fit in its list are not stored.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "if (count <= kMost) continue;",
+        "if (count >= 0) continue;",
+        (_SNAPSHOTS, _SNAPSHOTS_ROWS),
     ),
     Mutant(
         "The state of a sequence across two borders is taken at the second one again.",
         "causal_conv1d/causal_conv1d_varlen_borders.cu",
         "has_state = slot >= 0 && from_lane(begin, lane) >= token - p.border_tokens;",
         "has_state = slot >= 0;",
-        (_OVER,),
+        (_OVER_LONG,),
     ),
     Mutant(
         "A border keeps no state.",
         "causal_conv1d/causal_conv1d_varlen_borders.cu",
         "store(border.state + i * border.step, prefix.past[i]);",
         "{}",
-        (_OVER, _OVER_ROWS),
+        (_OVER_ROWS,),
     ),
     Mutant(
         "The snapshots of sequences across a border are stored by two warps, one of them behind the final state.",
         "causal_conv1d/conv_borders.cuh",
         "return source.goes_on && source.is_over_start(p, snapshot) && is_in_tile(p, source);",
         "return source.goes_on && is_in_tile(p, source);",
-        (_OVER, _OVER_ROWS),
+        (_OVER_ROWS,),
     ),
     Mutant(
         "A tile of a strip sees the inputs before the strip.",
@@ -427,8 +458,8 @@ MUTANTS = (
     Mutant(
         "Snapshots in short rows hold the inputs one token later.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "const int place = end - p.snapshot_columns + i;",
-        "const int place = end - p.snapshot_columns + i + (end < Tile::kTile ? 1 : 0);",
+        "from = begin + found.position - columns;",
+        "from = begin + found.position - columns + 1;",
         (_SNAPSHOTS_ROWS,),
     ),
     Mutant(
