@@ -423,6 +423,8 @@ class CausalConv1dShortrowsBwd(Kernel):
 class CausalConv1dBwdSum(Kernel):
     """Gradients of the parameters from the sums that blocks have left."""
 
+    FOLLOWS = True
+
     width: int
     weight_t: DType
 

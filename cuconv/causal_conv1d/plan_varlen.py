@@ -93,8 +93,8 @@ class Operands(NamedTuple):
     """(total, heads) each."""
     in_place: bool = False
     """Whether the result goes over x."""
-    by_token: bool = False
-    """Whether the arrays of the caller are (total, dim)."""
+    by_token: tuple[str, ...] = ()
+    """The arrays that the caller has as (total, channels)."""
     blocks: Blocks | None = None
     """The prefix cache that snapshots and final states go to."""
     computed: Layout | None = None

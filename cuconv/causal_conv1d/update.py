@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from cuconv.causal_conv1d import reference_convolve
-from cuconv.causal_conv1d.check_update import check, check_by_blocks, check_contents, reading_columns
+from cuconv.causal_conv1d.check_update import (
+    check,
+    check_by_blocks,
+    check_contents,
+    check_with_extras,
+    reading_columns,
+)
 from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_update import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
@@ -167,6 +173,31 @@ def causal_conv1d_update(
         *(WHOLE, inputs, extras, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
         *(first_column, max_query_len),
     )[0]
+
+
+def step_by_token(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any,
+    activation: str | None,
+    conv_state_indices: Any,
+    intermediate_conv_window: Any,
+) -> Any:
+    """`causal_conv1d_update` of x (batch, dim) or (batch, seqlen, dim), for engines that have it so.
+
+    To transpose x and the result takes torch as long as half of the call. Errors name axes as that function does.
+
+    Returns:
+        The shape of x, new.
+    """
+    checks.activation(activation)
+    inputs = (
+        x, conv_state, weight, bias, None, conv_state_indices, None, intermediate_conv_window, None, None, None, None,
+        None, None, None, None, None, None, None, None, None, None,
+    )  # fmt: skip
+    options = (WHOLE, activation is not None, False, -1, None, None, True, False)
+    return _step_with_extras(inputs, options, WHOLE.names)[0]
 
 
 def step_by_blocks(
@@ -381,10 +412,14 @@ def _run(
     options = (split, activation is not None, is_read_only, pad_slot_id, column, max_query_len, keeps_padding)
     if extras is None:
         return tuple(_step(inputs + split.given_outs(out), options, split.names))
-    return tuple(_step_with_extras(inputs + extras + split.given_outs(out), options, split.names))
+    more = (*options[:-1], False, keeps_padding)
+    return tuple(_step_with_extras(inputs + extras + split.given_outs(out), more, split.names))
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
+    if o.by_token:
+        turned = {name: arrays[name].swapaxes(1, 2) for name in o.by_token if arrays[name] is not None}
+        arrays = {**arrays, **turned}
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
     inputs["dst_state_indices"] = reading_columns(o, arrays.get)("dst_state_indices")
     inputs["conv_state"] = inputs["conv_state"][:, :, : o.conv_state.shape[2]]
@@ -431,7 +466,7 @@ _step_by_blocks = Operation(
 _step_with_extras = Operation(
     INPUTS + EXTRAS,
     name="causal_conv1d_update_with_extras",
-    check=check,
+    check=check_with_extras,
     plan=plan,
     reference=_reference,
     contents=check_contents,

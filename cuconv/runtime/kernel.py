@@ -19,7 +19,7 @@ import numpy as np
 from cuconv.jit import source, structs
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact
-from cuconv.runtime import dependent
+from cuconv.runtime import dependent, machine
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.launch import WARP_SIZE, LaunchConfig
 
@@ -147,6 +147,9 @@ class Kernel(Declared):
     that does not wait."""
     LETS_GO_FIRST: ClassVar[bool] = False
     """Whether it lets the next kernel start before it has waited itself (`let_next_start()`)."""
+    FOLLOWS: ClassVar[bool] = False
+    """Whether it is always launched so that it starts before the launch in front of it has ended, which belongs to the
+    same call: it waits for that launch before it reads or writes anything (`wait_for_leader()`)."""
 
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
@@ -201,6 +204,7 @@ def _loaded(kernel: Kernel, artifact: Artifact, device: int, starts_early: bool)
 
     module = cupy.RawModule(path=str(artifact.path))
     pointer = module.get_function(artifact.symbol).kernel.ptr
+    starts_early = starts_early or (kernel.FOLLOWS and machine.has_dependent_launch(device))
     return LoadedKernel(module, pointer, device, kernel.params, starts_early)
 
 
@@ -261,9 +265,7 @@ class LoadedKernel:
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         """A function that enqueues launches with this configuration and packed numbers; missing pointers are null."""
         # Attributes are looked up here once: `enqueue` is on the path of every call.
-        launch: Callable[[int, int, int], None] = partial(self._launch, self._pointer, *config.flat)
-        if self._starts_early:
-            launch = dependent.launcher(self._pointer, config)
+        launch = self._launcher(config)
         packing, own_device, get_device = self._packing, self._device, self._get_device
 
         def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
@@ -278,7 +280,7 @@ class LoadedKernel:
 
     def fixed(self, config: LaunchConfig, numbers: bytes, pointers: Sequence[int]) -> Replay:
         """A function that enqueues one launch, with these pointers and packed numbers, as often as it is called."""
-        launch = partial(self._launch, self._pointer, *config.flat)
+        launch = self._launcher(config)
         buffer = _Buffer(self._packing[len(pointers)].pack(*pointers, numbers))
         own_device, get_device = self._device, self._get_device
 
@@ -289,6 +291,11 @@ class LoadedKernel:
                 self._launch_elsewhere(launch, stream, buffer.pointers)
 
         return replay
+
+    def _launcher(self, config: LaunchConfig) -> Callable[[int, int, int], None]:
+        if self._starts_early:
+            return dependent.launcher(self._pointer, config)
+        return partial(self._launch, self._pointer, *config.flat)
 
     def _launch_elsewhere(self, launch: Callable[..., None], stream: int, arguments: int) -> None:
         """Launch while another device is the current one, or for the first time in a thread."""

@@ -76,24 +76,25 @@ class TileShape(NamedTuple):
 
 
 TILE_TIMES = {
-    TileShape(1, 1, 1, 16, 4): (850, 2005),
-    TileShape(4, 1, 2, 16, 3): (975, 1790),
-    TileShape(8, 1, 1, 16, 4): (1431, 2571),
-    TileShape(8, 1, 2, 16, 3): (1060, 1893),
-    TileShape(16, 1, 4, 8, 3): (1114, 2086),
-    TileShape(16, 2, 2, 16, 3): (1350, 2214),
+    TileShape(1, 1, 1, 16, 4): ((850, 2005), (800, 2700)),
+    TileShape(4, 1, 2, 16, 3): ((975, 1790), (1008, 1896)),
+    TileShape(8, 1, 1, 16, 4): ((1431, 2571), (1570, 2850)),
+    TileShape(8, 1, 2, 16, 3): ((1060, 1893), (1148, 2094)),
+    TileShape(16, 1, 4, 8, 3): ((1114, 2086), (1220, 2718)),
+    TileShape(16, 2, 2, 16, 3): ((1350, 2214), (2070, 3824)),
 }
 """The shapes that kernels have, by lanes per channel. How long an H200 takes when a multiprocessor has one block, and
-when it has all that it has room for: microseconds for 4096 tokens of 16 states, times the lanes per channel.
+when it has all that it has room for, where tokens are contiguous and where channels are: microseconds for 4096 tokens
+of 16 states, times the lanes per channel.
 """
 
 CUT = TileShape(8, 1, 1, 16, 4)
 """The shape for rows that are cut into segments."""
 
 
-def tile_time(rows: int, shape: TileShape, multiprocessors: int) -> float:
+def tile_time(rows: int, shape: TileShape, multiprocessors: int, by_channel: bool) -> float:
     """The time that this many rows take, up to a factor: multiprocessors run `resident` blocks at once, in waves."""
-    alone, full = TILE_TIMES[shape]
+    alone, full = TILE_TIMES[shape][by_channel]
     waves, rest = divmod(ceil_div(ceil_div(rows, shape.channels), multiprocessors), shape.resident)
     last = alone + (full - alone) * (rest - 1) / (shape.resident - 1) if rest else 0
     return (waves * full + last) / shape.group

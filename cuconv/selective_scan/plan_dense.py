@@ -86,8 +86,9 @@ def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[Se
     dtype = input_dtype(inputs)
     if shapes:
         rows, processors = inputs.u.shape[0] * inputs.u.shape[1], multiprocessors(inputs.u.device)
-        shape = CUT if cut.per_row > 1 else min(shapes, key=lambda shape: tile_time(rows, shape, processors))
-        by_channel = tile_axis(inputs, shape.channels) == CHANNELS
+        by_channel = tile_axis(inputs, shapes[0].channels) == CHANNELS
+        quickest = min(shapes, key=lambda shape: tile_time(rows, shape, processors, by_channel))
+        shape = CUT if cut.per_row > 1 else quickest
         return (
             SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False),
             SelectiveScanTilesFwd(dtype, *CUT, by_channel, states_only=True),

@@ -190,7 +190,7 @@ def _plan(o: Operands) -> Plan:
     if axis is not None:
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
         is_mixed = o.total < LONG * o.sequences and not o.is_batch
-        shape = _tile_shape(o, is_mixed)
+        shape = _tile_shape(o, is_mixed, axis == CHANNELS)
         by_channel, keeps = axis == CHANNELS, o.snapshots is not None
         kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, by_channel, is_mixed, keeps)
         division = Division(_short_tokens(o) if is_mixed else 0, shape.channels, is_mixed)
@@ -256,7 +256,7 @@ def _numbered_through(inputs: Inputs) -> Inputs:
     return inputs._replace(u=u, delta=delta, B=B, C=C, z=z, out=out)
 
 
-def _tile_shape(o: Operands, is_mixed: bool) -> TileShape:
+def _tile_shape(o: Operands, is_mixed: bool, by_channel: bool) -> TileShape:
     """The quickest shape for as many long sequences as are likely: only the average length is known."""
     dim, total = o.inputs.u.shape[1], o.total
     rows = dim * (ceil_div(total, PREFILL) if is_mixed else o.sequences)
@@ -268,7 +268,7 @@ def _tile_shape(o: Operands, is_mixed: bool) -> TileShape:
         seqlen = o.inputs.u.shape[2]
         shapes = [shape for shape in TILE_TIMES if shape.lanes == 1 or shape.lanes * shape.tokens <= seqlen]
     shapes = [shape for shape in shapes if o.inputs.d_state % (shape.parts * shape.at_once) == 0]
-    return min(shapes, key=lambda shape: tile_time(rows, shape, processors))
+    return min(shapes, key=lambda shape: tile_time(rows, shape, processors, by_channel))
 
 
 def _short_tokens(o: Operands) -> int:

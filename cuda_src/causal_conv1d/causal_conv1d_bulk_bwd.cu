@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Vector = Vec<input_t, kVec>;
     using Vecs = Place<kVec, false>;
     const CausalConv1dBwdOperands p = operands_of(params);
+    if (p.scratch != nullptr) let_follower_start();
     // x, from the vectors before a unit on, and dout.
     __shared__ alignas(128) Vector memory[Traits::kWarps][kStages][Traits::kStageVecs];
     __shared__ WarpBarriers<kStages> barriers[Traits::kWarps];

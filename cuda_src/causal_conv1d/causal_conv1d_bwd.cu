@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Vector = Vec<input_t, kVec>;
     using Vecs = Place<kVec, kEdges>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
+    if (p.scratch != nullptr) let_follower_start();
     __shared__ Vector ring[kStages][2][Traits::kThreads];
 
     const QuotientRemainder part_channels = divide(blockIdx.x, params.channel_groups);

@@ -89,6 +89,16 @@ def test_only_kernels_that_start_early_wait(kind: type[Kernel]) -> None:
         assert not defined or b"ld.global.nc" not in compiled.image
 
 
+@pytest.mark.parametrize("kind", [kind for kind in op_kernels() if kind.FOLLOWS], ids=lambda kind: kind.unit)
+def test_kernels_that_follow_wait(kind: type[Kernel]) -> None:
+    """They read nothing as constant, and have no such wait where GPUs know none."""
+    kernel = next(iter(kind.variants()))
+    for arch, waits in (("compute_80", False), ("compute_90", True)):
+        image = nvrtc.compile(source.load(), kernel.file, (kernel.expression,), arch).image
+        assert (b"griddepcontrol.wait" in image) is waits
+        assert b"ld.global.nc" not in image or not waits
+
+
 def loaded(library: str, held: dict[str, Any]) -> dict[str, Any]:
     """Arrays on the GPU."""
     if library == "cupy":
@@ -275,3 +285,23 @@ def test_edges_of_a_graph_are_programmatic_where_that_is_right() -> None:
         graph = stream.end_capture()
     # The third reads the states that the second writes, and the last is outside of the context.
     assert sorted(edges(graph.graph)) == [False, False, True, True]
+
+
+@pytest.mark.gpu
+def test_sums_of_parameters_start_early_in_graphs() -> None:
+    """No context asks for it, because both kernels are those of one call."""
+    cupy = pytest.importorskip("cupy")
+    if not machine.has_dependent_launch(0):
+        pytest.skip("this GPU has no dependent launches")
+    x, dout, weight = cupy.ones((1, 64, 512)), cupy.ones((1, 64, 512)), cupy.ones((64, 4))
+    given = [each.astype(np.float32) for each in (x.transpose(0, 2, 1).copy().transpose(0, 2, 1), weight)]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        for _ in range(2):
+            cuconv.causal_conv1d_bwd(*given, None, dout.astype(np.float32))
+        stream.synchronize()
+        stream.begin_capture()
+        for _ in range(2):
+            cuconv.causal_conv1d_bwd(*given, None, given[0])
+        graph = stream.end_capture()
+    assert edges(graph.graph) == [True, False, True]

@@ -178,6 +178,30 @@ def test_the_shape_of_tiles_is_what_was_quickest(batch: int, dim: int, shape: tu
     assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
 
 
+@pytest.mark.parametrize(
+    ("batch", "dim", "shape"),
+    [
+        (1, 1536, (16, 2, 2)),
+        (1, 2048, (16, 1, 4)),
+        (1, 3072, (16, 1, 4)),
+        (1, 4096, (8, 1, 2)),
+        (1, 5120, (8, 1, 2)),
+        (1, 6144, (8, 1, 2)),
+        (1, 12288, (4, 1, 2)),
+        (2, 5120, (8, 1, 2)),
+        (8, 1536, (4, 1, 2)),
+        (8, 5120, (4, 1, 2)),
+    ],
+)
+def test_the_shape_of_tiles_is_what_was_quickest_by_channel(batch: int, dim: int, shape: tuple[int, int, int]) -> None:
+    """The same where channels are contiguous, not tokens."""
+    matrix = layout(BFLOAT16, (batch, 1, 16, 2048), order=(0, 1, 3, 2))
+    o = operands((batch, dim, 2048), 16, BFLOAT16, matrix, order=(0, 2, 1))
+    kernel: Any = plan(o).launches[-1].kernel
+    assert isinstance(kernel, SelectiveScanTilesFwd) and kernel.by_channel
+    assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
+
+
 def packed(dim: int, total: int, sequences: int, d_state: int) -> Launch:
     """The launch of a call on packed sequences."""
     o = inputs((1, dim, total), d_state)

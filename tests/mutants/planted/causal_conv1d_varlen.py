@@ -34,6 +34,7 @@ _OVER_KEPT = (
 _STATES = "causal_conv1d_varlen_states-136-9x1+7-3-out_channels-index_int64"
 _STATES_EVERY = "causal_conv1d_varlen_states-6-2+30-16-dtype_float32-layout_sliced_by_2-out_channels-spacing_3"
 _CARRIED = "causal_conv1d_varlen_states-136-2+4+0+3+off2+1-4-out_channels-previous_channels_sliced"
+_STATES_MANY = "causal_conv1d_varlen_states-8208-4x2+0+7x12+off3+2x1+5-9-out_channels-previous_channels"
 _SNAPSHOTS = "causal_conv1d_varlen_fn-136-off2+20+0+3x1+30+2-pool_channels_longer-slots_odd-longer_2-snapshots_pool"
 _SNAPSHOTS_MOVED = "causal_conv1d_varlen_fn-16-9+70+3-width_16-initial_all-moved-snapshots_pool"
 _SNAPSHOTS_WHOLE = (
@@ -227,9 +228,16 @@ MUTANTS = (
     Mutant(
         "Columns of a state are counted from the sequence's first token.",
         "causal_conv1d/causal_conv1d_varlen_states.cu",
-        "const index_t token = end - p.columns.divisor + column;",
+        "const index_t token = end - p.columns + column;",
         "const index_t token = begin + column;",
         (_STATES_EVERY,),
+    ),
+    Mutant(
+        "Threads begin one column apart, not MANY_COLUMNS.",
+        "causal_conv1d/causal_conv1d_varlen_states.cu",
+        "const int first = sequence_part.remainder * kColumns;",
+        "const int first = sequence_part.remainder;",
+        (_STATES_MANY,),
     ),
     Mutant(
         "A sequence shorter than its state reads the tokens before it.",
