@@ -309,6 +309,7 @@ class CausalConv1dVarlenPrefixes(PoolKernel):
 class CausalConv1dVarlenOverFwd(FilterKernel):
     """Results over x, contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens."""
 
+    EARLY = ("x", "weight", "bias", "query_start_loc", "cache_indices", "state_column")
     FOLLOWS = True
 
     vec: int
@@ -317,12 +318,18 @@ class CausalConv1dVarlenOverFwd(FilterKernel):
     """Tokens per thread."""
     silu: bool
     """Whether SiLU follows the sum."""
+    follows: bool
+    """Whether there is a launch in front."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenOverFwd]:
         for axes in _varlen_channel_axes():
             if axes.pop("addressed") and axes.pop("state_t") is axes["input_t"]:
-                yield cls(**axes)
+                yield from (cls(follows=follows, **axes) for follows in (True, False))
+
+    @property
+    def is_follower(self) -> bool:
+        return self.follows
 
     def block_tokens(self, dim: int) -> tuple[int, int, int]:
         """Tokens per block of a call with `dim` channels, blocks across the channels, and channel vectors per block."""
@@ -379,6 +386,7 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
 class CausalConv1dVarlenRowstripsFwd(PoolKernel):
     """Results over x, contiguous tokens: a block takes the tiles of a strip of 32 channels one after another."""
 
+    EARLY = ("x", "weight", "bias")
     FOLLOWS = True
 
     RESIDENT = PerClass(lambda cls: cls.constants["kLeanBlocks"])
@@ -389,12 +397,18 @@ class CausalConv1dVarlenRowstripsFwd(PoolKernel):
 
     silu: bool
     """Whether SiLU follows the sum."""
+    follows: bool
+    """Whether there is a launch in front."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowstripsFwd]:
         for axes in _varlen_axes():
             if axes.pop("addressed") and axes["width"] in cls.WIDTHS:
-                yield cls(**axes)
+                yield from (cls(follows=follows, **axes) for follows in (True, False))
+
+    @property
+    def is_follower(self) -> bool:
+        return self.follows
 
     @property
     def tile(self) -> int:

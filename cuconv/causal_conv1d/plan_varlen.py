@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
@@ -200,19 +201,18 @@ def _channels_over_x(o: Operands) -> Plan:
     vec = _channel_vector(o)
     axes = _pool_axes(o, vec)
     first = CausalConv1dVarlenPrefixes(**axes)
-    tokens = channel_tile_tokens(o.x.itemsize, first.width, ceil_div(dim, vec))
     del axes["state_t"]
-    kernel = CausalConv1dVarlenOverFwd(tokens=tokens, **axes)
+    tokens = channel_tile_tokens(o.x.itemsize, first.width, ceil_div(dim, vec))
+    kernel = CausalConv1dVarlenOverFwd(tokens=tokens, follows=True, **axes)
     block_tokens, *_ = kernel.block_tokens(dim)
-    borders = ceil_div(total, block_tokens) - 1 if kernel.width > 1 else 0
+    borders = ceil_div(total, block_tokens) - 1 if first.width > 1 else 0
     scratch, results_at = first.scratch(dim, total, borders, o.sequences)
     numbers = _numbers(o, vec, {"border_tokens": block_tokens, "border_states_at": results_at})
-    config, division = kernel.launch_config(dim, total)
-    launches = [Launch.packed(kernel, config, **numbers, **division)]
     blocks = multiprocessors(o.x.device) * first.RESIDENT
-    if (before := first.launch_config(dim, borders, o.sequences, o.snapshot_rows, blocks)) is not None:
-        config, division = before
-        launches.insert(0, Launch.packed(first, config, **numbers, **division))
+    before = first.launch_config(dim, borders, o.sequences, o.snapshot_rows, blocks)
+    launches = [] if before is None else [Launch.packed(first, before[0], **numbers, **before[1])]
+    config, division = kernel.launch_config(dim, total)
+    launches.append(Launch.packed(replace(kernel, follows=before is not None), config, **numbers, **division))
     return Plan(tuple(launches), scratch)
 
 
@@ -287,18 +287,19 @@ def _short_rows(o: Operands) -> Launch:
 def _row_strips(o: Operands) -> Plan:
     dim, total = o.x.shape
     axes = _pool_axes(o, _tile_vector(o))
-    kernel = CausalConv1dVarlenRowstripsFwd(**axes)
+    kernel = CausalConv1dVarlenRowstripsFwd(follows=True, **axes)
     blocks = multiprocessors(o.x.device) * kernel.RESIDENT
     tokens = kernel.tile * ceil_div(ceil_div(total, kernel.tile) * ceil_div(dim, WARP_SIZE), blocks)
     first = CausalConv1dVarlenBorders(kernel.width, kernel.input_t, kernel.state_t)
     borders = ceil_div(total, tokens) - 1
     scratch, states_at = first.scratch(dim, borders)
     numbers = _numbers(o, 1, {"border_tokens": tokens, "border_states_at": states_at})
-    config, division = kernel.launch_config(dim, borders + 1)
-    launches = [Launch.packed(kernel, config, **numbers, **division)]
+    launches = []
     if borders or o.snapshot_rows:
         config, division = first.launch_config(dim, borders, o.snapshot_rows)
-        launches.insert(0, Launch.packed(first, config, **numbers, **division))
+        launches.append(Launch.packed(first, config, **numbers, **division))
+    config, division = kernel.launch_config(dim, borders + 1)
+    launches.append(Launch.packed(replace(kernel, follows=bool(launches)), config, **numbers, **division))
     return Plan(tuple(launches), scratch)
 
 

@@ -8,6 +8,7 @@
 //
 // kWidth    filter taps              input_t   x and out                 weight_t  weight, and bias unless float
 // kVec      channels an access       kTokens   tokens a thread           kSilu     silu after the sum
+// kFollows  there is a launch in front
 #include "causal_conv1d/conv_borders.cuh"
 #include "causal_conv1d/conv_tile.cuh"
 
@@ -18,7 +19,7 @@ struct CausalConv1dVarlenOverFwdParams {
     int tiles;           // tiles per block
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kFollows>
 struct CausalConv1dVarlenOverFwdTraits {
     static constexpr int kThreads = 256;
     // Channel vectors per block at most: with fewer, more of x is kept at borders between blocks.
@@ -71,8 +72,8 @@ struct OverRoles {
     }
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
-          typename Traits = CausalConv1dVarlenOverFwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu>>
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kFollows,
+          typename Traits = CausalConv1dVarlenOverFwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kFollows>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_over_fwd_kernel(const CausalConv1dVarlenOverFwdParams params) {
     using Inputs = TileInputs<kWidth, input_t, kVec, kTokens, false, Memory::kMutable>;
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     Inputs inputs(p, token, channel);
     const OverRoles<kWidth, kTokens, Traits::kThreads> block_roles;
     block_roles.find(p, first, params.tiles);
-    wait_for_leader();
+    if constexpr (kFollows) wait_for_leader();
     const int before = kWidth - 1 - tile * kTokens;  // inputs before the block's tokens
     if (before > 0 && group > 0) {
         const Border<kWidth, input_t, input_t, kVec> border(p, group, channel);

@@ -162,7 +162,7 @@ __device__ __forceinline__ void store_inner_snapshots(const CausalConv1dVarlenOp
 }
 
 // Rows of snapshots that a block takes, and of those that one of its threads copies at a time. The rows are looked up
-// once for all channels of the block, by one load after another: on an H200 XXX.
+// once for all channels of the block, by one load after another.
 inline constexpr int kSnapshotsOfBlock = 32;
 inline constexpr int kSnapshotsOfThread = 3;
 

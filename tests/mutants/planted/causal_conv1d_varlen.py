@@ -12,6 +12,7 @@ _ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
 _OVER = "causal_conv1d_varlen_fn-136-off62+64+1+1+2x3+120+62+5+0+3x1+off66-slots_odd-initial_all-snapshots_pool-over"
+_OVER_SHARES = "causal_conv1d_varlen_fn-136-off5+60+3x1+99+40x2-slots_odd-initial_all-over-processors_1"
 _OVER_ROWS = (
     "causal_conv1d_varlen_fn-36-off126+128+1+1+2x3+250+126+5+0+3x1+off130-layout_tokens-slots_odd"
     "-initial_all-snapshots_pool-over"
@@ -201,9 +202,11 @@ MUTANTS = (
     Mutant(
         "Prefixes of short rows are finished before the walk has passed them.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        """    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
+        """        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+    }
     __syncthreads();""",
-        "    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);",
+        """        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+    }""",
         (_SHORTROWS,),
     ),
     Mutant(
@@ -382,37 +385,30 @@ MUTANTS = (
     Mutant(
         "All results of a prefix over x are those of its first token.",
         "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
-        "place = max(0, min(token + i - first_token(p, number), kWidth - 2));",
-        "place = 0;",
-        (_OVER,),
-    ),
-    Mutant(
-        "A prefix behind an empty sequence over x has the results of that one.",
-        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
-        "while (number + 1 < p.sequences && first_token(p, number + 1) <= token + i) ++number;",
-        "if (number + 1 < p.sequences && first_token(p, number + 1) <= token + i) ++number;",
+        "rows[prefix - first] = run_row + lane_id();",
+        "rows[prefix - first] = run_row;",
         (_OVER,),
     ),
     Mutant(
         "Threads of a block over x store before all have loaded.",
-        "causal_conv1d/conv_tile.cuh",
-        "        __syncthreads();\n        return roles[tile];",
-        "        sync_warp();\n        return roles[tile];",
+        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
+        "    __syncthreads();\n    const TokenRoles",
+        "    sync_warp();\n    const TokenRoles",
         (_OVER,),
     ),
     Mutant(
-        "Of a block's snapshots the first of each warp is stored alone.",
-        "causal_conv1d/conv_snapshots.cuh",
-        "const int place = count + __popc(hits & ((1u << lane_id()) - 1));",
-        "const int place = count;",
-        (_SNAPSHOTS, _SNAPSHOTS_ROWS),
+        "A warp that has prefixes before results over x takes only the first channels of its share.",
+        "causal_conv1d/causal_conv1d_varlen_prefixes.cu",
+        "first_channel + params.share",
+        "first_channel + kWarpSize * kVec",
+        (_OVER_SHARES,),
     ),
     Mutant(
-        "Snapshots of a block that do not fit in its list are not stored.",
+        "A block's snapshots keep the places of their rows, though only so many are counted as it stores.",
         "causal_conv1d/conv_snapshots.cuh",
-        "if (count <= kMost) continue;",
-        "if (count >= 0) continue;",
-        (_SNAPSHOTS, _SNAPSHOTS_ROWS),
+        "found[__popc(hits & ((1u << lane_id()) - 1))] =",
+        "found[lane_id()] =",
+        (_SNAPSHOTS,),
     ),
     Mutant(
         "The state of a sequence across two borders is taken at the second one again.",
@@ -466,8 +462,8 @@ MUTANTS = (
     Mutant(
         "Snapshots in short rows hold the inputs one token later.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "from = begin + found.position - columns;",
-        "from = begin + found.position - columns + 1;",
+        "begin + from_lane(own.position, lane) - columns;",
+        "begin + from_lane(own.position, lane) - columns + 1;",
         (_SNAPSHOTS_ROWS,),
     ),
     Mutant(
