@@ -90,7 +90,7 @@ def oracle(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> di
     It is called on copies in float32, which holds the values of all dtypes exactly.
     """
     copies = {name: array.astype(np.float32 if _is_float(array) else array.dtype) for name, array in inputs.items()}
-    results = workload.named(getattr(cuconv, workload.function)(**copies, **options))
+    results = workload.named(getattr(cuconv, workload.function)(**{**workload.call(copies), **options}))
     results |= {name: copies[name] for name in workload.updated}
     return {name: array.astype(np.float64) for name, array in results.items()}
 
@@ -101,7 +101,7 @@ def errors(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> Ma
     stated = importlib.import_module(f"{family}.reference").ERRORS[workload.function]
     copies = {name: array.copy() for name, array in inputs.items()}
     found: Mapping[str, Array] = stated(**copies, **options)
-    return found
+    return {workload.over.get(name, name): error for name, error in found.items()}
 
 
 def _difference(name: str, got: Array, wanted: Array, allowed: Array | None) -> Difference:

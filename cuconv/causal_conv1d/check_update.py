@@ -18,7 +18,9 @@ from cuconv.runtime.call import Checked, Layouts
 from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
-from cuconv.runtime.layout import Layout
+from cuconv.runtime.layout import Layout, transposed
+
+BY_TOKEN = ("x", *GATES, "out")
 
 BY_SEQUENCE = ("cache_seqlens", "num_accepted_tokens", "intermediate_state_indices")
 
@@ -102,6 +104,17 @@ def check(
         in_place=("out", "x") if may_be_x else (),
         overlaid={} if windows is None else {"intermediate_conv_window": windows},
     )
+
+
+def check_with_extras(given: Layouts, *options: Any) -> Checked[Operands]:
+    *first, by_token, keeps_padding = options
+    plain: Any = *first, keeps_padding
+    x = given["x"]
+    if not by_token or x is None or len(x.shape) != 3:
+        return check(given, *plain)
+    checked = check(transposed(given, BY_TOKEN), *plain)
+    outputs = transposed(checked.outputs, BY_TOKEN)
+    return replace(checked, operands=checked.operands._replace(by_token=BY_TOKEN), outputs=outputs)
 
 
 def check_by_blocks(given: Layouts, *options: Any) -> Checked[Operands]:

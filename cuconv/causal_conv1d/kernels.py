@@ -347,7 +347,7 @@ class CausalConv1dChannellastWideFwd(WideKernel):
         }
 
 
-def share_channels(dim_vecs: int) -> tuple[int, int]:
-    """Blocks across `dim_vecs` channel vectors, and the channel vectors of each: an even share of at most 32."""
-    dim_blocks = ceil_div(dim_vecs, WARP_SIZE)
+def share_channels(dim_vecs: int, most: int = WARP_SIZE) -> tuple[int, int]:
+    """Blocks across `dim_vecs` channel vectors, and the channel vectors of each: an even share of at most `most`."""
+    dim_blocks = ceil_div(dim_vecs, most)
     return dim_blocks, ceil_div(dim_vecs, dim_blocks)

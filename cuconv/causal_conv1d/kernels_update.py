@@ -180,6 +180,9 @@ class CausalConv1dUpdateGated(UpdateKernel):
 FEW_CHANNELS = (1, 2, 4)
 """Channels per thread of CausalConv1dUpdateFew, the fewest first."""
 
+FEW_RANGES = structs.constant(source.load(), "causal_conv1d/causal_conv1d_update_few.cu", "kMaxFewRanges")
+"""Most ranges of channels with a result each, of CausalConv1dUpdateFew."""
+
 FEW_GRID = 65535
 """Most blocks along the second grid axis (CUDA programming guide, technical specifications)."""
 
@@ -208,6 +211,8 @@ class CausalConv1dUpdateFew(PoolKernel):
     """Whether sequences have any numbers of tokens, one behind the other, of which the first has a result."""
     gated: bool
     """Whether there are gates or a residual."""
+    split: bool
+    """Whether the channels fall into ranges with a result each."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateFew]:
@@ -217,10 +222,12 @@ class CausalConv1dUpdateFew(PoolKernel):
             for vec, state_len, rows in product(FEW_CHANNELS, row_state_lens(width), flags):
                 if vec > widest or (rows and not fits_thread(vec, state_len, state_t.itemsize)):
                     continue
-                for silu, indexed, moved, addressed, *form in product(flags, repeat=6):
-                    if not moved or (indexed and not addressed):
-                        axes = width, input_t, weight_t, state_t, vec, silu, state_len, rows
-                        yield cls(*axes, indexed, moved, addressed, *form)
+                axes = width, input_t, weight_t, state_t, vec
+                for silu, indexed, moved, addressed, packed, gated in product(flags, repeat=6):
+                    if not moved or (indexed and not addressed and not gated):
+                        yield cls(*axes, silu, state_len, rows, indexed, moved, addressed, packed, gated, False)
+                for silu, indexed in product(flags, repeat=2):
+                    yield cls(*axes, silu, state_len, rows, indexed, False, False, False, False, True)
 
     def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
         """The launch for `sequences` sequences, one per row of the grid."""

@@ -11,6 +11,7 @@ from cuconv.causal_conv1d.kernels import (
     MAX_LANE_VECS,
     WIDTHS,
     Division,
+    FilterKernel,
     PoolKernel,
     channel_tile_tokens,
     channel_vector_bytes,
@@ -33,6 +34,9 @@ from cuconv.runtime.launch import (
 
 SNAPSHOTS_AT_ONCE = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsAtOnce")
 """Rows of snapshots per thread."""
+
+SNAPSHOTS_OF_BLOCK = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsOfBlock")
+"""Rows of snapshots per block, where all of its threads share them."""
 
 
 def _mix_groups(tile_groups: int, prefix_groups: int) -> tuple[int, int, int]:
@@ -92,7 +96,7 @@ class CausalConv1dVarlenFwd(PoolKernel):
         """The launch for x of (dim, total) and this many rows of snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
-        snapshot_groups = ceil_div(snapshots, tiles * SNAPSHOTS_AT_ONCE)
+        snapshot_groups = ceil_div(snapshots, SNAPSHOTS_OF_BLOCK)
         prefix_groups = (ceil_div(sequences, tiles) if self.width > 1 else 0) + snapshot_groups
         mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
         return self.config(dim_blocks * mix[0]), {
@@ -220,7 +224,9 @@ class CausalConv1dVarlenWalkFwd(PoolKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenBorders(Kernel):
-    """Before results go over x: a warp keeps 32 channel vectors at a border of tiles, or stores rows of snapshots."""
+    """Before results go over x, contiguous tokens: a warp keeps 32 channels at a border of strips, or stores rows of
+    snapshots.
+    """
 
     width: int
     """Taps of the filter."""
@@ -228,14 +234,11 @@ class CausalConv1dVarlenBorders(Kernel):
     """The dtype of x."""
     state_t: DType
     """The dtype of the pool of states."""
-    vec: int
-    """Channels per access."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenBorders]:
-        for axes in _varlen_vector_axes():
-            if axes.pop("weight_t") is axes["input_t"] and axes.pop("silu") and axes.pop("addressed"):
-                yield cls(**axes)
+        for width, input_t, state_t in product(CausalConv1dVarlenRowstripsFwd.WIDTHS, FLOATS, FLOATS):
+            yield cls(width, input_t, state_t)
 
     def scratch(self, dim: int, borders: int) -> tuple[int, int]:
         """The bytes of scratch that `borders` borders need, and those of them before the states."""
@@ -246,32 +249,102 @@ class CausalConv1dVarlenBorders(Kernel):
     def launch_config(self, dim: int, borders: int, snapshots: int) -> tuple[LaunchConfig, Division]:
         """The launch for this many borders and rows of snapshots."""
         tasks = borders + ceil_div(snapshots, SNAPSHOTS_AT_ONCE)
-        dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
+        dim_warps = ceil_div(dim, WARP_SIZE)
         division = {"dim_warps": fast_div(dim_warps), "borders": borders, "tasks": tasks, "snapshot_groups": 0}
         return self.config(ceil_div(dim_warps * tasks, self.warps)), division
 
 
 @dataclass(frozen=True)
-class CausalConv1dVarlenStripsFwd(PoolKernel):
-    """Results over x, contiguous channels: a warp walks a tile of tokens in 32 channel vectors."""
+class CausalConv1dVarlenPrefixes(PoolKernel):
+    """Before results go over x, contiguous channels: a warp has a border of tiles, a sequence's prefix or rows of
+    snapshots in a share of the channels.
+    """
 
     RESIDENT = PerClass(lambda cls: cls.constants["kLeanBlocks"])
     """Blocks that a multiprocessor runs at a time."""
+
+    MOST_STEPS = 8
+    """Groups of 32 channel vectors in a share, at most."""
 
     silu: bool
     """Whether SiLU follows the sum."""
 
     @classmethod
-    def variants(cls) -> Iterator[CausalConv1dVarlenStripsFwd]:
+    def variants(cls) -> Iterator[CausalConv1dVarlenPrefixes]:
         for axes in _varlen_vector_axes():
             if axes.pop("addressed"):
                 yield cls(**axes)
 
-    def launch_config(self, dim: int, tiles: int) -> tuple[LaunchConfig, Division]:
-        """The launch for `dim` channels of this many tiles."""
+    def scratch(self, dim: int, total: int, borders: int, sequences: int) -> tuple[int, int]:
+        """The bytes of scratch for `borders` borders and results of prefixes, and those of them before the results."""
+        row, halo = dim * self.input_t.itemsize, self.width - 1
+        results_at = ceil_div(borders * halo * row, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
+        return results_at + min(sequences * halo, total) * row, results_at
+
+    def launch_config(
+        self, dim: int, borders: int, sequences: int, snapshots: int, blocks: int
+    ) -> tuple[LaunchConfig, Division] | None:
+        """The launch for this many borders, sequences and rows of snapshots, of about as many blocks as run at a time;
+        None where there is nothing to do.
+        """
+        border_groups = ceil_div(borders, self.warps)
+        prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
+        groups = border_groups + prefix_groups + ceil_div(snapshots, SNAPSHOTS_OF_BLOCK)
+        if not groups:
+            return None
         dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
-        division = {"dim_warps": fast_div(dim_warps), "tiles": tiles, "snapshot_groups": 0}
-        return self.config(ceil_div(dim_warps * tiles, self.warps)), division
+        steps = min(ceil_div(dim_warps * groups, blocks), self.MOST_STEPS)
+        shares = ceil_div(dim_warps, steps)
+        return self.config(shares * groups), {
+            "dim_shares": fast_div(shares),
+            "share": steps * WARP_SIZE * self.vec,
+            "borders": borders,
+            "border_groups": border_groups,
+            "prefix_groups": prefix_groups,
+            "snapshot_groups": 0,
+        }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenOverFwd(FilterKernel):
+    """Results over x, contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens."""
+
+    EARLY = ("x", "weight", "bias", "query_start_loc", "cache_indices", "state_column")
+    FOLLOWS = True
+
+    vec: int
+    """Elements per access to x."""
+    tokens: int
+    """Tokens per thread."""
+    silu: bool
+    """Whether SiLU follows the sum."""
+    follows: bool
+    """Whether there is a launch in front."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenOverFwd]:
+        for axes in _varlen_channel_axes():
+            if axes.pop("addressed") and axes.pop("state_t") is axes["input_t"]:
+                yield from (cls(follows=follows, **axes) for follows in (True, False))
+
+    @property
+    def is_follower(self) -> bool:
+        return self.follows
+
+    def block_tokens(self, dim: int) -> tuple[int, int, int]:
+        """Tokens per block of a call with `dim` channels, blocks across the channels, and channel vectors per block."""
+        dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec), self.constants["kBlockVecs"])
+        return self.threads // block_vecs * self.tokens, dim_blocks, block_vecs
+
+    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total)."""
+        tokens, dim_blocks, block_vecs = self.block_tokens(dim)
+        return self.config(dim_blocks * ceil_div(total, tokens)), {
+            "block_vecs": fast_div(block_vecs),
+            "dim_blocks": fast_div(dim_blocks),
+            "tiles": tokens // self.tokens,
+            "snapshot_groups": 0,
+        }
 
 
 def _widths(cls: type[Kernel]) -> range:
@@ -313,6 +386,9 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
 class CausalConv1dVarlenRowstripsFwd(PoolKernel):
     """Results over x, contiguous tokens: a block takes the tiles of a strip of 32 channels one after another."""
 
+    EARLY = ("x", "weight", "bias")
+    FOLLOWS = True
+
     RESIDENT = PerClass(lambda cls: cls.constants["kLeanBlocks"])
     """Blocks that a multiprocessor runs at a time."""
 
@@ -321,12 +397,18 @@ class CausalConv1dVarlenRowstripsFwd(PoolKernel):
 
     silu: bool
     """Whether SiLU follows the sum."""
+    follows: bool
+    """Whether there is a launch in front."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowstripsFwd]:
         for axes in _varlen_axes():
             if axes.pop("addressed") and axes["width"] in cls.WIDTHS:
-                yield cls(**axes)
+                yield from (cls(follows=follows, **axes) for follows in (True, False))
+
+    @property
+    def is_follower(self) -> bool:
+        return self.follows
 
     @property
     def tile(self) -> int:
@@ -338,30 +420,43 @@ class CausalConv1dVarlenRowstripsFwd(PoolKernel):
         return self.config(ceil_div(dim, WARP_SIZE) * strips), {"strips": fast_div(strips), "snapshot_groups": 0}
 
 
+MANY_COLUMNS = 4
+"""Columns that a thread of CausalConv1dVarlenStates copies where there are MANY_VECTORS of them. On an H200 the last 3
+tokens of 512 sequences of 8192 channels take 14.6 us so and 15.8 with a thread for each column; of 4 sequences 2.41 and
+2.30."""
+
+MANY_VECTORS = 2**17
+"""Vectors of channels of all columns that keep a GPU busy with a thread for MANY_COLUMNS of them."""
+
+
 @dataclass(frozen=True)
 class CausalConv1dVarlenStates(Kernel):
-    """The last tokens of packed sequences: a thread copies `vec` channels of one column of `out`."""
+    """The last tokens of packed sequences: a thread copies `vec` channels of some consecutive columns of `out`."""
 
     input_t: DType
     """The dtype of x and out."""
     vec: int
     """Channels per thread."""
+    columns: int
+    """Columns per thread."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenStates]:
         for input_t in FLOATS:
-            for vec in vectors(input_t):
-                yield cls(input_t, vec)
+            for vec, columns in product(vectors(input_t), (1, MANY_COLUMNS)):
+                yield cls(input_t, vec, columns)
 
     def launch_config(self, sequences: int, dim: int, columns: int) -> tuple[LaunchConfig, Division]:
         """The launch for out of (sequences, dim, columns)."""
         dim_vecs = ceil_div(dim, self.vec)
-        total_vecs = sequences * columns * dim_vecs
+        parts = ceil_div(columns, self.columns)
+        total_vecs = sequences * parts * dim_vecs
         if total_vecs > MAX_DIVIDEND:
             raise TooLarge(f"the problem needs {total_vecs} threads; a launch takes at most {MAX_DIVIDEND}")
         return self.config(ceil_div(total_vecs, self.threads)), {
             "dim_vecs": fast_div(dim_vecs),
-            "columns": fast_div(columns),
+            "parts": fast_div(parts),
+            "columns": columns,
             "total_vecs": total_vecs,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
@@ -9,6 +10,7 @@ from cuconv.causal_conv1d.kernels import GATES, filter_numbers, states_are_packe
 from cuconv.causal_conv1d.kernels_update import (
     FEW_CHANNELS,
     FEW_GRID,
+    FEW_RANGES,
     KEPT_ROWS_BYTES,
     MANY_TOKENS_CHANNELS,
     MAX_TREE_TOKENS,
@@ -108,6 +110,8 @@ class Operands(NamedTuple):
     """Tokens per sequence at most; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
+    by_token: tuple[str, ...] = ()
+    """The arrays that the caller has as (batch, seqlen, dim)."""
     dst_is_column: bool = False
     """Whether dst_state_indices has columns of conv_state_indices, instead of slots."""
     pre_gate: Layout | None = None
@@ -167,7 +171,10 @@ def _few(o: Operands) -> CausalConv1dUpdateFew | None:
     if rows and token_bytes > MOST_IN_ROWS[o.x.itemsize] and not o.beside_x:
         return None
     is_moved = o.conv_state_indices is not None and o.dst_state_indices is not None
-    is_moved = is_moved and not (o.keeps_padding or o.state_column or o.has_initial_state)
+    is_moved = is_moved and not (o.keeps_padding or o.state_column or o.has_initial_state or o.beside_x)
+    is_split = o.split.names != ("out",)
+    if is_split and (_is_addressed(o) or o.query_start_loc is not None or o.beside_x or not _are_flat(o.outs)):
+        return None
     for vec in _lean_channels(o, rows=rows) if is_narrow else FEW_CHANNELS[::-1]:
         if not is_narrow and (vec == 1 or not _fills_blocks(o.x.shape[1] // vec)) and not o.beside_x:
             continue
@@ -180,6 +187,7 @@ def _few(o: Operands) -> CausalConv1dUpdateFew | None:
                 addressed=_is_addressed(o) and not is_moved,
                 packed=o.query_start_loc is not None,
                 gated=bool(o.beside_x),
+                split=is_split,
                 **_filter_axes(o, vec),
             )
     return None
@@ -203,16 +211,23 @@ def _fills_blocks(dim_vecs: int) -> bool:
 
 def _is_packed(o: Operands, vec: int, *, rows: bool) -> bool:
     """Whether `vec` channels are vectors in every array."""
-    if vec > _vector(o) or not ranges.are_packed(o.outs, vec)[0] or not taps_are_packed(o.weight, o.bias, vec):
+    if vec > _vector(o) or not all(ranges.are_packed(o.outs, vec)) or not taps_are_packed(o.weight, o.bias, vec):
         return False
     return _rows_are_packed(o, vec) if rows else vec == 1 or states_are_packed(o.conv_state, 0, vec)
 
 
 def _is_plain(o: Operands) -> bool:
-    """Whether a call has one result and short rows as states, and keeps no states but the last ones."""
+    """Whether a call has short rows as states, and keeps no states but the last ones."""
     others = (o.cache_seqlens, o.num_accepted_tokens, o.intermediate_conv_window, o.token_state_indices, o.parents)
     is_short = o.conv_state.shape[2] in row_state_lens(o.weight.shape[1])
-    return is_short and not o.dst_is_column and o.split.names == ("out",) and all(each is None for each in others)
+    return is_short and not o.dst_is_column and all(each is None for each in others)
+
+
+def _are_flat(outs: tuple[Layout, ...]) -> bool:
+    """Whether there are few results, and the channels of each are contiguous, head after head."""
+    dims = [math.prod(out.shape[2:]) for out in outs]
+    is_flat = (out.strides[3] == 1 and out.active(2) in ([], [out.shape[3]]) for out in outs)
+    return len(outs) <= FEW_RANGES and all(dims) and all(is_flat)
 
 
 def _is_near(o: Operands) -> bool:
@@ -277,7 +292,8 @@ def _launch(o: Operands, kernel: UpdateKernel) -> Launch:
 
 
 def _launch_of_few(o: Operands, kernel: CausalConv1dUpdateFew) -> Launch:
-    (out,), is_packed = o.outs, kernel.packed
+    out, is_packed = o.outs[0], kernel.packed
+    absent = FEW_RANGES - len(o.outs)
     numbers = {
         "dim": o.x.shape[1],
         "slots": o.conv_state.shape[0],
@@ -290,6 +306,8 @@ def _launch_of_few(o: Operands, kernel: CausalConv1dUpdateFew) -> Launch:
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
         "sequences": o.sequences,
         "total": o.x.shape[2],
+        "range_begin": [0, *ranges.ends(o.outs)[:-1]] + [MAX_DIVIDEND] * absent,
+        "range_stride": [each.strides[0] for each in o.outs] + [0] * absent,
         **index_numbers(conv_state_indices=o.conv_state_indices, query_start_loc=o.query_start_loc),
         **slots.numbers(o.conv_state_indices, o.state_column, o.dst_state_indices),
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import reference
-from cuconv.causal_conv1d.kernels_varlen import CausalConv1dVarlenStates
+from cuconv.causal_conv1d.kernels_varlen import MANY_COLUMNS, MANY_VECTORS, CausalConv1dVarlenStates
 from cuconv.runtime import checks
 from cuconv.runtime.call import Arrays, Checked, Launch, Layouts, Operation, Plan
 from cuconv.runtime.dtypes import FLOATS
@@ -93,7 +93,7 @@ def plan(o: Operands) -> Plan:
         begins = [each.first for each in (x, *states)]
         vec = widest_vector(x.itemsize, dim, *begins, *x.active(0), *(n for each in states for n in each.active(0, 2)))
     assert not isinstance(x.dtype, str)  # _check has seen to that
-    kernel = CausalConv1dVarlenStates(x.dtype, vec)
+    kernel = CausalConv1dVarlenStates(x.dtype, vec, MANY_COLUMNS if out.size // vec >= MANY_VECTORS else 1)
     config, division = kernel.launch_config(*out.shape)
     indices = index_numbers(cu_seqlens=cu_seqlens)
     strides = {

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from cuconv.causal_conv1d import reference_convolve
-from cuconv.causal_conv1d.check_update import check, check_by_blocks, check_contents, reading_columns
+from cuconv.causal_conv1d.check_update import (
+    check,
+    check_by_blocks,
+    check_contents,
+    check_with_extras,
+    reading_columns,
+)
 from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_update import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
@@ -162,11 +168,35 @@ def causal_conv1d_update(
     ):
         links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
         extras = (*links, pre_gate, post_gate, residual)
-    outs = None if out is None else (out,)
-    return _run(
-        *(WHOLE, inputs, extras, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
-        *(first_column, max_query_len),
-    )[0]
+    options = _options(
+        WHOLE, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column, max_query_len
+    )
+    return _run(WHOLE, inputs, extras, (out,), options)[0]
+
+
+def step_by_token(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any,
+    activation: str | None,
+    conv_state_indices: Any,
+    intermediate_conv_window: Any,
+) -> Any:
+    """`causal_conv1d_update` of x (batch, dim) or (batch, seqlen, dim), for engines that have it so.
+
+    To transpose x and the result takes torch as long as half of the call. Errors name axes as that function does.
+
+    Returns:
+        The shape of x, new.
+    """
+    checks.activation(activation)
+    inputs = (
+        x, conv_state, weight, bias, None, conv_state_indices, None, intermediate_conv_window, None, None, None, None,
+        None, None, None, None, None, None, None, None, None, None,
+    )  # fmt: skip
+    options = (WHOLE, activation is not None, False, -1, None, None, True, False)
+    return _step_with_extras(inputs, options, WHOLE.names)[0]
 
 
 def step_by_blocks(
@@ -271,10 +301,10 @@ def causal_conv1d_update_split(
         links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
         extras = (*links, pre_gate, post_gate, residual)
     split = by_sizes(sizes)
-    return _run(
-        *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
-        *(first_column, max_query_len),
+    options = _options(
+        split, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column, max_query_len
     )
+    return tuple(_run(split, inputs, extras, split.given_outs(out), options))
 
 
 def causal_conv1d_update_qkv_split(
@@ -348,18 +378,15 @@ def causal_conv1d_update_qkv_split(
         links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
         extras = (*links, pre_gate, post_gate, residual)
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
-    q, k, v = _run(
-        *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
-        *(first_column, max_query_len),
+    options = _options(
+        split, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column, max_query_len
     )
+    q, k, v = _run(split, inputs, extras, split.given_outs(out), options)
     return q, k, v
 
 
-def _run(
+def _options(
     split: Split,
-    inputs: tuple[Any, ...],
-    extras: tuple[Any, ...] | None,
-    out: Sequence[Any] | None,
     activation: str | None,
     disable_state_update: bool,
     pad_slot_id: int,
@@ -368,23 +395,41 @@ def _run(
     first_column: int | None,
     max_query_len: int | None,
 ) -> tuple[Any, ...]:
-    checks.activation(activation)
+    """What `check` takes besides arrays."""
+    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    if activation is not None:
+        checks.activation(activation)
+    if (
+        disable_state_update is False
+        and pad_slot_id is slots.NONE
+        and pad_output is slots.ZERO
+        and null_slot is first_column is max_query_len is None
+    ):
+        return split, activation is not None, False, slots.NONE, None, None, False
     is_read_only = checks.flag("disable_state_update", disable_state_update)
-    # Calls of functions are left out where these arguments are as usual: this is on the path of every call.
-    pad_slot_id = (
-        checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
-    )
-    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
+    padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
     if max_query_len is not None:
         max_query_len = checks.integer("max_query_len", max_query_len)
     column = checks.column(first_column)
-    options = (split, activation is not None, is_read_only, pad_slot_id, column, max_query_len, keeps_padding)
+    return split, activation is not None, is_read_only, padding, column, max_query_len, keeps_padding
+
+
+def _run(
+    split: Split,
+    inputs: tuple[Any, ...],
+    extras: tuple[Any, ...] | None,
+    outs: tuple[Any, ...],
+    options: tuple[Any, ...],
+) -> Sequence[Any]:
     if extras is None:
-        return tuple(_step(inputs + split.given_outs(out), options, split.names))
-    return tuple(_step_with_extras(inputs + extras + split.given_outs(out), options, split.names))
+        return _step(inputs + outs, options, split.names)
+    return _step_with_extras(inputs + extras + outs, (*options[:-1], False, options[-1]), split.names)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:
+    if o.by_token:
+        turned = {name: arrays[name].swapaxes(1, 2) for name in o.by_token if arrays[name] is not None}
+        arrays = {**arrays, **turned}
     inputs = {name: array for name, array in arrays.items() if name not in o.split.names}
     inputs["dst_state_indices"] = reading_columns(o, arrays.get)("dst_state_indices")
     inputs["conv_state"] = inputs["conv_state"][:, :, : o.conv_state.shape[2]]
@@ -431,7 +476,7 @@ _step_by_blocks = Operation(
 _step_with_extras = Operation(
     INPUTS + EXTRAS,
     name="causal_conv1d_update_with_extras",
-    check=check,
+    check=check_with_extras,
     plan=plan,
     reference=_reference,
     contents=check_contents,

@@ -18,7 +18,9 @@ from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
-from cuconv.runtime.layout import Layout
+from cuconv.runtime.layout import Layout, transposed
+
+L2NORM_EPS = 1e-6
 
 
 def causal_conv1d_varlen_fn(
@@ -145,7 +147,8 @@ def convolve_by_token(
 ) -> Any:
     """`causal_conv1d_varlen_fn` of arrays (total, dim), for engines that have them so: x, the gates and the result.
 
-    To transpose four tensors of torch takes as long as half of the call. Errors name their axes as that function does.
+    To transpose four tensors of torch takes as long as half of the call. Here and in the splits by token errors name
+    axes as the public functions do.
 
     Returns:
         (total, dim), new.
@@ -155,7 +158,58 @@ def convolve_by_token(
         None, None, None, pre_gate, post_gate, None, None, None, None, None,
     )  # fmt: skip
     checks.activation(activation)
-    return _packed_with_extras(inputs, (WHOLE, activation is not None, -1, None, False, True, False), WHOLE.names)[0]
+    options = (WHOLE, activation is not None, -1, None, False, True, True, False)
+    return _packed_with_extras(inputs, options, WHOLE.names)[0]
+
+
+def split_by_token(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    conv_states: Any,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    activation: str | None,
+    pad_slot_id: int,
+    first_column: int | None,
+    sizes: tuple[int, ...],
+) -> tuple[Any, ...]:
+    """`causal_conv1d_split` of x (dim, total) with results by token, for engines.
+
+    Returns:
+        For every range (total, size), new.
+    """
+    checks.activation(activation)
+    split = by_sizes(sizes)
+    inputs = (
+        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, None, None, None,
+        *_NO_EXTRAS, *split.given_outs(None),
+    )  # fmt: skip
+    options = (
+        split, activation is not None, checks.integer("pad_slot_id", pad_slot_id), checks.column(first_column),
+        False, False, True, False,
+    )  # fmt: skip
+    return tuple(_packed_with_extras(inputs, options, split.names))
+
+
+def qkv_split_by_token(
+    x: Any, weight: Any, heads: tuple[int, ...], qk_l2norm: bool, payload: Any, gate: Any, other_gate: Any
+) -> tuple[Any, Any, Any]:
+    """`causal_conv1d_qkv_split` of one sequence x (total, dim) without states and activation, for engines.
+
+    heads are the numbers of heads of q, k and v, then the channels per head; the gates are payload_gates.
+
+    Returns:
+        q, k and v, each (1, total, heads, head_dim), new.
+    """
+    split = by_heads(*heads, qk_l2norm=qk_l2norm, l2norm_eps=L2NORM_EPS)
+    inputs = (
+        x, weight, None, None, None, None, None, None, None, None,
+        None, None, None, None, None, None, payload, gate, other_gate, None, None, None,
+    )  # fmt: skip
+    q, k, v = _packed_with_extras(inputs, (split, False, -1, None, False, True, False, False), split.names)
+    return q, k, v
 
 
 def convolve_by_blocks(
@@ -240,7 +294,8 @@ def causal_conv1d_split(
     extras = None
     if not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
         extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual, None, None, None
-    return _run(by_sizes(sizes), inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
+    split = by_sizes(sizes)
+    return tuple(_run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column))
 
 
 def causal_conv1d_qkv_split(
@@ -261,7 +316,7 @@ def causal_conv1d_qkv_split(
     activation: str | None = "silu",
     pad_slot_id: int = -1,
     qk_l2norm: bool = False,
-    l2norm_eps: float = 1e-6,
+    l2norm_eps: float = L2NORM_EPS,
     state_column: Any = None,
     dst_state_indices: Any = None,
     initial_states: Any = None,
@@ -337,19 +392,20 @@ def _run(
     null_slot: int | None,
     pad_output: str,
     first_column: int | None,
-) -> tuple[Any, ...]:
-    checks.activation(activation)
-    # Calls of functions are left out where these arguments are as usual: this is on the path of every call.
-    pad_slot_id = (
-        checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
-    )
-    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
-    options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
+) -> Sequence[Any]:
+    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    if activation is not None:
+        checks.activation(activation)
+    if null_slot is first_column is None and pad_slot_id is slots.NONE and pad_output is slots.ZERO:
+        options: tuple[Any, ...] = split, activation is not None, slots.NONE, None, False
+    else:
+        padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+        options = split, activation is not None, padding, checks.column(first_column), keeps_padding
     if extras is None:
-        return tuple(_packed(inputs + split.given_outs(out), options, split.names))
+        return _packed(inputs + split.given_outs(out), options, split.names)
     outs = split.given_outs(out)
-    more = (*options[:-1], outs[0] is inputs[0], False, keeps_padding)
-    return tuple(_packed_with_extras(inputs + extras + outs, more, split.names))
+    more = (*options[:-1], outs[0] is inputs[0], False, False, options[-1])
+    return _packed_with_extras(inputs + extras + outs, more, split.names)
 
 
 def _check(
@@ -423,13 +479,19 @@ def _check_with_extras(
     first_column: int | None,
     in_place: bool,
     by_token: bool,
+    outs_by_token: bool,
     keeps_padding: bool,
 ) -> Checked[Operands]:
     options: Any = split, silu, pad_slot_id, first_column, keeps_padding
-    if not by_token:
+    names = (BY_TOKEN if by_token else ()) + (split.names if outs_by_token else ())
+    if not names:
         return _check(given, *options, in_place=in_place)
-    checked = _check(_transposed(given), *options, in_place=in_place)
-    return replace(checked, operands=checked.operands._replace(by_token=True), outputs=_transposed(checked.outputs))
+    for name in names:
+        if (each := given[name]) is not None:
+            checks.rank(name, each.shape, "total, dim")
+    checked = _check(transposed(given, names), *options, in_place=in_place)
+    operands = checked.operands._replace(by_token=names)
+    return replace(checked, operands=operands, outputs=transposed(checked.outputs, names))
 
 
 def _check_by_blocks(
@@ -441,14 +503,6 @@ def _check_by_blocks(
     checks.rank("x", o.x.shape, "dim, total")
     found = blocks.check(given, block_size, "conv_states", o.sequences, o.x.shape[1])
     return replace(checked, operands=o._replace(blocks=found, computed=given[blocks.COMPUTED]))
-
-
-def _transposed(given: Layouts) -> dict[str, Layout | None]:
-    """The same layouts, with the axes of arrays that have a column per token exchanged."""
-    return {
-        name: each.with_order(1, 0) if each and name in BY_TOKEN and len(each.shape) == 2 else each
-        for name, each in given.items()
-    }
 
 
 def _check_payload(given: Layouts, split: Split) -> None:
@@ -524,7 +578,7 @@ def _reference(o: Operands, arrays: Arrays) -> None:
         arrays = {name: each for name, each in arrays.items() if name not in BLOCKS}
         arrays |= {name: read(name) for name in blocks.DERIVED}
     if o.by_token:
-        arrays = {name: each.T if each is not None and name in BY_TOKEN else each for name, each in arrays.items()}
+        arrays = {name: each.T if each is not None and name in o.by_token else each for name, each in arrays.items()}
     inputs = {name: array for name, array in arrays.items() if name not in (*o.split.names, *PAYLOAD)}
     for name in ("conv_states", "initial_states"):
         if inputs[name] is not None and o.states is not None:
@@ -544,9 +598,10 @@ INPUTS = (
     *("state_column", "dst_state_indices", "initial_states"),
 )
 PAYLOAD = ("payload", "payload_gates[0]", "payload_gates[1]")
-BY_TOKEN = ("x", *GATES, "out")
+BY_TOKEN = ("x", *GATES)
 EXTRAS = (*slots.SNAPSHOTS, *GATES, *PAYLOAD)
 """Further arrays, which few calls have."""
+_NO_EXTRAS = (None,) * len(EXTRAS)
 
 _packed = Operation(
     INPUTS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 from cuconv.runtime.batches import lengths
@@ -70,22 +71,33 @@ def first_heads(options: dict[str, int]) -> tuple[tuple[int, ...], dict[str, int
     return tuple(kept), {f"num_{name}_heads": 1 for name in "qkv"}
 
 
+OVER, GATED = PREFILLS = ("over", "gated")
+"""Prefill besides the usual one: with results over x; with both gates and a residual, as a layer of LFM2 has them."""
+
+
+def gate_arrays(x: Array) -> dict[str, Array]:
+    """Both gates and a residual. Halves in front, so that what the filter reads is the same before it is rounded."""
+    return {"pre_gate": replace(x, low=0.5, high=0.5), "post_gate": x, "residual": x}
+
+
 def causal_conv1d_fn(
     batch: int = 1, dim: int = 2048, seqlen: int = 2048, width: int = 4, dtype: str = "bfloat16",
-    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True,
+    contiguous: str = CHANNELS, bias: bool = True, silu: bool = True, form: str = "",
 ) -> Workload:  # fmt: skip
-    """The forward convolution of (batch, dim, seqlen)."""
-    sizes = dict(locals())
+    """The forward convolution of (batch, dim, seqlen), plain or "gated"."""
+    sizes = without_zero(locals(), "form")
     element = element_of(dtype)
     order = (0, 2, 1) if choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS else (0, 1, 2)
     x, kept = Array((batch, dim, seqlen), element, order), spread(dim)
+    gates = gate_arrays(x) if choice("form", form, "", GATED) else {}
     return Workload(
         "causal_conv1d_fn",
         sizes,
-        {"x": x, **filter_arrays(dim, width, element, bias)},
+        {"x": x, **filter_arrays(dim, width, element, bias), **gates},
         {"out": x},
         activation(silu),
-        cuts={"x": (1, kept), "weight": (0, kept), "bias": (0, kept), "out": (1, kept)},
+        cuts=dict.fromkeys(("x", "out", *gates), (1, kept)) | {"weight": (0, kept), "bias": (0, kept)},
+        is_common=not form,
     )
 
 
@@ -151,14 +163,24 @@ def packed(
 
 def causal_conv1d_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
-    bias: bool = True, silu: bool = True, snapshots: int = 0,
+    bias: bool = True, silu: bool = True, snapshots: int = 0, form: str = "",
 ) -> Workload:  # fmt: skip
-    """Packed prefill with a pool of states, which gets snapshots of them every `snapshots` tokens unless that is 0."""
-    sizes = without_zero(locals(), "snapshots")
+    """Packed prefill with a pool of states, which gets snapshots of them every `snapshots` tokens unless that is 0;
+    plain, "gated", or with results "over" x.
+    """
+    sizes = without_zero(locals(), "snapshots", "form")
     arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias, snapshots)
-    x = arrays["x"]
-    cuts["out"] = cuts["x"]
-    return Workload("causal_conv1d_varlen_fn", sizes, arrays, {"out": x}, activation(silu), ("conv_states",), cuts=cuts)
+    x, function, options = arrays["x"], "causal_conv1d_varlen_fn", activation(silu)
+    if choice("form", form, "", *PREFILLS) == OVER:
+        # Read and written.
+        arrays["x"] = replace(x, touched=2 * prod(x.shape))
+        updated, over = ("x", "conv_states"), {"out": "x"}
+        return Workload(function, sizes, arrays, {}, options, updated, cuts=cuts, is_common=False, over=over)
+    gates = gate_arrays(x) if form else {}
+    cuts |= dict.fromkeys(("out", *gates), cuts["x"])
+    return Workload(
+        function, sizes, arrays | gates, {"out": x}, options, ("conv_states",), cuts=cuts, is_common=not form
+    )
 
 
 def causal_conv1d_varlen_bwd(
@@ -371,7 +393,8 @@ REPORT: Rows = {
             (8, 4100, 2048, "bfloat16"),
         )
         for contiguous in _BOTH
-    ),
+    )
+    + tuple({"batch": 8, "dim": 4096, "form": GATED, "contiguous": contiguous} for contiguous in _BOTH),
     "causal_conv1d_bwd": tuple(
         {"batch": batch, "dim": dim, "seqlen": seqlen, "dtype": dtype, "contiguous": contiguous}
         for batch, dim, seqlen, dtype in (
@@ -394,6 +417,14 @@ REPORT: Rows = {
         *({"sequences": spec} for spec in ("1x8192", "16x512", "4096+16x256", "7800+392x1", "512in8192", "2048x1")),
         {"sequences": "16x512", "dtype": "float32"},
         *({"sequences": spec, "contiguous": TOKENS} for spec in ("16x512", "512in8192")),
+        *(
+            {"sequences": spec, "snapshots": 64, "contiguous": contiguous}
+            for contiguous in _BOTH
+            for spec in ("1x8192", "16x512")
+        ),
+        *({"sequences": spec, "form": OVER} for spec in ("1x512", "1x8192", "16x512", "7800+392x1", "512in8192")),
+        *({"sequences": spec, "form": OVER, "contiguous": TOKENS} for spec in ("1x8192", "16x512")),
+        *({"sequences": "16x512", "form": GATED, "contiguous": contiguous} for contiguous in _BOTH),
     ),
     "causal_conv1d_split": ({"sequences": "16x512"},),
     "causal_conv1d_qkv_split": (
@@ -425,6 +456,7 @@ SMALL: Rows = {
             for seqlen, width in ((1029, 4), (64, 3), (63, 2))
         ),
         {"batch": 2, "dim": 64, "seqlen": 200, "width": 16, "bias": False, "silu": False},
+        {"batch": 2, "dim": 70, "seqlen": 65, "form": GATED},
     ),
     "causal_conv1d_bwd": (
         *(
@@ -443,6 +475,11 @@ SMALL: Rows = {
         {"sequences": "70+0+1+3+260", "dim": 136, "width": width, "contiguous": contiguous, "snapshots": snapshots}
         for contiguous in _BOTH
         for width, snapshots in ((2, 0), (4, 0), (4, 16))
+    )
+    + tuple(
+        {"sequences": "70+0+1+3+260", "dim": 136, "contiguous": contiguous, "snapshots": snapshots, "form": form}
+        for contiguous in _BOTH
+        for snapshots, form in ((0, OVER), (16, OVER), (0, GATED))
     ),
     "causal_conv1d_split": ({"sequences": "70+0+1+33", "parts": "100,30,30"},),
     "causal_conv1d_qkv_split": tuple(

@@ -13,53 +13,47 @@ _constants: dict[tuple[Any, ...], Any] = {}
 
 def positions(like: Any, count: int) -> Any:
     """The numbers 0, 1, … of the entries of a batch, int32 on the device of `like`: at least `count`."""
-
-    def make(length: int) -> Any:
-        import torch
-
-        return torch.arange(length, dtype=torch.int32, device=like.device)
-
-    return _constant(make, like.device, "positions", _length(count))
+    return _constant(_positions, like.device, None, _length(count))
 
 
 def ones(like: Any, count: int) -> Any:
     """Ones, int32 on the device of `like`: at least `count`."""
-
-    def make(length: int) -> Any:
-        import torch
-
-        return torch.ones(length, dtype=torch.int32, device=like.device)
-
-    return _constant(make, like.device, "ones", _length(count))
+    return _constant(_ones, like.device, None, _length(count))
 
 
 def unit_taps(like: Any, dim: int) -> Any:
     """The filter (dim, 1) that changes nothing, of dtype and device of `like`."""
+    return _constant(_unit_taps, like.device, like.dtype, dim)
 
-    def make(length: int) -> Any:
-        import torch
 
-        return torch.ones(length, 1, dtype=like.dtype, device=like.device)
+def _positions(torch: Any, device: Any, dtype: Any, length: int) -> Any:
+    return torch.arange(length, dtype=torch.int32, device=device)
 
-    return _constant(make, like.device, like.dtype, dim)
+
+def _ones(torch: Any, device: Any, dtype: Any, length: int) -> Any:
+    return torch.ones(length, dtype=torch.int32, device=device)
+
+
+def _unit_taps(torch: Any, device: Any, dtype: Any, dim: int) -> Any:
+    return torch.ones(dim, 1, dtype=dtype, device=device)
 
 
 def _length(count: int) -> int:
     return KEPT if count <= KEPT else 1 << (count - 1).bit_length()
 
 
-def _constant(make: Callable[..., Any], device: Any, kind: Any, *sizes: int) -> Any:
-    """What `make` gives for these sizes.
+def _constant(make: Callable[..., Any], device: Any, dtype: Any, length: int) -> Any:
+    """What `make` gives for these arguments behind torch.
 
     It is kept for good, for CUDA graphs may read it, unless it is made while one is captured, the memory of which is
     the graph's.
     """
-    key = device, kind, *sizes
+    key = make, device, dtype, length
     found = _constants.get(key)
     if found is None:
         import torch
 
-        found = make(*sizes)
+        found = make(torch, device, dtype, length)
         if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
             _constants[key] = found
     return found

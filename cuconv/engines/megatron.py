@@ -28,18 +28,9 @@ def causal_conv1d_update(
     Returns:
         The shape of x, new.
     """
-    has_tokens = len(x.shape) == 3
-    out = update.causal_conv1d_update(
-        x.mT if has_tokens else x,
-        conv_state,
-        weight,
-        bias,
-        "silu" if isinstance(silu_activation, str) and silu_activation == "silu" else None,
-        None,
-        conv_state_indices,
-        intermediate_conv_window=intermediate_conv_states,
-    )
-    return out.mT if has_tokens else out
+    activation = "silu" if isinstance(silu_activation, str) and silu_activation == "silu" else None
+    given = x, conv_state, weight, bias, activation, conv_state_indices, intermediate_conv_states
+    return update.step_by_token(*given)
 
 
 def causal_conv1d_varlen_fn(

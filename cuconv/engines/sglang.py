@@ -129,7 +129,7 @@ def causal_conv1d_fn_split_qkv(
     Returns:
         q and k, each (total, k_dim), and v, (total, v_dim): contiguous where the channels of x are.
     """
-    q, k, v = varlen.causal_conv1d_split(
+    q, k, v = varlen.split_by_token(
         x,
         weight,
         bias,
@@ -139,10 +139,10 @@ def causal_conv1d_fn_split_qkv(
         has_initial_state,
         conventions.silu(activation),
         pad_slot_id,
-        sizes=(k_dim, k_dim, v_dim),
-        first_column=conventions.first_column(conv_states),
+        conventions.first_column(conv_states),
+        (k_dim, k_dim, v_dim),
     )
-    return q.T, k.T, v.T
+    return q, k, v
 
 
 def causal_conv1d_update_split_qkv(

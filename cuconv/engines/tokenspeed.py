@@ -62,15 +62,10 @@ def causal_conv1d_update(
     Returns:
         x, overwritten; padding keeps it.
     """
-    has_windows, has_slots = intermediate_conv_window is not None, output_state_indices is not None
-    if num_accepted_tokens is None and not (has_windows or has_slots) and len(x.shape) == 3 and x.shape[2] > 1:
+    keeps_state = intermediate_conv_window is not None or output_state_indices is not None
+    if not keeps_state and num_accepted_tokens is None and x.ndim == 3 and x.shape[2] > 1:
         num_accepted_tokens = tensors.ones(x, x.shape[0])
-    placed: dict[str, Any] = {}
-    if has_windows:
-        placed["intermediate_conv_window"] = intermediate_conv_window
-        placed["intermediate_state_indices"] = tensors.positions(x, x.shape[0])
-    if has_slots:
-        placed["token_state_indices"] = output_state_indices
+    rows = None if intermediate_conv_window is None else tensors.positions(x, x.shape[0])
     return update.causal_conv1d_update(
         x,
         conv_state,
@@ -80,12 +75,14 @@ def causal_conv1d_update(
         None,
         conv_state_indices,
         num_accepted_tokens=num_accepted_tokens,
-        disable_state_update=has_windows or has_slots,
+        intermediate_conv_window=intermediate_conv_window,
+        intermediate_state_indices=rows,
+        token_state_indices=output_state_indices,
+        disable_state_update=keeps_state,
         pad_slot_id=pad_slot_id,
         pad_output="keep",
         first_column=0,
         out=x,
-        **placed,
     )
 
 
@@ -154,22 +151,9 @@ def fused_qkv_split_gdn_prefill(
     Returns:
         q, k and v, each (1, total, heads, head_dim); with fuse_l2norm heads of q and k are normalised.
     """
-    placed: dict[str, Any] = {}
-    if replay is not None:
-        placed = {"payload": replay[0], "payload_gates": replay[1:]}
-    return varlen.causal_conv1d_qkv_split(
-        mixed_qkv.T,
-        tensors.unit_taps(mixed_qkv, mixed_qkv.shape[1]),
-        num_q_heads=num_q_heads,
-        num_k_heads=num_k_heads,
-        num_v_heads=num_v_heads,
-        head_q=head_q,
-        head_k=head_k,
-        head_v=head_v,
-        activation=None,
-        qk_l2norm=fuse_l2norm,
-        **placed,
-    )
+    heads = num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v
+    taps = tensors.unit_taps(mixed_qkv, mixed_qkv.shape[1])
+    return varlen.qkv_split_by_token(mixed_qkv, taps, heads, fuse_l2norm, *(replay or (None, None, None)))
 
 
 MODULES: installing.Modules = {

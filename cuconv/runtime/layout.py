@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from math import prod
 from typing import NamedTuple
 
@@ -73,6 +74,14 @@ class Layout(NamedTuple):
         return self._replace(
             shape=tuple(self.shape[axis] for axis in axes), strides=tuple(self.strides[axis] for axis in axes)
         )
+
+
+def transposed(layouts: Mapping[str, Layout | None], names: Container[str]) -> dict[str, Layout | None]:
+    """The same layouts, with the last two axes of those with these names exchanged."""
+    return {
+        name: each.with_order(*range(len(each.shape) - 2), -1, -2) if each is not None and name in names else each
+        for name, each in layouts.items()
+    }
 
 
 def strides_or_zeros(layout: Layout | None, rank: int) -> tuple[int, ...]:

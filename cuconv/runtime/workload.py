@@ -107,6 +107,8 @@ class Workload:
     """Options that differ in the call on those parts."""
     is_common: bool = True
     """Whether other libraries may have such a call."""
+    over: Mapping[str, str] = field(default_factory=dict)
+    """The arguments that results go over, each by the result's argument; these are updated, and not among `outs`."""
     parts: tuple[Mapping[str, Cut], ...] = ()
     """In place of `cuts` where no one part of the arguments gives a part of every result: several cuts, and each is
     compared in the results that it names.
@@ -143,7 +145,7 @@ class Workload:
 
     def call(self, arrays: Mapping[str, Any], outs: Sequence[Any] | None = None) -> dict[str, Any]:
         """The keyword arguments of the call with these arrays and, if given, these arrays for results."""
-        arguments = {**arrays, **self.options}
+        arguments = {**arrays, **self.options, **{out: arrays[name] for out, name in self.over.items()}}
         for name, out in zip(self.outs, outs, strict=True) if outs is not None else ():
             argument, bracket, _ = name.partition("[")
             arguments[argument] = (*arguments.get(argument, ()), out) if bracket else out
@@ -151,6 +153,8 @@ class Workload:
 
     def named(self, returned: Any) -> dict[str, Any]:
         """The results by name, out of what a call returned: None stands for one that was not wanted."""
+        if self.over:
+            return {}
         results = returned if isinstance(returned, tuple) else (returned,)
         return dict(zip(self.outs, (each for each in results if each is not None), strict=True))
 

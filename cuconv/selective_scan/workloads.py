@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -67,14 +68,14 @@ def selective_scan_fn(
 
 def selective_scan_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
-    snapshots: int = 0, state_dtype: str = "",
+    snapshots: int = 0, state_dtype: str = "", over: str = "",
 ) -> Workload:  # fmt: skip
     """The scan of packed sequences that each go on from a state of its own in a pool.
 
     The pool gets snapshots of states every `snapshots` tokens, unless that is 0. It is float32 without a state_dtype;
-    with one of codes there are scales.
+    with one of codes there are scales. The result may go over u, delta or z.
     """
-    sizes = without_zero(locals(), "snapshots", "state_dtype")
+    sizes = without_zero(locals(), "snapshots", "state_dtype", "over")
     stored = element_of(state_dtype or "float32", "state_dtype", STATES)
     largest = LARGEST.get(stored.numpy, 1.0)
     counts = lengths(sequences)
@@ -99,9 +100,14 @@ def selective_scan_varlen_fn(
         arrays["state_scale"], updated = scale, (*updated, "state_scale")
     cuts = channels(0, dim)
     cuts |= dict.fromkeys(updated, (1, cuts["A"][1]))
+    outs = {"out": arrays["u"]}
+    if choice("over", over, "", "u", "delta", "z"):
+        arrays[over] = replace(arrays[over], touched=2 * dim * total)
+        outs, updated = {}, (over, *updated)
+        del cuts["out"]
     return Workload(
-        "selective_scan_varlen_fn", sizes, arrays, {"out": arrays["u"]}, {"delta_softplus": True}, updated,
-        exponentials=dim * total * d_state, cuts=cuts,
+        "selective_scan_varlen_fn", sizes, arrays, outs, {"delta_softplus": True}, updated,
+        exponentials=dim * total * d_state, cuts=cuts, is_common=not over, over={"out": over} if over else {},
     )  # fmt: skip
 
 
@@ -202,7 +208,11 @@ REPORT: Rows = {
         {"dim": 5120, "seqlen": 4096, "dtype": "float32"},
         {"dim": 64, "seqlen": 262144},
     ),
-    "selective_scan_varlen_fn": tuple({"sequences": spec} for spec in ("16x512", "1x8192", "512in8192")),
+    "selective_scan_varlen_fn": (
+        *({"sequences": spec} for spec in ("16x512", "1x8192", "512in8192")),
+        *({"sequences": spec, "snapshots": 256} for spec in ("16x512", "1x8192")),
+        {"sequences": "16x512", "over": "z"},
+    ),
     "selective_scan_bwd": (
         *(
             {"batch": batch, "dim": dim, "seqlen": seqlen, "states": states}
@@ -224,7 +234,7 @@ SMALL: Rows = {
     "selective_scan_varlen_fn": tuple(
         {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous, **kept}
         for contiguous in _BOTH
-        for kept in ({}, {"snapshots": 16}, {"snapshots": 16, "state_dtype": "int8"})
+        for kept in ({}, {"snapshots": 16}, {"snapshots": 16, "state_dtype": "int8"}, {"over": "z"})
     ),
     "selective_scan_bwd": (
         *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),

@@ -15,8 +15,7 @@ from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varle
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.split import WHOLE, Split
-from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
-from cuconv.runtime.arrays import Followed
+from cuconv.causal_conv1d.varlen import BY_TOKEN, causal_conv1d_varlen_fn
 from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
@@ -110,7 +109,7 @@ class _Followed(EagerFunction):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given[: run.kept])
         ctx.run = run
-        return wanted(run.results(given) if call is None else call.run(given, pointers))
+        return wanted(run.results(given) if call is None else call.resume(given, pointers))
 
     @staticmethod
     def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -138,17 +137,32 @@ class _Followed(EagerFunction):
         take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
         run, eager = Run(operation, inner, outputs, places, kept), cls.eager
         results = _all(eager((run, given, None, [], _wanted), *take(given)), absent)
-        call = operation.recent[0]
-        known = call.recogniser if (call.options, call.outputs) == (inner, outputs) else None
-        if known is not None and known.followed is None and known.followed_places == places:
+        call = _recognised(operation, inner, outputs, places, given)
+        if call is not None:
             wanted = itemgetter(0) if all(each is None for each in results[1:]) else tuple
 
-            def follow(call: Any, given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
+            def follow(given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
                 return _all(eager((run, given, call, pointers, wanted), *take(given)), absent)
 
             # With this the runner makes the next call on tensors that are recognised.
-            known.followed = Followed(options, outputs, follow)
+            call.follow(options, outputs, follow)
+            operation.find_known()
         return results
+
+
+def _recognised(
+    operation: Operation[Any],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    places: tuple[int, ...],
+    given: tuple[Any, ...],
+) -> Any:
+    """The prepared call that recognises these tensors, of which autograd follows those in `places`; None: no call."""
+    for call in operation.recent:
+        known = call.recogniser if (call.options, call.outputs) == (options, outputs) else None
+        if known is not None and known.followed_places == places and known.addresses(given) is not None:
+            return call
+    return None
 
 
 def _all(wanted: Any, absent: tuple[None, ...]) -> Sequence[Any]:
@@ -295,7 +309,7 @@ class _Scan(_Followed):
         if given is None:
             given = followed
         ctx.set_materialize_grads(False)
-        out, last_state, chunk_states = run.results(given) if call is None else call.run(given, pointers)
+        out, last_state, chunk_states = run.results(given) if call is None else call.resume(given, pointers)
         ctx.save_for_backward(*given[:-3], chunk_states)
         ctx.run = run
         return wanted((out, last_state, None))
@@ -339,6 +353,8 @@ def _packed(
     outputs: tuple[str, ...] | None,
     traced: bool,
 ) -> Sequence[Any]:
+    if operation.name == "causal_conv1d_varlen_with_extras" and True in options[5:7]:
+        return _packed_by_token(operation, given, options, outputs, traced)
     named = dict(zip(operation.inputs, given[: len(operation.inputs)], strict=True))
     for argument in ("conv_states", "initial_states"):
         _refuse_states(argument, named[argument], "cuconv.torch.causal_conv1d_packed")
@@ -349,9 +365,27 @@ def _packed(
     return _Packed.call(operation, given, options, outputs, traced)
 
 
+def _packed_by_token(
+    operation: Operation[Any],
+    given: tuple[Any, ...],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    traced: bool,
+) -> Sequence[Any]:
+    """The same of arrays (total, channels), by the call on transposed ones, which autograd follows, too."""
+    *first, x_by_token, outs_by_token, keeps_padding = options
+    names = (*operation.inputs, *(outputs or ()))
+    turned = (BY_TOKEN if x_by_token else ()) + ((outputs or ()) if outs_by_token else ())
+    given = tuple(
+        each.t() if each is not None and name in turned else each for name, each in zip(names, given, strict=True)
+    )
+    results = _packed(operation, given, (*first, False, False, keeps_padding), outputs, traced)
+    return [each.t() if outs_by_token else each for each in results]
+
+
 class _Packed(_Followed):
-    """`causal_conv1d_varlen_fn` and its splits, on sequences that start from zeros, with gates and a residual as in
-    `_GatedConvolution`.
+    """`causal_conv1d_varlen_fn`, also of a batch, and its splits, on sequences that start from zeros, with gates and a
+    residual as in `_GatedConvolution`.
     """
 
     @staticmethod
@@ -377,11 +411,14 @@ class _Packed(_Followed):
         inner, filtered = around.inner(), None
         if around.needs_filtered():
             (filtered,) = _convolve_packed(inner, weight, bias, query_start_loc, WHOLE, silu)
-        dinner, dweight, dbias, _ = causal_conv1d_varlen_bwd(
-            *(inner, weight, bias, around.dfiltered()),
-            query_start_loc=query_start_loc,
-            activation="silu" if silu else None,
-        )
+        filtering = inner, weight, bias, around.dfiltered()
+        activation = "silu" if silu else None
+        if x.dim() == 3:
+            dinner, dweight, dbias, _ = causal_conv1d_bwd(*filtering, activation=activation)
+        else:
+            dinner, dweight, dbias, _ = causal_conv1d_varlen_bwd(
+                *filtering, query_start_loc=query_start_loc, activation=activation
+            )
         gradients = {"weight": dweight, "bias": dbias}
         gradients |= zip(("x", *GATES), around.gradients(filtered, dinner), strict=True)
         return _gradients(ctx, *map(gradients.get, inputs), *[None] * len(split.names))

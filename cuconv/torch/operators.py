@@ -34,12 +34,14 @@ OPTIONS = {
     "causal_conv1d_gated_fn": "bool return_final_states, bool silu",
     "causal_conv1d_bwd": "bool silu, bool float32_gradients",
     "causal_conv1d_varlen_fn": PACKED,
-    "causal_conv1d_varlen_with_extras": PACKED.replace("bool keeps", "bool in_place, bool by_token, bool keeps"),
+    "causal_conv1d_varlen_with_extras": PACKED.replace(
+        "bool keeps", "bool in_place, bool by_token, bool outs_by_token, bool keeps"
+    ),
     "causal_conv1d_varlen_by_blocks": SPLIT + "bool silu, int pad_slot_id, int? first_column, int block_size",
     "causal_conv1d_varlen_bwd": "bool silu, bool float32_gradients, int pad_slot_id",
     "causal_conv1d_varlen_states": "SymInt state_len",
     "causal_conv1d_update": STEP,
-    "causal_conv1d_update_with_extras": STEP,
+    "causal_conv1d_update_with_extras": STEP.replace("bool keeps", "bool by_token, bool keeps"),
     "causal_conv1d_update_by_blocks": STEP,
     "selective_scan_fn": "bool delta_softplus, bool return_last_state, bool keep_chunk_states",
     "selective_scan_bwd": "bool delta_softplus, bool is_packed",

@@ -18,9 +18,13 @@
 // kAddressed  slots may be in columns, states may go to other slots or start from zeros, padding may stay as it is
 // kPacked     sequences have any numbers of tokens, one behind the other, of which the first has a result
 // kGated      there are gates or a residual
-#include "causal_conv1d/conv.cuh"
+// kSplit      the channels fall into ranges with a result each, which has contiguous channels
 #include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_few.cuh"
 #include "common/warp.cuh"
+
+// The most ranges of channels.
+inline constexpr int kMaxFewRanges = 3;
 
 // Strides are in elements. What every launch reads comes first: arguments arrive by cache lines, one miss after
 // another.
@@ -30,7 +34,7 @@ struct CausalConv1dUpdateFewParams {
     const void* weight;
     const void* bias;
     const void* conv_state_indices;
-    void* out;
+    void* out[kMaxFewRanges];
     const void* state_column;
     const void* dst_state_indices;
     const void* has_initial_state;
@@ -63,51 +67,17 @@ struct CausalConv1dUpdateFewParams {
     int pre_gate_stride[2];  // sequence or token, dim
     int post_gate_stride[2];
     int residual_stride[2];
+    int range_begin[kMaxFewRanges];   // the first channel of each range; of those that are absent, beyond all channels
+    int range_stride[kMaxFewRanges];  // of its result: sequence
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
-          bool kRows, bool kIndexed, bool kMoved, bool kAddressed, bool kPacked, bool kGated>
+          bool kRows, bool kIndexed, bool kMoved, bool kAddressed, bool kPacked, bool kGated, bool kSplit>
 struct CausalConv1dUpdateFewTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 1;
     static_assert(kIsWidth<kWidth> && kStateLen > 0 && (kStateLen == kWidth || kStateLen == kWidth - 1));
-};
-
-// The filters of a thread's channels, contiguous and aligned, in the form that memory has: ChannelFilter without
-// branches.
-template <int kWidth, typename weight_t, int kVec>
-struct FewFilter {
-    PackedVec<weight_t, kVec * kWidth> raw_taps;
-    unsigned raw_bias[kVec];  // words of floats, or of weight_t
-
-    __device__ __forceinline__ FewFilter(const CausalConv1dUpdateFewParams& p, int channel) {
-        raw_taps.template load<Memory::kMutable>(static_cast<const weight_t*>(p.weight) + channel * kWidth);
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) raw_bias[c] = 0;
-        if (p.bias_bytes == sizeof(float)) load_raw<float>(p.bias, channel);
-        if (sizeof(weight_t) < sizeof(float) && p.bias_bytes == sizeof(weight_t)) load_raw<weight_t>(p.bias, channel);
-    }
-
-    __device__ __forceinline__ void to_floats(const CausalConv1dUpdateFewParams& p, float (&taps)[kVec][kWidth],
-                                              float (&bias)[kVec]) const {
-#pragma unroll
-        for (int i = 0; i < kVec * kWidth; ++i) taps[i / kWidth][i % kWidth] = raw_taps.to_float(i);
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) {
-            constexpr int kPerWord = Dtype<weight_t>::kPerWord;
-            const float other = Dtype<weight_t>::unpack(raw_bias[c / kPerWord], c % kPerWord);
-            bias[c] = p.bias_bytes == sizeof(float) ? __uint_as_float(raw_bias[c]) : other;
-        }
-    }
-
- private:
-    template <typename T>
-    __device__ __forceinline__ void load_raw(const void* bias, int channel) {
-        PackedVec<T, kVec> v;
-        v.template load<Memory::kMutable>(static_cast<const T*>(bias) + channel);
-#pragma unroll
-        for (int i = 0; i < PackedVec<T, kVec>::kWords; ++i) raw_bias[i] = v.word(i);
-    }
+    static_assert(!kSplit || (!kMoved && !kAddressed && !kPacked && !kGated));
 };
 
 // Where a sequence's state is and goes, and its token.
@@ -153,9 +123,9 @@ struct FewIndices {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
-          bool kRows, bool kIndexed, bool kMoved, bool kAddressed, bool kPacked, bool kGated,
+          bool kRows, bool kIndexed, bool kMoved, bool kAddressed, bool kPacked, bool kGated, bool kSplit,
           typename Traits = CausalConv1dUpdateFewTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kStateLen,
-                                                        kRows, kIndexed, kMoved, kAddressed, kPacked, kGated>>
+                                                        kRows, kIndexed, kMoved, kAddressed, kPacked, kGated, kSplit>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_few_kernel(const CausalConv1dUpdateFewParams p) {
     constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
@@ -190,9 +160,21 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (!kStartsEarly) load_inputs();
     if constexpr (kMoved || kAddressed) indices.load_addresses(p, batch);
     const auto store_result = [&](int token, const Vec<input_t, kVec>& result) {
-        store(
-            static_cast<input_t*>(p.out) + (token * p.out_stride[0] + (kVec > 1 ? channel : channel * p.out_stride[1])),
-            result);
+        if constexpr (kSplit) {
+            void* out = p.out[0];
+            int at = token * p.range_stride[0] + channel;
+#pragma unroll
+            for (int i = 1; i < kMaxFewRanges; ++i) {
+                if (channel < p.range_begin[i]) continue;
+                out = p.out[i];
+                at = token * p.range_stride[i] + channel - p.range_begin[i];
+            }
+            store(static_cast<input_t*>(out) + at, result);
+        } else {
+            store(static_cast<input_t*>(p.out[0]) +
+                      (token * p.out_stride[0] + (kVec > 1 ? channel : channel * p.out_stride[1])),
+                  result);
+        }
     };
     if (kIndexed) sync_warp();
     int slot = batch;

@@ -216,6 +216,24 @@ __device__ __forceinline__ void wait_for_preceding() {
     let_next_start();
 }
 
+// Lets the next launch of the same call start, a kernel with FOLLOWS that waits for this one (wait_for_leader). Only
+// kernels that such a launch follows call it. It starts when all blocks of this kernel have called it or ended.
+__device__ __forceinline__ void let_follower_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Waits until the launch before this one in the same call has ended and all that it wrote can be read. Every thread
+// calls it once, before it reads or writes global memory. Where the launch was an ordinary one, that has ended already.
+__device__ __forceinline__ void wait_for_leader() {
+#if !defined(__CUDA_ARCH__)
+    cudaGridDependencySynchronize();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // 1 / x by one special-function operation, results below 2**-126 flushed to zero; within one unit in the last place
 // (PTX ISA, rcp.approx.ftz.f32).
 __device__ __forceinline__ float reciprocal_approx(float x) {

@@ -95,6 +95,9 @@ UNIT = (
     Case(8, "3x0", 2),
     Case(8, "off5", 2),
     Case(0, "5", 2),
+    # Columns enough for a thread to take several.
+    Case(8208, "4x2+0+7x12+off3+2x1+5", 9, out="channels", previous="channels"),
+    Case(1111, "30x4", 4, "float32", index="int64"),
 )
 
 _BATCHES = ("1", "4+5", "2000in3000", "300x3+1000", "off3+7+0+off9")

@@ -29,6 +29,11 @@ UNIT = (
     Case((100, 36), 2, 2, out="channel_first+channel_last", pool="channels_longer", **RING),
     Case((64, 72), 3, out="last_sliced_dim_by_3+last_offset_by_2", index="int64"),
     Case((64, 72), 3, 3, out="spaced+last_backward_seq", pad_slot_id=2, window="channels", **ODD),
+    # Few bytes of a few results, which are contiguous.
+    Case((64, 8, 64), 9, None),
+    Case((100, 36), 20, 1, 3, out="last_sliced_dim", **ODD),
+    Case((136, 48, 72), 5, None, 4, "float32", "bfloat16"),
+    Case((61, 3, 72), 9, None, **ROWS, **ODD),
     # State columns together.
     Case((64, 8, 64), 5, 2, **ROWS),
     Case((61, 3, 1, 1, 6, 64), 4, **ROWS, **ODD),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -163,8 +164,12 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
 
 def assert_few_is_aligned(o: Operands, kernel: CausalConv1dUpdateFew) -> None:
     """The kernel of small steps has no path for what is not contiguous and aligned."""
-    state, (out,), vec = o.conv_state, o.outs, kernel.vec
-    assert_vectors(out, vec, 3)
+    state, vec = o.conv_state, kernel.vec
+    for out in o.outs:
+        assert_vectors(out, vec, 3)
+        if kernel.split:
+            heads, head_dim = out.shape[2:]
+            assert heads * head_dim % vec == 0 and (heads == 1 or out.strides[2] == head_dim)
     assert state.shape[2] == kernel.state_len and o.seqlen == 1
     if kernel.rows:
         assert state.strides[2] == 1 or kernel.state_len == 1
@@ -332,3 +337,23 @@ def test_steps_of_one_token_have_a_lean_kernel(order: tuple[int, ...]) -> None:
     }
     for name, changed in others.items():
         assert not isinstance(kernel_for(**changed), CausalConv1dUpdateFew), name
+
+
+def test_few_results_have_the_lean_kernel() -> None:
+    def launch_for(*parts: int, out: Mapping[str, Any] = {}, **changed: Placement) -> Launch:
+        outs = {f"out[{i}]": place(BFLOAT16, (8, part), **out) for i, part in enumerate(parts)}
+        given = {"x": SMALL["x"], "conv_state": place(BFLOAT16, (8, 6144, 3), order=(0, 2, 1)), **outs}
+        return plan_of({**given, "weight": SMALL["weight"], **changed}, by_sizes(parts)).launch
+
+    launch = launch_for(4096, 1024, 1024, out={"pad": (0, 8)})
+    assert isinstance(launch.kernel, CausalConv1dUpdateFew) and launch.kernel.split
+    n = numbers_of(launch)
+    assert list(n["range_begin"]) == [0, 4096, 5120] and list(n["range_stride"]) == [4104, 1032, 1032]
+    assert list(numbers_of(launch_for(6000, 144))["range_begin"]) == [0, 6000, MAX_DIVIDEND]
+    others = {
+        "four results": launch_for(4096, 1024, 512, 512),
+        "channels apart": launch_for(4096, 1024, 1024, out={"spacing": 2}),
+        "another slot": launch_for(4096, 1024, 1024, dst_state_indices=place(INT32, (8,))),
+    }
+    for name, other in others.items():
+        assert not isinstance(other.kernel, CausalConv1dUpdateFew), name

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.causal_conv1d import varlen
+from cuconv.causal_conv1d import update, varlen
 from tests.causal_conv1d.cases_varlen import UNIT
 from tests.families.test_sequences import EACH_CALLER, Caller, uniform
 from tests.support.compare import assert_same_bits
@@ -84,3 +84,23 @@ def test_arrays_by_token_are_the_same_call_transposed(call: Caller, gated: bool)
     got = call(varlen.convolve_by_token, arguments)
     np.testing.assert_array_equal(got, wanted.T)
     np.testing.assert_array_equal(*pools)
+
+
+@EACH_CALLER
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("tokens", [(), (1,), (3,)])
+def test_steps_by_token_are_the_same_call_transposed(call: Caller, tokens: tuple[int, ...], windows: bool) -> None:
+    batch, dim, width, seqlen = 3, 12, 4, *(tokens or (1,))
+    x, weight = (uniform(i, *shape).astype(np.float32) for i, shape in enumerate(((batch, *tokens, dim), (dim, width))))
+    states = [uniform(5, 5, dim, width).astype(np.float32) for _ in range(2)]
+    buffers = [np.zeros((5, seqlen, dim, width), np.float32) if windows else None for _ in range(2)]
+    shared = {"weight": weight, "bias": None, "activation": "silu", "conv_state_indices": np.array([4, -2, 1])}
+    turned = np.ascontiguousarray(np.moveaxis(x, -1, 1))
+    own = {"x": turned, "conv_state": states[0], "intermediate_conv_window": buffers[0]}
+    wanted = call(cuconv.causal_conv1d_update, {**shared, **own})
+    own = {"x": x, "conv_state": states[1], "intermediate_conv_window": buffers[1]}
+    got = call(update.step_by_token, {**shared, **own})
+    np.testing.assert_array_equal(got, np.moveaxis(wanted, 1, -1))
+    np.testing.assert_array_equal(*states)
+    if windows:
+        np.testing.assert_array_equal(*buffers)

@@ -65,6 +65,7 @@ def run(
     if len(numbers) != kernel.params.numbers.itemsize:
         raise TypeError(f"numbers has {len(numbers)} bytes, want {kernel.params.numbers.itemsize}")
     memory = Memory(tensors)
+    waits = kernel.is_follower if kernel.FOLLOWS else kernel.EARLY is not None
     job: dict[str, Any] = {
         "source_folder": str(compiler.source_folder(kernel)),
         "runtime": str(compiler.runtime()),
@@ -77,7 +78,7 @@ def run(
         "memory": memory.bytes.tobytes(),
         "windows": [(window.begin, window.end - window.begin) for window in memory.windows],
         "open_ranges": memory.open_ranges(),
-        "early_ranges": [] if kernel.EARLY is None else memory.open_ranges(kernel.EARLY),
+        "early_ranges": memory.open_ranges(kernel.EARLY or ()) if waits else [],
         "pointers": [memory.pointer(name) for name in pointers],
         "numbers": numbers,
     }

@@ -67,7 +67,7 @@ def test_a_bound_call_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kernels_of_decode_steps_start_early() -> None:
     """A name that is no pointer of a kernel, misspelt perhaps, would let what it means be read early unnoticed."""
-    early = [kernel for kernel in op_kernels() if kernel.EARLY is not None]
+    early = [kernel for kernel in op_kernels() if kernel.EARLY is not None and not kernel.FOLLOWS]
     pointers = {name for kernel in early for name in kernel.params.pointer_names}
     assert {name for kernel in early for name in kernel.EARLY or ()} <= pointers
     assert {kernel.unit for kernel in early} == {
@@ -78,7 +78,10 @@ def test_the_kernels_of_decode_steps_start_early() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [kind for kind in op_kernels() if kind.EARLY is not None], ids=lambda kind: kind.unit)
+EARLY = [kind for kind in op_kernels() if kind.EARLY is not None and not kind.FOLLOWS]
+
+
+@pytest.mark.parametrize("kind", EARLY, ids=lambda kind: kind.unit)
 def test_only_kernels_that_start_early_wait(kind: type[Kernel]) -> None:
     """And these read nothing as constant: the compiler could do so before the wait."""
     kernel = next(iter(kind.variants()))
@@ -87,6 +90,16 @@ def test_only_kernels_that_start_early_wait(kind: type[Kernel]) -> None:
         assert (b"griddepcontrol.wait" in compiled.image) is bool(defined)
         assert (b"griddepcontrol.launch_dependents" in compiled.image) is bool(defined)
         assert not defined or b"ld.global.nc" not in compiled.image
+
+
+@pytest.mark.parametrize("kind", [kind for kind in op_kernels() if kind.FOLLOWS], ids=lambda kind: kind.unit)
+def test_kernels_that_follow_wait(kind: type[Kernel]) -> None:
+    """They have no such wait where GPUs know none, and the sum reads nothing as constant: it could do so too early."""
+    kernel = next(iter(kind.variants()))
+    for arch, waits in (("compute_80", False), ("compute_90", True)):
+        image = nvrtc.compile(source.load(), kernel.file, (kernel.expression,), arch).image
+        assert (b"griddepcontrol.wait" in image) is waits
+        assert kind.unit != "causal_conv1d_bwd_sum" or b"ld.global.nc" not in image or not waits
 
 
 def loaded(library: str, held: dict[str, Any]) -> dict[str, Any]:
@@ -275,3 +288,23 @@ def test_edges_of_a_graph_are_programmatic_where_that_is_right() -> None:
         graph = stream.end_capture()
     # The third reads the states that the second writes, and the last is outside of the context.
     assert sorted(edges(graph.graph)) == [False, False, True, True]
+
+
+@pytest.mark.gpu
+def test_sums_of_parameters_start_early_in_graphs() -> None:
+    """No context asks for it, because both kernels are those of one call."""
+    cupy = pytest.importorskip("cupy")
+    if not machine.has_dependent_launch(0):
+        pytest.skip("this GPU has no dependent launches")
+    x, dout, weight = cupy.ones((1, 64, 512)), cupy.ones((1, 64, 512)), cupy.ones((64, 4))
+    given = [each.astype(np.float32) for each in (x.transpose(0, 2, 1).copy().transpose(0, 2, 1), weight)]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        for _ in range(2):
+            cuconv.causal_conv1d_bwd(*given, None, dout.astype(np.float32))
+        stream.synchronize()
+        stream.begin_capture()
+        for _ in range(2):
+            cuconv.causal_conv1d_bwd(*given, None, given[0])
+        graph = stream.end_capture()
+    assert edges(graph.graph) == [True, False, True]

@@ -109,7 +109,7 @@ PARAMS = Params(("x", "out"), ("count", "i8"))
 
 def loaded(number: int, device: Device, starts_early: bool = False) -> LoadedKernel:
     kernel = LoadedKernel(None, 1, number, PARAMS, starts_early)
-    kernel._launch, kernel._get_device, kernel._set_device = device.launch, device.get, device.set
+    kernel._launch, kernel.get_device, kernel._set_device = device.launch, device.get, device.set
     return kernel
 
 
@@ -138,8 +138,30 @@ def test_a_kernel_that_starts_early_is_launched_so(monkeypatch: pytest.MonkeyPat
         return lambda stream, arguments, extra: device.launch(function, stream, arguments, extra)
 
     monkeypatch.setattr(kernel.dependent, "launcher", launcher)
-    enqueue = loaded(1, device, starts_early=True).bound(config, PARAMS.pack_numbers(count=3))
+    numbers = PARAMS.pack_numbers(count=3)
+    enqueue = loaded(1, device, starts_early=True).bound(config, numbers)
     for stream in (7, 8):
         enqueue((stream, 2), stream)
-    assert device.launched == [(1, stream, struct.pack("=3Q", stream, 2, 3)) for stream in (7, 8)]
+    loaded(1, device, starts_early=True).fixed(config, numbers, (9, 2))(9)
+    assert device.launched == [(1, stream, struct.pack("=3Q", stream, 2, 3)) for stream in (7, 8, 9)]
     assert device.get() == 0
+
+
+class Leader(kernel.Kernel):
+    params = PARAMS  # type: ignore[assignment]
+
+
+class Follower(Leader):
+    FOLLOWS = True
+
+
+@pytest.mark.parametrize("is_possible", [False, True])
+@pytest.mark.parametrize("cls", [Leader, Follower])
+def test_a_kernel_that_follows_starts_early_where_that_is_possible(
+    cls: type[kernel.Kernel], is_possible: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = SimpleNamespace(get_function=lambda symbol: SimpleNamespace(kernel=SimpleNamespace(ptr=1)))
+    monkeypatch.setattr(cupy, "RawModule", lambda path: module)
+    monkeypatch.setattr(kernel.machine, "has_dependent_launch", lambda device: is_possible)
+    found = kernel._loaded(cls(), SimpleNamespace(path="", symbol=""), 0, False)  # type: ignore[arg-type]
+    assert found._starts_early is (cls.FOLLOWS and is_possible)

@@ -100,6 +100,17 @@ def test_a_graph_has_the_gradients_around_a_convolution(function: str) -> None:
     torch.testing.assert_close(got, wanted)
 
 
+def test_a_graph_has_the_gradients_of_a_batch_of_sequences() -> None:
+    arguments = random(2, 6, 9), random(6, 4), random(6)
+
+    def program(*arguments: Any) -> Any:
+        return cuconv.causal_conv1d_varlen_fn(*arguments, activation="silu").sin().sum()
+
+    wanted = torch.autograd.grad(program(*arguments), arguments)
+    got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(*arguments), arguments)
+    torch.testing.assert_close(got, wanted)
+
+
 def test_a_graph_has_the_gradients_of_a_scan() -> None:
     arguments = inputs.scan_inputs(dtype=torch.float32)
 

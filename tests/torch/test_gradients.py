@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cuconv
+from cuconv.causal_conv1d import varlen
 from cuconv.runtime import arrays
 from tests.torch import inputs
 from tests.torch.inputs import random
@@ -61,6 +62,48 @@ def test_packed_convolution(starts: list[int] | None) -> None:
     for norm in (False, True):
         heads = call(cuconv.causal_conv1d_qkv_split, **HEADS, qk_l2norm=norm)
         assert torch.autograd.gradcheck(heads, (x, weight, bias))
+
+
+@pytest.mark.parametrize("lies_by_token", [False, True])
+def test_packed_convolution_of_a_batch(lies_by_token: bool) -> None:
+    x, weight, bias = random(2, 6, 9), random(6, 4), random(6)
+
+    def call(x: Any, weight: Any, bias: Any) -> Any:
+        lies = x.mT.contiguous().mT if lies_by_token else x
+        return cuconv.causal_conv1d_varlen_fn(lies, weight, bias, activation="silu")
+
+    assert torch.autograd.gradcheck(call, (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda x, weight: call(x, weight, None), (x, weight))
+    wanted = torch.autograd.grad(cuconv.causal_conv1d_fn(x, weight, bias, activation="silu").sin().sum(), (x, weight))
+    got = torch.autograd.grad(call(x, weight, bias).sin().sum(), (x, weight))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+def test_packed_convolution_of_arrays_by_token() -> None:
+    """As many tokens as channels: arrays that were not transposed would pass for those that are."""
+    x, weight, bias, *gates = random(6, 6), random(6, 4), random(6), random(6, 6), random(6, 6)
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32)
+    filters = weight, bias, None, starts, None, None, "silu"
+
+    def gated(x: Any, weight: Any, bias: Any, pre_gate: Any, post_gate: Any) -> Any:
+        around = {"pre_gate": pre_gate, "post_gate": post_gate}
+        return varlen.convolve_by_token(x, weight, bias, None, starts, None, None, "silu", **around)
+
+    assert torch.autograd.gradcheck(gated, (x, weight, bias, *gates))
+    assert torch.autograd.gradcheck(
+        lambda x, weight, bias: varlen.split_by_token(x, weight, bias, *filters[2:], -1, None, (1, 3, 2)),
+        (x, weight, bias),
+    )
+    heads = tuple(HEADS.values())
+    assert torch.autograd.gradcheck(
+        lambda x: varlen.qkv_split_by_token(x, weight[:, :1], heads, True, None, None, None), (x,)
+    )
+    given = x.detach().requires_grad_(), weight.detach(), bias.detach()
+    parts = varlen.split_by_token(*given, *filters[2:], -1, None, (1, 3, 2))
+    whole = cuconv.causal_conv1d_varlen_fn(*given, *filters[2:])
+    assert torch.equal(torch.cat(parts, 1), whole.t())
+    gradients = [torch.autograd.grad(each.square().sum(), given[0])[0] for each in (torch.cat(parts, 1), whole)]
+    torch.testing.assert_close(*gradients)
 
 
 GATES = ("pre_gate", "post_gate", "residual")

@@ -173,7 +173,8 @@ def skew(measured: Measured) -> Any:
     rows = {
         row.sizes["sequences"]: [row, *peers[:MOST_PEERS]]
         for row, peers in measured.kernels("causal_conv1d_varlen_fn")
-        if {"dtype": "bfloat16", "contiguous": CHANNELS}.items() <= row.sizes.items()
+        if {"dtype": "bfloat16", "contiguous": CHANNELS, "snapshots": 0, "form": ""}.items()
+        <= whole("causal_conv1d_varlen_fn", row.sizes).items()
     }
     for place, spec in enumerate((*EQUAL, *UNEQUAL)):
         kernels = rows.get(spec, [])
@@ -214,7 +215,7 @@ def forward(measured: Measured) -> Any:
     """Shape by shape, a panel for each layout."""
     function = "causal_conv1d_fn"
     figure = new_figure("Convolution of every shape: speed as a fraction of a copy's", tables.run(measured))
-    shapes = tables.by_layout(function)
+    shapes = [(sizes, layouts) for sizes, layouts in tables.by_layout(function) if not sizes["form"]]
     peers = {
         (place, layout): measured.peers(function, sizes)
         for place, (_, layouts) in enumerate(shapes)

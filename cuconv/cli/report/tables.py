@@ -112,7 +112,7 @@ def backward(measured: Measured) -> str:
 def _dense(measured: Measured, function: str) -> str:
     rows = [
         [
-            f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}",
+            f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}{_besides(sizes)}",
             sizes["dtype"],
             *timed(measured, function, layouts.get(TOKENS)),
             *timed(measured, function, layouts.get(CHANNELS)),
@@ -122,11 +122,24 @@ def _dense(measured: Measured, function: str) -> str:
     return _table(["batch × dim × seqlen", "dtype"], _twice("channel-first", "channel-last"), rows)
 
 
+PREFILLS = {"over": ", results over x", "gated": ", two gates and a residual"}
+"""What a prefill does besides, by its form."""
+
+
+def _besides(sizes: Sizes) -> str:
+    """What a prefill does besides, in words."""
+    text = f", a snapshot every {sizes['snapshots']} tokens" if sizes.get("snapshots") else ""
+    text += f", results over {sizes['over']}" if sizes.get("over") else ""
+    return text + PREFILLS.get(sizes.get("form", ""), "")
+
+
 def varlen(measured: Measured) -> str:
     function = "causal_conv1d_varlen_fn"
     rows = [
         [
-            batch_text(sizes["sequences"]) + ("" if sizes["contiguous"] == CHANNELS else ", tokens contiguous"),
+            batch_text(sizes["sequences"])
+            + ("" if sizes["contiguous"] == CHANNELS else ", tokens contiguous")
+            + _besides(sizes),
             sizes["dtype"],
             str(sizes["dim"]),
             *timed(measured, function, sizes),
@@ -208,6 +221,7 @@ def scan(measured: Measured) -> str:
             else:
                 label = f"{sizes['dim']} × ({batch_text(sizes['sequences'])}), packed"
             label += "" if sizes["contiguous"] == TOKENS else ", channels contiguous"
+            label += _besides(sizes)
             rows.append([label, sizes["dtype"], *timed(measured, function, sizes, "fraction_of_exponentials")])
     return _table(["batch × dim × seqlen", "dtype"], ["µs", "of bound", PEER], rows)
 

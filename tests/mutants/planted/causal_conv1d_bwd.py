@@ -126,6 +126,13 @@ MUTANTS = (
         (_BWD_LAST_PARTS,),
     ),
     Mutant(
+        "Sums of blocks are added up without a wait for the kernel that leaves them.",
+        "causal_conv1d/conv_bwd_sum.cuh",
+        "    wait_for_leader();\n",
+        "",
+        (_BWD_LAST_PARTS,),
+    ),
+    Mutant(
         "Sums of a block are added up before they are there.",
         "causal_conv1d/conv_bwd_sum.cuh",
         """    shared[threadIdx.x] = sum;

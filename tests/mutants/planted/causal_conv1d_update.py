@@ -28,6 +28,7 @@ _FRESH = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd-fresh"
 _FRESH_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-fresh"
 _MOVED_MANY = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-table_column-moved"
 _FEW_MOVED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_mixed-table_column-longer_2-moved"
+_FEW_SPLIT = "causal_conv1d_update_split-100,36-20-seqlen_1-width_3-out_last_sliced_dim-slots_odd"
 _FEW_PACKED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_int64-lengths_1,0,2-most_1-behind_3"
 _FEW_FRESH = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
 _FEW_COLUMNS = (
@@ -264,7 +265,7 @@ MUTANTS = (
     ),
     Mutant(
         "A small step's bias is not of its own dtype.",
-        "causal_conv1d/causal_conv1d_update_few.cu",
+        "causal_conv1d/conv_few.cuh",
         "p.bias_bytes == sizeof(float) ? __uint_as_float(raw_bias[c]) : other;",
         "other;",
         (_FEW_FLOAT_BIAS,),
@@ -289,6 +290,20 @@ MUTANTS = (
         "min(own_channel, p.dim - kVec);",
         "own_channel;",
         (_FEW_PACKED,),
+    ),
+    Mutant(
+        "A small step's later results begin where their channels do in x.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "channel - p.range_begin[i];",
+        "channel;",
+        (_FEW_SPLIT,),
+    ),
+    Mutant(
+        "A small step's results are all as far apart as the first one's.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "token * p.range_stride[i] +",
+        "token * p.range_stride[0] +",
+        (_FEW_SPLIT,),
     ),
     Mutant(
         "The high half of an index does not count.",
