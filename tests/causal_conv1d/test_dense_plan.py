@@ -242,6 +242,28 @@ def test_accesses_are_aligned_and_indices_fit_at_any_size(placements: dict[str, 
     assert_rows_fit(o, launch)
 
 
+@pytest.mark.parametrize("width", [5, 6, 16])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((2, 2, 2312), (0, 1, 2)),
+        ((1, 3, 2304), (0, 1, 2)),
+        ((2, 3, 448), (0, 1, 2)),
+        ((2, 136, 75), (0, 2, 1)),
+        ((1, 8704, 83), (0, 2, 1)),
+    ],
+)
+def test_wide_filters_of_16_bits_have_kernels_of_their_own(
+    shape: tuple[int, int, int], order: tuple[int, ...], dtype: DType, width: int
+) -> None:
+    x = place(dtype, shape, order=order)
+    o, launch = plan_of({"x": x, "out": x, "weight": place(dtype, (shape[1], width))})
+    assert isinstance(launch.kernel, WIDE) == (dtype.itemsize == 2 and width >= 6)
+    assert_covers(o, launch)
+    assert_aligned(o, launch)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1)], ids=["channel_first", "channel_last"])
 def test_every_way_to_be_unaligned(dtype: DType, order: tuple[int, ...]) -> None:
