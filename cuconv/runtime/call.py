@@ -354,7 +354,7 @@ class Call(Generic[Operands]):
             enqueue(order(pointers), stream, launch.with_numbers(late))
 
     def _load_early(self, launch: Launch) -> tuple[Enqueue, list[int]] | None:
-        if launch.kernel.EARLY is None or not machine.has_dependent_launch(self.device):
+        if launch.kernel.EARLY is None or launch.kernel.FOLLOWS or not machine.has_dependent_launch(self.device):
             return None
         places = [self._places[name] for name in launch.kernel.EARLY if name in self._places]
         defined = dependent.defined(launch.config)

@@ -152,7 +152,13 @@ class Kernel(Declared):
     """Whether it lets the next kernel start before it has waited itself (`let_next_start()`)."""
     FOLLOWS: ClassVar[bool] = False
     """Whether it is always launched so that it starts before the launch in front of it has ended, which belongs to the
-    same call: it waits for that launch before it reads or writes anything (`wait_for_leader()`)."""
+    same call: it waits for that launch before it writes, or reads anything but EARLY (`wait_for_leader()`). That
+    launch does not write EARLY."""
+
+    @property
+    def is_follower(self) -> bool:
+        """FOLLOWS of this specialisation."""
+        return self.FOLLOWS
 
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
@@ -207,7 +213,7 @@ def _loaded(kernel: Kernel, artifact: Artifact, device: int, starts_early: bool)
 
     module = cupy.RawModule(path=str(artifact.path))
     pointer = module.get_function(artifact.symbol).kernel.ptr
-    starts_early = starts_early or (kernel.FOLLOWS and machine.has_dependent_launch(device))
+    starts_early = starts_early or (kernel.is_follower and machine.has_dependent_launch(device))
     return LoadedKernel(module, pointer, device, kernel.params, starts_early)
 
 
