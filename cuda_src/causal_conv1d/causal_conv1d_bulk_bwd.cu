@@ -154,10 +154,18 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         --next_unit;
         copies.end();
     };
+    const auto fetch_first = [&] {
 #pragma unroll 1
-    for (int i = 0; i < kStages; ++i) fetch(i);
+        for (int i = 0; i < kStages; ++i) fetch(i);
+    };
+    // Loads behind the copies take as long as these. Where blocks run one after the other that delays nothing, and
+    // copies that start early count: B2 D4096 L2048 in bfloat16 takes 29.6 us on an H200 so and 30.1 with the filter
+    // first, B1 D2048 L2048 with units of one group 10.6 and 9.9.
+    if constexpr (kGroups > 1) fetch_first();
+    const typename Gradients::Filter filter(p, channel);
+    if constexpr (kGroups == 1) fetch_first();
 
-    Gradients gradients(p, lanes, channel, row_vecs, typename Gradients::Filter(p, channel));
+    Gradients gradients(p, lanes, channel, row_vecs, filter);
     const VectorSequences<kWidth, kVec> one_sequence{};
     // A warp's list may end inside a row.
     if (kWidth > 1 && begin < end && top.vec + 1 < by.row_vecs) {
