@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
 
     // The sums of the block's warps, in the place of the chunks.
+    if (p.scratch != nullptr) let_follower_start();
     wait_for_copies();
     __syncthreads();
     float (*const shared)[kWidth + 1][kWarpSize] = reinterpret_cast<float (*)[kWidth + 1][kWarpSize]>(memory);
