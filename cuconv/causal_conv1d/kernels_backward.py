@@ -402,7 +402,7 @@ class CausalConv1dChannellastVarlenBwd(Kernel):
     @staticmethod
     def tokens_for(width: int) -> int:
         """Tokens per step: at least the width - 1 that the next step needs again."""
-        return 8 if width <= 8 else 16
+        return 4 if width <= 5 else 8 if width <= 8 else 16
 
     def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (dim, total), and the parts that sums are left in."""
@@ -421,7 +421,7 @@ def _shortrows_widths(cls: type[Kernel]) -> range:
 @dataclass(frozen=True)
 class CausalConv1dShortrowsBwd(Kernel):
     """Gradients of packed sequences with contiguous tokens: a warp walks along the tokens of 32 channels, and stores
-    the gradients of initial states, too.
+    the gradients of initial states, too. It looks up several sequences and brings their states at a time.
     """
 
     BLOCKS: ClassVar[int] = 528
@@ -436,9 +436,8 @@ class CausalConv1dShortrowsBwd(Kernel):
     MAX_LENGTH: ClassVar[int] = 2048
     """Tokens per sequence beyond which causal_conv1d_bwd is quicker.
 
-    On an H200, 8192 tokens in 8192 channels in bfloat16 take it 1104 us as 512 random sequences instead of 246, as 16
-    equal ones 329 instead of 138 and as 4 162 instead of 151, but as 2 135 instead of 152 and as one 121 instead of
-    149 (the last three with 5 blocks on a multiprocessor).
+    On an H200, 8192 tokens in 8192 channels in bfloat16 take it 1104 us as 512 random sequences instead of 193, as 16
+    equal ones 329 instead of 130 and as 4 162 instead of 133, but as one 121 instead of 136.
     """
 
     WIDTHS = PerClass(_shortrows_widths)
