@@ -97,9 +97,9 @@ class CausalConv1dVarlenFwd(PoolKernel):
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
         snapshot_groups = ceil_div(snapshots, SNAPSHOTS_OF_BLOCK)
-        prefix_groups = (ceil_div(sequences, tiles) if self.width > 1 else 0) + snapshot_groups
+        prefix_groups = ceil_div(sequences, tiles) if self.width > 1 else 0
         mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
-        return self.config(dim_blocks * mix[0]), {
+        return self.config(dim_blocks * (snapshot_groups + mix[0])), {
             "snapshot_groups": snapshot_groups,
             "block_vecs": fast_div(block_vecs),
             "dim_blocks": fast_div(dim_blocks),

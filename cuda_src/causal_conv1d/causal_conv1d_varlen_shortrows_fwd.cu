@@ -164,20 +164,18 @@ struct ShortPrefixes {
 
 // A row of snapshots as the tile with its last input needs it, or with its sequence's first token where it is left to
 // the prefix.
-struct TileSnapshot {
+struct FoundSnapshot {
     bool is_own;
     bool is_prefix;
-    int begin;  // the sequence's first token, counted from the tile's
-    int position;
-    int slot;
+    TileSnapshot snapshot;
 };
 
 // What a row is to the tile, from the runs that are listed: to load it would take a block one more load after another.
 template <int kWidth, typename Tile>
-__device__ __forceinline__ TileSnapshot look_up_snapshot(const ShortShared<Tile>& shared,
-                                                         const CausalConv1dVarlenOperands& p,
-                                                         const Snapshot& snapshot) {
-    const TileSnapshot none{false, false, 0, 0, 0};
+__device__ __forceinline__ FoundSnapshot look_up_snapshot(const ShortShared<Tile>& shared,
+                                                          const CausalConv1dVarlenOperands& p,
+                                                          const Snapshot& snapshot) {
+    const FoundSnapshot none{};
     if (snapshot.sequence < 0) return none;
     int run = 0;
     for (int end = shared.count; run < end;) {
@@ -195,37 +193,35 @@ __device__ __forceinline__ TileSnapshot look_up_snapshot(const ShortShared<Tile>
     const bool is_over_start = p.snapshots_in_pool && snapshot.slot == slot;
     const bool is_left = slot >= 0 && (is_over_start || snapshot.position < p.snapshot_columns);
     const bool ends = last >= 0 && last < Tile::kTile;
-    return {!is_left && ends, is_left && begin >= 0, begin, snapshot.position, snapshot.slot};
+    return {!is_left && ends, is_left && begin >= 0, {begin, snapshot.position, snapshot.slot}};
 }
 
-// Stores the snapshots of the rows that the lanes of a warp have looked up.
+// Stores a snapshot by `threads` threads, which are neighbours along what is contiguous where it goes.
 template <int kWidth, typename state_t, typename Tile>
-__device__ __forceinline__ void store_tile_snapshots(const ShortShared<Tile>& shared,
-                                                     const CausalConv1dVarlenOperands& p, index_t first_channel,
-                                                     int first, const TileSnapshot& own) {
+__device__ __forceinline__ void store_tile_snapshot(const ShortShared<Tile>& shared,
+                                                    const CausalConv1dVarlenOperands& p, index_t first_channel,
+                                                    int first, const TileSnapshot& snapshot, int thread, int threads) {
     using T = typename Tile::input_t;
     using Copy = SnapshotCopy<kWidth, T, state_t, 1, false>;
     const int columns = p.snapshot_columns, channels = channels_there<Tile>(p, first_channel);
-    // Lanes are neighbours along what is contiguous where the snapshot goes.
+    const int from = snapshot.begin + snapshot.position - columns;
     const bool is_by_channel = p.snapshot_stride[1] == 1;
-    for (unsigned left = lanes_where(own.is_own); left != 0; left &= left - 1) {
-        const int lane = lowest(left), begin = from_lane(own.begin, lane);
-        const int from = begin + from_lane(own.position, lane) - columns;
-        const StateColumn<state_t, 1> to = Copy::place(p, from_lane(own.slot, lane), first_channel);
-        for (int i = lane_id(); i < columns * Tile::kChannels; i += kWarpSize) {
-            const int row = is_by_channel ? i % Tile::kChannels : i / columns;
-            const int column = is_by_channel ? i / Tile::kChannels : i % columns, place = from + column;
-            if (row >= channels) continue;
-            Vec<T, 1> input = Vec<T, 1>::zero();
-            if (place < begin) {
-                // Before a sequence that starts from zeros.
-            } else if (place < -Tile::kHalo) {
-                input = load<1>(static_cast<const T*>(p.x) + (first_channel + row) * p.x_stride[0] + first + place);
-            } else {
-                input = load<1, Memory::kMutable>(&shared.x[row][Tile::kBefore + place]);
-            }
-            (to + (row * p.snapshot_stride[1] + column * p.snapshot_stride[2])).store_all(convert<state_t>(input));
+    const StateColumn<state_t, 1> to = Copy::place(p, snapshot.slot, first_channel);
+#pragma unroll 1
+    for (int i = thread; i < columns * Tile::kChannels; i += threads) {
+        const int along = columns == Tile::kHalo ? i / Tile::kHalo : i / columns;
+        const int row = is_by_channel ? i % Tile::kChannels : along;
+        const int column = is_by_channel ? i / Tile::kChannels : i - along * columns, place = from + column;
+        if (row >= channels) continue;
+        Vec<T, 1> input = Vec<T, 1>::zero();
+        if (place < snapshot.begin) {
+            // Before a sequence that starts from zeros.
+        } else if (place < -Tile::kHalo) {
+            input = load<1>(static_cast<const T*>(p.x) + (first_channel + row) * p.x_stride[0] + first + place);
+        } else {
+            input = load<1, Memory::kMutable>(&shared.x[row][Tile::kBefore + place]);
         }
+        (to + (row * p.snapshot_stride[1] + column * p.snapshot_stride[2])).store_all(convert<state_t>(input));
     }
 }
 
@@ -276,16 +272,29 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
     if (has_snapshots) {
         SnapshotRows prefixes{rows, 0};
+        int listed = 0;
 #pragma unroll 1
         for (int from = warp * kWarpSize; from < rows;) {
-            const TileSnapshot snapshot = look_up_snapshot<kWidth>(shared, p, row);
-            const unsigned hits = lanes_where(snapshot.is_prefix);
+            const FoundSnapshot found = look_up_snapshot<kWidth>(shared, p, row);
+            const unsigned hits = lanes_where(found.is_prefix);
             if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
-            store_tile_snapshots<kWidth, state_t>(shared, p, first_channel, first, snapshot);
+            for (unsigned left = lanes_where(found.is_own); left != 0; left &= left - 1, ++listed) {
+                const int lane = lowest(left);
+                const TileSnapshot own{from_lane(found.snapshot.begin, lane), from_lane(found.snapshot.position, lane),
+                                       from_lane(found.snapshot.slot, lane)};
+                if (listed >= Tile::kListed) {
+                    store_tile_snapshot<kWidth, state_t>(shared, p, first_channel, first, own, lane_id(), kWarpSize);
+                } else if (lane_id() == 0) {
+                    shared.snapshots[warp][listed] = own;
+                }
+            }
             from += Tile::kThreads;
             row = from + lane_id() < rows ? load_snapshot(p, from + lane_id()) : Snapshot{-1, 0, 0};
         }
-        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+        if (lane_id() == 0) {
+            shared.prefixes[warp] = prefixes;
+            shared.listed[warp] = min(listed, Tile::kListed);
+        }
     }
     __syncthreads();
 #pragma unroll 1
@@ -299,4 +308,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     __syncthreads();
     store_tile(shared, p, first_channel, first);
+    if (!has_snapshots) return;
+    // By all threads: one warp alone takes a tenth of a block's time for two of them.
+#pragma unroll 1
+    for (int i = 0; i < kWarps; ++i) {
+#pragma unroll 1
+        for (int j = 0; j < shared.listed[i]; ++j) {
+            store_tile_snapshot<kWidth, state_t>(shared, p, first_channel, first, shared.snapshots[i][j],
+                                                 static_cast<int>(threadIdx.x), Tile::kThreads);
+        }
+    }
 }

@@ -202,10 +202,12 @@ MUTANTS = (
     Mutant(
         "Prefixes of short rows are finished before the walk has passed them.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        """        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+        """            shared.listed[warp] = min(listed, Tile::kListed);
+        }
     }
     __syncthreads();""",
-        """        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+        """            shared.listed[warp] = min(listed, Tile::kListed);
+        }
     }""",
         (_SHORTROWS,),
     ),
@@ -462,8 +464,8 @@ MUTANTS = (
     Mutant(
         "Snapshots in short rows hold the inputs one token later.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "begin + from_lane(own.position, lane) - columns;",
-        "begin + from_lane(own.position, lane) - columns + 1;",
+        "snapshot.begin + snapshot.position - columns;",
+        "snapshot.begin + snapshot.position - columns + 1;",
         (_SNAPSHOTS_ROWS,),
     ),
     Mutant(
