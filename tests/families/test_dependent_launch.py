@@ -94,12 +94,12 @@ def test_only_kernels_that_start_early_wait(kind: type[Kernel]) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in op_kernels() if kind.FOLLOWS], ids=lambda kind: kind.unit)
 def test_kernels_that_follow_wait(kind: type[Kernel]) -> None:
-    """They read nothing as constant but what they read before, and have no such wait where GPUs know none."""
+    """They have no such wait where GPUs know none, and the sum reads nothing as constant: it could do so too early."""
     kernel = next(iter(kind.variants()))
     for arch, waits in (("compute_80", False), ("compute_90", True)):
         image = nvrtc.compile(source.load(), kernel.file, (kernel.expression,), arch).image
         assert (b"griddepcontrol.wait" in image) is waits
-        assert b"ld.global.nc" not in image or not waits or kind.EARLY
+        assert kind.unit != "causal_conv1d_bwd_sum" or b"ld.global.nc" not in image or not waits
 
 
 def loaded(library: str, held: dict[str, Any]) -> dict[str, Any]:

@@ -142,15 +142,15 @@ MUTANTS = (
     Mutant(
         "Eps is dropped where a head takes one turn.",
         "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
-        "rsqrtf(sum_over_lanes(is_idle ? 0.0f : squares, group.lanes) + eps)",
-        "rsqrtf(sum_over_lanes(is_idle ? 0.0f : squares, group.lanes))",
+        "rsqrtf(sums[i] + eps)",
+        "rsqrtf(sums[i])",
         (_L2NORM_EPS,),
     ),
     Mutant(
         "Lanes without channels add another lane's squares to a norm.",
         "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
-        "is_idle ? 0.0f : squares",
-        "squares",
+        "if (is_idle) sums[i] = 0.0f;",
+        "",
         (
             (
                 "causal_conv1d_qkv_split-2,1,1,96,96,64-12+3-width_3-dtype_float16-weight_dtype_float32"
