@@ -93,17 +93,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int tiles = static_cast<int>(params.tiles);
     const int row = static_cast<int>(row_vec.quotient);
     const bool is_idle = row >= tiles || channel >= p.dim;
-    if constexpr (kAddressed) {
-        // Snapshots come first in the launch: their blocks wait for one load after another, 12 us of 67 where they are
-        // the last ones (H200, 16 x 512, a snapshot every 64 tokens).
-        if (group_dim.quotient < p.snapshot_groups) {
-            store_snapshots_of_block<kWidth, input_t, state_t, kVec, kGated>(
-                p, static_cast<int>(group_dim.quotient) * kSnapshotsOfBlock, row, tiles, is_idle ? p.dim : channel,
-                p.dim, p.dim);
-            return;
-        }
-    }
-    const GroupRole group(kAddressed ? group_dim.quotient - p.snapshot_groups : group_dim.quotient, params.mix);
+    const GroupRole group(group_dim.quotient, params.mix);
     const int first = static_cast<int>(group.number) * tiles;
     if (!group.is_prefix) {
         if (kPayload && group_dim.remainder == 0) {
@@ -114,6 +104,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
         return;
+    }
+    if constexpr (kAddressed) {
+        // Snapshots follow prefixes: their blocks, too, wait for one load after another, while those of tiles move
+        // memory.
+        const int snapshot_group = static_cast<int>(group.number - params.mix.prefix_groups + p.snapshot_groups);
+        if (snapshot_group >= 0) {
+            if (is_idle) return;
+            store_inner_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, kVec, kGated>(
+                p, (snapshot_group * tiles + row) * kSnapshotsAtOnce, channel);
+            return;
+        }
     }
     if constexpr (kWidth > 1) {
         SnapshotRows rows{0, 0};

@@ -164,64 +164,58 @@ struct ShortPrefixes {
 
 // A row of snapshots as the tile with its last input needs it, or with its sequence's first token where it is left to
 // the prefix.
-struct FoundSnapshot {
+struct TileSnapshot {
     bool is_own;
     bool is_prefix;
-    TileSnapshot snapshot;
+    int end;  // where its inputs end, counted from the tile's first token
+    int position;
+    int slot;
 };
 
-// What a row is to the tile, from the runs that are listed: to load it would take a block one more load after another.
 template <int kWidth, typename Tile>
-__device__ __forceinline__ FoundSnapshot look_up_snapshot(const ShortShared<Tile>& shared,
-                                                          const CausalConv1dVarlenOperands& p,
-                                                          const Snapshot& snapshot) {
-    const FoundSnapshot none{};
-    if (snapshot.sequence < 0) return none;
-    int run = 0;
-    for (int end = shared.count; run < end;) {
-        const int middle = (run + end) / 2;
-        if (shared.number[middle] < snapshot.sequence) {
-            run = middle + 1;
-        } else {
-            end = middle;
-        }
-    }
-    if (run == shared.count || shared.number[run] != snapshot.sequence) return none;
-    const int begin = shared.runs[run].begin, slot = shared.runs[run].slot;
-    if (slot == ShortRun::kPadding || snapshot.position > shared.runs[run + 1].begin - begin) return none;
-    const int last = begin + max(snapshot.position - 1, 0);
-    const bool is_over_start = p.snapshots_in_pool && snapshot.slot == slot;
-    const bool is_left = slot >= 0 && (is_over_start || snapshot.position < p.snapshot_columns);
-    const bool ends = last >= 0 && last < Tile::kTile;
-    return {!is_left && ends, is_left && begin >= 0, {begin, snapshot.position, snapshot.slot}};
+__device__ __forceinline__ TileSnapshot load_tile_snapshot(const CausalConv1dVarlenOperands& p, int row, int first) {
+    TileSnapshot found{false, false, 0, 0, 0};
+    if (row >= count_snapshots(p)) return found;
+    const Snapshot snapshot = load_snapshot(p, row);
+    if (snapshot.sequence < 0) return found;
+    const int begin = first_token(p, snapshot.sequence) - first, last = begin + max(snapshot.position - 1, 0);
+    const bool begins = begin >= 0 && begin < Tile::kTile, ends = last >= 0 && last < Tile::kTile;
+    if (!begins && !ends) return found;
+    const SnapshotSource source(p, snapshot.sequence);
+    if (!source.has(snapshot)) return found;
+    const bool is_left = is_of_prefix<kWidth>(p, snapshot, source);
+    return {!is_left && ends, is_left && begins, begin + snapshot.position, snapshot.position, snapshot.slot};
 }
 
-// Stores a snapshot by `threads` threads, which are neighbours along what is contiguous where it goes.
+// Stores the snapshots of the rows that the lanes of a warp have looked at, 32 from `from` on, but for those left to
+// prefixes, the range of which it adds to `prefixes`.
 template <int kWidth, typename state_t, typename Tile>
-__device__ __forceinline__ void store_tile_snapshot(const ShortShared<Tile>& shared,
-                                                    const CausalConv1dVarlenOperands& p, index_t first_channel,
-                                                    int first, const TileSnapshot& snapshot, int thread, int threads) {
+__device__ __forceinline__ void store_tile_snapshots(const ShortShared<Tile>& shared,
+                                                     const CausalConv1dVarlenOperands& p, index_t channel, int first,
+                                                     int from, const TileSnapshot& own, SnapshotRows& prefixes) {
     using T = typename Tile::input_t;
     using Copy = SnapshotCopy<kWidth, T, state_t, 1, false>;
-    const int columns = p.snapshot_columns, channels = channels_there<Tile>(p, first_channel);
-    const int from = snapshot.begin + snapshot.position - columns;
-    const bool is_by_channel = p.snapshot_stride[1] == 1;
-    const StateColumn<state_t, 1> to = Copy::place(p, snapshot.slot, first_channel);
+    const unsigned hits = lanes_where(own.is_prefix);
+    if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
+    for (unsigned left = lanes_where(own.is_own); left != 0; left &= left - 1) {
+        const int lane = lowest(left), position = from_lane(own.position, lane);
+        const int end = from_lane(own.end, lane), slot = from_lane(own.slot, lane);
+        if (channel >= p.dim) continue;
+        const StateColumn<state_t, 1> column = Copy::place(p, slot, channel);
+        const T* const x = static_cast<const T*>(p.x) + channel * p.x_stride[0] + first;
 #pragma unroll 1
-    for (int i = thread; i < columns * Tile::kChannels; i += threads) {
-        const int along = columns == Tile::kHalo ? i / Tile::kHalo : i / columns;
-        const int row = is_by_channel ? i % Tile::kChannels : along;
-        const int column = is_by_channel ? i / Tile::kChannels : i - along * columns, place = from + column;
-        if (row >= channels) continue;
-        Vec<T, 1> input = Vec<T, 1>::zero();
-        if (place < snapshot.begin) {
-            // Before a sequence that starts from zeros.
-        } else if (place < -Tile::kHalo) {
-            input = load<1>(static_cast<const T*>(p.x) + (first_channel + row) * p.x_stride[0] + first + place);
-        } else {
-            input = load<1, Memory::kMutable>(&shared.x[row][Tile::kBefore + place]);
+        for (int i = 0; i < p.snapshot_columns; ++i) {
+            const int place = end - p.snapshot_columns + i;
+            Vec<T, 1> input = Vec<T, 1>::zero();
+            if (place < end - position) {
+                // Before a sequence that starts from zeros.
+            } else if (place < -Tile::kHalo) {
+                input = load<1>(x + place);
+            } else {
+                input = load<1, Memory::kMutable>(&shared.x[lane_id()][Tile::kBefore + place]);
+            }
+            (column + i * p.snapshot_stride[2]).store_all(convert<state_t>(input));
         }
-        (to + (row * p.snapshot_stride[1] + column * p.snapshot_stride[2])).store_all(convert<state_t>(input));
     }
 }
 
@@ -249,10 +243,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
     }
     // The first rows of snapshots are looked at while the tile is on its way.
-    const bool has_snapshots = kAddressed && p.snapshot_rows > 0;
-    const int rows = has_snapshots ? count_snapshots(p) : 0, own_row = static_cast<int>(threadIdx.x);
-    Snapshot row{-1, 0, 0};
-    if (own_row < rows) row = load_snapshot(p, own_row);
+    TileSnapshot snapshot{};
+    if (kAddressed && p.snapshot_rows > 0) {
+        snapshot = load_tile_snapshot<kWidth, Tile>(p, static_cast<int>(threadIdx.x), first);
+    }
     float bias[1];
     float taps[1][kWidth];
     filter.to_floats(taps, bias);
@@ -268,34 +262,19 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     for (int i = 0; i < kAhead; ++i) {
         if (warp + i * kWarps < count) runs.load_ahead(warp + i * kWarps, ahead[i]);
     }
+    if (kAddressed && p.snapshot_rows > 0) {
+        const int rows = count_snapshots(p);
+        SnapshotRows prefixes{rows, 0};
+        store_tile_snapshots<kWidth, state_t>(shared, p, channel, first, warp * kWarpSize, snapshot, prefixes);
+#pragma unroll 1
+        for (int from = Tile::kThreads + warp * kWarpSize; from < rows; from += Tile::kThreads) {
+            snapshot = load_tile_snapshot<kWidth, Tile>(p, from + lane_id(), first);
+            store_tile_snapshots<kWidth, state_t>(shared, p, channel, first, from, snapshot, prefixes);
+        }
+        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+    }
     const int place = warp * Tile::kPart;
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
-    if (has_snapshots) {
-        SnapshotRows prefixes{rows, 0};
-        int listed = 0;
-#pragma unroll 1
-        for (int from = warp * kWarpSize; from < rows;) {
-            const FoundSnapshot found = look_up_snapshot<kWidth>(shared, p, row);
-            const unsigned hits = lanes_where(found.is_prefix);
-            if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
-            for (unsigned left = lanes_where(found.is_own); left != 0; left &= left - 1, ++listed) {
-                const int lane = lowest(left);
-                const TileSnapshot own{from_lane(found.snapshot.begin, lane), from_lane(found.snapshot.position, lane),
-                                       from_lane(found.snapshot.slot, lane)};
-                if (listed >= Tile::kListed) {
-                    store_tile_snapshot<kWidth, state_t>(shared, p, first_channel, first, own, lane_id(), kWarpSize);
-                } else if (lane_id() == 0) {
-                    shared.snapshots[warp][listed] = own;
-                }
-            }
-            from += Tile::kThreads;
-            row = from + lane_id() < rows ? load_snapshot(p, from + lane_id()) : Snapshot{-1, 0, 0};
-        }
-        if (lane_id() == 0) {
-            shared.prefixes[warp] = prefixes;
-            shared.listed[warp] = min(listed, Tile::kListed);
-        }
-    }
     __syncthreads();
 #pragma unroll 1
     for (int number = warp; number < count;) {
@@ -308,14 +287,4 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     __syncthreads();
     store_tile(shared, p, first_channel, first);
-    if (!has_snapshots) return;
-    // By all threads: one warp alone takes a tenth of a block's time for two of them.
-#pragma unroll 1
-    for (int i = 0; i < kWarps; ++i) {
-#pragma unroll 1
-        for (int j = 0; j < shared.listed[i]; ++j) {
-            store_tile_snapshot<kWidth, state_t>(shared, p, first_channel, first, shared.snapshots[i][j],
-                                                 static_cast<int>(threadIdx.x), Tile::kThreads);
-        }
-    }
 }

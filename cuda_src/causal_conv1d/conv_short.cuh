@@ -20,7 +20,6 @@ struct ShortTile {
     // Rows are an odd number of vectors, so that those of neighbouring channels are in different banks.
     static constexpr int kPitchIn = ((kBefore + kTile) / kWide | 1) * kWide;
     static constexpr int kPitchOut = (kTile / kWide | 1) * kWide;
-    static constexpr int kListed = 8;                      // snapshots that a warp lists for all threads at most
     static constexpr int kUnits = kTile / kVec;            // accesses per row
     static constexpr int kRowsAtOnce = kThreads / kUnits;  // rows that a block accesses at once; 0: a part of one
 };
@@ -30,13 +29,6 @@ struct ShortRun {
     static constexpr int kPadding = 0x7fffffff;
     int begin;  // first token, counted from the tile's
     int slot;   // the sequence's slot, ~slot if it starts from zeros; kPadding
-};
-
-// A snapshot that a tile stores.
-struct TileSnapshot {
-    int begin;  // the sequence's first token, counted from the tile's
-    int position;
-    int slot;
 };
 
 template <typename Tile>
@@ -52,8 +44,6 @@ struct ShortShared {
     int target[Tile::kTile];              // the slot of each run's final state, -1 for none
     int number[Tile::kTile];              // the sequence that each run is
     SnapshotRows prefixes[Tile::kWarps];  // the rows that have all snapshots left to prefixes that each warp has found
-    TileSnapshot snapshots[Tile::kWarps][Tile::kListed];  // the tile's own that each warp has found
-    int listed[Tile::kWarps];
 };
 
 // Lists the runs of tokens that reach into the tile from the token `first` on. All lanes of one warp take part.
