@@ -71,9 +71,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 copy_async(slots + kHaloVecs + i * kWarpSize, as_global(from) + i * kWarpSize * kVec);
             }
         }
-        if (has_halo && lane < kHaloVecs && ahead + lane > 0) {
-            copy_async(slots, as_global(from) - kHaloVecs * kVec);
-        }
+        if (has_halo && lane < kHaloVecs && ahead + lane > 0) { copy_async(slots, as_global(from) - kHaloVecs * kVec); }
         from = opaque(from + kUnitVecs * kVec);
         ahead -= kUnitVecs;
         end_copy_group();
