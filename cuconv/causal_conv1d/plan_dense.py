@@ -120,7 +120,7 @@ def _wide_channels(o: Operands) -> Launch:
 
 def _wide_rows(o: Operands, row_vecs: int) -> Launch:
     batch, dim, _ = o.x.shape
-    kernel = CausalConv1dWideFwd(lane_vecs=lane_vecs_for(row_vecs), **_wide_axes(o))
+    kernel = CausalConv1dWideFwd(lane_vecs=CausalConv1dWideFwd.lane_vecs_for(row_vecs), **_wide_axes(o))
     config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch.packed(kernel, config, **_numbers(o, 1), **division)
 
