@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cuconv.runtime import generated
+from cuconv.runtime import generated, graphs
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT8_E4M3FN, FLOAT64, DType
 from cuconv.runtime.environment import CHECK, contents_are_checked, variable
 from cuconv.runtime.errors import message
@@ -119,6 +119,15 @@ class Family:
     def _reject(self, argument: str, array: Any) -> NoReturn:
         refuse_other_arithmetic(argument, array)
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
+
+    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
+        """What makes these launches on a raw stream, again and again."""
+
+        def launch(stream: int) -> None:
+            for each in launches:
+                each(stream)
+
+        return launch
 
     def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool]:
         """What tells whether arrays still have these addresses."""
@@ -298,6 +307,9 @@ class CupyFamily(ByteStrideFamily):
         # A transposed view of a new array would take half as long again.
         return lambda: ndarray(shape, dtype, alloc(nbytes), strides)
 
+    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
+        return graphs.repeated(launches, device)
+
     def keep_if_captured(self, array: Any, device: int) -> None:
         # torch has a memory pool for every graph; the one of CuPy would hand the memory out again.
         if self._current_stream(device).is_capturing():
@@ -402,6 +414,9 @@ class TorchFamily(Family):
             f"if {_misaligned(tensors, self.address)}: return None",
         ]
         return lines, {"check": check, "address": self.address, "forward_mode": self._forward_mode}
+
+    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
+        return super().repeated(launches, device) if device == HOST else graphs.repeated(launches, device)
 
     def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool]:
         if self._have_addresses is None:

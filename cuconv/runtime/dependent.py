@@ -157,12 +157,13 @@ def may_overlap(
 
 
 @cache
-def _driver() -> Any:
+def driver() -> Any:
     """The driver's functions. CuPy and the bindings of CUDA's runtime have no launch with attributes."""
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _check(status: int) -> None:
+def check(status: int) -> None:
+    """Raise CuPy's error for what a function of the driver has returned."""
     from cupy_backends.cuda.api import driver
 
     driver.check_status(status)
@@ -173,8 +174,8 @@ def _capture(device: int, stream: int) -> int:
     if device <= HOST:
         return 0
     status, number = ctypes.c_int(), ctypes.c_uint64()
-    get = _driver().cuStreamGetCaptureInfo_v2
-    _check(get(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None))
+    get = driver().cuStreamGetCaptureInfo_v2
+    check(get(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None))
     return number.value if status.value else 0
 
 
@@ -216,8 +217,8 @@ def launcher(function: int, config: LaunchConfig) -> Callable[[int, int, int], N
                 configs.clear()
             # Making one takes 0.6 us.
             configs[stream] = each = ctypes.byref(_Config(sizes, stream, attribute, 1))
-        status = _driver().cuLaunchKernelEx(each, handle, ctypes.c_void_p(arguments), None)
+        status = driver().cuLaunchKernelEx(each, handle, ctypes.c_void_p(arguments), None)
         if status:
-            _check(status)
+            check(status)
 
     return launch
