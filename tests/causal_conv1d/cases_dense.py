@@ -131,6 +131,10 @@ UNIT = (
     Case(1, 3, 140, 16, "float32", layout="spaced", activation="swish"),
     Case(1, 3, 131, 8, "float16", layout="backward_seq", bias="float32", **STATES),
     Case(1, 4, 400, 1, layout="backward_rows", bias="float32"),
+    # Rows of x and of results that are not equally far from alignment, at every distance between them.
+    Case(1, 9, 1100, layout="sliced_seq", **STATES),
+    Case(2, 9, 270, 2, "float16", "float32", layout="sliced_seq", activation=None, seq_idx=True),
+    Case(2, 5, 530, 3, "float32", layout="sliced_seq", **ALL),
     # Short rows: several a warp, more vectors than a block, odd batches, sequences shorter than the halo; dense ones
     # of odd lengths are cut into vectors end to end.
     Case(3, 64, 33),
@@ -173,6 +177,13 @@ UNIT = (
     Case(4, 8, 1, 4, layout="channel_last", **ALL),
     Case(3, 2, 9, 4, "float32", layout="channel_last", **ALL),
     Case(4, 4, 5, 14, "float32", layout="channel_last", **STATES),
+    # Channels contiguous, of tokens that begin at any element.
+    Case(2, 129, 37, layout="channel_last"),
+    Case(1, 251, 45, 3, "float16", "float32", layout="last_offset_by_1", seq_idx=True),
+    Case(2, 130, 40, 4, "float16", layout="last_sliced_dim_by_3", others="offset", **ALL),
+    Case(2, 47, 70, 2, layout="last_backward_seq", others="strided", **STATES),
+    Case(3, 37, 5, 4, "float16", layout="channel_last", bias="float32", activation=None, **ALL),
+    Case(2, 33, 20, 1, "float16", layout="last_offset_by_1", seq_idx=True),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, 4, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),
