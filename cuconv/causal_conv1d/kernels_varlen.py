@@ -11,6 +11,7 @@ from cuconv.causal_conv1d.kernels import (
     MAX_LANE_VECS,
     WIDTHS,
     Division,
+    FilterKernel,
     PoolKernel,
     channel_tile_tokens,
     channel_vector_bytes,
@@ -33,6 +34,9 @@ from cuconv.runtime.launch import (
 
 SNAPSHOTS_AT_ONCE = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsAtOnce")
 """Rows of snapshots per thread."""
+
+SNAPSHOTS_OF_BLOCK = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsOfBlock")
+"""Rows of snapshots per block, where all of its threads share them."""
 
 
 def _mix_groups(tile_groups: int, prefix_groups: int) -> tuple[int, int, int]:
@@ -92,7 +96,7 @@ class CausalConv1dVarlenFwd(PoolKernel):
         """The launch for x of (dim, total) and this many rows of snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
-        snapshot_groups = ceil_div(snapshots, tiles * SNAPSHOTS_AT_ONCE)
+        snapshot_groups = ceil_div(snapshots, SNAPSHOTS_OF_BLOCK)
         prefix_groups = (ceil_div(sequences, tiles) if self.width > 1 else 0) + snapshot_groups
         mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
         return self.config(dim_blocks * mix[0]), {
@@ -220,7 +224,9 @@ class CausalConv1dVarlenWalkFwd(PoolKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenBorders(Kernel):
-    """Before results go over x: a warp keeps 32 channel vectors at a border of tiles, or stores rows of snapshots."""
+    """Before results go over x, contiguous tokens: a warp keeps 32 channels at a border of strips, or stores rows of
+    snapshots.
+    """
 
     width: int
     """Taps of the filter."""
@@ -228,14 +234,11 @@ class CausalConv1dVarlenBorders(Kernel):
     """The dtype of x."""
     state_t: DType
     """The dtype of the pool of states."""
-    vec: int
-    """Channels per access."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenBorders]:
-        for axes in _varlen_vector_axes():
-            if axes.pop("weight_t") is axes["input_t"] and axes.pop("silu") and axes.pop("addressed"):
-                yield cls(**axes)
+        for width, input_t, state_t in product(CausalConv1dVarlenRowstripsFwd.WIDTHS, FLOATS, FLOATS):
+            yield cls(width, input_t, state_t)
 
     def scratch(self, dim: int, borders: int) -> tuple[int, int]:
         """The bytes of scratch that `borders` borders need, and those of them before the states."""
@@ -246,32 +249,102 @@ class CausalConv1dVarlenBorders(Kernel):
     def launch_config(self, dim: int, borders: int, snapshots: int) -> tuple[LaunchConfig, Division]:
         """The launch for this many borders and rows of snapshots."""
         tasks = borders + ceil_div(snapshots, SNAPSHOTS_AT_ONCE)
-        dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
+        dim_warps = ceil_div(dim, WARP_SIZE)
         division = {"dim_warps": fast_div(dim_warps), "borders": borders, "tasks": tasks, "snapshot_groups": 0}
         return self.config(ceil_div(dim_warps * tasks, self.warps)), division
 
 
 @dataclass(frozen=True)
-class CausalConv1dVarlenStripsFwd(PoolKernel):
-    """Results over x, contiguous channels: a warp walks a tile of tokens in 32 channel vectors."""
+class CausalConv1dVarlenPrefixes(PoolKernel):
+    """Before results go over x, contiguous channels: a warp has a border of tiles, a sequence's prefix or rows of
+    snapshots in a share of the channels.
+    """
 
     RESIDENT = PerClass(lambda cls: cls.constants["kLeanBlocks"])
     """Blocks that a multiprocessor runs at a time."""
+
+    MOST_STEPS = 8
+    """Groups of 32 channel vectors in a share, at most."""
 
     silu: bool
     """Whether SiLU follows the sum."""
 
     @classmethod
-    def variants(cls) -> Iterator[CausalConv1dVarlenStripsFwd]:
+    def variants(cls) -> Iterator[CausalConv1dVarlenPrefixes]:
         for axes in _varlen_vector_axes():
             if axes.pop("addressed"):
                 yield cls(**axes)
 
-    def launch_config(self, dim: int, tiles: int) -> tuple[LaunchConfig, Division]:
-        """The launch for `dim` channels of this many tiles."""
+    def scratch(self, dim: int, total: int, borders: int, sequences: int) -> tuple[int, int]:
+        """The bytes of scratch for `borders` borders and results of prefixes, and those of them before the results."""
+        row, halo = dim * self.input_t.itemsize, self.width - 1
+        results_at = ceil_div(borders * halo * row, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
+        return results_at + min(sequences * halo, total) * row, results_at
+
+    def launch_config(
+        self, dim: int, borders: int, sequences: int, snapshots: int, blocks: int
+    ) -> tuple[LaunchConfig, Division] | None:
+        """The launch for this many borders, sequences and rows of snapshots, of about as many blocks as run at a time;
+        None where there is nothing to do.
+        """
+        border_groups = ceil_div(borders, self.warps)
+        prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
+        groups = border_groups + prefix_groups + ceil_div(snapshots, SNAPSHOTS_OF_BLOCK)
+        if not groups:
+            return None
         dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
-        division = {"dim_warps": fast_div(dim_warps), "tiles": tiles, "snapshot_groups": 0}
-        return self.config(ceil_div(dim_warps * tiles, self.warps)), division
+        steps = min(ceil_div(dim_warps * groups, blocks), self.MOST_STEPS)
+        shares = ceil_div(dim_warps, steps)
+        return self.config(shares * groups), {
+            "dim_shares": fast_div(shares),
+            "share": steps * WARP_SIZE * self.vec,
+            "borders": borders,
+            "border_groups": border_groups,
+            "prefix_groups": prefix_groups,
+            "snapshot_groups": 0,
+        }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenOverFwd(FilterKernel):
+    """Results over x, contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens."""
+
+    EARLY = ("x", "weight", "bias", "query_start_loc", "cache_indices", "state_column")
+    FOLLOWS = True
+
+    vec: int
+    """Elements per access to x."""
+    tokens: int
+    """Tokens per thread."""
+    silu: bool
+    """Whether SiLU follows the sum."""
+    follows: bool
+    """Whether there is a launch in front."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenOverFwd]:
+        for axes in _varlen_channel_axes():
+            if axes.pop("addressed") and axes.pop("state_t") is axes["input_t"]:
+                yield from (cls(follows=follows, **axes) for follows in (True, False))
+
+    @property
+    def is_follower(self) -> bool:
+        return self.follows
+
+    def block_tokens(self, dim: int) -> tuple[int, int, int]:
+        """Tokens per block of a call with `dim` channels, blocks across the channels, and channel vectors per block."""
+        dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec), self.constants["kBlockVecs"])
+        return self.threads // block_vecs * self.tokens, dim_blocks, block_vecs
+
+    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total)."""
+        tokens, dim_blocks, block_vecs = self.block_tokens(dim)
+        return self.config(dim_blocks * ceil_div(total, tokens)), {
+            "block_vecs": fast_div(block_vecs),
+            "dim_blocks": fast_div(dim_blocks),
+            "tiles": tokens // self.tokens,
+            "snapshot_groups": 0,
+        }
 
 
 def _widths(cls: type[Kernel]) -> range:
@@ -313,6 +386,9 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
 class CausalConv1dVarlenRowstripsFwd(PoolKernel):
     """Results over x, contiguous tokens: a block takes the tiles of a strip of 32 channels one after another."""
 
+    EARLY = ("x", "weight", "bias")
+    FOLLOWS = True
+
     RESIDENT = PerClass(lambda cls: cls.constants["kLeanBlocks"])
     """Blocks that a multiprocessor runs at a time."""
 
@@ -321,12 +397,18 @@ class CausalConv1dVarlenRowstripsFwd(PoolKernel):
 
     silu: bool
     """Whether SiLU follows the sum."""
+    follows: bool
+    """Whether there is a launch in front."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenRowstripsFwd]:
         for axes in _varlen_axes():
             if axes.pop("addressed") and axes["width"] in cls.WIDTHS:
-                yield cls(**axes)
+                yield from (cls(follows=follows, **axes) for follows in (True, False))
+
+    @property
+    def is_follower(self) -> bool:
+        return self.follows
 
     @property
     def tile(self) -> int:

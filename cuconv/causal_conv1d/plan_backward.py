@@ -127,7 +127,9 @@ def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
         kernel = CausalConv1dChannellastVarlenBwd(tokens=CausalConv1dChannellastVarlenBwd.tokens_for(o.width), **axes)
         launch = kernel.launch_config(dim, seqlen)
     else:
-        kernel = CausalConv1dChannellastBwd(tokens=CausalConv1dChannellastBwd.tokens_for(o.width), **axes)
+        tokens = CausalConv1dChannellastBwd.tokens_for(o.width)
+        block = CausalConv1dChannellastBwd.block_for(o.width, vec, o.x.shape)
+        kernel = CausalConv1dChannellastBwd(tokens=tokens, block=block, **axes)
         launch = kernel.launch_config(batch, dim, seqlen)
     return _Main(kernel, *launch, vec, dout_is_packed)
 

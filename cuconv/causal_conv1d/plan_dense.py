@@ -8,11 +8,15 @@ from cuconv.causal_conv1d.kernels import (
     ODD_CHANNELS,
     ODD_LANES,
     ODD_WIDTHS,
+    WIDE_WIDTHS,
     CausalConv1dChannellastFwd,
+    CausalConv1dChannellastWideFwd,
     CausalConv1dFwd,
     CausalConv1dOddchannelsFwd,
     CausalConv1dOddseqFwd,
     CausalConv1dShortseqFwd,
+    CausalConv1dWideFwd,
+    WideKernel,
     channel_tile_tokens,
     channel_vector_bytes,
     filter_numbers,
@@ -22,6 +26,7 @@ from cuconv.causal_conv1d.kernels import (
 from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, is_channel_last, strides_or_zeros
+from cuconv.runtime.machine import multiprocessors
 
 FEW_VECTORS = 48
 """Vectors per row below which unaligned rows that lie end to end are taken as one row: the ends of an unaligned row are
@@ -88,6 +93,8 @@ def _launch(o: Operands) -> Launch | None:
     arrays = (o.x, o.out, *o.beside_x)
     channel_last = [is_channel_last(each) for each in arrays]
     if all(channel_last):
+        if _is_wide(o, 1, 0, 2):
+            return _wide_channels(o)
         vec = _channel_last_vector(o)
         return _odd_channels(o) if _prefers_odd(o, vec) else _channel_last(o, vec)
     if not any(channel_last) and all(map(_has_contiguous_rows, arrays)):
@@ -134,6 +141,27 @@ def _odd_channels(o: Operands) -> Launch:
     kernel = CausalConv1dOddchannelsFwd(tokens=tokens, **_axes(o, ODD_CHANNELS))
     config, division = kernel.launch_config(*o.x.shape)
     return Launch.packed(kernel, config, **_numbers(o, ODD_CHANNELS), **division)
+
+
+def _is_wide(o: Operands, axis: int, *others: int) -> bool:
+    """Whether the filter has a kernel for wide ones, along this axis of x."""
+    if o.weight.shape[1] not in WIDE_WIDTHS or o.seq_idx is not None or o.beside_x:
+        return False
+    quantities = [number for each in (o.x, o.out) for number in (each.first, *each.active(*others))]
+    return widest_vector(o.x.itemsize, o.x.shape[axis], *quantities) == WideKernel.VEC
+
+
+def _wide_channels(o: Operands) -> Launch:
+    kernel = CausalConv1dChannellastWideFwd(**_wide_axes(o))
+    tokens = kernel.walk_tokens(*o.x.shape, multiprocessors(o.x.device))
+    config, division = kernel.launch_config(*o.x.shape, tokens)
+    return Launch.packed(kernel, config, **_numbers(o, kernel.constants["kVec"]), **division)
+
+
+def _wide_rows(o: Operands, row_vecs: int) -> Launch:
+    kernel = CausalConv1dWideFwd(lane_vecs=lane_vecs_for(row_vecs), **_wide_axes(o))
+    config, division = kernel.launch_config(*o.x.shape[:2], row_vecs)
+    return Launch.packed(kernel, config, **_numbers(o, 1), **division)
 
 
 def _channel_first(o: Operands) -> Launch:
@@ -194,6 +222,8 @@ def _end_to_end(o: Operands, vec: int) -> Launch:
 def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     batch, dim, _ = o.x.shape
     kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
+    if vec == WideKernel.VEC and _is_wide(o, 2, 0, 1) and not _prefers_short(batch, dim, row_vecs, WARP_SIZE):
+        return _wide_rows(o, row_vecs)
     if not o.beside_x and _prefers_short(batch, dim, row_vecs):
         kernel = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
     else:
@@ -202,8 +232,8 @@ def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
-def _prefers_short(batch: int, dim: int, row_vecs: int) -> bool:
-    """Whether rows are so short that too many lanes would idle with one warp per row."""
+def _prefers_short(batch: int, dim: int, row_vecs: int, at_most: int = 2 * WARP_SIZE) -> bool:
+    """Whether rows are so short that too many lanes would idle with one warp per row, as with `at_most` vectors."""
     if dim * row_vecs > MAX_DIVIDEND:
         return False
     if batch * dim * ceil_div(row_vecs, WARP_SIZE) > MAX_DIVIDEND:
@@ -211,19 +241,22 @@ def _prefers_short(batch: int, dim: int, row_vecs: int) -> bool:
     busy = row_vecs / (ceil_div(row_vecs, WARP_SIZE) * WARP_SIZE)
     if batch == 1:
         return busy <= 0.5 and row_vecs <= WARP_SIZE
-    return busy < 0.75 or row_vecs <= 2 * WARP_SIZE
+    return busy < 0.75 or row_vecs <= at_most
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
     """The template parameters that all kernels of whole sequences have."""
+    return {**_wide_axes(o), "vec": vec, "seq_idx": o.seq_idx is not None}
+
+
+def _wide_axes(o: Operands) -> dict[str, Any]:
+    """Those that the kernels of wide filters have."""
     width = o.weight.shape[1]
     return {
         "width": width,
         "input_t": o.x.dtype,
         "weight_t": o.weight.dtype,
-        "vec": vec,
         "silu": o.silu,
-        "seq_idx": o.seq_idx is not None,
         "states": width > 1 and (o.initial_states is not None or o.final_states is not None),
     }
 

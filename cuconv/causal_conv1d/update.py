@@ -168,11 +168,10 @@ def causal_conv1d_update(
     ):
         links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
         extras = (*links, pre_gate, post_gate, residual)
-    outs = None if out is None else (out,)
-    return _run(
-        *(WHOLE, inputs, extras, outs, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
-        *(first_column, max_query_len),
-    )[0]
+    options = _options(
+        WHOLE, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column, max_query_len
+    )
+    return _run(WHOLE, inputs, extras, (out,), options)[0]
 
 
 def step_by_token(
@@ -302,10 +301,10 @@ def causal_conv1d_update_split(
         links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
         extras = (*links, pre_gate, post_gate, residual)
     split = by_sizes(sizes)
-    return _run(
-        *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
-        *(first_column, max_query_len),
+    options = _options(
+        split, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column, max_query_len
     )
+    return tuple(_run(split, inputs, extras, split.given_outs(out), options))
 
 
 def causal_conv1d_update_qkv_split(
@@ -379,18 +378,15 @@ def causal_conv1d_update_qkv_split(
         links = retrieve_next_token, retrieve_next_sibling, retrieve_parent_token
         extras = (*links, pre_gate, post_gate, residual)
     split = by_heads(num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v)
-    q, k, v = _run(
-        *(split, inputs, extras, out, activation, disable_state_update, pad_slot_id, null_slot, pad_output),
-        *(first_column, max_query_len),
+    options = _options(
+        split, activation, disable_state_update, pad_slot_id, null_slot, pad_output, first_column, max_query_len
     )
+    q, k, v = _run(split, inputs, extras, split.given_outs(out), options)
     return q, k, v
 
 
-def _run(
+def _options(
     split: Split,
-    inputs: tuple[Any, ...],
-    extras: tuple[Any, ...] | None,
-    out: Sequence[Any] | None,
     activation: str | None,
     disable_state_update: bool,
     pad_slot_id: int,
@@ -399,21 +395,35 @@ def _run(
     first_column: int | None,
     max_query_len: int | None,
 ) -> tuple[Any, ...]:
-    checks.activation(activation)
+    """What `check` takes besides arrays."""
+    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    if activation is not None:
+        checks.activation(activation)
+    if (
+        disable_state_update is False
+        and pad_slot_id is slots.NONE
+        and pad_output is slots.ZERO
+        and null_slot is first_column is max_query_len is None
+    ):
+        return split, activation is not None, False, slots.NONE, None, None, False
     is_read_only = checks.flag("disable_state_update", disable_state_update)
-    # Calls of functions are left out where these arguments are as usual: this is on the path of every call.
-    pad_slot_id = (
-        checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
-    )
-    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
+    padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
     if max_query_len is not None:
         max_query_len = checks.integer("max_query_len", max_query_len)
     column = checks.column(first_column)
-    options = (split, activation is not None, is_read_only, pad_slot_id, column, max_query_len, keeps_padding)
+    return split, activation is not None, is_read_only, padding, column, max_query_len, keeps_padding
+
+
+def _run(
+    split: Split,
+    inputs: tuple[Any, ...],
+    extras: tuple[Any, ...] | None,
+    outs: tuple[Any, ...],
+    options: tuple[Any, ...],
+) -> Sequence[Any]:
     if extras is None:
-        return tuple(_step(inputs + split.given_outs(out), options, split.names))
-    more = (*options[:-1], False, keeps_padding)
-    return tuple(_step_with_extras(inputs + extras + split.given_outs(out), more, split.names))
+        return _step(inputs + outs, options, split.names)
+    return _step_with_extras(inputs + extras + outs, (*options[:-1], False, options[-1]), split.names)
 
 
 def _reference(o: Operands, arrays: Arrays) -> None:

@@ -294,7 +294,8 @@ def causal_conv1d_split(
     extras = None
     if not (snapshots is snapshot_count is snapshot_out is pre_gate is post_gate is residual is None):
         extras = snapshots, snapshot_count, snapshot_out, pre_gate, post_gate, residual, None, None, None
-    return _run(by_sizes(sizes), inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column)
+    split = by_sizes(sizes)
+    return tuple(_run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column))
 
 
 def causal_conv1d_qkv_split(
@@ -391,19 +392,20 @@ def _run(
     null_slot: int | None,
     pad_output: str,
     first_column: int | None,
-) -> tuple[Any, ...]:
-    checks.activation(activation)
-    # Calls of functions are left out where these arguments are as usual: this is on the path of every call.
-    pad_slot_id = (
-        checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
-    )
-    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
-    options = (split, activation is not None, pad_slot_id, checks.column(first_column), keeps_padding)
+) -> Sequence[Any]:
+    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    if activation is not None:
+        checks.activation(activation)
+    if null_slot is first_column is None and pad_slot_id is slots.NONE and pad_output is slots.ZERO:
+        options: tuple[Any, ...] = split, activation is not None, slots.NONE, None, False
+    else:
+        padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+        options = split, activation is not None, padding, checks.column(first_column), keeps_padding
     if extras is None:
-        return tuple(_packed(inputs + split.given_outs(out), options, split.names))
+        return _packed(inputs + split.given_outs(out), options, split.names)
     outs = split.given_outs(out)
-    more = (*options[:-1], outs[0] is inputs[0], False, False, keeps_padding)
-    return tuple(_packed_with_extras(inputs + extras + outs, more, split.names))
+    more = (*options[:-1], outs[0] is inputs[0], False, False, options[-1])
+    return _packed_with_extras(inputs + extras + outs, more, split.names)
 
 
 def _check(

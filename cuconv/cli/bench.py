@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drift", action="store_true", help="instead, errors of state updates after many steps, by the states' dtype"
     )
-    parser.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
+    host = parser.add_mutually_exclusive_group()
+    host.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
+    host.add_argument("--only-host", action="store_true", help="leave out all but that, of the smallest workloads")
     parser.add_argument("--quick", action="store_true", help="fewer replays")
     parser.add_argument("--output", metavar="FILE", type=path, help="add the results to this file of JSON lines")
 
@@ -127,7 +129,7 @@ def _run(
     is_alive = True
     for function in functions:
         own = [workload for workload in chosen if workload.function == function]
-        is_alive = is_alive and _function(machine, own, peers, record, console, not options.no_host)
+        is_alive = is_alive and _function(machine, own, peers, record, console, options)
     if not is_alive:
         console.error("the GPU was lost, for the rest of this process; what would have followed was not timed")
     console.finish(
@@ -177,9 +179,16 @@ def _chosen(options: argparse.Namespace) -> Iterator[Workload]:
 
 
 def _function(
-    machine: Machine, chosen: Sequence[Workload], peers: Sequence[Loaded], record: Record, console: Console, host: bool
+    machine: Machine,
+    chosen: Sequence[Workload],
+    peers: Sequence[Loaded],
+    record: Record,
+    console: Console,
+    options: argparse.Namespace,
 ) -> bool:
-    """Time one function's workloads, then the host time of its smallest. Returns whether the GPU still works."""
+    """Time a function's workloads, and the host time of its smallest usual one. Returns whether the GPU still works."""
+    if options.only_host:
+        chosen, peers = [min(chosen, key=_size)], ()
     console.line()
     for line in title(chosen[0].function):
         console.line(line)
@@ -192,19 +201,25 @@ def _function(
             rows = [measure.too_large(workload, error)]
         else:
             record.is_wrong = record.is_wrong or not rows[0].is_right
-        record.add(*rows)
-        for line in lines(workload, rows):
-            console.line(line)
+        if not (options.only_host and rows[0].is_right):
+            record.add(*rows)
+            for line in lines(workload, rows):
+                console.line(line)
         if not rows[-1].is_right and not machine.is_alive():
             return False
         ours = rows[0].kernel_us
-        if ours and (smallest is None or workload.bytes_moved < smallest[0].bytes_moved):
+        if ours and (smallest is None or _size(workload) < _size(smallest[0])):
             smallest = workload, ours.p50
-    if host and smallest is not None:
+    if not options.no_host and smallest is not None:
         times = list(measure.hosts(machine, *smallest))
         record.add(*times)
         console.line(host_line(times))
     return True
+
+
+def _size(workload: Workload) -> tuple[bool, int]:
+    """What workloads are compared by: those that other libraries have, too, come first."""
+    return not workload.is_common, workload.bytes_moved
 
 
 def machine_lines(header: Header, clocks: str, missing: dict[str, str]) -> Iterator[str]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, NoReturn
+from operator import attrgetter
+from typing import Any, NoReturn
 
 import numpy as np
 
+from cuconv.runtime import generated, graphs
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT8_E4M3FN, FLOAT64, DType
 from cuconv.runtime.environment import CHECK, contents_are_checked, variable
 from cuconv.runtime.errors import message
@@ -32,27 +33,51 @@ Maker = Callable[[], tuple[Any, int]]
 """Makes an array and tells its address."""
 
 
-class Followed(NamedTuple):
-    """How autograd follows calls like an earlier one."""
-
-    options: tuple[Any, ...]
-    outputs: tuple[str, ...] | None
-    run: Callable[[Any, tuple[Any, ...], list[int]], Sequence[Any]]
-    """Runs a prepared call on arrays that are recognised, at these addresses."""
-
-
 class Recogniser:
-    """Tells other arrays with the facts of a call."""
+    """Tells other arrays with the facts of a call, and where they are."""
 
     def __init__(
-        self, addresses: Callable[[Sequence[Any]], list[int] | None], followed_places: tuple[int, ...] = ()
+        self,
+        given: Sequence[Any],
+        recognise: Callable[[Mapping[int, Any]], tuple[list[str], dict[str, Any]]],
+        followed_places: tuple[int, ...] = (),
     ) -> None:
-        self.addresses = addresses
+        """Take the arrays of a call, None for absent ones.
+
+        `recognise` gets the arrays by their places, each once; it returns lines of code and the values of names in
+        them. The lines leave by `return None` if one of the arrays a0, a1, … in these places has other facts, and else
+        have the addresses in p0, p1, …
+        """
+        places = {place: array for place, array in enumerate(given) if array is not None}
+        first = {id(array): place for place, array in reversed(places.items())}
+        same = {place: first[id(array)] for place, array in places.items() if first[id(array)] != place}
+        differs = [f"a{place} is not None" for place in range(len(given)) if place not in places]
+        differs += [f"a{place} is not a{other}" for place, other in same.items()]
+        lines, self.values = recognise({place: array for place, array in places.items() if place not in same})
+        self.unpacking = f"{''.join(f'a{place}, ' for place in range(len(given)))} = given"
+        """The code that names the arrays of `given`."""
+        self.lines = [
+            self.unpacking,
+            *([f"if {' or '.join(differs)}: return None"] if differs else []),
+            *lines,
+            *(f"p{place} = p{other}" for place, other in same.items()),
+        ]
+        """The code that recognises `given`, and has the addresses then."""
+        self.pointers = [f"p{place}" for place in places]
+        """The names of the addresses in the order of the arrays."""
+        self.addresses: Callable[[Sequence[Any]], list[int] | None] = generated.function(
+            "given", [*self.lines, f"return [{', '.join(self.pointers)}]"], self.values
+        )
         """The addresses of arrays with the facts of an earlier call; None where it cannot be sure."""
         self.followed_places = followed_places
         """The places in the call of the arrays that autograd follows in grad mode."""
-        self.followed: Followed | None = None
-        """How it does, once it is known."""
+
+
+def _misaligned(arrays: Mapping[int, Any], address: Callable[[Any], int]) -> str:
+    """Code that says whether addresses are others modulo ALIGNMENT than those of these arrays."""
+    offsets = {place: address(array) % ALIGNMENT for place, array in arrays.items()}
+    differences = (f"p{place} ^ {offset}" if offset else f"p{place}" for place, offset in offsets.items())
+    return f"({' | '.join(differences)}) & {ALIGNMENT - 1}"
 
 
 class NotPlain(Exception):
@@ -95,6 +120,15 @@ class Family:
         refuse_other_arithmetic(argument, array)
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
+    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
+        """What makes these launches on a raw stream, again and again."""
+
+        def launch(stream: int) -> None:
+            for each in launches:
+                each(stream)
+
+        return launch
+
     def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool]:
         """What tells whether arrays still have these addresses."""
         address = self.address
@@ -105,6 +139,10 @@ class Family:
 
     def maker(self, layout: Layout) -> Maker:
         """What makes new arrays with a `dense` layout, on its device."""
+        raise NotImplementedError
+
+    def maker_here(self, layout: Layout) -> Callable[[], Any]:
+        """What makes such arrays while the layout's device is the current one."""
         raise NotImplementedError
 
     def keep_if_captured(self, array: Any, device: int) -> None:
@@ -229,21 +267,48 @@ class CupyFamily(ByteStrideFamily):
             facts.append((array.shape, array.strides, array.dtype, data.device_id, pointer % ALIGNMENT))
         return pointers, facts
 
+    def recogniser(self, given: Sequence[Any]) -> Recogniser | None:
+        # Types of programs are not kept alive, and may have attributes of their own.
+        is_plain = all(array is None or type(array) is self._ndarray for array in given)
+        return Recogniser(given, self._recognise) if is_plain else None
+
+    def _recognise(self, arrays: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
+        lines, values = [], {"ndarray": self._ndarray}
+        for n, array in arrays.items():
+            lines += [
+                f"if type(a{n}) is not ndarray or a{n}.shape != s{n} or a{n}.strides != t{n}: return None",
+                f"m{n} = a{n}.data",
+                f"if a{n}.dtype is not d{n} or m{n}.device_id != c{n}: return None",
+                f"p{n} = m{n}.ptr",
+            ]
+            facts = array.shape, array.strides, array.dtype, array.data.device_id
+            values |= zip((f"s{n}", f"t{n}", f"d{n}", f"c{n}"), facts, strict=True)
+        return [*lines, f"if {_misaligned(arrays, self.address)}: return None"], values
+
     def maker(self, layout: Layout) -> Maker:
-        assert isinstance(layout.dtype, DType)
-        shape, device, dtype = layout.shape, layout.device, layout.dtype.numpy
-        nbytes, strides = in_bytes(shape, layout.strides, dtype.itemsize)
-        ndarray, alloc, get_device = self._ndarray, self._alloc, self._get_device
+        make_here, device, get_device = self.maker_here(layout), layout.device, self._get_device
 
         def make() -> tuple[Any, int]:
             if get_device() != device:
                 with self._cupy.cuda.Device(device):
                     return make()
-            # A transposed view of a new array would take half as long again.
-            array = ndarray(shape, dtype) if strides is None else ndarray(shape, dtype, alloc(nbytes), strides)
+            array = make_here()
             return array, array.data.ptr
 
         return make
+
+    def maker_here(self, layout: Layout) -> Callable[[], Any]:
+        assert isinstance(layout.dtype, DType)
+        shape, dtype = layout.shape, layout.dtype.numpy
+        nbytes, strides = in_bytes(shape, layout.strides, dtype.itemsize)
+        if strides is None:
+            return partial(self._ndarray, shape, dtype)
+        ndarray, alloc = self._ndarray, self._alloc
+        # A transposed view of a new array would take half as long again.
+        return lambda: ndarray(shape, dtype, alloc(nbytes), strides)
+
+    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
+        return graphs.repeated(launches, device)
 
     def keep_if_captured(self, array: Any, device: int) -> None:
         # torch has a memory pool for every graph; the one of CuPy would hand the memory out again.
@@ -330,38 +395,28 @@ class TorchFamily(Family):
         return pointers, facts
 
     def _recogniser(self, given: Sequence[Any]) -> Recogniser | None:
-        places = [place for place, tensor in enumerate(given) if tensor is not None]
-        tensors = [given[place] for place in places]
-        # Guards take no tensor twice, itemgetter makes no tuple of one, and types of programs are not kept alive.
-        if len(set(map(id, tensors))) < max(len(tensors), 2) or not _family_of_type.keys() >= set(map(type, tensors)):
+        # Types of programs are not kept alive.
+        if not _family_of_type.keys() >= {type(tensor) for tensor in given if tensor is not None}:
             return None
+        followed = tuple(place for place, tensor in enumerate(given) if tensor is not None and tensor.requires_grad)
+        return Recogniser(given, self._recognise, followed)
+
+    def _recognise(self, tensors: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         check = self._guards(
-            *tensors,
-            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+            *tensors.values(),
+            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors.values()],
+            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors.values()],
         ).check
-        count, take = len(given), itemgetter(*places)
-        absent = [place for place, tensor in enumerate(given) if tensor is None]
-        # The first is named twice, because itemgetter makes a tuple of two.
-        take_absent = itemgetter(*absent[:1], *absent) if absent else itemgetter(slice(0))
-        nones = take_absent(given)
-        address, forward_mode = self.address, self._forward_mode
-        offsets = [address(tensor) % ALIGNMENT for tensor in tensors]
+        checked = ", ".join(f"a{place}" for place in tensors)
+        lines = [
+            f"if forward_mode._current_level >= 0 or not check({checked}): return None",
+            *(f"p{place} = address(a{place})" for place in tensors),
+            f"if {_misaligned(tensors, self.address)}: return None",
+        ]
+        return lines, {"check": check, "address": self.address, "forward_mode": self._forward_mode}
 
-        def addresses(given: Sequence[Any]) -> list[int] | None:
-            if len(given) != count or forward_mode._current_level >= 0 or not check(*(tensors := take(given))):
-                return None
-            try:
-                # After the tensors, because a call on CuPy arrays would compare these with None on the GPU.
-                if take_absent(given) != nones:
-                    return None
-            except (TypeError, ValueError):
-                # Other libraries compare their arrays with None element by element.
-                return None
-            pointers = list(map(address, tensors))
-            return pointers if [pointer % ALIGNMENT for pointer in pointers] == offsets else None
-
-        return Recogniser(addresses, tuple(place for place in places if given[place].requires_grad))
+    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
+        return super().repeated(launches, device) if device == HOST else graphs.repeated(launches, device)
 
     def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool]:
         if self._have_addresses is None:
@@ -374,25 +429,32 @@ class TorchFamily(Family):
         return Layout(tuple(shape), tuple(strides), known, device, offset)
 
     def maker(self, layout: Layout) -> Maker:
-        assert isinstance(layout.dtype, DType)
-        shape, strides, device, dtype = layout.shape, layout.strides, layout.device, self._torch_dtypes[layout.dtype]
-        empty, address = self._empty, self.address
+        make_here, device, address = self.maker_here(layout), layout.device, self.address
         get_device: Callable[[], int] = int
         if device != HOST:
             from cupy.cuda import runtime
 
             # It takes half as long as torch's own.
             get_device = runtime.getDevice
-        own = None if empty is None else device
-        dispatched = partial(
-            self._empty_strided, shape, strides, dtype=dtype, device="cpu" if device == HOST else f"cuda:{device}"
-        )
+        own = None if self._empty is None else device
+        dispatched = self._dispatched_maker(layout)
 
         def make() -> tuple[Any, int]:
-            array = empty(shape, strides, dtype) if get_device() == own else dispatched()
+            array = make_here() if get_device() == own else dispatched()
             return array, address(array)
 
         return make
+
+    def maker_here(self, layout: Layout) -> Callable[[], Any]:
+        if self._empty is None:
+            return self._dispatched_maker(layout)
+        assert isinstance(layout.dtype, DType)
+        return partial(self._empty, layout.shape, layout.strides, self._torch_dtypes[layout.dtype])
+
+    def _dispatched_maker(self, layout: Layout) -> Callable[[], Any]:
+        assert isinstance(layout.dtype, DType)
+        dtype, device = self._torch_dtypes[layout.dtype], "cpu" if layout.device == HOST else f"cuda:{layout.device}"
+        return partial(self._empty_strided, layout.shape, layout.strides, dtype=dtype, device=device)
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         copy: np.ndarray[Any, Any] = array.cpu().numpy()

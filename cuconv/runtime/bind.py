@@ -28,6 +28,7 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
     * `step()` raises for an array that has got other memory since (`Tensor.resize_`, `Tensor.set_`, `Tensor.data`).
       Shapes and strides are those of `bind`, and so is an integer `rand_seed`, which rounds alike in every call.
     * Calls that share scratch memory or results must not run at the same time: use one `bind` a stream.
+    * The first call on a stream makes a CUDA graph of its launches, which the later ones launch.
     * NumPy arrays and tensors on the CPU are computed by the reference.
     * With CUCONV_CHECK=1 in the environment of `bind`, every call checks the contents of index arrays.
 
@@ -53,7 +54,10 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
     bound: list[Bound] = []
     token = _bound.set(bound)
     try:
-        results = function(*map(_held, args), **{name: _held(value) for name, value in kwargs.items()})
+        held: dict[int, Held] = {}
+        results = function(
+            *(_held(value, held) for value in args), **{name: _held(value, held) for name, value in kwargs.items()}
+        )
     finally:
         _bound.reset(token)
     if not bound:
@@ -76,7 +80,8 @@ class Bound:
         self._is_grad_enabled = family.follows_writes
         # Arrays on the CPU have no stream, and what computes them takes any number.
         self._stream: Callable[[int], int] = int if call.on_host else family.stream
-        results, self._replays, self._scratch = call.fixed(given, pointers, late)
+        results, replays, self._scratch = call.fixed(given, pointers, late)
+        self._repeat = family.repeated(replays, call.device)
         self._addresses, self._late = pointers, late
         new = [each for each in results if each is not None and not any(each is array for array in self._arrays)]
         self._written = [*call.written(given), *new]
@@ -95,8 +100,7 @@ class Bound:
         if contexts and not self._call.on_host:
             self._call.launch_early(self._addresses, stream, self._late)
         else:
-            for replay in self._replays:
-                replay(stream)
+            self._repeat(stream)
         return self.results
 
     def _refuse_moved(self) -> None:
@@ -127,10 +131,13 @@ class Held:
         return getattr(self.array, name)
 
 
-def _held(value: Any) -> Any:
+def _held(value: Any, held: dict[int, Held]) -> Any:
+    """What a function gets in the place of an argument: one for an array in several places, because functions ask."""
     if isinstance(value, tuple | list):
-        return tuple(map(_held, value))
-    return Held(value) if arrays.family(value) is not None or dlpack.is_array(value) else value
+        return tuple(_held(each, held) for each in value)
+    if arrays.family(value) is None and not dlpack.is_array(value):
+        return value
+    return held.setdefault(id(value), Held(value))
 
 
 _bound: ContextVar[list[Bound]] = ContextVar("bound")

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from cuconv.runtime import arrays, checks, dependent, dlpack, machine
+from cuconv.runtime import arrays, checks, dependent, dlpack, generated, machine
 from cuconv.runtime.arrays import Facts, Family, Maker, Recogniser
 from cuconv.runtime.dependent import contexts
 from cuconv.runtime.dtypes import BYTE, FLOAT32, FLOAT64, DType
 from cuconv.runtime.environment import CHECK, variable
 from cuconv.runtime.errors import message
-from cuconv.runtime.kernel import Enqueue, Kernel, Replay
+from cuconv.runtime.kernel import Enqueue, Kernel, Replay, thread
 from cuconv.runtime.launch import LaunchConfig, TooLarge
 from cuconv.runtime.layout import HOST, Layout, View
 from cuconv.runtime.memo import SharedLimit, remembered
@@ -65,6 +65,19 @@ def is_traced() -> bool:
     torch = _modules.get("torch")
     # Where it is not Dynamo that traces, tensors tell by their types.
     return torch is not None and torch.compiler.is_dynamo_compiling()
+
+
+class Known(NamedTuple):
+    """How arrays are handled that are like those of an earlier call."""
+
+    options: tuple[Any, ...]
+    outputs: tuple[str, ...] | None
+    run: Callable[[tuple[Any, ...], Late], Sequence[Any] | None]
+    """Runs the call on given arrays, with late numbers; None where they are not like those."""
+
+
+Follow = Callable[[tuple[Any, ...], list[int]], Sequence[Any]]
+"""Runs a call that autograd follows, on arrays that are recognised, at these addresses."""
 
 
 class Launch(NamedTuple):
@@ -174,13 +187,19 @@ class Call(Generic[Operands]):
         self._regions = tuple(plan.regions.values())
         self._launches = plan.launches
         self._places = _places(held)
-        self._orders = [_order(names, operation.absent, self._places, launch.kernel) for launch in plan.launches]
+        orders = [_order(names, operation.absent, self._places, launch.kernel) for launch in plan.launches]
+        self._orders = [_taking(order) for order in orders]
+        self._places_of_pointers = orders
         self._enqueues: list[tuple[Enqueue, Order]] = []
         self._early: list[tuple[Enqueue, list[int]] | None] = []
         """What enqueues each launch so that it starts early, and the places among the addresses of what it reads before
         it waits; None where it cannot."""
         self.recogniser: Recogniser | None = None
         """Tells other arrays with the facts of this call."""
+        self.known: tuple[Known, ...] = ()
+        """How they are handled then: plainly, and before that as autograd follows them where that is known."""
+        self.resume: Callable[..., Sequence[Any]] = self.run
+        """`run`, quicker once arrays are recognised that autograd follows."""
         self.apart: set[tuple[int, ...]] = set()
         """Addresses at which no written array meets another one."""
 
@@ -217,6 +236,77 @@ class Call(Generic[Operands]):
         if self._follows_writes is not None and self._follows_writes():
             self.family.mark_written(self.written(given))
         return results
+
+    def recognise(self, recogniser: Recogniser | None) -> None:
+        """Run the call at once from now on, on arrays that are recognised."""
+        self.recogniser, self.known = recogniser, ()
+        if recogniser is not None:
+            lines, values = self._quick(recogniser.pointers)
+            lines = recogniser.lines + lines
+            if recogniser.followed_places:
+                lines.insert(0, "if follows_writes(): return None")
+            run = generated.function("given, late", lines, recogniser.values | values)
+            self.known = (Known(self.options, self.outputs, run),)
+
+    def _quick(self, addresses: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+        """The code of `run` on arrays a0, a1, … with the addresses in these variables, and the values that it names."""
+        pointers = list(addresses)
+        lines, slow = [], f"return run(given, [{', '.join(pointers)}], late)"
+        values: dict[str, Any] = {"run": self.run, "follows_writes": self.family.follows_writes}
+        if self.on_host or not self._launches:
+            return [slow], values
+        family, device = self.family, self.device
+        loaded = [family.load(launch.kernel, device) for launch in self._launches]
+        values |= {"contexts": contexts, "thread": thread, "device": device, "get_device": loaded[0].get_device}
+        rare = "contexts or late or get_device() != device or device not in (own := thread.own).devices"
+        if self.operation.contents is not None:
+            values |= {"variable": variable, "CHECK": CHECK}
+            rare = f"variable(CHECK) is not None or {rare}"
+        lines.append(f"if {rare}: {slow}")
+        if self._written:
+            values |= {"apart": self.apart, "check_written": self.check_written}
+            lines.append(f"if ({', '.join(pointers)},) not in apart: check_written(given, [{', '.join(pointers)}])")
+        results = [f"a{self._count + place}" for place in range(len(self.names) - self._count)]
+        values |= {"address": family.address, "stream": family.stream}
+        layouts = self._held[len(self._given) :]
+        for number, ((place, _), layout) in enumerate(zip(self._makers, layouts, strict=False)):
+            values[f"make{number}"] = family.maker_here(layout)
+            lines += [f"r{number} = make{number}()", f"q{number} = address(r{number})"]
+            results[place] = f"r{number}"
+            pointers.append(f"q{number}")
+        if self._make_scratch is not None:
+            values |= {"make_scratch": family.maker_here(layouts[len(self._makers)]), "keep": family.keep_if_captured}
+            lines += ["scratch = make_scratch()", "keep(scratch, device)", "s = address(scratch)"]
+            pointers += ["s", *(f"s + {first}" for first in self._regions)]
+        pointers.append("0")
+        lines.append("on = stream(device)")
+        for number, (launch, order) in enumerate(zip(self._launches, self._places_of_pointers, strict=True)):
+            values[f"pack{number}"] = loaded[number].packer(len(order))
+            values[f"numbers{number}"] = launch.numbers
+            values[f"launch{number}"] = loaded[number].launcher(launch.config)
+            taken = "".join(f"{pointers[place]}, " for place in order)
+            lines += [
+                f"pack{number}(own.bytes, 0, {taken}numbers{number})",
+                f"launch{number}(on, own.pointers, 0)",
+            ]
+        if self._follows_writes is not None:
+            values["mark_written"] = family.mark_written
+            written = ", ".join(f"a{self._given[number]}" for number in self._written)
+            lines.append(f"if follows_writes(): mark_written([{written}])")
+        return [*lines, f"return ({''.join(f'{result}, ' for result in results)})"], values
+
+    def follow(self, options: tuple[Any, ...], outputs: tuple[str, ...] | None, follow: Follow) -> None:
+        """Let autograd follow calls with these options, on arrays that are recognised, in this way."""
+        known = self.recogniser
+        assert known is not None
+        pointers = ", ".join(known.pointers)
+        lines = ["if not follows_writes(): return None", *known.lines, f"return follow(given, [{pointers}])"]
+        values = {"follows_writes": self.family.follows_writes, "follow": follow}
+        run = generated.function("given, late", lines, known.values | values)
+        self.known = (Known(options, outputs, run), *self.known[-1:])
+        lines, values = self._quick(known.pointers)
+        lines = [known.unpacking, f"{pointers}, = pointers", *lines]
+        self.resume = generated.function("given, pointers, late=NO_NUMBERS", lines, values | {"NO_NUMBERS": NO_NUMBERS})
 
     def fixed(self, given: tuple[Any, ...], pointers: list[int], late: Late) -> tuple[list[Any], list[Replay], Any]:
         """The results of a call that is run later, as often as wanted, on these arrays; what runs it on a stream; and
@@ -264,7 +354,7 @@ class Call(Generic[Operands]):
             enqueue(order(pointers), stream, launch.with_numbers(late))
 
     def _load_early(self, launch: Launch) -> tuple[Enqueue, list[int]] | None:
-        if launch.kernel.EARLY is None or not machine.has_dependent_launch(self.device):
+        if launch.kernel.EARLY is None or launch.kernel.FOLLOWS or not machine.has_dependent_launch(self.device):
             return None
         places = [self._places[name] for name in launch.kernel.EARLY if name in self._places]
         defined = dependent.defined(launch.config)
@@ -346,8 +436,10 @@ def _places(held: Sequence[str]) -> dict[str, int]:
     return places
 
 
-def _order(arguments: Sequence[str], absent: tuple[str, ...], places: Mapping[str, int], kernel: Kernel) -> Order:
-    """Takes the pointers of a kernel out of those of a call, which has them at these places.
+def _order(
+    arguments: Sequence[str], absent: tuple[str, ...], places: Mapping[str, int], kernel: Kernel
+) -> tuple[int, ...]:
+    """The places of a kernel's pointers among those of a call, -1 for null.
 
     Further results of a kernel that has room for several are null, as are arguments that are absent.
     """
@@ -359,9 +451,13 @@ def _order(arguments: Sequence[str], absent: tuple[str, ...], places: Mapping[st
         order.append(places.get(name, -1))
     while order and order[-1] < 0:
         order.pop()
+    return tuple(order)
+
+
+def _taking(order: tuple[int, ...]) -> Order:
     # A slice, because itemgetter makes no tuple of one; where there is none, that of no pointers.
     first = max(order[0], 0) if order else 0
-    is_consecutive = order == list(range(first, first + len(order)))
+    is_consecutive = order == tuple(range(first, first + len(order)))
     return itemgetter(slice(first, first + len(order))) if is_consecutive else itemgetter(*order)
 
 
@@ -417,7 +513,9 @@ class Operation(Generic[Operands]):
         self._plan = plan
         self._remembered: Callable[..., Call[Operands]] = partial(_prepared, self)
         self.recent: tuple[Call[Operands], ...] = ()
-        """The last calls that differ, the latest first."""
+        """The last calls that were looked up and differ, the latest first."""
+        self.known: tuple[Known, ...] = ()
+        """How arrays are handled that are like those of these calls, the latest first."""
 
     def __call__(
         self,
@@ -441,24 +539,14 @@ class Operation(Generic[Operands]):
             return through_torch(self, given, options, outputs, late)
         # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
         # arrays is quicker than comparing facts, and that takes half as long as hashing them.
-        recent = self.recent
-        for call in recent:
-            if (known := call.recogniser) is None:
-                continue
-            if known.followed_places and call.family.follows_writes():  # type: ignore[misc]
-                followed = known.followed
-                if followed is not None and followed.options == options and followed.outputs == outputs:
-                    pointers = known.addresses(given)
-                    if pointers is not None:
-                        if call is not recent[0]:
-                            self._bring_forward(call)
-                        return followed.run(call, given, pointers)
-            elif call.options == options and call.outputs == outputs:
-                pointers = known.addresses(given)
-                if pointers is not None:
-                    if call is not recent[0]:
-                        self._bring_forward(call)
-                    return call.run(given, pointers, late)
+        for known in self.known:
+            known_options, known_outputs, run = known
+            if known_options == options and known_outputs == outputs:
+                results = run(given, late)
+                if results is not None:
+                    if known is not self.known[0]:
+                        self._known_first(known)
+                    return results
         family = arrays.family(leader)
         if family is None:
             return self._through_dlpack(given, options, outputs, late)
@@ -485,15 +573,19 @@ class Operation(Generic[Operands]):
         ):
             call = self._remembered(family, outputs, options, *facts)
         if family.recogniser is not None and call in self.recent:
-            # To make one takes as long as a call, so it is for the second of equal calls.
-            call.recogniser = None if call.recogniser else family.recogniser(given)
-        if not self.recent or call is not self.recent[0]:
-            self._bring_forward(call)
+            # To make one takes longer than a call, so it is for the second of equal calls.
+            call.recognise(None if call.recogniser else family.recogniser(given))
+        self.recent = (call, *[each for each in self.recent if each is not call][: RECENT - 1])
+        self.find_known()
         return call, pointers
 
-    def _bring_forward(self, call: Call[Operands]) -> None:
-        """Let a call be the first of the recent ones."""
-        self.recent = (call, *[each for each in self.recent if each is not call][: RECENT - 1])
+    def find_known(self) -> None:
+        """Let the recent calls be those that are known."""
+        self.known = tuple(known for call in self.recent for known in call.known)
+
+    def _known_first(self, known: Known) -> None:
+        """Try one of the known calls first from now on."""
+        self.known = (known, *[each for each in self.known if each is not known])
 
     def names(self, outputs: tuple[str, ...] | None) -> tuple[str, ...]:
         """The arguments that are arrays, in the order in which they are given."""

@@ -46,7 +46,10 @@ class Params:
 
     @classmethod
     def declared(cls, fields: Sequence[structs.Field]) -> Params:
-        """The layout of a struct as the device code declares it."""
+        """The layout of a struct as the device code declares it; TypeError where a pointer lies behind a number."""
+        places = [number for number, field in enumerate(fields) if field.is_pointer]
+        if places != list(range(len(places))):
+            raise TypeError(f"{fields[places[-1]].name} of an argument struct is a pointer behind numbers")
         pointers = [
             field.name if field.length == 1 else f"{field.name}[{number}]"
             for field in fields
@@ -149,7 +152,13 @@ class Kernel(Declared):
     """Whether it lets the next kernel start before it has waited itself (`let_next_start()`)."""
     FOLLOWS: ClassVar[bool] = False
     """Whether it is always launched so that it starts before the launch in front of it has ended, which belongs to the
-    same call: it waits for that launch before it reads or writes anything (`wait_for_leader()`)."""
+    same call: it waits for that launch before it writes, or reads anything but EARLY (`wait_for_leader()`). That
+    launch does not write EARLY."""
+
+    @property
+    def is_follower(self) -> bool:
+        """FOLLOWS of this specialisation."""
+        return self.FOLLOWS
 
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
@@ -204,7 +213,7 @@ def _loaded(kernel: Kernel, artifact: Artifact, device: int, starts_early: bool)
 
     module = cupy.RawModule(path=str(artifact.path))
     pointer = module.get_function(artifact.symbol).kernel.ptr
-    starts_early = starts_early or (kernel.FOLLOWS and machine.has_dependent_launch(device))
+    starts_early = starts_early or (kernel.is_follower and machine.has_dependent_launch(device))
     return LoadedKernel(module, pointer, device, kernel.params, starts_early)
 
 
@@ -233,7 +242,7 @@ class _Thread(threading.local):
         self.own = _Own()
 
 
-_thread = _Thread()
+thread = _Thread()
 
 
 Enqueue = Callable[..., None]
@@ -259,17 +268,30 @@ class LoadedKernel:
         self._starts_early = starts_early
         # The driver's own launch takes 2 us; CuPy's goes through a description of every argument and takes 8.
         self._launch = driver.launchKernel
-        self._get_device = runtime.getDevice
+        self.get_device: Callable[[], int] = runtime.getDevice
         self._set_device = runtime.setDevice
+
+    def launcher(self, config: LaunchConfig) -> Callable[[int, int, int], None]:
+        """What launches with this configuration: it takes the stream, the address of the arguments' address, and 0.
+
+        The kernel's device has to be the current one, in a thread that has used it before.
+        """
+        if self._starts_early:
+            return dependent.launcher(self._pointer, config)
+        return partial(self._launch, self._pointer, *config.flat)
+
+    def packer(self, pointers: int) -> Callable[..., None]:
+        """What writes this many pointers, and null for the others, and packed numbers to a buffer at a place in it."""
+        return self._packing[pointers].pack_into
 
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         """A function that enqueues launches with this configuration and packed numbers; missing pointers are null."""
         # Attributes are looked up here once: `enqueue` is on the path of every call.
-        launch = self._launcher(config)
-        packing, own_device, get_device = self._packing, self._device, self._get_device
+        launch = self.launcher(config)
+        packing, own_device, get_device = self._packing, self._device, self.get_device
 
         def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
-            own = _thread.own
+            own = thread.own
             packing[len(pointers)].pack_into(own.bytes, 0, *pointers, numbers)
             if get_device() == own_device and own_device in own.devices:
                 launch(stream, own.pointers, 0)
@@ -280,29 +302,24 @@ class LoadedKernel:
 
     def fixed(self, config: LaunchConfig, numbers: bytes, pointers: Sequence[int]) -> Replay:
         """A function that enqueues one launch, with these pointers and packed numbers, as often as it is called."""
-        launch = self._launcher(config)
+        launch = self.launcher(config)
         buffer = _Buffer(self._packing[len(pointers)].pack(*pointers, numbers))
-        own_device, get_device = self._device, self._get_device
+        own_device, get_device = self._device, self.get_device
 
         def replay(stream: int) -> None:
-            if get_device() == own_device and own_device in _thread.own.devices:
+            if get_device() == own_device and own_device in thread.own.devices:
                 launch(stream, buffer.pointers, 0)
             else:
                 self._launch_elsewhere(launch, stream, buffer.pointers)
 
         return replay
 
-    def _launcher(self, config: LaunchConfig) -> Callable[[int, int, int], None]:
-        if self._starts_early:
-            return dependent.launcher(self._pointer, config)
-        return partial(self._launch, self._pointer, *config.flat)
-
     def _launch_elsewhere(self, launch: Callable[..., None], stream: int, arguments: int) -> None:
         """Launch while another device is the current one, or for the first time in a thread."""
-        device = self._get_device()
+        device = self.get_device()
         # A CUDA runtime call makes a thread's context current by itself; the driver's launch does not.
         self._set_device(self._device)
-        _thread.own.devices.add(self._device)
+        thread.own.devices.add(self._device)
         launch(stream, arguments, 0)
         if device != self._device:
             self._set_device(device)

@@ -22,8 +22,8 @@ from cuconv.runtime.layout import Layout, strides_or_zeros
 Array = np.ndarray[Any, Any]
 
 
-ZERO = "zero"
-"""The usual way of padding, compared by identity on the path of every call."""
+ZERO, NONE = "zero", -1
+"""The usual way of padding and slot for it, compared by identity on the path of every call."""
 
 
 def padding(pad_slot_id: object, null_slot: object) -> int:

@@ -133,16 +133,17 @@ def selective_scan_varlen_fn(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    padding = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
-    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
+    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    padding, keeps_padding = slots.NONE, False
+    if not (null_slot is None and pad_slot_id is slots.NONE and pad_output is slots.ZERO):
+        padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
     softplus = checks.flag("delta_softplus", delta_softplus)
     given = (
-        *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
-        *(state_column, dst_state_indices),
-    )
+        u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state,
+        state_column, dst_state_indices,
+    )  # fmt: skip
     if snapshots is snapshot_count is snapshot_out is state_scale is snapshot_scale is rand_seed is None:
-        (result,) = _packed_scan((*given, out), (softplus, padding, keeps_padding))
-        return result
+        return _packed_scan((*given, out), (softplus, padding, keeps_padding))[0]
     rounds = codes.rounds_of(philox_rounds)
     seed, rand_seed = codes.seed_of(rand_seed)
     extras = snapshots, snapshot_count, snapshot_out, state_scale, snapshot_scale, rand_seed

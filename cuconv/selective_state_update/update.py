@@ -139,20 +139,31 @@ def selective_state_update(
         ValueError: any other argument that does not fit, or that has no meaning beside another one. Nothing has been
             launched or written then.
     """
-    rounds = codes.rounds_of(philox_rounds)
-    seed, rand_seed = codes.seed_of(rand_seed)
+    seed = None
+    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    if rand_seed is not None:
+        seed, rand_seed = codes.seed_of(rand_seed)
     given = (
-        *(state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices),
-        *(intermediate_states_buffer, intermediate_state_indices, num_accepted_tokens, cu_seqlens),
-        *(state_column, has_initial_state, parents, rand_seed, state_scale, intermediate_state_scales, out),
-    )
-    softplus = checks.flag("dt_softplus", dt_softplus)
-    is_read_only = checks.flag("disable_state_update", disable_state_update)
-    padding = checks.integer("pad_slot_id", pad_slot_id) if null_slot is None else slots.padding(pad_slot_id, null_slot)
-    keeps_padding = pad_output is not slots.ZERO and slots.keeps_padding(pad_output)
-    options = (softplus, is_read_only, padding, seed is not None, rounds, keeps_padding)
-    (result,) = _update(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
-    return result
+        state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices, intermediate_states_buffer,
+        intermediate_state_indices, num_accepted_tokens, cu_seqlens, state_column, has_initial_state, parents,
+        rand_seed, state_scale, intermediate_state_scales, out,
+    )  # fmt: skip
+    if (
+        disable_state_update is False
+        and pad_slot_id is slots.NONE
+        and null_slot is None
+        and pad_output is slots.ZERO
+        and philox_rounds is codes.DEFAULT_ROUNDS
+    ):
+        softplus = checks.flag("dt_softplus", dt_softplus)
+        options = softplus, False, slots.NONE, seed is not None, codes.DEFAULT_ROUNDS, False
+    else:
+        rounds = codes.rounds_of(philox_rounds)
+        softplus = checks.flag("dt_softplus", dt_softplus)
+        is_read_only = checks.flag("disable_state_update", disable_state_update)
+        padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
+        options = softplus, is_read_only, padding, seed is not None, rounds, keeps_padding
+    return _update(given, options, None, NO_NUMBERS if seed is None else {"seed": seed})[0]
 
 
 def _check(

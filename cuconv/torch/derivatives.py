@@ -16,7 +16,6 @@ from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.causal_conv1d.varlen import BY_TOKEN, causal_conv1d_varlen_fn
-from cuconv.runtime.arrays import Followed
 from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
@@ -110,7 +109,7 @@ class _Followed(EagerFunction):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given[: run.kept])
         ctx.run = run
-        return wanted(run.results(given) if call is None else call.run(given, pointers))
+        return wanted(run.results(given) if call is None else call.resume(given, pointers))
 
     @staticmethod
     def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -138,17 +137,32 @@ class _Followed(EagerFunction):
         take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
         run, eager = Run(operation, inner, outputs, places, kept), cls.eager
         results = _all(eager((run, given, None, [], _wanted), *take(given)), absent)
-        call = operation.recent[0]
-        known = call.recogniser if (call.options, call.outputs) == (inner, outputs) else None
-        if known is not None and known.followed is None and known.followed_places == places:
+        call = _recognised(operation, inner, outputs, places, given)
+        if call is not None:
             wanted = itemgetter(0) if all(each is None for each in results[1:]) else tuple
 
-            def follow(call: Any, given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
+            def follow(given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
                 return _all(eager((run, given, call, pointers, wanted), *take(given)), absent)
 
             # With this the runner makes the next call on tensors that are recognised.
-            known.followed = Followed(options, outputs, follow)
+            call.follow(options, outputs, follow)
+            operation.find_known()
         return results
+
+
+def _recognised(
+    operation: Operation[Any],
+    options: tuple[Any, ...],
+    outputs: tuple[str, ...] | None,
+    places: tuple[int, ...],
+    given: tuple[Any, ...],
+) -> Any:
+    """The prepared call that recognises these tensors, of which autograd follows those in `places`; None: no call."""
+    for call in operation.recent:
+        known = call.recogniser if (call.options, call.outputs) == (options, outputs) else None
+        if known is not None and known.followed_places == places and known.addresses(given) is not None:
+            return call
+    return None
 
 
 def _all(wanted: Any, absent: tuple[None, ...]) -> Sequence[Any]:
@@ -295,7 +309,7 @@ class _Scan(_Followed):
         if given is None:
             given = followed
         ctx.set_materialize_grads(False)
-        out, last_state, chunk_states = run.results(given) if call is None else call.run(given, pointers)
+        out, last_state, chunk_states = run.results(given) if call is None else call.resume(given, pointers)
         ctx.save_for_backward(*given[:-3], chunk_states)
         ctx.run = run
         return wanted((out, last_state, None))

@@ -44,6 +44,7 @@ struct CausalConv1dBulkBwdParams {
     int bias_is_float32;
     int dweight_is_float32;
     int dbias_is_float32;
+    int taps_are_packed;
 };
 
 // The same as the functions of the gradients take them, with nothing for the rest.
@@ -70,6 +71,7 @@ __device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1
     p.dweight_is_float32 = params.dweight_is_float32;
     p.dbias_is_float32 = params.dbias_is_float32;
     p.bias_is_float32 = params.bias_is_float32;
+    p.taps_are_packed = params.taps_are_packed;
     p.dim = params.dim;
     p.seqlen = params.seqlen;
     return p;
@@ -103,7 +105,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Vector = Vec<input_t, kVec>;
     using Vecs = Place<kVec, false>;
     const CausalConv1dBwdOperands p = operands_of(params);
-    if (p.scratch != nullptr) let_follower_start();
     // x, from the vectors before a unit on, and dout.
     __shared__ alignas(128) Vector memory[Traits::kWarps][kStages][Traits::kStageVecs];
     __shared__ WarpBarriers<kStages> barriers[Traits::kWarps];
@@ -129,6 +130,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     outputs.add(0, static_cast<input_t*>(p.dx) + channel * p.dx_stride[1], p.dx_stride);
     const LaneWalk<const input_t, 2> top = inputs;
 
+    // Before the copies: loads that are behind them take as long as they do.
+    const typename Gradients::Filter filter(p, channel);
     Vector(*const stages)[Traits::kStageVecs] = memory[warp];
     WarpCopies<kStages> copies(barriers[warp]);
     int next_unit = end - 1;
@@ -157,7 +160,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll 1
     for (int i = 0; i < kStages; ++i) fetch(i);
 
-    Gradients gradients(p, lanes, channel, row_vecs);
+    Gradients gradients(p, lanes, channel, row_vecs, filter);
     const VectorSequences<kWidth, kVec> one_sequence{};
     // A warp's list may end inside a row.
     if (kWidth > 1 && begin < end && top.vec + 1 < by.row_vecs) {

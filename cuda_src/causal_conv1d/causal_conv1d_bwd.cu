@@ -62,7 +62,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Vector = Vec<input_t, kVec>;
     using Vecs = Place<kVec, kEdges>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
-    if (p.scratch != nullptr) let_follower_start();
     __shared__ Vector ring[kStages][2][Traits::kThreads];
 
     const QuotientRemainder part_channels = divide(blockIdx.x, params.channel_groups);
@@ -130,13 +129,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         end_copy_group();
         inputs.step(by);
     };
+    // Before the copies: loads that are behind them take as long as they do.
+    const typename Gradients::Filter filter(p, channel);
     constexpr int kStageSlots = 2 * Traits::kThreads;
     Vector* const warp_slots = ring[0][0] + (threadIdx.x - lane_id());
     // A loop: unrolled, the code is longer and no faster.
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) fetch(end - 1 - i, warp_slots + i * kStageSlots + lane_id());
 
-    Gradients gradients(p, lanes, channel, by.row_vecs);
+    Gradients gradients(p, lanes, channel, by.row_vecs, filter);
     PackedSequences<Traits, kWidth, kVec, kEdges, kStates> packed;
     // A warp's list ends inside a row only where one channel has all its lanes.
     if (Traits::kHalo > 0 && begin < end && lanes.count == kWarpSize &&

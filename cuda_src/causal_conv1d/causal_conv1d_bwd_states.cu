@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         add_up_parts<kWidth, weight_t, Traits::kThreads>(p, params, blockIdx.x);
         return;
     }
+    wait_for_leader();
     const QuotientRemainder sequence_block = divide(blockIdx.x - params.sum_blocks, params.dim_blocks);
     const int number = static_cast<int>(sequence_block.quotient);
     const index_t channel = static_cast<index_t>(sequence_block.remainder) * Traits::kThreads + threadIdx.x;

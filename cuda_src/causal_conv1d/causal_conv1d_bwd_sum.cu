@@ -28,6 +28,5 @@ struct CausalConv1dBwdSumTraits {
 template <int kWidth, typename weight_t, typename Traits = CausalConv1dBwdSumTraits<kWidth, weight_t>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bwd_sum_kernel(const CausalConv1dBwdSumParams p) {
-    wait_for_leader();
     add_up_parts<kWidth, weight_t, Traits::kThreads>(p, p, blockIdx.x);
 }

@@ -15,8 +15,8 @@
 // registers until a walk's end; the block adds up those of its threads in a fixed order. No atomics.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kVec      channels an access       kTokens   tokens a step             kSilu     silu after the sum
-// kSeqIdx   tokens see only their own sequence number
+// kVec      channels an access       kTokens   tokens a step             kBlock    threads a block
+// kSilu     silu after the sum       kSeqIdx   tokens see only their own sequence number
 // kStates   initial states, or gradients of states, are given or wanted
 #include "causal_conv1d/conv_bwd_channels.cuh"
 
@@ -30,21 +30,19 @@ struct CausalConv1dChannellastBwdParams {
     unsigned steps;        // in all rows
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, int kBlock, bool kSilu, bool kSeqIdx,
           bool kStates>
 struct CausalConv1dChannellastBwdTraits {
-    static constexpr int kThreads = 128;
+    static constexpr int kThreads = kBlock;
     static constexpr Rows kRows = kRowsOf<kSeqIdx, false>;
-    static constexpr int kMinBlocks = kWidth > 4 ? 1 : 4;
+    static constexpr int kMinBlocks = kWidth > 4 ? 1 : 512 / kThreads;
     static constexpr int kHalo = kWidth - 1;
     // Steps whose tokens are in shared memory or on their way there, one of them being walked. With a third, B8 D4096
     // L2048 in bfloat16 takes 115 us on an H200 instead of 107.
     static constexpr int kStageSlots = 2 * kTokens * kThreads;
     static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
-    static constexpr int kStages = kStageBytes <= 16384 ? 2 : 1;
-    // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
-    static constexpr int kPitch = kThreads + 32 / kVec;
-    static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
+    static constexpr int kStages = kStageBytes <= 128 * kThreads ? 2 : 1;
+    static constexpr int kSumBytes = (kWidth + 1) * kThreads * static_cast<int>(sizeof(ChannelSums<kVec>));
     // The gradients of the first width - 1 tokens of every thread's walk.
     static constexpr int kFirstBytes = kHalo * kVec * kThreads * static_cast<int>(sizeof(float));
     static constexpr int kWalkBytes = kStages * kStageBytes + kFirstBytes;
@@ -308,10 +306,10 @@ struct GradientWalk {
     }
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, int kBlock, bool kSilu, bool kSeqIdx,
           bool kStates,
-          typename Traits =
-              CausalConv1dChannellastBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx, kStates>>
+          typename Traits = CausalConv1dChannellastBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kBlock, kSilu,
+                                                             kSeqIdx, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_bwd_kernel(const CausalConv1dChannellastBwdParams params) {
     constexpr int kHalo = Traits::kHalo;
@@ -321,7 +319,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Walk =
         GradientWalk<kWidth, input_t, weight_t, kVec, kTokens, kSilu, Traits::kRows, kStates, Traits::kThreads>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
-    if (p.scratch != nullptr) let_follower_start();
     __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
     const QuotientRemainder walk_vec = divide(threadIdx.x, params.block_vecs);
@@ -394,5 +391,5 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     store_block_sums<Traits, kWidth, weight_t>(p, sums, kSumScale<input_t, kSilu>, params.block_vecs,
                                                params.block_walks, first_channel, part_dim.quotient,
-                                               reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
+                                               reinterpret_cast<ChannelSums<kVec>(*)[Traits::kThreads]>(memory.bytes));
 }

@@ -34,9 +34,7 @@ struct CausalConv1dChannellastVarlenBwdTraits {
     static constexpr int kStageSlots = 2 * kTokens * kThreads;
     static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
     static constexpr int kStages = kStageBytes <= 16384 ? 2 : 1;
-    // Sums from one column in shared memory to the next: neighbouring channels of a vector are in different banks.
-    static constexpr int kPitch = kThreads + 32 / kVec;
-    static constexpr int kSumBytes = kVec * (kWidth + 1) * kPitch * static_cast<int>(sizeof(float));
+    static constexpr int kSumBytes = (kWidth + 1) * kThreads * static_cast<int>(sizeof(ChannelSums<kVec>));
     static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
     static_assert(kIsWidth<kWidth> && kTokens >= kWidth - 1);
 };
@@ -142,5 +140,5 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     wait_for_copies();
     store_block_sums<Traits, kWidth, weight_t>(p, walk.sums, kSumScale<input_t, kSilu>, params.block_vecs,
                                                params.block_walks, first_channel, part_dim.quotient,
-                                               reinterpret_cast<float (*)[Traits::kPitch]>(memory.bytes));
+                                               reinterpret_cast<ChannelSums<kVec>(*)[Traits::kThreads]>(memory.bytes));
 }

@@ -81,6 +81,10 @@ struct Results {
     }
 };
 
+// Tokens of which the squares are summed at a time. One by one, each would wait for the shuffles of the one before: on
+// an H200 8192 tokens of 48 heads take 61.4 us instead of 65.2.
+inline constexpr int kAtOnce = 8;
+
 // Convolves up to kTokens tokens from `token` on, normalises them, and stores those with a bit set in `stored`.
 // make(channel) gives the inputs of a channel vector; finish(inputs, channel) is called when its results are stored.
 template <typename input_t, typename weight_t, bool kSilu, bool kWide, int kWidth, int kVec, int kTokens, typename Make,
@@ -115,16 +119,30 @@ __device__ __forceinline__ void convolve_group(const CausalConv1dVarlenOperands&
         const Results<weight_t, kSilu, kWidth, kVec, Inputs> results(p, inputs, channel);
         auto destination = destination_of<input_t, kVec, Ranges::kMany>(p, channel, 0, token);
 #pragma unroll
-        for (int i = 0; i < kTokens; ++i) {
-            float y[kVec];
-            const float squares = results.compute(i, y);
-            if (group.is_normalized) {
-                if constexpr (!kWide) scale[i] = rsqrtf(sum_over_lanes(is_idle ? 0.0f : squares, group.lanes) + eps);
+        for (int first = 0; first < kTokens; first += kAtOnce) {
+            float y[kAtOnce][kVec], sums[kAtOnce];
 #pragma unroll
-                for (int c = 0; c < kVec; ++c) y[c] *= scale[i];
+            for (int i = 0; i < kAtOnce; ++i) {
+                sums[i] = 0.0f;
+                if (first + i < kTokens) sums[i] = results.compute(first + i, y[i]);
+                if (is_idle) sums[i] = 0.0f;
             }
-            if (!is_idle && (stored >> i & 1)) destination.store_vector(Output::from_floats(y));
-            destination.advance();
+            if (group.is_normalized) {
+                if constexpr (!kWide) sum_each_over_lanes(sums, group.lanes);
+#pragma unroll
+                for (int i = 0; i < kAtOnce; ++i) {
+                    if (first + i >= kTokens) continue;
+                    if constexpr (!kWide) scale[first + i] = rsqrtf(sums[i] + eps);
+#pragma unroll
+                    for (int c = 0; c < kVec; ++c) y[i][c] *= scale[first + i];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                if (first + i >= kTokens) continue;
+                if (!is_idle && (stored >> (first + i) & 1)) destination.store_vector(Output::from_floats(y[i]));
+                destination.advance();
+            }
         }
         if (!is_idle) finish(inputs, channel);
         at += group.lanes * kVec;

@@ -12,6 +12,7 @@
 //
 // kWidth    filter taps              input_t   x and out                 weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kSilu     silu after the sum
+// kFollows  there is a launch in front
 #include "causal_conv1d/conv_borders.cuh"
 #include "causal_conv1d/conv_short.cuh"
 
@@ -20,7 +21,7 @@ struct CausalConv1dVarlenRowstripsFwdParams {
     FastDiv strips;  // strips along tokens
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kFollows>
 struct CausalConv1dVarlenRowstripsFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kLeanBlocks = 8;
@@ -197,8 +198,9 @@ __device__ __forceinline__ void keep_last_inputs(ShortShared<Tile>& shared) {
     }
 }
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu,
-          typename Traits = CausalConv1dVarlenRowstripsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu>>
+template <
+    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kFollows,
+    typename Traits = CausalConv1dVarlenRowstripsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kFollows>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_rowstrips_fwd_kernel(const CausalConv1dVarlenRowstripsFwdParams params) {
     using Tile = typename Traits::Tile;
@@ -213,8 +215,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize, strip = static_cast<int>(at.remainder);
     const int strip_first = strip * p.border_tokens, strip_last = min(strip_first + p.border_tokens, p.total);
     fetch_tile<false>(shared, p, first_channel, strip_first);
-    fetch_border(shared, p, first_channel, strip);
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
+    if constexpr (kFollows) wait_for_leader();
+    fetch_border(shared, p, first_channel, strip);
     if (warp == 0) {
         const SnapshotRows rows = find_snapshots_of_tile(p, strip_first, strip_last);
         if (lane_id() == 0) shared.prefixes[0] = rows;

@@ -23,8 +23,21 @@ struct Border {
         state = reinterpret_cast<state_t*>(static_cast<char*>(p.scratch) + p.border_states_at) + at;
     }
 
+    // Keeps the inputs before the border.
+    __device__ __forceinline__ void keep_inputs(const CausalConv1dVarlenOperands& p, int tile, index_t channel) const {
+        const input_t* const x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) +
+                                 (tile * p.border_tokens - kHalo) * p.x_stride[1];
+        Vec<input_t, kVec> inputs[kHalo];
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) inputs[i] = load<kVec>(x + i * p.x_stride[1]);
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) store(input + i * step, inputs[i]);
+    }
+
     // Input i of those before the border.
-    __device__ __forceinline__ Vec<input_t, kVec> load_input(int i) const { return load<kVec>(input + i * step); }
+    __device__ __forceinline__ Vec<input_t, kVec> load_input(int i) const {
+        return load<kVec, Memory::kMutable>(input + i * step);
+    }
     // Column i of the state that the sequence across the border has started from.
     __device__ __forceinline__ Vec<state_t, kVec> load_state(int i) const { return load<kVec>(state + i * step); }
 };

@@ -12,28 +12,42 @@ struct BlockMemory {
     alignas(16) unsigned char bytes[kBytes];
 };
 
-// Adds up a block's sums, one thread a channel and parameter, and writes them.
+// A thread's sums for one parameter of its channels: one access to shared memory.
+template <int kVec>
+using ChannelSums = Vec<float, kVec>;
+
+// Adds up a block's sums, one thread a vector of channels and parameter, and writes them.
 template <typename Traits, int kWidth, typename weight_t, int kVec>
 __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
                                                  const ParameterSums<kWidth> (&sums)[kVec], float scale,
                                                  const FastDiv& block_vecs, unsigned block_walks, index_t first_channel,
-                                                 unsigned part, float (*shared)[Traits::kPitch]) {
+                                                 unsigned part, ChannelSums<kVec> (*shared)[Traits::kThreads]) {
+    if (p.scratch != nullptr) let_follower_start();
     __syncthreads();
 #pragma unroll
     for (int j = 0; j <= kWidth; ++j) {
+        float own[kVec];
 #pragma unroll
-        for (int c = 0; c < kVec; ++c) shared[j * kVec + c][threadIdx.x] = sums[c].at(j) * scale;
+        for (int c = 0; c < kVec; ++c) own[c] = sums[c].at(j) * scale;
+        shared[j][threadIdx.x] = ChannelSums<kVec>::from_floats(own);
     }
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < block_vecs.divisor * kVec * (kWidth + 1); i += Traits::kThreads) {
-        const QuotientRemainder parameter_vec = divide(i / kVec, block_vecs);
-        const index_t channel = first_channel + parameter_vec.remainder * kVec + i % kVec;
+    for (unsigned i = threadIdx.x; i < block_vecs.divisor * (kWidth + 1); i += Traits::kThreads) {
+        const QuotientRemainder parameter_vec = divide(i, block_vecs);
+        const index_t channel = first_channel + parameter_vec.remainder * kVec;
         if (channel >= p.dim) continue;
-        const float* column = &shared[parameter_vec.quotient * kVec + i % kVec][parameter_vec.remainder];
-        float sum = 0.0f;
+        const ChannelSums<kVec>* const column = &shared[parameter_vec.quotient][parameter_vec.remainder];
+        float sum[kVec] = {};
 #pragma unroll 4
-        for (unsigned walk = 0; walk < block_walks; ++walk) sum += column[walk * block_vecs.divisor];
-        store_block_sum<kWidth, weight_t>(p, part, channel, static_cast<int>(parameter_vec.quotient), sum);
+        for (unsigned walk = 0; walk < block_walks; ++walk) {
+            const ChannelSums<kVec> of_walk = column[walk * block_vecs.divisor];
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) sum[c] += of_walk.to_float(c);
+        }
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) {
+            store_block_sum<kWidth, weight_t>(p, part, channel + c, static_cast<int>(parameter_vec.quotient), sum[c]);
+        }
     }
 }
 
@@ -95,20 +109,25 @@ struct TokenFetch {
         const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
         Vector* const dout_slots = slots + kTokens * kThreads;
         if (cursor.token + kTokens <= p.seqlen && p.dout_is_packed) {
+            // Whole lines: 64 tokens of 512 sequences in 512 channels in bfloat16 take 30.4 us on an H200 instead
+            // of 31.1, and 2**20 tokens in 16 channels 33.3 instead of 33.9.
 #pragma unroll
-            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
-                copy_vector_async(slots + i * kThreads, x_at);
-                copy_vector_async(dout_slots + i * kThreads, dout_at);
+            for (int i = 0; i < kTokens; ++i) {
+                copy_vector_async<true>(slots + i * kThreads, x_at + i * x_step);
+                copy_vector_async<true>(dout_slots + i * kThreads, dout_at + i * dout_step);
             }
         } else {
 #pragma unroll 1
-            for (int i = 0; i < kTokens; ++i, x_at += x_step, dout_at += dout_step) {
+            for (int i = 0; i < kTokens; ++i) {
                 const bool is_inside = cursor.token + i < p.seqlen;
-                slots[i * kThreads] = is_inside ? load<kVec>(x_at) : Vector::zero();
+                const input_t* const dout_from = dout_at + i * dout_step;
+                slots[i * kThreads] = is_inside ? load<kVec>(x_at + i * x_step) : Vector::zero();
                 dout_slots[i * kThreads] =
-                    is_inside ? load_apart<kVec>(dout_at, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
+                    is_inside ? load_apart<kVec>(dout_from, p.dout_stride[1], p.dout_is_packed != 0) : Vector::zero();
             }
         }
+        x_at += kTokens * x_step;
+        dout_at += kTokens * dout_step;
         if (cursor.next()) begin();
     }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "causal_conv1d/conv_bwd_packed.cuh"
+#include "causal_conv1d/conv_channels.cuh"
 
 // A lane's channel: its filter, the sums over what the lane has seen, and the gradients of one group.
 template <int kWidth, typename input_t, typename weight_t, int kVec, bool kEdges, bool kSilu, Rows kRows, bool kStates>
@@ -10,6 +11,7 @@ struct RowGradients {
     static constexpr int kHaloVecs = (kHalo + kVec - 1) / kVec;
     using Vector = Vec<input_t, kVec>;
     using Sequences = VectorSequences<kWidth, kVec>;
+    using Filter = ChannelFilter<kWidth, weight_t, 1>;
 
     using Vecs = Place<kVec, kEdges>;
 
@@ -23,10 +25,13 @@ struct RowGradients {
     float next[kVec];  // gradients of the group behind, in the lowest lanes
 
     __device__ __forceinline__ RowGradients(const CausalConv1dBwdOperands& p_, const ChannelLanes& lanes_,
-                                            index_t channel_, int row_vecs_)
+                                            index_t channel_, int row_vecs_, const Filter& filter)
         : p(p_), lanes(lanes_), channel(channel_), row_vecs(row_vecs_), sums(ParameterSums<kWidth>::zero()) {
-        load_taps<kWidth, weight_t>(p, channel, taps);
-        bias = load_bias<weight_t>(p, channel);
+        float filters[1][kWidth], biases[1];
+        filter.to_floats(filters, biases);
+        bias = biases[0];
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) taps[k] = filters[0][k];
         if constexpr (kSilu) scale_for_silu<input_t>(taps, bias);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) next[i] = 0.0f;
@@ -298,6 +303,7 @@ __device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& 
                                                  float scale, const ChannelLanes& lanes, unsigned channel_warps,
                                                  index_t channel, unsigned part) {
     __shared__ float shared[kWidth + 1][Traits::kThreads];
+    if (p.scratch != nullptr) let_follower_start();
     float own[kWidth + 1];
 #pragma unroll
     for (int j = 0; j <= kWidth; ++j) own[j] = sums.at(j) * scale;

@@ -6,7 +6,8 @@
 
 // Adds up (parts, width + 1, dim) sums: block number `block` has 2**across_shift consecutive sums of a part, and a
 // thread one of them in every part that is kThreads >> across_shift further. Params: with dim_div, parts and
-// across_shift. Operands: those of the gradients, or what of them is needed here. All threads of a block take part.
+// across_shift. Operands: those of the gradients, or what of them is needed here. All threads of a block take part, and
+// wait for the kernel that leaves the sums.
 template <int kWidth, typename weight_t, int kThreads, typename Operands, typename Params>
 __device__ __forceinline__ void add_up_parts(const Operands& p, const Params& share, unsigned block) {
     constexpr int kAtOnce = 8;  // loads in flight
@@ -15,9 +16,11 @@ __device__ __forceinline__ void add_up_parts(const Operands& p, const Params& sh
     const unsigned across = 1u << share.across_shift;
     const unsigned rows = kThreads >> share.across_shift;
     const unsigned number = (block << share.across_shift) + (threadIdx.x & (across - 1));
+    const QuotientRemainder parameter_channel = divide(min(number, sums - 1), share.dim_div);
+    const float* const at = p.scratch + number;
     float sum = 0.0f;
+    wait_for_leader();
     if (number < sums) {
-        const float* at = p.scratch + number;
 #pragma unroll 1
         for (unsigned part = threadIdx.x >> share.across_shift; part < share.parts; part += kAtOnce * rows) {
             float loaded[kAtOnce];
@@ -36,7 +39,6 @@ __device__ __forceinline__ void add_up_parts(const Operands& p, const Params& sh
     sum = 0.0f;
 #pragma unroll 8
     for (unsigned row = 0; row < rows; ++row) sum += shared[(row << share.across_shift) + threadIdx.x];
-    const QuotientRemainder parameter_channel = divide(number, share.dim_div);
     store_parameter_gradient<kWidth, weight_t>(p, parameter_channel.remainder,
                                                static_cast<int>(parameter_channel.quotient), sum);
 }

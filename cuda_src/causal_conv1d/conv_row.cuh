@@ -165,6 +165,14 @@ struct ConvWindow {
         fill_halo<1>(wrapped, own, replace);
     }
 
+    // The window of a lane that has all of its inputs: the vector `distance` before its own is halo[distance - 1].
+    __device__ __forceinline__ ConvWindow(const Vector (&halo)[kHaloVecs], const Vector& own) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
+#pragma unroll
+        for (int i = 1; i <= kHalo; ++i) x[kHalo - i] = halo[(i - 1) / kVec].to_float(kVec - 1 - (i - 1) % kVec);
+    }
+
     // The window of a lane with vectors of one row only: the row's past precedes its first token.
     __device__ __forceinline__ ConvWindow(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
                                           index_t token, const Vector& wrapped, const Vector& own)
@@ -244,11 +252,12 @@ struct ConvSums {
         }
     }
 
-    template <typename out_t, bool kSilu>
+    // kIsScaled: the sums are already scaled for silu.
+    template <typename out_t, bool kSilu, bool kIsScaled = false>
     __device__ __forceinline__ Vec<out_t, kVec> outputs() const {
         float out[kVec];
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) out[i] = activate<out_t, kSilu, kSeqIdx>(sum[i], seq[i]);
+        for (int i = 0; i < kVec; ++i) out[i] = activate<out_t, kSilu, kSeqIdx, kIsScaled>(sum[i], seq[i]);
         return Vec<out_t, kVec>::from_floats(out);
     }
 };

@@ -138,13 +138,52 @@ struct SequencePrefix {
     }
 };
 
-// Convolves a sequence's prefix, stores its results, and updates the state.
+// Where results of prefixes wait in scratch, when tiles need the inputs in their place: in a row of `dim` elements per
+// token of x or, if that takes less memory, in kWidth - 1 rows per sequence.
+template <int kWidth>
+struct PrefixRows {
+    bool are_by_token;
+
+    __device__ __forceinline__ explicit PrefixRows(const CausalConv1dVarlenOperands& p)
+        : are_by_token(static_cast<index_t>(p.sequences) * (kWidth - 1) > p.total) {}
+
+    // The row of the first token of a sequence.
+    __device__ __forceinline__ int first(int number, int begin) const {
+        return are_by_token ? begin : number * (kWidth - 1);
+    }
+
+    // The first row, at a channel.
+    template <typename T>
+    __device__ __forceinline__ T* at(const CausalConv1dVarlenOperands& p, index_t channel) const {
+        return reinterpret_cast<T*>(static_cast<char*>(p.scratch) + p.border_states_at) + channel;
+    }
+};
+
+// The same for one sequence, from its first token on, in kVec channels.
+template <int kWidth, typename input_t, int kVec>
+struct PrefixResults {
+    input_t* to;
+    index_t step;
+
+    __device__ __forceinline__ PrefixResults(const CausalConv1dVarlenOperands& p, index_t channel, int number,
+                                             int begin)
+        : step(p.dim) {
+        const PrefixRows<kWidth> rows(p);
+        to = rows.template at<input_t>(p, channel) + rows.first(number, begin) * step;
+    }
+
+    __device__ __forceinline__ void advance() { to += step; }
+    __device__ __forceinline__ void store_vector(const Vec<input_t, kVec>& v) const { store(to, v); }
+};
+
+// Convolves a sequence's prefix, which is not loaded yet, stores its results, and updates the state. kWaits: the
+// results wait in scratch.
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          bool kAddressed, bool kGated>
-__device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
-                                                int number, index_t channel) {
-    SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed, kGated> prefix(p, number);
-    if (prefix.length == 0) return;
+          bool kAddressed, bool kGated, bool kWaits = false>
+__device__ __forceinline__ void convolve_found_prefix(
+    const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
+    SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed, kGated>& prefix, index_t channel) {
+    const int number = prefix.number;
     if constexpr (kAddressed) {
         store_prefix_snapshots<kWidth, input_t, state_t, kVec, kGated>(p, rows, number, channel, false);
     }
@@ -155,7 +194,13 @@ __device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
-    auto destination = destination_of<input_t, kVec, kRanges>(p, channel, 0, prefix.begin);
+    auto destination = [&] {
+        if constexpr (kWaits) {
+            return PrefixResults<kWidth, input_t, kVec>(p, channel, number, prefix.begin);
+        } else {
+            return destination_of<input_t, kVec, kRanges>(p, channel, 0, prefix.begin);
+        }
+    }();
 #pragma unroll
     for (int i = 0; i < kWidth - 1; ++i, destination.advance()) {
         if (i >= prefix.length) break;
@@ -174,4 +219,15 @@ __device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands
     if constexpr (kAddressed) {
         store_prefix_snapshots<kWidth, input_t, state_t, kVec, kGated>(p, rows, number, channel, true);
     }
+}
+
+// The same for the prefix of sequence `number`, if it has one.
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
+          bool kAddressed, bool kGated>
+__device__ __forceinline__ void convolve_prefix(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
+                                                int number, index_t channel) {
+    SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed, kGated> prefix(p, number);
+    if (prefix.length == 0) return;
+    convolve_found_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges, kAddressed, kGated>(p, rows, prefix,
+                                                                                                        channel);
 }

@@ -24,10 +24,18 @@ struct GroupRole {
     }
 };
 
+// The tokens in prefixes of sequences, a bit per token, for kernels that store their results.
+template <bool kArePrefixes>
+struct PrefixRoles {};
+template <>
+struct PrefixRoles<true> {
+    unsigned prefix;
+};
+
 // The roles of kTokens tokens, a bit per token: `inner` ones are in a sequence, behind its prefix; `padding` is in no
 // sequence, or in one without a slot.
-template <int kTokens>
-struct TokenRoles {
+template <int kTokens, bool kArePrefixes = false>
+struct TokenRoles : PrefixRoles<kArePrefixes> {
     static constexpr unsigned kAll = (1u << kTokens) - 1;
     unsigned inner;
     unsigned padding;
@@ -36,7 +44,7 @@ struct TokenRoles {
     template <bool kAddressed>
     __device__ __forceinline__ static TokenRoles find(const CausalConv1dVarlenOperands& p, int from, int to, int token,
                                                       int halo) {
-        TokenRoles roles{0, 0};
+        TokenRoles roles{};
         visit_sequences<kAddressed>(p, from, to, [&](int begin, int end, bool is_sequence) {
             roles.add(begin, end, is_sequence, token, halo);
         });
@@ -47,6 +55,7 @@ struct TokenRoles {
     __device__ __forceinline__ void add(int begin, int end, bool is_sequence, int token, int halo) {
         if (is_sequence) {
             inner |= bits(begin + halo - token, end - token);
+            if constexpr (kArePrefixes) this->prefix |= bits(begin - token, min(begin + halo, end) - token);
         } else {
             padding |= bits(begin - token, end - token);
         }
@@ -137,7 +146,7 @@ __device__ __forceinline__ void store_payload_gates(const CausalConv1dVarlenOper
 }
 
 // The inputs of a tile's tokens and of the kWidth - 1 before it.
-template <int kWidth, typename input_t, int kVec, int kTokens, bool kGated = false>
+template <int kWidth, typename input_t, int kVec, int kTokens, bool kGated = false, Memory kMemory = Memory::kConstant>
 struct TileInputs {
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kRows = kHalo + kTokens;
@@ -151,12 +160,12 @@ struct TileInputs {
             static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]) + from * step;
         if (from >= 0 && from + kRows <= p.total) {
 #pragma unroll
-            for (int i = 0; i < kRows; ++i, at += step) x[i] = load<kVec>(at);
+            for (int i = 0; i < kRows; ++i, at += step) x[i] = load<kVec, kMemory>(at);
         } else {
 #pragma unroll
             for (int i = 0; i < kRows; ++i, at += step) {
                 x[i] = Vec<input_t, kVec>::zero();
-                if (from + i >= 0 && from + i < p.total) x[i] = load<kVec>(at);
+                if (from + i >= 0 && from + i < p.total) x[i] = load<kVec, kMemory>(at);
             }
         }
         if constexpr (kGated) {

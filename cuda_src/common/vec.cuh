@@ -281,11 +281,12 @@ __device__ __forceinline__ Vec<T, kVec> keep_part(const Vec<T, kVec>& v, int beg
     return part;
 }
 
-// Brings the vector at p to shared memory, where it is after the copy group is waited for at the latest.
-template <int kVec, typename T>
+// Brings the vector at p to shared memory, where it is after the copy group is waited for at the latest. kLines: the
+// rest of its line comes to the L2 cache.
+template <bool kLines = false, typename T, int kVec>
 __device__ __forceinline__ void copy_vector_async(Vec<T, kVec>* shared, const T* p) {
     if constexpr (Vec<T, kVec>::kBytes >= 4) {
-        copy_async<Vec<T, kVec>::kBytes>(shared, p);
+        copy_async<Vec<T, kVec>::kBytes, kLines>(shared, p);
     } else {
         *shared = load<kVec>(p);
     }

@@ -179,6 +179,18 @@ __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
     return value;
 }
 
+// The sums of kCount values, each over the same group of `lanes` consecutive lanes; every lane of the group gets them.
+template <int kCount>
+__device__ __forceinline__ void sum_each_over_lanes(float (&values)[kCount], int lanes) {
+#pragma unroll
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+        if (distance < lanes) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) values[i] += __shfl_xor_sync(kAllLanes, values[i], distance);
+        }
+    }
+}
+
 // The maximum over each group of kLanes consecutive lanes, NaN if one of them has it; every lane of the group gets it.
 template <int kLanes>
 __device__ __forceinline__ float max_over_lanes(float value) {

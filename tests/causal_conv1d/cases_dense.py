@@ -135,6 +135,13 @@ UNIT = (
     Case(1, 9, 1100, layout="sliced_seq", **STATES),
     Case(2, 9, 270, 2, "float16", "float32", layout="sliced_seq", activation=None, seq_idx=True),
     Case(2, 5, 530, 3, "float32", layout="sliced_seq", **ALL),
+    # Wide filters on rows of whole vectors: walks of several units and a part of one, several a row, with every
+    # number of vectors a lane.
+    Case(1, 2, 2312, 16, weight_dtype="float32", **STATES),
+    Case(1, 2, 2304, 16, "float16", activation=None),
+    Case(1, 3, 520, 13, "float16", others="strided", bias=None, activation=None, final=True),
+    Case(2, 5, 448, 6, "float16", "bfloat16", bias="float32", initial=True),
+    Case(1, 3, 200, 10),
     # Short rows: several a warp, more vectors than a block, odd batches, sequences shorter than the halo; dense ones
     # of odd lengths are cut into vectors end to end.
     Case(3, 64, 33),
@@ -184,6 +191,11 @@ UNIT = (
     Case(2, 47, 70, 2, layout="last_backward_seq", others="strided", **STATES),
     Case(3, 37, 5, 4, "float16", layout="channel_last", bias="float32", activation=None, **ALL),
     Case(2, 33, 20, 1, "float16", layout="last_offset_by_1", seq_idx=True),
+    # Wide filters: walks of several units and a part of one, several a sequence; channels of a warp and some more.
+    Case(1, 136, 75, 16, "float16", "float32", layout="channel_last", **STATES),
+    Case(2, 8, 67, 13, layout="channel_last", others="strided", bias=None, activation=None, final=True),
+    Case(1, 72, 150, 6, "float16", "bfloat16", layout="last_sliced_seq", bias="float32"),
+    Case(1, 8704, 83, 9, layout="channel_last"),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, 4, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),

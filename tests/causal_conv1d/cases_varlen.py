@@ -216,6 +216,7 @@ UNIT = (
             Case(136, "130+60+20+5", initial=None, slots=None, spare=0),
             Case(136, "off62+64+1+1+2x3+120+62+5+0+3x1+off66", initial="all", snapshots="pool", slots="odd"),
             Case(136, "63+66+127+1+63+2", 2, "float16", initial="all", moved=True, keep=True),
+            Case(136, "off5+60+3x1+99+40x2", slots="odd", initial="all", processors=1),
             Case(
                 70, "61+200+9x13+off5", 5, "float32", pool="columns_longer", snapshots="pool", moved=True, initial="all"
             ),

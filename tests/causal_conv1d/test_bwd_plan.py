@@ -45,8 +45,10 @@ def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]
 
 def walks(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
     tokens = CausalConv1dChannellastBwd.tokens_for(width)
-    kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, True, False, False)
+    block = CausalConv1dChannellastBwd.block_for(width, vec, (batch, dim, seqlen))
+    kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, block, True, False, False)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
+    assert division["block_walks"] * division["block_vecs"][0] <= block == config.block[0]
     return config.grid[0], division, parts, tokens
 
 
@@ -95,7 +97,6 @@ def test_every_step_of_tokens_has_one_thread(width: int, size: tuple[int, int, i
     row_steps = division["row_steps"][0]
     assert row_steps * tokens >= seqlen and (row_steps - 1) * tokens < max(1, seqlen)
     assert division["steps"] == batch * row_steps
-    assert division["block_walks"] * division["block_vecs"][0] <= CausalConv1dChannellastBwd.threads
     vecs = -(-dim // 2)
     assert division["dim_blocks"][0] * division["block_vecs"][0] >= vecs
     assert blocks == parts * division["dim_blocks"][0]

@@ -18,10 +18,12 @@ from cuconv.causal_conv1d import dense
 from cuconv.causal_conv1d.kernels import (
     ODD_LANES,
     CausalConv1dChannellastFwd,
+    CausalConv1dChannellastWideFwd,
     CausalConv1dFwd,
     CausalConv1dOddchannelsFwd,
     CausalConv1dOddseqFwd,
     CausalConv1dShortseqFwd,
+    CausalConv1dWideFwd,
 )
 from cuconv.causal_conv1d.plan_dense import Operands
 from cuconv.runtime.call import Launch
@@ -147,13 +149,42 @@ def oddseq_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
                     yield Tile(batch, channel + 1, 1, token - seqlen, kernel.vec, False)
 
 
+def wide_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
+    kernel, n = launch.kernel, numbers_of(launch)
+    assert isinstance(kernel, CausalConv1dWideFwd)
+    assert n["walk_vecs"] % (kernel.lane_vecs * WARP_SIZE) == 0
+    for walk in range(min(launch.config.grid[0] * kernel.warps, int(n["walks"]))):
+        row, row_walk = divmod(walk, int(n["row_walks"][0]))
+        batch, channel = divmod(row, int(n["dim_div"][0]))
+        for i in range(int(n["walk_vecs"])):
+            vector = row_walk * int(n["walk_vecs"]) + i
+            yield Tile(batch, channel, 1, vector * kernel.VEC, kernel.VEC, vector == n["row_vecs"] - 1)
+
+
+def channellast_wide_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
+    kernel, n = launch.kernel, numbers_of(launch)
+    assert isinstance(kernel, CausalConv1dChannellastWideFwd)
+    channels = kernel.constants["kChannels"]
+    assert n["tokens"] % kernel.constants["kTokens"] == 0
+    for warp in range(min(launch.config.grid[0] * kernel.warps, int(n["warps"]))):
+        rest, group = divmod(warp, int(n["channel_warps"][0]))
+        batch, walk = divmod(rest, int(n["walks"][0]))
+        token, tokens = walk * int(n["tokens"]), int(n["tokens"])
+        yield Tile(batch, group * channels, channels, token, tokens, token + tokens >= o.x.shape[2])
+
+
 TILES: dict[type[Kernel], Callable[[Operands, Launch], Iterator[Tile]]] = {
     CausalConv1dChannellastFwd: channellast_tiles,
+    CausalConv1dChannellastWideFwd: channellast_wide_tiles,
     CausalConv1dFwd: rows_tiles,
     CausalConv1dOddchannelsFwd: oddchannels_tiles,
     CausalConv1dOddseqFwd: oddseq_tiles,
     CausalConv1dShortseqFwd: shortseq_tiles,
+    CausalConv1dWideFwd: wide_tiles,
 }
+
+WIDE = CausalConv1dWideFwd | CausalConv1dChannellastWideFwd
+"""The kernels of which all accesses are whole ones of 16 bytes."""
 
 
 def assert_covers(o: Operands, launch: Launch) -> None:
@@ -170,11 +201,18 @@ def assert_covers(o: Operands, launch: Launch) -> None:
 
 def assert_aligned(o: Operands, launch: Launch) -> None:
     """Every address that the vector width makes a thread access is a multiple of it, for every row or token."""
-    vec = launch.kernel.vec  # type: ignore[attr-defined]
+    kernel: Any = launch.kernel
+    vec = kernel.VEC if isinstance(kernel, WIDE) else kernel.vec
     assert vec * o.x.itemsize <= 16
     for layout in (o.x, o.out):
         batches, dims, tokens = layout.shape
-        if isinstance(launch.kernel, CausalConv1dChannellastFwd):
+        if isinstance(kernel, CausalConv1dChannellastWideFwd):
+            assert dims % vec == 0
+            assert_vectors(layout, vec, 1)
+        elif isinstance(kernel, CausalConv1dWideFwd):
+            assert tokens % vec == 0
+            assert_vectors(layout, vec, 2)
+        elif isinstance(launch.kernel, CausalConv1dChannellastFwd):
             assert_vectors(layout, vec, 1)
         elif isinstance(launch.kernel, CausalConv1dOddchannelsFwd):
             # What a vector has of other tokens is memory of the same array.
@@ -226,10 +264,38 @@ def test_accesses_are_aligned_and_indices_fit_at_any_size(placements: dict[str, 
         assert int(n["batch_vecs"]) * kernel.vec >= dims * seqlen and dims * seqlen <= MAX_DIVIDEND
     if isinstance(kernel, CausalConv1dShortseqFwd):
         assert int(n["batch_vecs"]) == dims * int(n["row_vecs"][0]) <= MAX_DIVIDEND
+    if isinstance(kernel, CausalConv1dWideFwd):
+        assert int(n["walks"]) == batches * dims * int(n["row_walks"][0]) <= MAX_DIVIDEND
+        assert int(n["row_vecs"]) * kernel.VEC == seqlen <= int(n["row_walks"][0]) * int(n["walk_vecs"]) * kernel.VEC
+    if isinstance(kernel, CausalConv1dChannellastWideFwd):
+        assert int(n["warps"]) == batches * int(n["channel_warps"][0]) * int(n["walks"][0]) <= MAX_DIVIDEND
+        assert int(n["walks"][0]) * int(n["tokens"]) >= seqlen
     if isinstance(kernel, CausalConv1dFwd):
         assert int(n["tiles"]) == batches * dims * int(n["row_tiles"][0]) <= MAX_DIVIDEND
         assert int(n["row_tiles"][0]) * kernel.lane_vecs * WARP_SIZE >= n["row_vecs"]
     assert_rows_fit(o, launch)
+
+
+@pytest.mark.parametrize("width", [5, 6, 16])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((2, 2, 2312), (0, 1, 2)),
+        ((1, 3, 2304), (0, 1, 2)),
+        ((2, 3, 448), (0, 1, 2)),
+        ((2, 136, 75), (0, 2, 1)),
+        ((1, 8704, 83), (0, 2, 1)),
+    ],
+)
+def test_wide_filters_of_16_bits_have_kernels_of_their_own(
+    shape: tuple[int, int, int], order: tuple[int, ...], dtype: DType, width: int
+) -> None:
+    x = place(dtype, shape, order=order)
+    o, launch = plan_of({"x": x, "out": x, "weight": place(dtype, (shape[1], width))})
+    assert isinstance(launch.kernel, WIDE) == (dtype.itemsize == 2 and width >= 6)
+    assert_covers(o, launch)
+    assert_aligned(o, launch)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -9,8 +9,10 @@ import pytest
 
 from cuconv.causal_conv1d.kernels import (
     CausalConv1dChannellastFwd,
+    CausalConv1dChannellastWideFwd,
     CausalConv1dFwd,
     CausalConv1dShortseqFwd,
+    CausalConv1dWideFwd,
     lane_vecs_for,
 )
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32
@@ -27,6 +29,14 @@ def rows(lane_vecs: int) -> Any:
 
 def shortseq(lane_vecs: int) -> Any:
     return CausalConv1dShortseqFwd(4, FLOAT32, FLOAT32, 4, lane_vecs, True, False, False)
+
+
+def wide(lane_vecs: int) -> Any:
+    return CausalConv1dWideFwd(16, BFLOAT16, BFLOAT16, True, False, lane_vecs)
+
+
+def channellast_wide(width: int) -> Any:
+    return CausalConv1dChannellastWideFwd(width, BFLOAT16, BFLOAT16, True, False)
 
 
 WARPS, PLACES = CausalConv1dFwd.warps, CausalConv1dShortseqFwd.threads
@@ -55,6 +65,14 @@ WARPS, PLACES = CausalConv1dFwd.warps, CausalConv1dShortseqFwd.threads
         (shortseq(2), (3, 4, PLACES // 4), 2, {"batch_vecs": PLACES}),
         (shortseq(2), (4, 1, 1), 2, {"batch_vecs": 1}),
         (shortseq(2), (1, PLACES + 1, 1), 2, {"batch_vecs": PLACES + 1}),
+        (wide(4), (1, WARPS, 256), 1, {"row_walks": 1, "walk_vecs": 256}),
+        (wide(4), (2, WARPS, 257), 4, {"row_walks": 2, "walk_vecs": 256}),
+        (wide(3), (1, WARPS + 1, 96), 2, {"row_walks": 1, "walk_vecs": 96}),
+        (wide(3), (1, WARPS, 600), 3, {"row_walks": 3, "walk_vecs": 288}),
+        (channellast_wide(16), (1, 256, 64, 64), 1, {"channel_warps": 4, "walks": 1}),
+        (channellast_wide(16), (3, 264, 65, 64), 8, {"channel_warps": 5, "walks": 2}),
+        # No tokens, but states to write.
+        (channellast_wide(16), (5, 8, 0, 16), 2, {"channel_warps": 1, "walks": 1}),
     ],
 )
 def test_launches(kernel: Any, problem: tuple[int, ...], blocks: int, shares: dict[str, int]) -> None:
@@ -64,6 +82,23 @@ def test_launches(kernel: Any, problem: tuple[int, ...], blocks: int, shares: di
     assert found.items() >= shares.items()
     if "row_tiles" in shares:
         assert found["tiles"] == prod(problem[:2]) * shares["row_tiles"]
+
+
+@pytest.mark.parametrize(
+    ("width", "shape", "tokens"),
+    [
+        (6, (8, 4096, 2048), 64),
+        (12, (8, 4096, 2048), 128),
+        (16, (8, 4096, 2048), 256),
+        (16, (1, 4096, 2048), 128),
+        (16, (1, 2048, 1024), 64),
+        (16, (1, 8, 2**20), 256),
+        (8, (1, 2048, 64), 16),
+        (8, (1, 8, 0), 16),
+    ],
+)
+def test_walks_along_channels_are_shorter_where_there_are_few(width: int, shape: Any, tokens: int) -> None:
+    assert channellast_wide(width).walk_tokens(*shape, 132) == tokens
 
 
 @pytest.mark.parametrize(("row_vecs", "lane_vecs"), [(1, 1), (32, 1), (33, 2), (96, 3), (128, 4), (129, 3), (10**6, 4)])

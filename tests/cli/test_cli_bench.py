@@ -128,6 +128,25 @@ def test_results_are_added_to_a_file(machine: FakeMachine, tmp_path: Path) -> No
     assert machine.host_calls == [500] * 6
 
 
+def test_host_times_alone(machine: FakeMachine, tmp_path: Path, capsys: Capture) -> None:
+    path, shapes = tmp_path / "results.jsonl", ["--shape", "dim=16", "--shape", "dim=8", "--shape", "dim=32"]
+    assert main(["bench", "--op", "causal_conv1d_update", *shapes, "--only-host", "--output", str(path)]) == OK
+    (run,) = results.read(path)
+    assert {type(row) for row in run.rows} == {results.Host} and len(run.rows) == 6
+    smallest = MAKERS["causal_conv1d_update"](dim=8)
+    assert all(row.sizes == smallest.sizes for row in run.rows if isinstance(row, results.Host))
+    assert "us until a call returns: cupy 7.0" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_wrong_numbers_are_said_though_host_times_are_wanted(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    broken(monkeypatch)
+    assert main([*CONV, "--only-host"]) == WRONG
+    out = capsys.readouterr().out
+    assert "WRONG: out[" in out and "until a call" not in out
+
+
 def test_a_file_that_cannot_be_written_ends_it_at_once(machine: FakeMachine, tmp_path: Path, capsys: Capture) -> None:
     assert main([*CONV, "--output", str(tmp_path / "none" / "results.jsonl")]) == CANNOT
     assert "results.jsonl" in capsys.readouterr().err and machine.timed == []

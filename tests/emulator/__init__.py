@@ -65,7 +65,7 @@ def run(
     if len(numbers) != kernel.params.numbers.itemsize:
         raise TypeError(f"numbers has {len(numbers)} bytes, want {kernel.params.numbers.itemsize}")
     memory = Memory(tensors)
-    waits = kernel.FOLLOWS or kernel.EARLY is not None
+    waits = kernel.is_follower if kernel.FOLLOWS else kernel.EARLY is not None
     job: dict[str, Any] = {
         "source_folder": str(compiler.source_folder(kernel)),
         "runtime": str(compiler.runtime()),

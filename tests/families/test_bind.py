@@ -105,6 +105,14 @@ def test_results_that_are_given_are_written_and_returned(function: str) -> None:
         np.testing.assert_array_equal(out, wanted)
 
 
+def test_results_may_go_over_an_argument_as_in_the_function() -> None:
+    x, weight = np.ones((3, 8), np.float32), np.ones((3, 4), np.float32)
+    wanted = cuconv.causal_conv1d_varlen_fn(x, weight)
+    step = cuconv.bind(cuconv.causal_conv1d_varlen_fn, x, weight, out=x)
+    assert step() is x
+    np.testing.assert_array_equal(x, wanted)
+
+
 def convolution() -> tuple[Array, Array]:
     return np.ones((2, 3, 8), np.float32), np.ones((3, 4), np.float32)
 

@@ -67,7 +67,7 @@ def test_a_bound_call_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kernels_of_decode_steps_start_early() -> None:
     """A name that is no pointer of a kernel, misspelt perhaps, would let what it means be read early unnoticed."""
-    early = [kernel for kernel in op_kernels() if kernel.EARLY is not None]
+    early = [kernel for kernel in op_kernels() if kernel.EARLY is not None and not kernel.FOLLOWS]
     pointers = {name for kernel in early for name in kernel.params.pointer_names}
     assert {name for kernel in early for name in kernel.EARLY or ()} <= pointers
     assert {kernel.unit for kernel in early} == {
@@ -78,7 +78,10 @@ def test_the_kernels_of_decode_steps_start_early() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [kind for kind in op_kernels() if kind.EARLY is not None], ids=lambda kind: kind.unit)
+EARLY = [kind for kind in op_kernels() if kind.EARLY is not None and not kind.FOLLOWS]
+
+
+@pytest.mark.parametrize("kind", EARLY, ids=lambda kind: kind.unit)
 def test_only_kernels_that_start_early_wait(kind: type[Kernel]) -> None:
     """And these read nothing as constant: the compiler could do so before the wait."""
     kernel = next(iter(kind.variants()))
@@ -91,12 +94,12 @@ def test_only_kernels_that_start_early_wait(kind: type[Kernel]) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in op_kernels() if kind.FOLLOWS], ids=lambda kind: kind.unit)
 def test_kernels_that_follow_wait(kind: type[Kernel]) -> None:
-    """They read nothing as constant, and have no such wait where GPUs know none."""
+    """They have no such wait where GPUs know none, and the sum reads nothing as constant: it could do so too early."""
     kernel = next(iter(kind.variants()))
     for arch, waits in (("compute_80", False), ("compute_90", True)):
         image = nvrtc.compile(source.load(), kernel.file, (kernel.expression,), arch).image
         assert (b"griddepcontrol.wait" in image) is waits
-        assert b"ld.global.nc" not in image or not waits
+        assert kind.unit != "causal_conv1d_bwd_sum" or b"ld.global.nc" not in image or not waits
 
 
 def loaded(library: str, held: dict[str, Any]) -> dict[str, Any]:

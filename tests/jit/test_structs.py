@@ -7,6 +7,7 @@ import pytest
 from cuconv.jit import source, structs
 from cuconv.jit.source import Source
 from cuconv.jit.structs import DeclarationError, Field
+from cuconv.runtime.kernel import Params
 from tests.support.discovery import all_kernels
 
 FASTDIV = """
@@ -68,6 +69,14 @@ def test_members_are_read_in_order_through_headers_and_structs() -> None:
     fields = structs.argument_struct(toy(), "toy/toy.cu", "ToyParams")
     assert list(fields[:4]) == [*pointers, Field("stride", "i8", 3)], "a struct with pointers counts as its members"
     assert [field.is_pointer for field in fields[:4]] == [True, True, True, False]
+
+
+def test_pointers_come_before_numbers() -> None:
+    """The packing of arguments takes them so; a struct in another order would be filled wrongly."""
+    x, count, out = Field("x", "", 1), Field("count", "i8", 1), Field("out", "", 2)
+    assert Params.declared([x, out, count]).pointer_names == ("x", "out[0]", "out[1]")
+    with pytest.raises(TypeError, match="out of an argument struct is a pointer behind numbers"):
+        Params.declared([x, count, out])
 
 
 def test_constants_are_the_literal_ones_of_the_unit() -> None:

@@ -197,8 +197,8 @@ def test_what_the_driver_gets(monkeypatch: pytest.MonkeyPatch) -> None:
         found["count"], found["arguments"] = int.from_bytes(raw[48:52], "little"), arguments.value
         return 0
 
-    monkeypatch.setattr(dependent, "_driver", lambda: SimpleNamespace(cuLaunchKernelEx=launch_kernel))
-    monkeypatch.setattr(dependent, "_check", lambda status: None)
+    monkeypatch.setattr(dependent, "driver", lambda: SimpleNamespace(cuLaunchKernelEx=launch_kernel))
+    monkeypatch.setattr(dependent, "check", lambda status: None)
     dependent.launcher(123, LaunchConfig((5, 4, 3), (32, 2, 1), 100))(2**40, 456, 0)
     assert found == {
         "sizes": [5, 4, 3, 32, 2, 1, 100], "stream": 2**40, "function": 123, "attribute": (6, 1), "count": 1,

@@ -109,7 +109,7 @@ PARAMS = Params(("x", "out"), ("count", "i8"))
 
 def loaded(number: int, device: Device, starts_early: bool = False) -> LoadedKernel:
     kernel = LoadedKernel(None, 1, number, PARAMS, starts_early)
-    kernel._launch, kernel._get_device, kernel._set_device = device.launch, device.get, device.set
+    kernel._launch, kernel.get_device, kernel._set_device = device.launch, device.get, device.set
     return kernel
 
 

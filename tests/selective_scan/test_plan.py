@@ -187,10 +187,12 @@ def test_the_shape_of_tiles_is_what_was_quickest(batch: int, dim: int, shape: tu
         (1, 4096, (8, 1, 2)),
         (1, 5120, (8, 1, 2)),
         (1, 6144, (8, 1, 2)),
+        (1, 8192, (4, 1, 2)),
         (1, 12288, (4, 1, 2)),
         (2, 5120, (8, 1, 2)),
         (8, 1536, (4, 1, 2)),
         (8, 5120, (4, 1, 2)),
+        (8, 8192, (1, 1, 1)),
     ],
 )
 def test_the_shape_of_tiles_is_what_was_quickest_by_channel(batch: int, dim: int, shape: tuple[int, int, int]) -> None:

@@ -14,6 +14,7 @@ from cuconv.runtime.call import Launch, Operation, Plan
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import assumed_device
 from tests.cases import numbers_of
 from tests.support.placement import Placement
 
@@ -31,7 +32,9 @@ def variants(cls: type[Kernel]) -> frozenset[Kernel]:
 def planned(operation: Operation[Any], given: dict[str, Placement], *options: Any) -> tuple[Any, Launch]:
     """A valid call as its family has checked it, and its one launch; no example where there is nothing to compute."""
     names = dict.fromkeys([*operation.inputs, *operation.outputs, *given])
-    checked = operation._check({name: given[name].layout if name in given else None for name in names}, *options)
+    device = assumed_device()
+    layouts = {name: given[name].layout._replace(device=device) if name in given else None for name in names}
+    checked = operation._check(layouts, *options)
     return checked.operands, only(operation._plan(checked.operands))
 
 

@@ -20,7 +20,82 @@ _GATED_DENSE = (
     "-beside_offset_by_1"
 )
 
+_WIDE = "causal_conv1d_fn-1-2-2312-width_16-weight_dtype_float32-initial-final"
+_WIDE_UNITS = "causal_conv1d_fn-1-2-2304-width_16-dtype_float16-activation_None"
+_LAST_WIDE = "causal_conv1d_fn-1-136-75-width_16-dtype_float16-weight_dtype_float32-layout_channel_last-initial-final"
+_LAST_UNITS = "causal_conv1d_fn-1-8704-83-width_9-layout_channel_last"
+
 MUTANTS = (
+    Mutant(
+        "A wide filter's walk inside a row has no tokens before it.",
+        "causal_conv1d/causal_conv1d_wide_fwd.cu",
+        "fetch(0, first_vec > 0);",
+        "fetch(0, false);",
+        (_WIDE,),
+    ),
+    Mutant(
+        "A wide filter's row begins one token too early in its past.",
+        "causal_conv1d/causal_conv1d_wide_fwd.cu",
+        "(lane - kHaloVecs) * kVec, past)",
+        "(lane - kHaloVecs) * kVec - 1, past)",
+        (_WIDE,),
+    ),
+    Mutant(
+        "A stage of a wide filter's row is filled before all lanes have read it.",
+        "causal_conv1d/causal_conv1d_wide_fwd.cu",
+        """        // The stage is free when all lanes have read it.
+        sync_warp();
+""",
+        "",
+        (_WIDE_UNITS,),
+    ),
+    Mutant(
+        "The last unit of a wide filter's walk has a vector too many.",
+        "causal_conv1d/causal_conv1d_wide_fwd.cu",
+        "if (i * kWarpSize < left) store(",
+        "if (i * kWarpSize <= left) store(",
+        (_WIDE,),
+    ),
+    Mutant(
+        "The row's last walk does not store the final state of a wide filter.",
+        "causal_conv1d/causal_conv1d_wide_fwd.cu",
+        "row_left <= params.walk_vecs && lane == 0",
+        "row_left < 0 && lane == 0",
+        (_WIDE,),
+    ),
+    Mutant(
+        "A walk along contiguous channels inside a sequence has no tokens before it.",
+        "causal_conv1d/causal_conv1d_channellast_wide_fwd.cu",
+        "const bool has_past = token > 0;",
+        "const bool has_past = false;",
+        (_LAST_WIDE,),
+    ),
+    Mutant(
+        "A stage of contiguous channels is filled before its results are stored.",
+        "causal_conv1d/causal_conv1d_channellast_wide_fwd.cu",
+        "int stage = 1, free_stage = 0;",
+        "int stage = 1, free_stage = 2;",
+        (_LAST_UNITS,),
+    ),
+    Mutant(
+        "Results of contiguous channels leave before all lanes have written them.",
+        "causal_conv1d/causal_conv1d_channellast_wide_fwd.cu",
+        """        sync_warp();
+#pragma unroll
+        for (int i = 0; i < kTokens; i += kRows) {
+            const Wide""",
+        """#pragma unroll
+        for (int i = 0; i < kTokens; i += kRows) {
+            const Wide""",
+        (_LAST_WIDE,),
+    ),
+    Mutant(
+        "A wide filter stores a token behind the walk.",
+        "causal_conv1d/causal_conv1d_channellast_wide_fwd.cu",
+        "if (has_column && i + row < left)",
+        "if (has_column && i + row <= left)",
+        (_LAST_WIDE,),
+    ),
     Mutant(
         "The last tile's results leave out the row's last vector.",
         "causal_conv1d/causal_conv1d_fwd.cu",

@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     Mutant(
         "Sums of blocks are added up without a wait for the kernel that leaves them.",
-        "causal_conv1d/causal_conv1d_bwd_sum.cu",
+        "causal_conv1d/conv_bwd_sum.cuh",
         "    wait_for_leader();\n",
         "",
         (_BWD_LAST_PARTS,),

@@ -12,9 +12,13 @@ _ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
 _OVER = "causal_conv1d_varlen_fn-136-off62+64+1+1+2x3+120+62+5+0+3x1+off66-slots_odd-initial_all-snapshots_pool-over"
+_OVER_SHARES = "causal_conv1d_varlen_fn-136-off5+60+3x1+99+40x2-slots_odd-initial_all-over-processors_1"
 _OVER_ROWS = (
     "causal_conv1d_varlen_fn-36-off126+128+1+1+2x3+250+126+5+0+3x1+off130-layout_tokens-slots_odd"
     "-initial_all-snapshots_pool-over"
+)
+_OVER_LONG = (
+    "causal_conv1d_varlen_fn-3-300+600-state_dtype_float32-layout_tokens_aligned-initial_all-snapshots_pool-over"
 )
 _OVER_STRIPS = (
     "causal_conv1d_varlen_fn-36-off126+128+1+1+2x3+250+126+5+0+3x1+off130+600+126+4+9-layout_tokens"
@@ -138,15 +142,15 @@ MUTANTS = (
     Mutant(
         "Eps is dropped where a head takes one turn.",
         "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
-        "rsqrtf(sum_over_lanes(is_idle ? 0.0f : squares, group.lanes) + eps)",
-        "rsqrtf(sum_over_lanes(is_idle ? 0.0f : squares, group.lanes))",
+        "rsqrtf(sums[i] + eps)",
+        "rsqrtf(sums[i])",
         (_L2NORM_EPS,),
     ),
     Mutant(
         "Lanes without channels add another lane's squares to a norm.",
         "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
-        "is_idle ? 0.0f : squares",
-        "squares",
+        "if (is_idle) sums[i] = 0.0f;",
+        "",
         (
             (
                 "causal_conv1d_qkv_split-2,1,1,96,96,64-12+3-width_3-dtype_float16-weight_dtype_float32"
@@ -198,9 +202,11 @@ MUTANTS = (
     Mutant(
         "Prefixes of short rows are finished before the walk has passed them.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        """    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
+        """        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+    }
     __syncthreads();""",
-        "    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);",
+        """        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+    }""",
         (_SHORTROWS,),
     ),
     Mutant(
@@ -363,46 +369,67 @@ MUTANTS = (
         (_GATED,),
     ),
     Mutant(
-        "A tile over x sees the results of the one before it instead of its inputs.",
-        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
-        "for (int i = 0; i < kHalo; ++i) halo[i] = border.load_input(i);",
-        "for (int i = 0; i < kHalo; ++i) halo[i] = load<kVec, Memory::kMutable>(x + (i - kHalo) * step);",
+        "The first tile of a block over x sees zeros before it.",
+        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
+        "inputs.x[i] = border.load_input(kWidth - 1 - before + i);",
+        "inputs.x[i] = Vec<input_t, kVec>::zero();",
         (_OVER,),
     ),
     Mutant(
-        "A sequence whose prefix crosses a border goes on from its first column there.",
-        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
-        "border.load_state(before + i)",
-        "border.load_state(i)",
+        "A border keeps the inputs one token later.",
+        "causal_conv1d/conv_borders.cuh",
+        "(tile * p.border_tokens - kHalo) * p.x_stride[1];",
+        "(tile * p.border_tokens - kHalo + 1) * p.x_stride[1];",
+        (_OVER, _OVER_ROWS),
+    ),
+    Mutant(
+        "All results of a prefix over x are those of its first token.",
+        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
+        "rows[prefix - first] = run_row + lane_id();",
+        "rows[prefix - first] = run_row;",
         (_OVER,),
     ),
     Mutant(
-        "A sequence that ends behind its tile leaves its state there.",
-        "causal_conv1d/causal_conv1d_varlen_strips_fwd.cu",
-        "return run.begin >= first && run.end <= last;",
-        "return run.begin >= first;",
+        "Threads of a block over x store before all have loaded.",
+        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
+        "    __syncthreads();\n    const TokenRoles",
+        "    sync_warp();\n    const TokenRoles",
         (_OVER,),
+    ),
+    Mutant(
+        "A warp that has prefixes before results over x takes only the first channels of its share.",
+        "causal_conv1d/causal_conv1d_varlen_prefixes.cu",
+        "first_channel + params.share",
+        "first_channel + kWarpSize * kVec",
+        (_OVER_SHARES,),
+    ),
+    Mutant(
+        "A block's snapshots keep the places of their rows, though only so many are counted as it stores.",
+        "causal_conv1d/conv_snapshots.cuh",
+        "found[__popc(hits & ((1u << lane_id()) - 1))] =",
+        "found[lane_id()] =",
+        (_SNAPSHOTS,),
     ),
     Mutant(
         "The state of a sequence across two borders is taken at the second one again.",
         "causal_conv1d/causal_conv1d_varlen_borders.cu",
         "has_state = slot >= 0 && from_lane(begin, lane) >= token - p.border_tokens;",
         "has_state = slot >= 0;",
-        (_OVER,),
+        (_OVER_LONG,),
     ),
     Mutant(
         "A border keeps no state.",
         "causal_conv1d/causal_conv1d_varlen_borders.cu",
         "store(border.state + i * border.step, prefix.past[i]);",
         "{}",
-        (_OVER, _OVER_ROWS),
+        (_OVER_ROWS,),
     ),
     Mutant(
         "The snapshots of sequences across a border are stored by two warps, one of them behind the final state.",
         "causal_conv1d/conv_borders.cuh",
         "return source.goes_on && source.is_over_start(p, snapshot) && is_in_tile(p, source);",
         "return source.goes_on && is_in_tile(p, source);",
-        (_OVER, _OVER_ROWS),
+        (_OVER_ROWS,),
     ),
     Mutant(
         "A tile of a strip sees the inputs before the strip.",
@@ -435,8 +462,8 @@ MUTANTS = (
     Mutant(
         "Snapshots in short rows hold the inputs one token later.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "const int place = end - p.snapshot_columns + i;",
-        "const int place = end - p.snapshot_columns + i + (end < Tile::kTile ? 1 : 0);",
+        "begin + from_lane(own.position, lane) - columns;",
+        "begin + from_lane(own.position, lane) - columns + 1;",
         (_SNAPSHOTS_ROWS,),
     ),
     Mutant(

@@ -1,0 +1,263 @@
+"""Calls on arrays that are recognised launch what the first of their kind does, and what is not usual is noticed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import pytest
+
+import cuconv
+from cuconv.bench.makers import MAKERS
+from cuconv.bench.workloads import SMALL, workloads
+from cuconv.runtime import arrays
+from cuconv.runtime.abstract import AbstractArray, AbstractFamily
+from cuconv.runtime.arrays import Maker, Recogniser
+from cuconv.runtime.call import Call, Operation, _prepared
+from cuconv.runtime.kernel import Kernel, LoadedKernel
+from cuconv.runtime.layout import Layout
+from cuconv.runtime.workload import Workload
+
+pytest.importorskip("cupy")
+
+
+class Quick(AbstractArray):
+    """An array on a GPU, in the place of which stands what a launch would get."""
+
+
+class Launched(NamedTuple):
+    """A launch."""
+
+    function: int
+    config: tuple[int, ...]
+    stream: int
+    arguments: bytes
+
+
+class QuickFamily(AbstractFamily):
+    """Recognises arrays and notes what is launched."""
+
+    name = "quick"
+
+    def __init__(self) -> None:
+        self.kernels: dict[Kernel, LoadedKernel] = {}
+        self.current, self.number = 0, 5
+        self.launched: list[Launched] = []
+        self.made: list[int] = []
+        self.inspected = 0
+        self.set_devices: list[int] = []
+        self.written: list[Any] | None = None
+
+    def _place(self, array: Any) -> tuple[int, int]:
+        return array.pointer, 0
+
+    def inspect(self, *call: Any) -> Any:
+        self.inspected += 1
+        return super().inspect(*call)
+
+    def recogniser(self, given: Sequence[Any]) -> Recogniser:  # type: ignore[override]
+        return Recogniser(given, self._recognise)
+
+    def _recognise(self, given: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
+        lines, values = [], {}
+        for place, array in given.items():
+            lines.append(f"if not like(a{place}, f{place}): return None")
+            lines.append(f"p{place} = a{place}.pointer")
+            values[f"f{place}"] = facts(array)
+        return lines, {**values, "like": lambda array, known: isinstance(array, Quick) and facts(array) == known}
+
+    def maker(self, layout: Layout) -> Maker:
+        make = self.maker_here(layout)
+
+        def made() -> tuple[Any, int]:
+            array = make()
+            return array, array.pointer
+
+        return made
+
+    def maker_here(self, layout: Layout) -> Callable[[], Any]:
+        def make() -> Any:
+            array = Quick(layout.shape, layout.strides, layout.dtype)  # type: ignore[arg-type]
+            self.made.append(array.pointer)
+            return array
+
+        return make
+
+    def stream(self, device: int) -> int:
+        return 77
+
+    def load(self, kernel: Kernel, device: int, defined: tuple[str, ...] = ()) -> Any:
+        if kernel not in self.kernels:
+            self.kernels[kernel] = found = LoadedKernel(None, next(_functions), device, kernel.params)
+            found._launch = partial(self.launch, kernel)
+            found.get_device, found._set_device = lambda: self.current, self.set_device
+        return self.kernels[kernel]
+
+    def set_device(self, device: int) -> None:
+        self.current = device
+        self.set_devices.append(device)
+
+    def launch(self, kernel: Kernel, function: int, *call: int) -> None:
+        *config, stream, arguments, _ = call
+        address = ctypes.c_void_p.from_address(arguments).value
+        assert address is not None and self.current == 0
+        taken = ctypes.string_at(address, kernel.params.dtype.itemsize)
+        # Addresses of new arrays differ from call to call.
+        for number, made in enumerate(self.made):
+            taken = taken.replace(made.to_bytes(8, "little"), number.to_bytes(8, "little"))
+        self.launched.append(Launched(function, tuple(config), stream, taken))
+
+    def mark_written(self, written: list[Any]) -> None:
+        self.written = written
+
+
+_functions = count(1)
+arrays.register(Quick, QuickFamily)
+
+
+def facts(array: Quick) -> tuple[Any, ...]:
+    return array.shape, array.strides, array.dtype, array.pointer % 16
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> QuickFamily:
+    monkeypatch.setattr("cuconv.runtime.machine._asked", lambda device: 132)
+    found = arrays.family(Quick((1,), (1,), None))  # type: ignore[arg-type]
+    assert isinstance(found, QuickFamily)
+    found.__init__()  # type: ignore[misc]
+    _prepared.cache_clear()
+    for operation in Operation.named.values():
+        operation.recent = operation.known = ()
+    return found
+
+
+def forms() -> list[Any]:
+    return [
+        pytest.param(workload, given, id=f"{workload.function} {workload.title} {'out' if given else 'new'}")
+        for function in SMALL
+        for workload in workloads(SMALL, function)
+        for given in (False, True)
+    ]
+
+
+def called(workload: Workload, given: bool) -> dict[str, Any]:
+    made = {name: Quick(each.shape, each.strides, each.dtype) for name, each in workload.arrays.items()}
+    outs = [Quick(each.shape, each.strides, each.dtype) for each in workload.outs.values()]
+    return workload.call(made, outs if given else None)
+
+
+def run(gpu: QuickFamily, function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[list[Launched], Any]:
+    gpu.launched.clear()
+    gpu.made.clear()
+    results = function(**arguments)
+    return list(gpu.launched), results
+
+
+@pytest.mark.parametrize(("workload", "given"), forms())
+def test_a_call_that_is_recognised_launches_the_same(workload: Workload, given: bool, gpu: QuickFamily) -> None:
+    function, arguments = getattr(cuconv, workload.function), called(workload, given)
+    wanted, results = run(gpu, function, arguments)
+    assert wanted
+    for _ in range(3):
+        before = gpu.inspected
+        launched, again = run(gpu, function, arguments)
+        assert launched == wanted
+    assert gpu.inspected == before, "it was recognised"
+    assert type(again) is type(results)
+    for one, other in zip(*(each if isinstance(each, tuple) else (each,) for each in (results, again)), strict=True):
+        assert one is other if given or one is None else facts(one)[:3] == facts(other)[:3], "new ones are alike"
+    moved = called(workload, given)
+    launched, _ = run(gpu, function, moved)
+    assert gpu.inspected == before and launched != wanted and len(launched) == len(wanted)
+
+
+def step(**more: Any) -> dict[str, Any]:
+    (workload,) = list(workloads(SMALL, "causal_conv1d_update"))[:1]
+    return called(workload, False) | more
+
+
+def known_step(gpu: QuickFamily) -> dict[str, Any]:
+    """Arguments of a call that is recognised."""
+    arguments = step()
+    for _ in range(3):
+        wanted, _ = run(gpu, cuconv.causal_conv1d_update, arguments)
+    before = gpu.inspected
+    assert run(gpu, cuconv.causal_conv1d_update, arguments)[0] == wanted and gpu.inspected == before
+    return arguments
+
+
+def test_overlap_is_found_before_anything_is_made_or_launched(gpu: QuickFamily) -> None:
+    arguments = known_step(gpu)
+    inspected = gpu.inspected
+    arguments["conv_state"] = Quick(*facts(arguments["conv_state"])[:3], address=arguments["weight"].pointer)
+    with pytest.raises(ValueError, match=r"^conv_state: got memory that overlaps weight"):
+        run(gpu, cuconv.causal_conv1d_update, arguments)
+    assert gpu.inspected == inspected and not gpu.launched and not gpu.made
+
+
+def test_another_current_device_is_left_as_it_was(gpu: QuickFamily) -> None:
+    arguments = known_step(gpu)
+    wanted, _ = run(gpu, cuconv.causal_conv1d_update, arguments)
+    gpu.current = 1
+    gpu.set_devices.clear()
+    inspected = gpu.inspected
+    assert run(gpu, cuconv.causal_conv1d_update, arguments)[0] == wanted
+    assert gpu.set_devices == [0, 1] and gpu.inspected == inspected
+
+
+def test_a_thread_makes_the_device_its_own_first(gpu: QuickFamily) -> None:
+    arguments = known_step(gpu)
+    gpu.set_devices.clear()
+
+    def work() -> tuple[list[Launched], list[Launched]]:
+        return tuple(run(gpu, cuconv.causal_conv1d_update, arguments)[0] for _ in range(2))  # type: ignore[return-value]
+
+    with ThreadPoolExecutor(1) as pool:
+        first, second = pool.submit(work).result()
+    assert first == second == run(gpu, cuconv.causal_conv1d_update, arguments)[0]
+    assert gpu.set_devices == [0], "once"
+
+
+def test_contents_are_checked_from_when_it_is_asked_for(gpu: QuickFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = known_step(gpu)
+    monkeypatch.setenv("CUCONV_CHECK", "maybe")
+    monkeypatch.setattr(gpu, "checks_contents", partial(arrays.Family.checks_contents, gpu))
+    with pytest.raises(ValueError, match="CUCONV_CHECK"):
+        run(gpu, cuconv.causal_conv1d_update, arguments)
+    assert not gpu.launched and not gpu.made
+
+
+def test_numbers_that_come_late_are_launched(gpu: QuickFamily) -> None:
+    arguments = called(MAKERS["selective_state_update"](batch=2, state_dtype="bfloat16"), False) | {"rand_seed": 5}
+    for _ in range(3):
+        run(gpu, cuconv.selective_state_update, arguments)
+    inspected = gpu.inspected
+    one, _ = run(gpu, cuconv.selective_state_update, arguments | {"rand_seed": 1})
+    two, _ = run(gpu, cuconv.selective_state_update, arguments | {"rand_seed": 2})
+    again, _ = run(gpu, cuconv.selective_state_update, arguments | {"rand_seed": 1})
+    assert one == again != two and gpu.inspected == inspected
+
+
+def test_a_library_that_wants_to_is_told_what_was_written(gpu: QuickFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants = [True]
+    monkeypatch.setattr(gpu, "follows_writes", lambda: wants[0])
+    arguments = known_step(gpu)
+    assert gpu.written == [arguments["conv_state"]]
+    wants[0], gpu.written = False, None
+    run(gpu, cuconv.causal_conv1d_update, arguments)
+    assert gpu.written is None
+
+
+def test_a_dependent_launch_is_noticed(gpu: QuickFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = known_step(gpu)
+    early = []
+    monkeypatch.setattr(Call, "launch_early", lambda self, *given: early.append(given))
+    with cuconv.dependent_launch():
+        run(gpu, cuconv.causal_conv1d_update, arguments)
+    assert len(early) == 1 and not gpu.launched
+    run(gpu, cuconv.causal_conv1d_update, arguments)
+    assert len(early) == 1 and gpu.launched
