@@ -388,13 +388,6 @@ MUTANTS = (
         (_OVER,),
     ),
     Mutant(
-        "Threads of a block over x store before all have loaded.",
-        "causal_conv1d/causal_conv1d_varlen_over_fwd.cu",
-        "    __syncthreads();\n    const TokenRoles",
-        "    sync_warp();\n    const TokenRoles",
-        (_OVER,),
-    ),
-    Mutant(
         "A warp that has prefixes before results over x takes only the first channels of its share.",
         "causal_conv1d/causal_conv1d_varlen_prefixes.cu",
         "first_channel + params.share",
