@@ -137,6 +137,10 @@ UNIT = (
     Case(1, 3, 140, 16, "float32", layout="spaced", activation="swish"),
     Case(1, 3, 131, 8, "float16", layout="backward_seq", bias="float32", **STATES),
     Case(1, 4, 400, 1, layout="backward_rows", bias="float32"),
+    # Rows of x and of results that are not equally far from alignment, at every distance between them.
+    Case(1, 9, 1100, layout="sliced_seq", **STATES),
+    Case(2, 9, 270, 2, "float16", "float32", layout="sliced_seq", activation=None, seq_idx=True),
+    Case(2, 5, 530, 3, "float32", layout="sliced_seq", **ALL),
     # Wide filters on rows of whole vectors: walks of several units and a part of one, several a row, with every
     # number of vectors a lane.
     Case(1, 2, 2312, 16, weight_dtype="float32", **STATES),
@@ -186,6 +190,13 @@ UNIT = (
     Case(4, 8, 1, 4, layout="channel_last", **ALL),
     Case(3, 2, 9, 4, "float32", layout="channel_last", **ALL),
     Case(4, 4, 5, 14, "float32", layout="channel_last", **STATES),
+    # Channels contiguous, of tokens that begin at any element.
+    Case(2, 129, 37, layout="channel_last"),
+    Case(1, 251, 45, 3, "float16", "float32", layout="last_offset_by_1", seq_idx=True),
+    Case(2, 130, 40, 4, "float16", layout="last_sliced_dim_by_3", others="offset", **ALL),
+    Case(2, 47, 70, 2, layout="last_backward_seq", others="strided", **STATES),
+    Case(3, 37, 5, 4, "float16", layout="channel_last", bias="float32", activation=None, **ALL),
+    Case(2, 33, 20, 1, "float16", layout="last_offset_by_1", seq_idx=True),
     # Wide filters: walks of several units and a part of one, several a sequence; channels of a warp and some more.
     Case(1, 136, 75, 16, "float16", "float32", layout="channel_last", **STATES),
     Case(2, 8, 67, 13, layout="channel_last", others="strided", bias=None, activation=None, final=True),
