@@ -201,7 +201,7 @@ UNIT = (
     Case(1, 136, 75, 16, "float16", "float32", layout="channel_last", **STATES),
     Case(2, 8, 67, 13, layout="channel_last", others="strided", bias=None, activation=None, final=True),
     Case(1, 72, 150, 6, "float16", "bfloat16", layout="last_sliced_seq", bias="float32"),
-    Case(1, 72, 330, 9, layout="channel_last", processors=1),
+    Case(1, 72, 330, 9, "float16", layout="channel_last", processors=1),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, 4, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),
