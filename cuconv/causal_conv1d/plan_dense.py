@@ -156,15 +156,17 @@ def _is_wide(o: Operands, axis: int, *others: int) -> bool:
 
 
 def _wide_channels(o: Operands) -> Launch:
+    batch, dim, seqlen = o.x.shape
     kernel = CausalConv1dChannellastWideFwd(**_wide_axes(o))
-    tokens = kernel.walk_tokens(*o.x.shape, multiprocessors(o.x.device))
-    config, division = kernel.launch_config(*o.x.shape, tokens)
+    tokens = kernel.walk_tokens(batch, dim, seqlen, multiprocessors(o.x.device))
+    config, division = kernel.launch_config(batch, dim, seqlen, tokens)
     return Launch.packed(kernel, config, **_numbers(o, kernel.constants["kVec"]), **division)
 
 
 def _wide_rows(o: Operands, row_vecs: int) -> Launch:
-    kernel = CausalConv1dWideFwd(lane_vecs=lane_vecs_for(row_vecs), **_wide_axes(o))
-    config, division = kernel.launch_config(*o.x.shape[:2], row_vecs)
+    batch, dim, _ = o.x.shape
+    kernel = CausalConv1dWideFwd(lane_vecs=CausalConv1dWideFwd.lane_vecs_for(row_vecs), **_wide_axes(o))
+    config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch.packed(kernel, config, **_numbers(o, 1), **division)
 
 

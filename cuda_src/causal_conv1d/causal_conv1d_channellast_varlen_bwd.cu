@@ -31,9 +31,10 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
 struct CausalConv1dChannellastVarlenBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kWidth > 4 ? 1 : 3;
+    static constexpr int kPlain = kWidth <= 5 ? 4 : kTokens;  // tokens that are walked at once
     static constexpr int kStageSlots = 2 * kTokens * kThreads;
     static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
-    static constexpr int kStages = kStageBytes <= 16384 ? 2 : 1;
+    static constexpr int kStages = kStageBytes <= 8192 ? 3 : kStageBytes <= 16384 ? 2 : 1;
     static constexpr int kSumBytes = (kWidth + 1) * kThreads * static_cast<int>(sizeof(ChannelSums<kVec>));
     static constexpr int kSharedBytes = kSumBytes > kStages* kStageBytes ? kSumBytes : kStages * kStageBytes;
     static_assert(kIsWidth<kWidth> && kTokens >= kWidth - 1);
@@ -44,7 +45,7 @@ template <
     typename Traits = CausalConv1dChannellastVarlenBwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_varlen_bwd_kernel(const CausalConv1dChannellastVarlenBwdParams params) {
-    constexpr int kHalo = kWidth - 1, kStages = Traits::kStages, kThreads = Traits::kThreads;
+    constexpr int kHalo = kWidth - 1, kStages = Traits::kStages, kThreads = Traits::kThreads, kPlain = Traits::kPlain;
     using Vector = Vec<input_t, kVec>;
     using Fetch = TokenFetch<input_t, kVec, kTokens, kThreads>;
     using Walk = SequenceWalk<kWidth, input_t, weight_t, kVec, kSilu, kStates>;
@@ -76,69 +77,91 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const input_t* const x = at_token<kVec, const input_t>(p.x, p.x_stride, 0, channel, 0);
     const auto input = [&](int token) { return load<kVec>(x + token * p.x_stride[2]); };
     input_t* const dx = at_token<kVec, input_t>(p.dx, p.dx_stride, 0, channel, 0);
+    const index_t dx_step = p.dx_stride[2];
     const auto put = [&](int token, const float (&values)[kVec]) {
-        store(dx + token * p.dx_stride[2], Vector::from_floats(values));
+        store(dx + token * dx_step, Vector::from_floats(values));
     };
     Walk walk(p, channel, first, last, is_idle, filter);
-    if (has_walk) {
-        Vector before[kWidth];
+    const auto see = [&](int token, float (&values)[kVec]) {
+        const Vector of_input = input(token);
 #pragma unroll
-        for (int k = 0; k < kHalo; ++k) before[k] = first >= kHalo ? input(first - kHalo + k) : Vector::zero();
-        walk.begin([&](int k, int c) { return before[k].to_float(c); });
-    }
+        for (int c = 0; c < kVec; ++c) values[c] = of_input.to_float(c);
+    };
+    if (has_walk) walk.begin();
+    // The last walk makes a step behind the tokens: there may be sequences without any.
+    const int walk_end = has_walk && last == p.total ? static_cast<int>(end + 1) * kTokens : last;
+    const auto read = [](const Vector* slot, int i, float (&inputs)[kVec], float (&douts)[kVec]) {
+        const Vector of_input = slot[i * kThreads], of_output = slot[(kTokens + i) * kThreads];
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) {
+            inputs[c] = of_input.to_float(c);
+            douts[c] = of_output.to_float(c);
+        }
+    };
     int stage = 0;
 #pragma unroll 1
-    for (int token = first; token < last; token += kTokens) {
+    for (int token = first; token < walk_end; token += kTokens) {
         // The free stage is the one that was walked last.
         if constexpr (kStages > 1) wait_for_copy_groups<kStages - 2>();
         fetch.fetch(slots + (stage == 0 ? kStages - 1 : stage - 1) * kStageSlots);
         end_copy_group();
         if constexpr (kStages == 1) wait_for_copy_groups<0>();
         const Vector* const own = slots + stage * kStageSlots;
-        const auto read = [&](int i, float (&inputs)[kVec], float (&douts)[kVec]) {
-            const Vector of_input = own[i * kThreads], of_output = own[(kTokens + i) * kThreads];
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                inputs[c] = of_input.to_float(c);
-                douts[c] = of_output.to_float(c);
-            }
-        };
-        if (walk.is_plain(token, kTokens)) {
-            float results[kTokens][kVec];
-            walk.add_plain(read, results);
-            // Behind the sums: a condition among them would keep the compiler from mixing tokens.
-#pragma unroll
-            for (int i = 0; i < kTokens; ++i) {
-                if (i >= kHalo || token > first) put(token - kHalo + i, results[i]);
-            }
-        } else {
-            const int count = min(kTokens, last - token);
 #pragma unroll 1
-            for (int i = 0; i < count; ++i) {
-                float inputs[kVec], douts[kVec];
-                read(i, inputs, douts);
-                walk.add(token + i, inputs, douts, put);
-            }
+        for (int part = token; part < token + kTokens; part += kPlain) {
+            const int stop = min(part + kPlain, last);
+            int next = min(part, last);
+            do {
+                if (walk.is_behind(next)) walk.turn(next, see, put);
+                const int until = walk.end_before(stop);
+                if (walk.is_padding()) {
+                    const float zeros[kVec] = {};
+#pragma unroll 1
+                    for (; next < until; ++next) put(next, zeros);
+                } else if (until - next == kPlain) {
+                    const Vector* const own_part = own + (part - token) * kThreads;
+                    float results[kPlain][kVec];
+                    walk.add_plain(
+                        [&](int i, float (&inputs)[kVec], float (&douts)[kVec]) { read(own_part, i, inputs, douts); },
+                        results);
+                    next = until;
+                    // Behind the sums: a condition among them would keep the compiler from mixing tokens.
+                    input_t* to = dx + (part - kHalo) * dx_step;
+                    if (walk.owns(part - kHalo)) {
+#pragma unroll
+                        for (int i = 0; i < kHalo; ++i, to += dx_step) store(to, Vector::from_floats(results[i]));
+                    } else {
+                        walk.put_before(part, results, put);
+                        to += kHalo * dx_step;
+                    }
+#pragma unroll
+                    for (int i = kHalo; i < kPlain; ++i, to += dx_step) store(to, Vector::from_floats(results[i]));
+                } else {
+#pragma unroll 1
+                    for (; next < until; ++next) {
+                        float inputs[kVec], douts[kVec];
+                        read(own, next - token, inputs, douts);
+                        walk.add(next, inputs, douts, put);
+                    }
+                }
+            } while (next < stop);
         }
         stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     if (has_walk) {
         walk.end(
             [&](int token, float (&inputs)[kVec], float (&douts)[kVec]) {
-                const Vector of_input = input(token);
+                see(token, inputs);
                 const Vector of_output = load_apart<kVec>(
                     static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + token * p.dout_stride[2],
                     p.dout_stride[1], p.dout_is_packed != 0);
 #pragma unroll
-                for (int c = 0; c < kVec; ++c) {
-                    inputs[c] = of_input.to_float(c);
-                    douts[c] = of_output.to_float(c);
-                }
+                for (int c = 0; c < kVec; ++c) douts[c] = of_output.to_float(c);
             },
             put);
     }
     wait_for_copies();
-    store_block_sums<Traits, kWidth, weight_t>(p, walk.sums, kSumScale<input_t, kSilu>, params.block_vecs,
+    store_block_sums<Traits, kWidth, weight_t>(p, walk.window.sums, kSumScale<input_t, kSilu>, params.block_vecs,
                                                params.block_walks, first_channel, part_dim.quotient,
                                                reinterpret_cast<ChannelSums<kVec>(*)[Traits::kThreads]>(memory.bytes));
 }

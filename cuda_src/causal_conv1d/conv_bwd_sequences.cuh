@@ -89,40 +89,19 @@ struct RawRun {
     }
 };
 
-// A walk along the tokens from `first` to `last` - 1 in ascending order. With each token's gradient g it adds what g
-// has for the width - 1 inputs before the token and for its own one. The inputs before a sequence's first token are
-// columns of its initial state, and so their sums are that state's gradient: where a sequence begins, the sums are
-// those of the last width - 1 tokens of the one before, which are complete then, and begin again with zeros. A walk
-// has the states of the sequences that begin in it.
-//
-// put(token, dx) stores the gradients of a token's inputs, kVec floats.
-template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, bool kStates>
-struct SequenceWalk {
+// What a walk along tokens keeps of kVec channels. With each token's gradient g it adds what g has for the width - 1
+// inputs before the token and for its own one.
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu>
+struct WalkWindow {
     static constexpr int kHalo = kWidth - 1;
-    using State = RawState<kHalo, input_t, kVec>;
 
-    const CausalConv1dBwdOperands& p;
-    index_t channel;
-    int first;
-    int last;
-    bool is_idle;  // the thread's channels are not its own: it stores nothing
-    PackedRun run;
-    bool goes_on;  // the sequence has an initial state of which the walk stores the gradient
-    int next_end;  // the end and the slot of the next run, which begins where this one ends
-    int next_slot;
-    bool has_state;          // the next run begins with a state
-    RawRun ahead;            // the run behind the next one
     float x[kWidth][kVec];   // the last width - 1 inputs, then the current one
     float dx[kWidth][kVec];  // their gradients, so far
     float taps[kVec][kWidth];
     float bias[kVec];
     ParameterSums<kWidth> sums[kVec];
-    State past;   // the state that the next run begins with
-    State final;  // the gradient of the final state of this run
 
-    __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_, int last_,
-                                            bool is_idle_, const ChannelFilter<kWidth, weight_t, kVec>& filter)
-        : p(p_), channel(channel_), first(first_), last(last_), is_idle(is_idle_) {
+    __device__ __forceinline__ explicit WalkWindow(const ChannelFilter<kWidth, weight_t, kVec>& filter) {
         filter.to_floats(taps, bias);
 #pragma unroll
         for (int c = 0; c < kVec; ++c) {
@@ -131,50 +110,8 @@ struct SequenceWalk {
         }
     }
 
-    // Stands in front of the first token, in the run of the one before it. input(k, c) is the input of that token's
-    // window in channel c, k tokens further than width - 1 tokens before the first one.
-    template <typename Input>
-    __device__ __forceinline__ void begin(Input input) {
-        if (first == 0) {
-            // In front of the padding before all sequences.
-            run = {-2, 0, 0, -1};
-        } else {
-            run = PackedCursor(p, first - 1);
-        }
-        goes_on = false;
-        past.clear();
-        final.clear();
-        if (kStates && run.slot >= 0 && run.begin > first - kHalo && follows_state(p, run.number)) load_past(run.slot);
-        float before[kWidth][kVec];
-        get_past(before);
-#pragma unroll
-        for (int k = 0; k < kHalo; ++k) {
-            const int column = first - run.begin + k;  // of the state, where the token is before the sequence
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                dx[k][c] = 0.0f;
-                x[k][c] = 0.0f;
-                if (run.slot < 0) continue;
-                if (column >= kHalo) {
-                    x[k][c] = input(k, c);
-                } else if constexpr (kStates) {
-#pragma unroll
-                    for (int j = 0; j < kHalo; ++j) x[k][c] = j == column ? before[j][c] : x[k][c];
-                }
-            }
-        }
-        if (kStates && run.slot >= 0) load_final(run.number);
-        ahead.load(p, run.number + 1);
-        look_ahead();
-    }
-
-    // Whether `count` tokens from `token` on, and the width - 1 before them, are in one sequence.
-    __device__ __forceinline__ bool is_plain(int token, int count) const {
-        return run.holds(token - kHalo, token + count);
-    }
-
-    // kTokens such tokens: load(i, own, dout) gives the inputs and dout of one, and results[i] the gradients of the
-    // inputs width - 1 tokens before it.
+    // kTokens tokens: load(i, own, dout) gives the inputs and dout of one, and results[i] the gradients of the inputs
+    // width - 1 tokens before it.
     template <int kTokens, typename Load>
     __device__ __forceinline__ void add_plain(Load load, float (&results)[kTokens][kVec]) {
         float inputs[kHalo + kTokens][kVec], gradients[kHalo + kTokens][kVec];
@@ -213,24 +150,155 @@ struct SequenceWalk {
         }
     }
 
-    // Any token.
+    // One token, behind which dx[0] is complete. kIsOwn: the sums count it.
+    template <bool kIsOwn>
+    __device__ __forceinline__ void add(const float (&own)[kVec], const float (&dout)[kVec]) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) {
+            x[kHalo][c] = own[c];
+            float window[kWidth];
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) window[k] = x[k][c];
+            const float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, dout[c]);
+            if (kIsOwn) sums[c].add(g, window);
+#pragma unroll
+            for (int k = 0; k < kHalo; ++k) dx[k][c] = fmaf(taps[c][k], g, dx[k][c]);
+            dx[kHalo][c] = taps[c][kHalo] * g;
+        }
+    }
+
+    // Goes on to the next token.
+    __device__ __forceinline__ void shift() {
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                x[k][c] = x[k + 1][c];
+                dx[k][c] = dx[k + 1][c];
+            }
+        }
+    }
+
+    // Stands before a sequence that goes on from these inputs.
+    __device__ __forceinline__ void begin(const float (&before)[kWidth][kVec]) {
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                x[k][c] = before[k][c];
+                dx[k][c] = 0.0f;
+            }
+        }
+    }
+};
+
+// A walk along the tokens from `first` to `last` - 1 in ascending order. The inputs before a sequence's first token are
+// columns of its initial state, and so their gradients in the window are that state's: where a sequence begins, the
+// window has those of the last width - 1 tokens of the one before, which are complete then, and begins again with
+// zeros. A walk has the states of the sequences that begin in it.
+//
+// put(token, dx) stores the gradients of a token's inputs, kVec floats.
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, bool kStates>
+struct SequenceWalk {
+    static constexpr int kHalo = kWidth - 1;
+    using State = RawState<kHalo, input_t, kVec>;
+    using Window = WalkWindow<kWidth, input_t, weight_t, kVec, kSilu>;
+
+    const CausalConv1dBwdOperands& p;
+    index_t channel;
+    int first;
+    int last;
+    bool is_idle;        // the thread's channels are not its own: it stores nothing
+    PackedRun run;       // begins with its first token in the walk
+    bool goes_on;        // the sequence has an initial state of which the walk stores the gradient
+    index_t initial_at;  // where the gradient of that lies in the thread's channels, in elements
+    int next_end;        // the end and the slot of the next run, which begins where this one ends
+    int next_slot;
+    bool has_state;  // the next run begins with a state
+    RawRun ahead;    // the run behind the next one
+    Window window;
+    State past;   // the state that the next run begins with
+    State final;  // the gradient of the final state of this run
+
+    __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_, int last_,
+                                            bool is_idle_, const ChannelFilter<kWidth, weight_t, kVec>& filter)
+        : p(p_), channel(channel_), first(first_), last(last_), is_idle(is_idle_), window(filter) {}
+
+    // Stands in front of the first token, and of the run that holds the token before.
+    __device__ __forceinline__ void begin() {
+        const PackedCursor cursor(p, first - 1);
+        run = {cursor.number - 1, first, cursor.begin, PackedRun::kPadding};
+        goes_on = false;
+        ahead.load(p, cursor.number);
+        look_ahead();
+    }
+
+    // The tokens from one of the run on, up to `stop`, that are in the run, too.
+    __device__ __forceinline__ int end_before(int stop) const { return min(run.end, stop); }
+
+    __device__ __forceinline__ bool is_behind(int token) const { return token >= run.end; }
+    __device__ __forceinline__ bool is_padding() const { return run.slot < 0; }
+
+    // Whether the inputs from `token` on are the walk's own, of this run.
+    __device__ __forceinline__ bool owns(int token) const { return token >= run.begin; }
+
+    // kTokens such tokens, as WalkWindow::add_plain() has them.
+    template <int kTokens, typename Load>
+    __device__ __forceinline__ void add_plain(Load load, float (&results)[kTokens][kVec]) {
+        window.add_plain(load, results);
+    }
+
+    // Stores the first kHalo of the results of add_plain().
+    template <int kTokens, typename Put>
+    __device__ __forceinline__ void put_before(int token, const float (&results)[kTokens][kVec], Put put) const {
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) emit<true>(token - kHalo + i, results[i], put);
+    }
+
+    // Any token of the run, which is not padding.
     template <typename Put>
     __device__ __forceinline__ void add(int token, const float (&own)[kVec], const float (&dout)[kVec], Put put) {
-        if (token >= run.end) turn(token, put);
         add_single<true>(token, own, dout, put);
+    }
+
+    // Goes on to the run that holds a token: that begins there, unless the token is the walk's first. load(token,
+    // values) gives the inputs of a token.
+    template <typename Load, typename Put>
+    __device__ __forceinline__ void turn(int token, Load load, Put put) {
+        if (run.slot >= 0) finish<true>(token, put);
+        float before[kWidth][kVec];
+        int begin;
+        do {
+            begin = run.end;
+            get_past(before);
+            run = {run.number + 1, token, next_end, next_slot};
+            if constexpr (kStates) begin_states(begin);
+            look_ahead();
+        } while (run.end <= token && run.number < p.sequences);
+        if (begin < first && run.slot >= 0) {
+            // The walk begins inside the run.
+#pragma unroll
+            for (int k = 0; k < kHalo; ++k) {
+                const int column = first - begin + k;  // of the state, where the token is before the sequence
+#pragma unroll
+                for (int j = k + 1; j < kHalo; ++j) {
+#pragma unroll
+                    for (int c = 0; c < kVec; ++c) before[k][c] = column == j ? before[j][c] : before[k][c];
+                }
+                if (column >= kHalo) load(first - kHalo + k, before[k]);
+            }
+        }
+        window.begin(before);
     }
 
     // Completes the walk: load(token, own, dout) gives the inputs and dout of a token behind it.
     template <typename Load, typename Put>
     __device__ __forceinline__ void end(Load load, Put put) {
+        if (run.slot < 0) return;
 #pragma unroll 1
         for (int token = last; token < last + kHalo; ++token) {
             if (token >= run.end) {
-                if (token < p.total) {
-                    finish(token, put);
-                } else {
-                    turn(token, put);
-                }
+                finish<false>(token, put);
                 return;
             }
             float own[kVec], dout[kVec];
@@ -243,43 +311,24 @@ struct SequenceWalk {
     template <bool kIsOwn, typename Put>
     __device__ __forceinline__ void add_single(int token, const float (&own)[kVec], const float (&dout)[kVec],
                                                Put put) {
-        const bool is_live = run.slot >= 0;
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) {
-            x[kHalo][c] = is_live ? own[c] : 0.0f;
-            float window[kWidth];
-#pragma unroll
-            for (int k = 0; k < kWidth; ++k) window[k] = x[k][c];
-            const float d = is_live ? dout[c] : 0.0f;
-            const float g = token_gradient<kSilu, input_t>(taps[c], bias[c], window, d);
-            if (kIsOwn) sums[c].add(g, window);
-#pragma unroll
-            for (int k = 0; k < kHalo; ++k) dx[k][c] = fmaf(taps[c][k], g, dx[k][c]);
-            dx[kHalo][c] = taps[c][kHalo] * g;
-        }
-        emit(token - kHalo, dx[0], put);
-#pragma unroll
-        for (int k = 0; k < kHalo; ++k) {
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                x[k][c] = x[k + 1][c];
-                dx[k][c] = dx[k + 1][c];
-            }
-        }
+        window.template add<kIsOwn>(own, dout);
+        emit<kIsOwn>(token - kHalo, window.dx[0], put);
+        window.shift();
     }
 
-    // Stores the gradient of an input of the run, or of the state before it.
-    template <typename Put>
+    // Stores the gradient of an input of the run, or of the state before it. kIsInside: the input is not behind the
+    // walk.
+    template <bool kIsInside, typename Put>
     __device__ __forceinline__ void emit(int token, const float (&value)[kVec], Put put) const {
         if (token >= run.begin) {
-            if (token >= first && token < last) put(token, value);
-        } else if (kStates && goes_on && token - run.begin >= -kHalo) {
-            store_initial(run.number, token - run.begin + kHalo, value);
+            if (kIsInside || token < last) put(token, value);
+        } else if (kStates && goes_on) {
+            store_initial(token - run.begin + kHalo, value);
         }
     }
 
     // Completes the inputs of the run that ends before `token`.
-    template <typename Put>
+    template <bool kIsInside, typename Put>
     __device__ __forceinline__ void finish(int token, Put put) {
         float of_final[kWidth][kVec];
         if constexpr (kStates) final.get(p.dfinal_states_are_float32, of_final);
@@ -287,55 +336,32 @@ struct SequenceWalk {
         for (int k = 0; k < kHalo; ++k) {
             if constexpr (kStates) {
 #pragma unroll
-                for (int c = 0; c < kVec; ++c) dx[k][c] += of_final[k][c];
+                for (int c = 0; c < kVec; ++c) window.dx[k][c] += of_final[k][c];
             }
-            emit(token - kHalo + k, dx[k], put);
+            emit<kIsInside>(token - kHalo + k, window.dx[k], put);
         }
-    }
-
-    // Goes on to the run of `token`.
-    template <typename Put>
-    __device__ __forceinline__ void turn(int token, Put put) {
-        finish(token, put);
-        if (run.number >= p.sequences) return;
-        while (true) {
-            run = {run.number + 1, run.end, next_end, next_slot};
-            if constexpr (kStates) begin_states();
-            if (run.end > token || run.number >= p.sequences) break;
-            look_ahead();
-        }
-        float before[kWidth][kVec];
-        get_past(before);
-#pragma unroll
-        for (int k = 0; k < kHalo; ++k) {
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                x[k][c] = kStates ? before[k][c] : 0.0f;
-                dx[k][c] = 0.0f;
-            }
-        }
-        if constexpr (kStates) {
-            final.clear();
-            if (run.slot >= 0) load_final(run.number);
-        }
-        look_ahead();
     }
 
     // What a sequence that begins does to the gradient of its initial state at once: it is zero without such a state,
     // and the final state's gradient where there are no tokens.
-    __device__ __forceinline__ void begin_states() {
+    __device__ __forceinline__ void begin_states(int begin) {
         goes_on = false;
-        if (p.dinitial_states == nullptr || run.number < 0 || run.number >= p.sequences || is_idle) return;
-        if (has_state && run.end > run.begin) {
-            goes_on = true;
+        final.clear();
+        if (run.slot >= 0) load_final(run.number);
+        if (p.dinitial_states == nullptr || run.number < 0 || run.number >= p.sequences || begin < first || is_idle) {
             return;
         }
-        final.clear();
-        if (has_state) load_final(run.number);
+        initial_at = run.number * p.dinitial_states_stride[0] + channel * p.dinitial_states_stride[1];
+        goes_on = has_state && run.end > begin;
+        if (goes_on) return;
         float values[kWidth][kVec];
         final.get(p.dfinal_states_are_float32, values);
 #pragma unroll
-        for (int k = 0; k < kHalo; ++k) store_initial(run.number, k, values[k]);
+        for (int k = 0; k < kHalo; ++k) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) values[k][c] = has_state ? values[k][c] : 0.0f;
+            store_initial(k, values[k]);
+        }
     }
 
     // Finds the next run, and starts to load the state that it begins with and the run behind it.
@@ -356,7 +382,15 @@ struct SequenceWalk {
     }
 
     __device__ __forceinline__ void get_past(float (&values)[kWidth][kVec]) const {
-        if constexpr (kStates) past.get(p.states_are_float32, values);
+        if constexpr (kStates) {
+            past.get(p.states_are_float32, values);
+        } else {
+#pragma unroll
+            for (int k = 0; k < kHalo; ++k) {
+#pragma unroll
+                for (int c = 0; c < kVec; ++c) values[k][c] = 0.0f;
+            }
+        }
     }
 
     __device__ __forceinline__ void load_final(int number) {
@@ -364,14 +398,15 @@ struct SequenceWalk {
         final.load(p, p.dfinal_states, p.dfinal_states_stride, number, channel, 0, p.dfinal_states_are_float32);
     }
 
-    __device__ __forceinline__ void store_initial(int number, int column, const float (&values)[kVec]) const {
+    __device__ __forceinline__ void store_initial(int column, const float (&values)[kVec]) const {
+        const index_t at = initial_at + column * p.dinitial_states_stride[2];
         if (kVec == 1 || !p.states_are_packed) {
 #pragma unroll
-            for (int c = 0; c < kVec; ++c) store_initial_gradient<input_t>(p, number, channel + c, column, values[c]);
-            return;
-        }
-        const index_t at = number * p.dinitial_states_stride[0] + channel + column * p.dinitial_states_stride[2];
-        if (p.states_are_float32) {
+            for (int c = 0; c < kVec; ++c) {
+                store_number<input_t>(p.dinitial_states, at + c * p.dinitial_states_stride[1], p.states_are_float32,
+                                      values[c]);
+            }
+        } else if (p.states_are_float32) {
             store(static_cast<float*>(p.dinitial_states) + at, Vec<float, kVec>::from_floats(values));
         } else {
             store(static_cast<input_t*>(p.dinitial_states) + at, Vec<input_t, kVec>::from_floats(values));

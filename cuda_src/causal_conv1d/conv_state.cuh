@@ -159,6 +159,12 @@ struct PrefixRows {
     }
 };
 
+// Whether nothing but its own prefix needs the inputs of a sequence: the results go over them at once.
+template <int kWidth>
+__device__ __forceinline__ bool is_alone(const CausalConv1dVarlenOperands& p, int length) {
+    return length < kWidth && p.snapshot_rows == 0;
+}
+
 // The same for one sequence, from its first token on, in kVec channels.
 template <int kWidth, typename input_t, int kVec>
 struct PrefixResults {
@@ -166,10 +172,15 @@ struct PrefixResults {
     index_t step;
 
     __device__ __forceinline__ PrefixResults(const CausalConv1dVarlenOperands& p, index_t channel, int number,
-                                             int begin)
-        : step(p.dim) {
-        const PrefixRows<kWidth> rows(p);
-        to = rows.template at<input_t>(p, channel) + rows.first(number, begin) * step;
+                                             int begin, int length) {
+        if (is_alone<kWidth>(p, length)) {
+            step = p.x_stride[1];
+            to = static_cast<input_t*>(p.out[0]) + along_channels<kVec>(channel, p.x_stride[0]) + begin * step;
+        } else {
+            const PrefixRows<kWidth> rows(p);
+            step = p.dim;
+            to = rows.template at<input_t>(p, channel) + rows.first(number, begin) * step;
+        }
     }
 
     __device__ __forceinline__ void advance() { to += step; }
@@ -196,7 +207,7 @@ __device__ __forceinline__ void convolve_found_prefix(
     filter.to_floats(taps, bias);
     auto destination = [&] {
         if constexpr (kWaits) {
-            return PrefixResults<kWidth, input_t, kVec>(p, channel, number, prefix.begin);
+            return PrefixResults<kWidth, input_t, kVec>(p, channel, number, prefix.begin, prefix.length);
         } else {
             return destination_of<input_t, kVec, kRanges>(p, channel, 0, prefix.begin);
         }

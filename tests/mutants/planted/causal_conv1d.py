@@ -23,7 +23,7 @@ _GATED_DENSE = (
 _WIDE = "causal_conv1d_fn-1-2-2312-width_16-weight_dtype_float32-initial-final"
 _WIDE_UNITS = "causal_conv1d_fn-1-2-2304-width_16-dtype_float16-activation_None"
 _LAST_WIDE = "causal_conv1d_fn-1-136-75-width_16-dtype_float16-weight_dtype_float32-layout_channel_last-initial-final"
-_LAST_UNITS = "causal_conv1d_fn-1-8704-83-width_9-layout_channel_last"
+_LAST_UNITS = "causal_conv1d_fn-1-72-330-width_9-layout_channel_last-processors_1"
 
 MUTANTS = (
     Mutant(

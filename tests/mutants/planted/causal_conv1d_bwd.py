@@ -14,6 +14,7 @@ _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
 _BWD_WALK_ROWS = "causal_conv1d_varlen_bwd-40-off3+70+1+2+3+0+63+65+off2+20x1+0+19+0-layout_tokens-slots_odd"
+_BWD_WALK_EMPTY = "causal_conv1d_varlen_bwd-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
 _BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-weight_dtype_float16-layout_tokens-initial_all"
 
 MUTANTS = (
@@ -142,10 +143,23 @@ MUTANTS = (
     ),
     Mutant(
         "The first inputs that a packed sequence sees are zeros.",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        "before[k][0] = kStates ? pasts.get(place + k) : 0.0f;",
+        "before[k][0] = 0.0f;",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "The state that a packed sequence starts from is that of the one behind it.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        "x[k][c] = kStates ? before[k][c] : 0.0f;",
-        "x[k][c] = 0.0f;",
-        (_BWD_VARLEN,),
+        """            get_past(before);
+            run = {run.number + 1, token, next_end, next_slot};
+            if constexpr (kStates) begin_states(begin);
+            look_ahead();""",
+        """            run = {run.number + 1, token, next_end, next_slot};
+            if constexpr (kStates) begin_states(begin);
+            look_ahead();
+            get_past(before);""",
+        (_BWD_WALK,),
     ),
     Mutant(
         "A state is loaded into what another sequence has left, which starts from zeros.",
@@ -158,17 +172,27 @@ MUTANTS = (
     Mutant(
         "The gradient of a state keeps what the tokens of the sequence before have.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        """                x[k][c] = kStates ? before[k][c] : 0.0f;
+        """                x[k][c] = before[k][c];
                 dx[k][c] = 0.0f;""",
-        "                x[k][c] = kStates ? before[k][c] : 0.0f;",
+        "                x[k][c] = before[k][c];",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
         "Padding may spoil the sums.",
-        "causal_conv1d/conv_bwd_sequences.cuh",
-        "x[kHalo][c] = is_live ? own[c] : 0.0f;",
-        "x[kHalo][c] = own[c];",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        """            if (run_source == kPadding) {
+#pragma unroll 1
+                for (; next < end; ++next) put(next, 0.0f);
+            } else if (end""",
+        "            if (end",
         (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Padding between channels' sequences may spoil the sums.",
+        "causal_conv1d/causal_conv1d_channellast_varlen_bwd.cu",
+        "            if (walk.is_padding()) {",
+        "            if (walk.is_padding() && p.total < 0) {",
+        (_BWD_WALK,),
     ),
     Mutant(
         "Tokens behind a walk count twice in the parameters' gradients.",
@@ -179,27 +203,53 @@ MUTANTS = (
     ),
     Mutant(
         "A walk stores gradients of states that belong to the one before.",
-        "causal_conv1d/conv_bwd_sequences.cuh",
-        """        goes_on = false;
-        past.clear();
-        final.clear();""",
-        """        goes_on = true;
-        past.clear();
-        final.clear();""",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        "            if (passed > 0) {",
+        "            if (passed < 0) {",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
         "Empty sequences leave the gradients of their initial states unwritten.",
-        "causal_conv1d/conv_bwd_sequences.cuh",
-        "if (has_state && run.end > run.begin) {",
-        "if (has_state) {",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        "for (; empty != 0; empty &= empty - 1) store_empty(lowest(empty));",
+        "(void)empty;",
         (_BWD_EMPTY,),
     ),
     Mutant(
         "Sequences without tokens behind the last one are left out.",
-        "causal_conv1d/conv_bwd_sequences.cuh",
-        "if (token < p.total) {",
-        "if (token <= p.total) {",
+        "causal_conv1d/causal_conv1d_shortrows_bwd.cu",
+        "first < last && last == p.total ? last + 1 : last",
+        "last",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Sequences without tokens behind the last channel walk are left out.",
+        "causal_conv1d/causal_conv1d_channellast_varlen_bwd.cu",
+        "has_walk && last == p.total ? static_cast<int>(end + 1) * kTokens : last",
+        "last",
+        (_BWD_WALK_EMPTY,),
+    ),
+    Mutant(
+        "The states of the sequences before leave with those behind.",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        "            if (lane >= rows_end) fill_rows(lane);",
+        "            if (lane > rows_end) fill_rows(lane);",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Rows of states are replaced before they have left.",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        """    __device__ __forceinline__ void fill_rows(int lane) {
+        store_rows();""",
+        "    __device__ __forceinline__ void fill_rows(int lane) {",
+        (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Rows of states leave before other lanes have written them.",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        """        if (stored == 0) return;
+        sync_warp();""",
+        "        if (stored == 0) return;",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
@@ -218,9 +268,9 @@ MUTANTS = (
     ),
     Mutant(
         "The gradients of the last tokens before a plain vector go nowhere.",
-        "causal_conv1d/causal_conv1d_shortrows_bwd.cu",
-        "if (token > first) {",
-        "if (token < first) {",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        "put_all<0, kVec - kHalo, kHalo>(chunks.at(token - kVec) + Chunks::kDoutAt, dx);",
+        "(void)token;",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
@@ -232,9 +282,9 @@ MUTANTS = (
     ),
     Mutant(
         "The first tokens of a walk overwrite the last ones of the walk before.",
-        "causal_conv1d/causal_conv1d_channellast_varlen_bwd.cu",
-        "if (i >= kHalo || token > first) put",
-        "if (i >= kHalo || token >= 0) put",
+        "causal_conv1d/conv_bwd_sequences.cuh",
+        "return token >= run.begin; }",
+        "return token >= 0; }",
         (_BWD_WALK,),
     ),
     Mutant(
