@@ -123,9 +123,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
     for (int i = 0; i < kVec; ++i) x_at[i] = x_tile + (i * x_step - x_phases.of(i)) + channel;
     Vector x[kRows];
+    // What precedes and follows a token inside the sequence is memory of x, too, or lies between two of its tokens.
+    const bool is_near = channel >= 0 && channel < p.dim + kVec;
     if (token > kHalo && token + kTokens < p.seqlen) {
-        // What precedes and follows a token inside the sequence is memory of x, too.
-        const bool is_near = channel >= 0 && channel < p.dim + kVec;
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             x[i] = Vector::zero();
@@ -135,10 +135,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             x[i] = Vector::zero();
-            if (channel < 0 || i < begin || i >= end) continue;
+            if (!is_near || i < begin || i >= end) continue;
             const int first = channel - x_phases.of(i);
+            const index_t own = token + i - kHalo;
             const input_t* const at = x_at[i % kVec] + i / kVec * (kVec * x_step);
-            x[i] = first >= 0 && first + kVec <= p.dim ? load<kVec>(at) : load_part<kVec>(at, -first, p.dim - first);
+            if ((first < 0 || first + kVec > p.dim) && (own == 0 || own + 1 == p.seqlen)) {
+                x[i] = load_part<kVec>(at, -first, p.dim - first);
+            } else {
+                x[i] = load<kVec>(at);
+            }
         }
     }
     float bias[kVec];

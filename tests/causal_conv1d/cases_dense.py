@@ -191,12 +191,12 @@ UNIT = (
     Case(3, 2, 9, 4, "float32", layout="channel_last", **ALL),
     Case(4, 4, 5, 14, "float32", layout="channel_last", **STATES),
     # Channels contiguous, of tokens that begin at any element.
-    Case(2, 129, 37, layout="channel_last"),
-    Case(1, 251, 45, 3, "float16", "float32", layout="last_offset_by_1", seq_idx=True),
+    Case(2, 129, 37, layout="last_sliced_dim_by_3"),
+    Case(1, 251, 45, 3, "float16", "float32", layout="last_sliced_dim_by_3", seq_idx=True),
     Case(2, 130, 40, 4, "float16", layout="last_sliced_dim_by_3", others="offset", **ALL),
-    Case(2, 47, 70, 2, layout="last_backward_seq", others="strided", **STATES),
-    Case(3, 37, 5, 4, "float16", layout="channel_last", bias="float32", activation=None, **ALL),
-    Case(2, 33, 20, 1, "float16", layout="last_offset_by_1", seq_idx=True),
+    Case(2, 45, 70, 2, layout="last_backward_seq", others="strided", **STATES),
+    Case(3, 37, 5, 4, "float16", layout="last_sliced_dim_by_3", bias="float32", activation=None, **ALL),
+    Case(2, 33, 20, 1, "float16", layout="last_sliced_dim_by_3", seq_idx=True),
     # Wide filters: walks of several units and a part of one, several a sequence; channels of a warp and some more.
     Case(1, 136, 75, 16, "float16", "float32", layout="channel_last", **STATES),
     Case(2, 8, 67, 13, layout="channel_last", others="strided", bias=None, activation=None, final=True),

@@ -13,7 +13,7 @@ _LAST = "causal_conv1d_fn-2-130-21-dtype_float32-layout_channel_last-seq_idx-ini
 _ODD_CHANNELS = (
     "causal_conv1d_fn-2-130-40-dtype_float16-layout_last_sliced_dim_by_3-others_offset-seq_idx-initial-final"
 )
-_ODD_TOKENS = "causal_conv1d_fn-2-129-37-layout_channel_last"
+_ODD_TOKENS = "causal_conv1d_fn-2-129-37-layout_last_sliced_dim_by_3"
 _SHIFTED = "causal_conv1d_fn-1-9-1100-layout_sliced_seq-initial-final"
 _GATED_DENSE = (
     "causal_conv1d_fn-2-3-300-width_7-dtype_float16-layout_offset_alike-seq_idx-initial-final-gates_pre_gate_post_gate"
