@@ -52,6 +52,14 @@ class CausalConv1dBwd(Kernel):
     """The same of packed sequences, which a warp first has to find: 8192 tokens of one sequence in 8192 channels take
     120 us with 32 and 162 us with 8.
     """
+    PART_BLOCKS: ClassVar[int] = 528
+    SPLIT_BYTES: ClassVar[int] = 2**23
+    """Blocks at a time where several have the same channels, and the bytes of x from which on they also have fewer
+    groups in the ring; not so for packed sequences.
+
+    On an H200, B1 D16 L2**20 in bfloat16 takes 29.6 us in 528 blocks with four groups in the ring, 29.9 in 792, and
+    31.1 in 792 with six.
+    """
     STAGES: ClassVar[tuple[int, int]] = (4, 6)
     LONG_ROW_BYTES: ClassVar[int] = 2048
     """From here on, more groups on their way pay. Measured on an H200, of 384 MiB: rows of 4 KiB 0.961 of copy instead
@@ -80,10 +88,11 @@ class CausalConv1dBwd(Kernel):
                 yield cls(stages=stages, edges=edges, **axes)
 
     @classmethod
-    def stages_for(cls, row_bytes: int, channel_bytes: int) -> int:
-        """Groups in the ring for rows of `row_bytes` each, where a channel has `channel_bytes` in all rows together."""
-        is_short = channel_bytes <= cls.WARP_VECS * WARP_SIZE * 16
-        return cls.STAGES[row_bytes >= cls.LONG_ROW_BYTES and not is_short]
+    def stages_for(cls, batch: int, dim: int, row_bytes: int, packed: bool) -> int:
+        """Groups in the ring for batch * dim rows of `row_bytes` each."""
+        is_short = batch * row_bytes <= cls.WARP_VECS * WARP_SIZE * 16
+        is_split = not packed and dim < cls.BLOCKS // 3 and batch * dim * row_bytes >= cls.SPLIT_BYTES
+        return cls.STAGES[row_bytes >= cls.LONG_ROW_BYTES and not is_short and not is_split]
 
     def launch_config(self, batch: int, dim: int, row_vecs: int, is_dense: bool) -> tuple[LaunchConfig, Division, int]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
@@ -109,7 +118,8 @@ class CausalConv1dBwd(Kernel):
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         parts = 1
         if channel_groups < self.BLOCKS // 3:
-            parts = max(1, min(self.BLOCKS // channel_groups, ceil_div(groups, channel_warps * self.WARP_VECS // 2)))
+            blocks = self.BLOCKS if self.packed else self.PART_BLOCKS
+            parts = max(1, min(blocks // channel_groups, ceil_div(groups, channel_warps * self.WARP_VECS // 2)))
         warp_groups = max(1, ceil_div(groups, parts * channel_warps))
         if channels > 1:
             # A warp of several channels has whole rows.
@@ -146,11 +156,20 @@ class CausalConv1dBulkBwd(Kernel):
     MIN_BLOCKS: ClassVar[int] = 264
     """Blocks below which a block does not take further channels."""
 
-    WARP_UNITS: ClassVar[int] = 4
-    """Units per warp that are worth a warp of its own.
+    WARP_GROUPS: ClassVar[int] = 8
+    """Groups per warp that are worth a warp of its own.
 
-    On an H200 a prototype took 9.1 us for B1 D2048 L2048 in bfloat16, 4 units a channel, with one warp per channel and
+    On an H200 a prototype took 9.1 us for B1 D2048 L2048 in bfloat16, 8 groups a channel, with one warp per channel and
     11.8 with four.
+    """
+    GROUPS: ClassVar[tuple[int, int]] = (1, 2)
+    SMALL_VECS: ClassVar[int] = 2**19
+    SMALL_ROW_VECS: ClassVar[int] = 256
+    """The most vectors of x, and the fewest of a row, with which units have one group: less has to arrive before warps
+    begin.
+
+    On an H200, B1 D2048 L2048 in bfloat16, 2**19 vectors, takes 9.9 us with units of one group and 10.2 with two, B2
+    D4096 L2048 30.1 with both, B8 D4096 L2048 101.4 and 100.2. Shorter rows were not measured with one.
     """
     MIN_FILL: ClassVar[float] = 0.75
     """The least part of a row's units that its vectors fill."""
@@ -167,36 +186,43 @@ class CausalConv1dBulkBwd(Kernel):
     width: int
     input_t: DType
     weight_t: DType
+    groups: int
+    """Groups per unit: one of GROUPS."""
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dBulkBwd]:
-        for width, input_t, weight_t, silu in product(WIDTHS, FLOATS, FLOATS, (False, True)):
-            yield cls(width, input_t, weight_t, silu)
+        for width, input_t, weight_t, groups, silu in product(WIDTHS, FLOATS, FLOATS, cls.GROUPS, (False, True)):
+            yield cls(width, input_t, weight_t, groups, silu)
 
     @classmethod
-    def unit_vecs(cls) -> int:
+    def groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
+        """Groups per unit for batch * dim rows of `row_vecs` vectors."""
+        return cls.GROUPS[row_vecs < cls.SMALL_ROW_VECS or batch * dim * row_vecs > cls.SMALL_VECS]
+
+    @property
+    def unit_vecs(self) -> int:
         """Vectors per unit."""
-        return cls.constants["kGroups"] * WARP_SIZE
+        return self.groups * WARP_SIZE
 
     @classmethod
     def takes(cls, batch: int, row_vecs: int) -> bool:
         """Whether rows of `row_vecs` vectors are of a length that bulk copies pay for."""
-        unit = cls.unit_vecs()
+        unit = cls.GROUPS[-1] * WARP_SIZE
         units = ceil_div(row_vecs, unit)
         is_filled = row_vecs >= max(unit, cls.MIN_FILL * units * unit)
         return is_filled and units <= cls.MAX_ROW_UNITS and (units != 2 or batch <= cls.MAX_PAIRS)
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
-        row_units = ceil_div(row_vecs, self.unit_vecs())
+        row_units, worth = ceil_div(row_vecs, self.unit_vecs), self.WARP_GROUPS // self.groups
         units = batch * row_units
-        if units * self.unit_vecs() > MAX_DIVIDEND:
+        if units * self.unit_vecs > MAX_DIVIDEND:
             raise TooLarge(f"the problem has {units} units per channel; a launch takes {MAX_DIVIDEND}")
         channel_warps = self.warps
         # Where a row is one unit, warps of neighbouring channels read longer pieces of memory: for B64 D1536 L512 in
         # bfloat16 a prototype took 74 us on an H200 with one warp per channel and 80 with four.
-        while channel_warps > 1 and (row_units == 1 or units < channel_warps * self.WARP_UNITS):
+        while channel_warps > 1 and (row_units == 1 or units < channel_warps * worth):
             if ceil_div(dim * channel_warps, 2 * self.warps) < self.MIN_BLOCKS:
                 break
             channel_warps //= 2
@@ -204,7 +230,7 @@ class CausalConv1dBulkBwd(Kernel):
         parts = 1
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         if channel_groups < self.MIN_BLOCKS:
-            parts = max(1, min(self.BLOCKS // channel_groups, ceil_div(units, channel_warps * self.WARP_UNITS)))
+            parts = max(1, min(self.BLOCKS // channel_groups, ceil_div(units, channel_warps * worth)))
         warp_units = max(1, ceil_div(units, parts * channel_warps))
         parts = max(1, ceil_div(units, warp_units * channel_warps))
         return (
@@ -307,11 +333,11 @@ class CausalConv1dChannellastBwd(Kernel):
     THREADS: ClassVar[int] = 512
     """Threads at a time on a multiprocessor, for filters of up to 4 taps."""
 
-    LARGE_WALK: ClassVar[tuple[int, int]] = (8, 64)
+    LARGE_WALK: ClassVar[tuple[int, int]] = (7, 64)
     """Tokens per walk, were the GPU full of threads, with which blocks are large: they leave half as many sums.
 
     On an H200, B1 D2048 L2048 in bfloat16, 15 tokens per walk, takes 11.5 us in large blocks and 12.3 in small ones,
-    B512 D512 L64, 62 tokens, 29.9 and 30.4, but B64 D1536 L512, 186 tokens, 80.0 and 79.4. With fewer than 8, large
+    B512 D512 L64, 62 tokens, 29.9 and 30.8, but B64 D1536 L512, 186 tokens, 80.0 and 79.4. With fewer than 7, large
     blocks would leave multiprocessors without any.
     """
 
@@ -334,10 +360,10 @@ class CausalConv1dChannellastBwd(Kernel):
                     yield cls(tokens=cls.tokens_for(axes["width"]), block=block, **axes)
 
     @classmethod
-    def block_for(cls, width: int, vec: int, sizes: tuple[int, ...]) -> int:
-        """Threads per block for x of `sizes` (batch, dim, seqlen)."""
+    def block_for(cls, width: int, vec: int, sizes: tuple[int, ...], processors: int) -> int:
+        """Threads per block for x of `sizes` (batch, dim, seqlen) on this many multiprocessors."""
         batch, dim, seqlen = sizes
-        walk = batch * seqlen * ceil_div(dim, vec) / (_ChannelWalks.MULTIPROCESSORS * cls.THREADS)
+        walk = batch * seqlen * ceil_div(dim, vec) / (processors * cls.THREADS)
         return cls.BLOCKS[width <= cls.MAX_LARGE_WIDTH and cls.LARGE_WALK[0] <= walk <= cls.LARGE_WALK[1]]
 
     @staticmethod

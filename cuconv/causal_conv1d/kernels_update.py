@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, WIDTHS, Division, PoolKernel
+from cuconv.causal_conv1d.kernels import MAX_SEQUENCES, WIDTHS, Division, FilterKernel, PoolKernel
 from cuconv.causal_conv1d.ranges import Ranges
 from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import FLOATS
@@ -228,6 +228,47 @@ class CausalConv1dUpdateFew(PoolKernel):
                         yield cls(*axes, silu, state_len, rows, indexed, moved, addressed, packed, gated, False)
                 for silu, indexed in product(flags, repeat=2):
                     yield cls(*axes, silu, state_len, rows, indexed, False, False, False, False, True)
+
+    def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
+        """The launch for `sequences` sequences, one per row of the grid."""
+        return LaunchConfig((sequences, ceil_div(dim // self.vec, self.threads), 1), (self.threads, 1, 1))
+
+
+SEVERAL_CHANNELS, SEVERAL_WIDTHS = (2, 4), range(3, 5)
+"""Channels per thread of CausalConv1dUpdateSeveral, the fewest first, and the filter widths that it takes."""
+
+SEVERAL_TOKENS = structs.constant(source.load(), "causal_conv1d/causal_conv1d_update_several.cu", "kTokensAtOnce")
+"""Tokens that a thread of CausalConv1dUpdateSeveral has in registers."""
+
+
+@dataclass(frozen=True)
+class CausalConv1dUpdateSeveral(FilterKernel):
+    """Several tokens of each sequence, after states of x's dtype with contiguous channels and of as many columns as the
+    filter reads or has taps, and little else.
+    """
+
+    EARLY = ()
+
+    vec: int
+    """Channels per thread."""
+    silu: bool
+    """Whether SiLU follows the sum."""
+    state_len: int
+    """Columns per state."""
+    packed: bool
+    """Whether sequences have any numbers of tokens, one behind the other."""
+    windows: bool
+    """Whether the inputs before each next token go to intermediate windows."""
+    many: bool
+    """Whether sequences may have more tokens than a thread has in registers."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dUpdateSeveral]:
+        flags = (False, True)
+        for width, input_t, weight_t in product(SEVERAL_WIDTHS, FLOATS, FLOATS):
+            for vec, state_len in product(SEVERAL_CHANNELS, row_state_lens(width)):
+                for silu, *form in product(flags, repeat=4):
+                    yield cls(width, input_t, weight_t, vec, silu, state_len, *form)
 
     def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
         """The launch for `sequences` sequences, one per row of the grid."""

@@ -35,9 +35,6 @@ from cuconv.runtime.launch import (
 SNAPSHOTS_AT_ONCE = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsAtOnce")
 """Rows of snapshots per thread."""
 
-SNAPSHOTS_OF_BLOCK = structs.constant(source.load(), "causal_conv1d/conv_snapshots.cuh", "kSnapshotsOfBlock")
-"""Rows of snapshots per block, where all of its threads share them."""
-
 
 def _mix_groups(tile_groups: int, prefix_groups: int) -> tuple[int, int, int]:
     """The fields of conv_tile.cuh's BlockGroups for these numbers of groups of blocks with tiles and with prefixes."""
@@ -96,7 +93,7 @@ class CausalConv1dVarlenFwd(PoolKernel):
         """The launch for x of (dim, total) and this many rows of snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
-        snapshot_groups = ceil_div(snapshots, SNAPSHOTS_OF_BLOCK)
+        snapshot_groups = ceil_div(snapshots, tiles * SNAPSHOTS_AT_ONCE)
         prefix_groups = (ceil_div(sequences, tiles) if self.width > 1 else 0) + snapshot_groups
         mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
         return self.config(dim_blocks * mix[0]), {
@@ -289,7 +286,7 @@ class CausalConv1dVarlenPrefixes(PoolKernel):
         """
         border_groups = ceil_div(borders, self.warps)
         prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
-        groups = border_groups + prefix_groups + ceil_div(snapshots, SNAPSHOTS_OF_BLOCK)
+        groups = border_groups + prefix_groups + ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
         if not groups:
             return None
         dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)

@@ -19,6 +19,7 @@ from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, dense, is_channel_last, pad_number
+from cuconv.runtime.machine import multiprocessors
 
 
 class Operands(NamedTuple):
@@ -129,7 +130,7 @@ def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
         launch = kernel.launch_config(dim, seqlen)
     else:
         tokens = CausalConv1dChannellastBwd.tokens_for(o.width)
-        block = CausalConv1dChannellastBwd.block_for(o.width, vec, o.x.shape)
+        block = CausalConv1dChannellastBwd.block_for(o.width, vec, o.x.shape, multiprocessors(o.x.device))
         kernel = CausalConv1dChannellastBwd(tokens=tokens, block=block, **axes)
         launch = kernel.launch_config(batch, dim, seqlen)
     return _Main(kernel, *launch, vec, dout_is_packed)
@@ -178,14 +179,15 @@ def _short_rows(o: Operands, vec: int) -> _Main:
 
 def _bulk(o: Operands, vec: int) -> _Main:
     batch, dim, seqlen = o.x.shape
-    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
+    groups = CausalConv1dBulkBwd.groups_for(batch, dim, seqlen // vec)
+    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), groups, o.silu)
     config, division, parts = kernel.launch_config(batch, dim, seqlen // vec)
     return _Main(kernel, config, division, parts, vec, True)
 
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:
     batch, dim, seqlen = o.x.shape
-    stages = CausalConv1dBwd.stages_for(seqlen * o.x.itemsize, batch * seqlen * o.x.itemsize)
+    stages = CausalConv1dBwd.stages_for(batch, dim, seqlen * o.x.itemsize, o.packed)
     kernel = CausalConv1dBwd(stages=stages, edges=row_vecs * vec != seqlen, **_axes(o, vec))
     # Where arrays have no gaps, vectors may be read whole though they reach into neighbouring rows.
     is_dense = dout_is_packed and all(_has_no_gaps(each) for each in (o.x, o.dout))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d.kernels import (
+    ODD_CHANNELS,
+    ODD_LANES,
+    ODD_WIDTHS,
     WIDE_WIDTHS,
     CausalConv1dChannellastFwd,
     CausalConv1dChannellastWideFwd,
     CausalConv1dFwd,
+    CausalConv1dOddchannelsFwd,
     CausalConv1dOddseqFwd,
     CausalConv1dShortseqFwd,
     CausalConv1dWideFwd,
@@ -17,15 +21,30 @@ from cuconv.causal_conv1d.kernels import (
     channel_vector_bytes,
     filter_numbers,
     lane_vecs_for,
+    share_odd_channels,
 )
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div, widest_vector
+from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, is_channel_last, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
 
 FEW_VECTORS = 48
 """Vectors per row below which unaligned rows that lie end to end are taken as one row: the ends of an unaligned row are
 moved element by element, which costs more in a shorter row (measured on an H200)."""
+
+SHIFTED_VECTORS = 16
+"""Vectors per row from which rows of x are shifted that are not as far from alignment as those of the results: on an
+H200 61.6 us instead of 78.4 with 130 tokens of 16 bits, and 77 instead of 198 with 2048, but 107 instead of 82 with 64.
+"""
+
+MANY_ELEMENTS, BUSY_LANES = 2**24, 0.8
+"""Elements of x, and the fraction of lanes with channels, from which tokens that begin at any element are put together
+of aligned vectors: on an H200 75.0 us instead of 111 for 8 x 4097 x 2048, and 29.0 instead of 33.5 for 512 x 515 x 64,
+but 10.7 instead of 9.5 for 1 x 2049 x 2048.
+"""
+
+FEW_ELEMENTS = 2**14
+"""Elements of x up to which they are, too: either way takes as long as a launch."""
 
 
 class Operands(NamedTuple):
@@ -76,7 +95,8 @@ def _launch(o: Operands) -> Launch | None:
     if all(channel_last):
         if _is_wide(o, 1, 0, 2):
             return _wide_channels(o)
-        return _channel_last(o, _channel_last_vector(o))
+        vec = _channel_last_vector(o)
+        return _odd_channels(o) if _prefers_odd(o, vec) else _channel_last(o, vec)
     if not any(channel_last) and all(map(_has_contiguous_rows, arrays)):
         return _channel_first(o)
     # No common vector: lanes run along the axis that is denser in x.
@@ -102,6 +122,27 @@ def _channel_last(o: Operands, vec: int) -> Launch:
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
+def _prefers_odd(o: Operands, vec: int) -> bool:
+    """Whether to make vectors out of aligned ones, instead of `vec` channels per thread."""
+    dim = o.x.shape[1]
+    if o.x.itemsize != 2 or vec >= ODD_CHANNELS or o.weight.shape[1] not in ODD_WIDTHS or o.beside_x:
+        return False
+    blocks, lanes = share_odd_channels(dim)
+    is_large = o.x.size >= MANY_ELEMENTS and lanes >= BUSY_LANES * blocks * ODD_LANES
+    # What follows and precedes a token in memory is the same array's.
+    steps = [abs(stride) for each in (o.x, o.out) for stride in each.active(2)]
+    is_inside = 2 * ODD_CHANNELS <= dim <= MAX_DIVIDEND // 8 and all(dim <= step for step in steps)
+    return is_inside and (is_large or o.x.size <= FEW_ELEMENTS)
+
+
+def _odd_channels(o: Operands) -> Launch:
+    width = o.weight.shape[1]
+    tokens = channel_tile_tokens(o.x.itemsize, width, WARP_SIZE)
+    kernel = CausalConv1dOddchannelsFwd(tokens=tokens, **_axes(o, ODD_CHANNELS))
+    config, division = kernel.launch_config(*o.x.shape)
+    return Launch.packed(kernel, config, **_numbers(o, ODD_CHANNELS), **division)
+
+
 def _is_wide(o: Operands, axis: int, *others: int) -> bool:
     """Whether the filter has a kernel for wide ones, along this axis of x."""
     if o.weight.shape[1] not in WIDE_WIDTHS or o.seq_idx is not None or o.beside_x:
@@ -111,15 +152,17 @@ def _is_wide(o: Operands, axis: int, *others: int) -> bool:
 
 
 def _wide_channels(o: Operands) -> Launch:
+    batch, dim, seqlen = o.x.shape
     kernel = CausalConv1dChannellastWideFwd(**_wide_axes(o))
-    tokens = kernel.walk_tokens(*o.x.shape, multiprocessors(o.x.device))
-    config, division = kernel.launch_config(*o.x.shape, tokens)
+    tokens = kernel.walk_tokens(batch, dim, seqlen, multiprocessors(o.x.device))
+    config, division = kernel.launch_config(batch, dim, seqlen, tokens)
     return Launch.packed(kernel, config, **_numbers(o, kernel.constants["kVec"]), **division)
 
 
 def _wide_rows(o: Operands, row_vecs: int) -> Launch:
-    kernel = CausalConv1dWideFwd(lane_vecs=lane_vecs_for(row_vecs), **_wide_axes(o))
-    config, division = kernel.launch_config(*o.x.shape[:2], row_vecs)
+    batch, dim, _ = o.x.shape
+    kernel = CausalConv1dWideFwd(lane_vecs=CausalConv1dWideFwd.lane_vecs_for(row_vecs), **_wide_axes(o))
+    config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch.packed(kernel, config, **_numbers(o, 1), **division)
 
 
@@ -132,6 +175,8 @@ def _channel_first(o: Operands) -> Launch:
         differences += [a - b for axis in (0, 1) for a, b in zip(o.x.active(axis), each.active(axis), strict=True)]
     vec = widest_vector(o.x.itemsize, *differences)
     seqlen = o.x.shape[2]
+    if _prefers_shifted(o, vec):
+        return _shifted_rows(o)
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 1))
     if vec > aligned and seqlen < FEW_VECTORS * vec:
         end_to_end = 1 if o.beside_x else _end_to_end_vector(o)
@@ -140,6 +185,22 @@ def _channel_first(o: Operands) -> Launch:
         vec = max(aligned, vec // 2 if seqlen >= 4 * vec else 1)
     overhang = 0 if vec <= aligned else vec - 1
     return _rows(o, vec, max(1, ceil_div(seqlen + overhang, vec)))
+
+
+def _prefers_shifted(o: Operands, vec: int) -> bool:
+    """Whether to shift vectors of x to where those of the results lie, instead of vectors of `vec` elements."""
+    widest = MAX_VECTOR_BYTES // o.x.itemsize
+    return 2 * vec < widest and o.x.shape[2] >= SHIFTED_VECTORS * widest and not o.beside_x
+
+
+def _shifted_rows(o: Operands) -> Launch:
+    batch, dim, seqlen = o.x.shape
+    vec = MAX_VECTOR_BYTES // o.x.itemsize
+    overhang = 0 if widest_vector(o.x.itemsize, o.out.first, *o.out.active(0, 1)) == vec else vec - 1
+    row_vecs = ceil_div(seqlen + overhang, vec)
+    kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), shifted=True, **_axes(o, vec))
+    config, division = kernel.launch_config(batch, dim, row_vecs)
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
 def _end_to_end_vector(o: Operands) -> int:

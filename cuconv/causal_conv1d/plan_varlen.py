@@ -40,6 +40,11 @@ of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512,
 """
 
 
+MOST_TILES = 4
+"""Tiles of a strip whose results go over x, at most. On an H200 2, 4 and 16 give 84, 80 and 83 us for one sequence of
+8192 tokens, 157, 178 and 195 for 7800 tokens and 392 single ones, 140, 133 and 127 for 512 random lengths.
+"""
+
 NO_BORDERS: Mapping[str, int] = {"border_tokens": 0, "border_states_at": 0}
 
 
@@ -263,8 +268,8 @@ def _rows(o: Operands) -> Launch:
 def _is_short(o: Operands) -> bool:
     is_whole = _tile_vector(o) * o.x.itemsize == MAX_VECTOR_BYTES
     most = SHORT if is_whole else SHORT // 2
-    # Snapshots come out of the tiles in shared memory: on an H200 75 us instead of 91 for one of 8192 tokens with a
-    # snapshot every 256.
+    # Snapshots come out of the tiles in shared memory: on an H200 76 and 89 us instead of 91 and 102 for one sequence
+    # of 8192 tokens with a snapshot every 256 and every 64.
     pays = o.x.shape[1] <= most * o.sequences or (is_whole and o.snapshot_rows > 0)
     return o.weight.shape[1] in CausalConv1dVarlenShortrowsFwd.WIDTHS and pays
 
@@ -289,7 +294,8 @@ def _row_strips(o: Operands) -> Plan:
     axes = _pool_axes(o, _tile_vector(o))
     kernel = CausalConv1dVarlenRowstripsFwd(follows=True, **axes)
     blocks = multiprocessors(o.x.device) * kernel.RESIDENT
-    tokens = kernel.tile * ceil_div(ceil_div(total, kernel.tile) * ceil_div(dim, WARP_SIZE), blocks)
+    tiles = ceil_div(ceil_div(total, kernel.tile) * ceil_div(dim, WARP_SIZE), blocks)
+    tokens = kernel.tile * min(tiles, MOST_TILES)
     first = CausalConv1dVarlenBorders(kernel.width, kernel.input_t, kernel.state_t)
     borders = ceil_div(total, tokens) - 1
     scratch, states_at = first.scratch(dim, borders)

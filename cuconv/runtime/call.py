@@ -198,8 +198,8 @@ class Call(Generic[Operands]):
         """Tells other arrays with the facts of this call."""
         self.known: tuple[Known, ...] = ()
         """How they are handled then: plainly, and before that as autograd follows them where that is known."""
-        self.resume: Callable[..., Sequence[Any]] = self.run
-        """`run`, quicker once arrays are recognised that autograd follows."""
+        self.resume: Callable[..., Sequence[Any]] | None = None
+        """`run`, quicker, for arrays that are recognised and that autograd follows."""
         self.apart: set[tuple[int, ...]] = set()
         """Addresses at which no written array meets another one."""
 

@@ -80,6 +80,15 @@ def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
                 yield {**types, "vec": vec, "rows": rows, "stochastic": stochastic, "index32": index32}
 
 
+def _divided(kernel: Kernel, batch: int, nheads: int, row_tiles: int) -> tuple[LaunchConfig, dict[str, Any]]:
+    """The launch for this many sequences with `row_tiles` warps per head; ValueError when they are too many."""
+    warps = batch * nheads * row_tiles
+    if warps > MAX_DIVIDEND:
+        raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
+    division = {"row_tiles": fast_div(row_tiles), "nheads": fast_div(nheads)}
+    return kernel.config(ceil_div(warps, kernel.warps)), division
+
+
 @dataclass(frozen=True)
 class _OfRows(Kernel):
     """Groups of lanes own rows of d_state elements."""
@@ -103,13 +112,6 @@ class _OfRows(Kernel):
     def tile(self) -> int:
         """Rows per warp."""
         return WARP_SIZE // self.sharing * self.rows
-
-    def divided(self, batch: int, nheads: int, row_tiles: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences with `row_tiles` warps per head; ValueError when they are too many."""
-        warps = batch * nheads * row_tiles
-        if warps > MAX_DIVIDEND:
-            raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
-        return self.config(ceil_div(warps, self.warps)), {"row_tiles": fast_div(row_tiles), "nheads": fast_div(nheads)}
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,41 @@ class SelectiveStateUpdateReplay(_OfRows):
         self, batch: int, nheads: int, headdim: int, warp_heads: int, warp_tiles: int
     ) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences, each warp with this much work; ValueError when they are too many."""
-        config, division = self.divided(batch, nheads // warp_heads, ceil_div(headdim, self.tile * warp_tiles))
+        config, division = _divided(self, batch, nheads // warp_heads, ceil_div(headdim, self.tile * warp_tiles))
         return config, {**division, "warp_heads": warp_heads, "warp_tiles": warp_tiles}
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateReplayFew(Kernel):
+    """A few tokens, x, B and C of bfloat16: a warp has 64 contiguous rows of a head."""
+
+    EARLY = ("state_batch_indices",)
+
+    ROWS = 64
+    """Rows per warp."""
+
+    D_STATES = (64, 128)
+    """The d_state that it is compiled for."""
+
+    TOKENS = 4
+    """New tokens of a sequence at most."""
+
+    WINDOW = 16
+    """Live tokens at most."""
+
+    d_state: int
+    state_t: DType
+    a_t: DType
+    many: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateReplayFew]:
+        for fields in product(cls.D_STATES, (*FLOATS, *CODES), (FLOAT32, BFLOAT16), (False, True)):
+            yield cls(*fields)
+
+    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences; ValueError when they are too many."""
+        return _divided(self, batch, nheads, headdim // self.ROWS)
 
 
 @dataclass(frozen=True)
@@ -174,7 +209,26 @@ class SelectiveStateUpdateFold(_OfRows):
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""
-        return self.divided(batch, nheads, ceil_div(headdim, self.tile))
+        return _divided(self, batch, nheads, ceil_div(headdim, self.tile))
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateFoldSingle(_OfRows):
+    """The same with the next token, states of floats and offsets of 32 bits: the fewest arguments, which small batches
+    wait for."""
+
+    masked: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateFoldSingle]:
+        for d_state in D_STATES:
+            for arrays in _arrays(d_state):
+                if arrays.pop("index32") and not arrays.pop("stochastic") and arrays["state_t"] in FLOATS:
+                    yield from (cls(d_state, **arrays, masked=masked) for masked in (False, True))
+
+    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences; ValueError when they are too many."""
+        return _divided(self, batch, nheads, ceil_div(headdim, self.tile))
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 from cuconv.runtime.call import Launch, Plan
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div
+from cuconv.runtime.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16
+from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.selective_state_update import plan as plain
 from cuconv.selective_state_update.kernels import lanes
@@ -14,7 +17,9 @@ from cuconv.selective_state_update.kernels_replay import (
     WINDOWS,
     SelectiveStateUpdateCommit,
     SelectiveStateUpdateFold,
+    SelectiveStateUpdateFoldSingle,
     SelectiveStateUpdateReplay,
+    SelectiveStateUpdateReplayFew,
     capacity,
     has_tensor_cores,
     is_whole,
@@ -26,6 +31,11 @@ SMALL = {1: 2**63, 2: 128 * 2**20, 4: 32 * 2**20}
 less time than reading the rings, and some sequences flush in every step. On an H200 with Mamba-2 of 128 heads and a
 window of 16, sequences that flush in turn take 39 us for 64 MiB of bfloat16, and 36 without rings; for 32 MiB of
 float32 15.4 and 19.5. Codes of 8 bits take 72 us for 64 MiB, and 48 without rings."""
+
+SMALL_HEADS = {FLOAT32: 32 * 2**20, BFLOAT16: 48 * 2**20, FLOAT16: 48 * 2**20, INT16: 48 * 2**20, INT8: 32 * 2**20}
+"""The same by the dtype of states where SelectiveStateUpdateReplayFew fits, SMALL for others. 48 MiB of bfloat16 take
+23 us, and 27 without rings, 32 MiB 20 and 19; 64 MiB of int8 41 and 44, 32 MiB 24.7 and 24.8; 64 MiB of float32 31 and
+37; 64 MiB of float8_e4m3fn 46, and 43 without rings."""
 
 MANY_WARPS = 2048
 """Warps below which each has fewer tiles of rows, so that more warps share the work."""
@@ -101,29 +111,42 @@ def plan(o: Operands) -> Plan:
     kernel = choose(o)
     _, nheads, headdim, _ = o.step.state.shape
     sequences = max(1, o.step.sequences)
-    if isinstance(kernel, SelectiveStateUpdateFold):
+    if not isinstance(kernel, SelectiveStateUpdateReplay):
         config, division = kernel.launch_config(sequences, nheads, headdim)
     else:
         shares = work(sequences, nheads, nheads // o.step.B.shape[2], ceil_div(headdim, kernel.tile))
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
-    return Plan((Launch.packed(kernel, config, **{**numbers, **division}),))
+    return _launch(kernel, config, {**numbers, **division})
 
 
-def folds_at_once(step: plain.Operands) -> bool:
+def folds_at_once(step: plain.Operands, rings: Rings) -> bool:
     """Whether the tokens of a call are put in the states at once, if the caller does not say so."""
-    is_single = step.x.shape[1] == 1 and step.cu_seqlens is None
-    return is_single and plain._state_bytes(step) < SMALL[step.state.itemsize]
+    if step.x.shape[1] != 1 or step.cu_seqlens is not None:
+        return False
+    otherwise = choose(Operands(step, rings, None, False))
+    small = SMALL[step.state.itemsize]
+    if isinstance(otherwise, SelectiveStateUpdateReplayFew):
+        small = SMALL_HEADS.get(plain._dtype(step.state), small)
+    return plain._state_bytes(step) < small
 
 
-def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold:
+def choose(
+    o: Operands,
+) -> (
+    SelectiveStateUpdateReplay
+    | SelectiveStateUpdateReplayFew
+    | SelectiveStateUpdateFold
+    | SelectiveStateUpdateFoldSingle
+):
     """The kernel that computes a step."""
     s = o.step
     d_state = s.state.shape[3]
     fits, vec = capacity(d_state), plain._vector(s)
     while not plain._is_packed(o.rings.B, vec):
         vec //= 2
-    index32 = not s.stochastic and plain._fits_index32(s)
+    of_slot = (prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
+    index32 = not s.stochastic and plain._fits_index32(s) and max(of_slot) < 2**31
     arrays: dict[str, Any] = {
         "d_state": fits,
         "input_t": plain._dtype(s.x),
@@ -135,9 +158,14 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
     masked = d_state != fits
     if o.fold:
         rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec, plain._dtype(s.state)))
+        if index32 and s.has_initial_state is None and not s.quantised and _has_strides32(o):
+            return SelectiveStateUpdateFoldSingle(**arrays, rows=rows, masked=masked)
         return SelectiveStateUpdateFold(
             **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
         )
+    many = s.x.shape[1] != 1 or s.cu_seqlens is not None
+    if _is_few(o, vec, index32):
+        return SelectiveStateUpdateReplayFew(d_state, arrays["state_t"], arrays["a_t"], many)
     tensor = has_tensor_cores(fits, arrays["input_t"], arrays["state_t"], arrays["b_t"], vec)
     x_vec = MAX_VECTOR_BYTES // s.x.itemsize
     if not is_whole(plain._dtype(s.state), vec) or not plain._is_packed(o.rings.x, x_vec):
@@ -150,10 +178,40 @@ def choose(o: Operands) -> SelectiveStateUpdateReplay | SelectiveStateUpdateFold
         window=next(window for window in WINDOWS if window >= wanted),
         x_vec=x_vec,
         masked=masked,
-        many=s.x.shape[1] != 1 or s.cu_seqlens is not None,
+        many=many,
         stochastic=s.stochastic,
         index32=index32,
     )
+
+
+def _is_few(o: Operands, vec: int, index32: bool) -> bool:
+    """Whether the kernel for few tokens and contiguous rows fits."""
+    s, kernel = o.step, SelectiveStateUpdateReplayFew
+    _, _, headdim, d_state = s.state.shape
+    tokens = s.x.shape[1]
+    is_whole_head = d_state in kernel.D_STATES and headdim % kernel.ROWS == 0 and s.state.strides[2] == d_state
+    types = {plain._dtype(layout) for layout in (s.x, s.B, s.C, s.z) if layout is not None}
+    has_others = s.cu_seqlens is not None or s.has_initial_state is not None
+    has_rows_of_scales = s.state_scale is None or s.state_scale.strides[2] == 1
+    is_short = tokens <= kernel.TOKENS and o.rings.window <= kernel.WINDOW
+    if (
+        not (is_short and index32 and _has_strides32(o) and is_whole_head and has_rows_of_scales)
+        or has_others
+        or types != {BFLOAT16}
+    ):
+        return False
+    # With several tokens a lane has eight rows of one, else two.
+    own = (layout for layout in (s.x, s.z, s.out) if layout is not None)
+    matrices = plain._is_packed(s.B, 8) and plain._is_packed(s.C, 8) and plain._is_packed(o.rings.B, 8)
+    is_wide = is_whole(plain._dtype(s.state), vec) and plain._is_packed(o.rings.x, 8)
+    return matrices and is_wide and all(plain._is_packed(layout, 8 if tokens > 1 else 2) for layout in own)
+
+
+def _has_strides32(o: Operands) -> bool:
+    """Whether strides and the numbers of slots are integers of 32 bits."""
+    layouts = (*o.rings[:4], o.force_flush, o.step.state_scale)
+    strides = (stride for layout in layouts if layout is not None for stride in layout.strides)
+    return plain._has_strides32(o.step) and all(-(2**31) <= stride < 2**31 for stride in strides)
 
 
 def _rows(s: plain.Operands, vec: int) -> int:
@@ -214,11 +272,10 @@ def plan_fold(o: FoldOperands) -> Plan:
         philox_rounds=0,
     )
     step = choose(Operands(token, o.rings, None, True))
-    assert isinstance(step, SelectiveStateUpdateFold)
-    kernel = SelectiveStateUpdateFold(**{**vars(step), "token": False})
+    assert isinstance(step, SelectiveStateUpdateFold | SelectiveStateUpdateFoldSingle)
+    kernel = SelectiveStateUpdateFold(**{"stochastic": False, "index32": True, **vars(step), "token": False})
     config, division = kernel.launch_config(count, nheads, headdim)
-    numbers = _numbers(token, o.rings, None, o.live)
-    return Plan((Launch.packed(kernel, config, **{**numbers, **division}),))
+    return _launch(kernel, config, {**_numbers(token, o.rings, None, o.live), **division})
 
 
 def plan_commit(o: CommitOperands) -> Plan:
@@ -238,12 +295,18 @@ def plan_commit(o: CommitOperands) -> Plan:
     return Plan((Launch.packed(kernel, kernel.launch_config(o.batch), **numbers),))
 
 
+def _launch(kernel: Kernel, config: LaunchConfig, numbers: dict[str, object]) -> Plan:
+    """One launch, with those of these numbers that the kernel takes."""
+    fields = kernel.params.numbers.names or ()
+    return Plan((Launch.packed(kernel, config, **{name: numbers[name] for name in fields}),))
+
+
 def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, count: Layout | None) -> dict[str, object]:
     """The arguments behind the pointers, but for what divides the work."""
     numbers = plain._numbers(step)
-    numbers.pop("intermediate_state_scales_stride", None)
     return {
         "state_scale_stride": (0, 0, 0),
+        "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
         "warp_tiles": 1,
         **numbers,

@@ -234,7 +234,8 @@ def _check(
             raise ValueError(message("tokens of x", step.x.shape[1], wanted))
     if fold and (step.cu_seqlens is not None or step.x.shape[1] != 1):
         raise ValueError(message("fold", True, "False or None for several tokens, which may be rejected"))
-    operands = Operands(step, rings, given["force_flush"], folds_at_once(step) if fold is None else fold)
+    folds = folds_at_once(step, rings) if fold is None else fold
+    operands = Operands(step, rings, given["force_flush"], folds)
     return Checked(operands, checked.outputs, updated=("state", *RINGS, "state_scale"), in_place=checked.in_place)
 
 

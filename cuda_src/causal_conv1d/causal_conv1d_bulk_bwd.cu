@@ -12,7 +12,7 @@
 // lanes do with a group is what causal_conv1d_bwd does. No atomics on sums.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kSilu     silu after the sum
+// kGroups   groups a unit, 1 or 2    kSilu     silu after the sum
 #include "causal_conv1d/conv_bwd_row.cuh"
 #include "common/warp_copies.cuh"
 
@@ -77,15 +77,14 @@ __device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1
     return p;
 }
 
-template <int kWidth, typename input_t, typename weight_t, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, int kGroups, bool kSilu>
 struct CausalConv1dBulkBwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kWidth <= 4 ? 6 : 1;
     static constexpr int kWarps = kThreads / kWarpSize;
-    // With three stages, B1 D2048 L2048 in bfloat16 takes 11.1 us on an H200 instead of 9.8, with four groups 11.8
-    // instead of 10.3.
-    static constexpr int kGroups = 2;
-    static constexpr int kStages = 2;
+    // Units of one group are for small problems: B1 D2048 L2048 in bfloat16 takes 9.9 us on an H200 with three of them
+    // and 10.2 with two units of two groups, B8 D4096 L2048 101.4 and 100.2.
+    static constexpr int kStages = 4 - kGroups;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(input_t));
     static constexpr int kUnitVecs = kGroups * kWarpSize;
     static constexpr int kHaloVecs = (kWidth - 1 + kVec - 1) / kVec;
@@ -96,8 +95,8 @@ struct CausalConv1dBulkBwdTraits {
     static_assert(kIsWidth<kWidth> && kHaloVecs <= kBeforeVecs);
 };
 
-template <int kWidth, typename input_t, typename weight_t, bool kSilu,
-          typename Traits = CausalConv1dBulkBwdTraits<kWidth, input_t, weight_t, kSilu>>
+template <int kWidth, typename input_t, typename weight_t, int kGroups, bool kSilu,
+          typename Traits = CausalConv1dBulkBwdTraits<kWidth, input_t, weight_t, kGroups, kSilu>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bulk_bwd_kernel(const CausalConv1dBulkBwdParams params) {
     constexpr int kVec = Traits::kVec, kUnitVecs = Traits::kUnitVecs, kStages = Traits::kStages;
@@ -130,8 +129,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     outputs.add(0, static_cast<input_t*>(p.dx) + channel * p.dx_stride[1], p.dx_stride);
     const LaneWalk<const input_t, 2> top = inputs;
 
-    // Before the copies: loads that are behind them take as long as they do.
-    const typename Gradients::Filter filter(p, channel);
     Vector(*const stages)[Traits::kStageVecs] = memory[warp];
     WarpCopies<kStages> copies(barriers[warp]);
     int next_unit = end - 1;
@@ -157,8 +154,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         --next_unit;
         copies.end();
     };
+    const auto fetch_first = [&] {
 #pragma unroll 1
-    for (int i = 0; i < kStages; ++i) fetch(i);
+        for (int i = 0; i < kStages; ++i) fetch(i);
+    };
+    // Loads behind the copies take as long as these. Where blocks run one after the other that delays nothing, and
+    // copies that start early count: B2 D4096 L2048 in bfloat16 takes 29.6 us on an H200 so and 30.1 with the filter
+    // first, B1 D2048 L2048 with units of one group 10.6 and 9.9.
+    if constexpr (kGroups > 1) fetch_first();
+    const typename Gradients::Filter filter(p, channel);
+    if constexpr (kGroups == 1) fetch_first();
 
     Gradients gradients(p, lanes, channel, row_vecs, filter);
     const VectorSequences<kWidth, kVec> one_sequence{};
@@ -172,7 +177,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         copies.wait(stage);
         const Vector* const x_slots = stages[stage] + Traits::kBeforeVecs;
 #pragma unroll
-        for (int group = Traits::kGroups - 1; group >= 0; --group) {
+        for (int group = kGroups - 1; group >= 0; --group) {
             const Vector* const own_group = x_slots + group * kWarpSize;
             const Vecs place(outputs.batch, outputs.vec * kUnitVecs + group * kWarpSize + lane_id(), outputs.row[0]);
             gradients.template add<Rows::kOne>(place, outputs.row[0], place.vec < row_vecs, own_group,

@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t token = static_cast<index_t>(batch_walk.remainder) * params.tokens;
     const int count = static_cast<int>(p.seqlen - token < params.tokens ? p.seqlen - token : params.tokens);
     const index_t first_channel = static_cast<index_t>(rest_channels.remainder) * Traits::kChannels;
-    const int channels = static_cast<int>(p.dim - first_channel < Traits::kChannels ? p.dim - first_channel
-                                                                                   : Traits::kChannels);
+    const int channels =
+        static_cast<int>(p.dim - first_channel < Traits::kChannels ? p.dim - first_channel : Traits::kChannels);
     // Lanes without channels have the filter of the last one, and no inputs: no result of theirs is stored.
     const int lane_channel = lane_id() * kVec;
     const index_t channel = first_channel + min(lane_channel, channels - kVec);
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const input_t* from =
         static_cast<const input_t*>(p.x) + batch * p.x_stride[0] + first_channel + column + (token + row) * x_step;
     from = opaque(has_past ? from - kTokens * x_step : from);
-    input_t* to = static_cast<input_t*>(p.out) + batch * p.out_stride[0] + first_channel + column +
-                  (token + row) * out_step;
+    input_t* to =
+        static_cast<input_t*>(p.out) + batch * p.out_stride[0] + first_channel + column + (token + row) * out_step;
     Stage* const stages = memory[warp];
     int ahead = count + (has_past ? kTokens : 0) - row;
     // Starts to bring the next tokens to a stage. Behind the last one it keeps what it holds: no result of that is

@@ -9,6 +9,7 @@
 // kVec      elements an access       kLaneVecs vectors a lane            kSilu     silu after the sum
 // kSeqIdx   tokens see only their own sequence number                kStates   initial or final states are given
 // kGated    inputs and results are multiplied by gates, or residuals added to results
+// kShifted  rows of x are not as far from alignment as those of out: vectors lie where out is aligned
 #include "causal_conv1d/conv_row.cuh"
 #include "common/fastdiv.cuh"
 
@@ -21,7 +22,7 @@ struct CausalConv1dFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kLaneVecs, bool kSilu, bool kSeqIdx,
-          bool kStates, bool kGated>
+          bool kStates, bool kGated, bool kShifted>
 struct CausalConv1dFwdTraits {
     static constexpr int kThreads = 128;
     // With sequence numbers 0.75 of copy (H200) instead of 0.70 with as many blocks as fit.
@@ -31,9 +32,9 @@ struct CausalConv1dFwdTraits {
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kLaneVecs, bool kSilu, bool kSeqIdx,
-          bool kStates, bool kGated,
-          typename Traits =
-              CausalConv1dFwdTraits<kWidth, input_t, weight_t, kVec, kLaneVecs, kSilu, kSeqIdx, kStates, kGated>>
+          bool kStates, bool kGated, bool kShifted,
+          typename Traits = CausalConv1dFwdTraits<kWidth, input_t, weight_t, kVec, kLaneVecs, kSilu, kSeqIdx, kStates,
+                                                  kGated, kShifted>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_fwd_kernel(const CausalConv1dFwdParams params) {
     using Window = ConvWindow<kWidth, input_t, kVec>;
@@ -44,7 +45,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (tile >= params.tiles) return;  // whole warps leave: the shuffles below stay complete
     const QuotientRemainder row_tile = divide(tile, params.row_tiles);
     const QuotientRemainder batch_channel = divide(row_tile.quotient, params.dim_div);
-    const ConvRow<input_t, kVec> row(p, batch_channel.quotient, batch_channel.remainder);
+    ConvRow<input_t, kVec> row(p, batch_channel.quotient, batch_channel.remainder);
+    if constexpr (kShifted) row.phase = reinterpret_cast<size_t>(row.out) / sizeof(input_t) % kVec;
     const index_t first_vec = static_cast<index_t>(row_tile.remainder) * (kLaneVecs * kWarpSize) + lane_id();
 
     // The neighbouring warp's vectors come last: asked for first, they would reach memory as lone sectors.
@@ -55,6 +57,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if constexpr (kGated) {
         gates.load(p, row.batch, row.channel, first_vec);
         load_gated_tile<kWidth>(p, row, first_vec, has_wrapped, x, wrapped);
+    } else if constexpr (kShifted) {
+        load_shifted_tile<kWidth>(p, row, first_vec, has_wrapped, x, wrapped);
     } else {
 #pragma unroll
         for (int i = 0; i < kLaneVecs; ++i) { x[i] = load_whole(p, row, row.first_token(first_vec + i * kWarpSize)); }

@@ -42,19 +42,19 @@ struct CausalConv1dUpdateFewParams {
     const void* pre_gate;
     const void* post_gate;
     const void* residual;
-    int sequences;
-    int total;  // tokens of all sequences and of padding, with query_start_loc
     int dim;
-    int slots;  // slots of conv_state
-    int pad_slot_id;
-    int conv_state_indices_stride;
-    int conv_state_indices_is_int64;
     int bias_bytes;            // per channel, 0 without bias
-    int is_read_only;          // states are not written
     int x_stride[2];           // sequence or token, dim
     int conv_state_stride[3];  // slot, dim, column
     int out_stride[2];         // sequence or token, dim
-    int keeps_padding;         // results of sequences without a slot are not written, instead of zeros
+    int is_read_only;          // states are not written
+    int slots;                 // slots of conv_state
+    int pad_slot_id;
+    int conv_state_indices_stride;
+    int conv_state_indices_is_int64;
+    int keeps_padding;  // results of sequences without a slot are not written, instead of zeros
+    int sequences;
+    int total;  // tokens of all sequences and of padding, with query_start_loc
     int state_column_stride;
     int state_column_is_int64;
     int slot_columns;  // columns of conv_state_indices, with state_column
@@ -101,7 +101,9 @@ struct FewIndices {
                 has_column = number >= 0;
                 place += max(number, 0) * p.slot_column_stride;
             }
-            slot.load(p.conv_state_indices, place, p.conv_state_indices_is_int64);
+            // Packed tokens wait for their borders, too: 2.27 us instead of 2.10 at 1 x 6144 if the slot held those up.
+            constexpr Memory kInOrder = kPacked ? Memory::kConstant : Memory::kMutable;
+            slot.template load<kInOrder>(p.conv_state_indices, place, p.conv_state_indices_is_int64);
         }
         if constexpr (kPacked) {
             begin.load(p.query_start_loc, batch * p.query_start_loc_stride, p.query_start_loc_is_int64);
@@ -135,6 +137,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
     const int channel = min(own_channel, p.dim - kVec);
     FewIndices<kIndexed, kMoved, kAddressed, kPacked> indices(p, batch);
+    // The slot is asked for before all else, which takes 2.37 us instead of 2.42 at 8 x 6144.
+    if (kIndexed && !kPacked) sync_warp();
     const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
     // What waits for an index comes behind sync_warp(): else the compiler waits before it issues the loads in front of
     // it, too. These are not marked as constant, for it moves such ones behind.

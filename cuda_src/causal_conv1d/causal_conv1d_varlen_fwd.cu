@@ -110,8 +110,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         // memory.
         const int snapshot_group = static_cast<int>(group.number - params.mix.prefix_groups + p.snapshot_groups);
         if (snapshot_group >= 0) {
-            store_snapshots_of_block<kWidth, input_t, state_t, kVec, kGated>(
-                p, snapshot_group * kSnapshotsOfBlock, row, tiles, is_idle ? p.dim : channel, p.dim, p.dim);
+            if (is_idle) return;
+            store_inner_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, kVec, kGated>(
+                p, (snapshot_group * tiles + row) * kSnapshotsAtOnce, channel);
             return;
         }
     }

@@ -69,6 +69,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         }
         group -= params.prefix_groups;
     }
-    store_snapshots_of_block<kWidth, input_t, state_t, kVec, false>(p, group * kSnapshotsOfBlock, warp, Traits::kWarps,
-                                                                    own_channel, kStep, last);
+#pragma unroll 1
+    for (index_t channel = own_channel; channel < last; channel += kStep) {
+        store_inner_snapshots<kSnapshotsAtOnce, kWidth, input_t, state_t, kVec, false>(
+            p, (group * Traits::kWarps + warp) * kSnapshotsAtOnce, channel);
+    }
 }

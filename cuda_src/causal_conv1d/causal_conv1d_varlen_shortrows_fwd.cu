@@ -167,64 +167,54 @@ struct ShortPrefixes {
 struct TileSnapshot {
     bool is_own;
     bool is_prefix;
-    int begin;  // the sequence's first token, counted from the tile's
+    int end;  // where its inputs end, counted from the tile's first token
     int position;
     int slot;
 };
 
-// What a row is to the tile, from the runs that are listed: to load it would take a block one more load after another.
 template <int kWidth, typename Tile>
-__device__ __forceinline__ TileSnapshot look_up_snapshot(const ShortShared<Tile>& shared,
-                                                         const CausalConv1dVarlenOperands& p,
-                                                         const Snapshot& snapshot) {
-    const TileSnapshot none{false, false, 0, 0, 0};
-    if (snapshot.sequence < 0) return none;
-    int run = 0;
-    for (int end = shared.count; run < end;) {
-        const int middle = (run + end) / 2;
-        if (shared.number[middle] < snapshot.sequence) {
-            run = middle + 1;
-        } else {
-            end = middle;
-        }
-    }
-    if (run == shared.count || shared.number[run] != snapshot.sequence) return none;
-    const int begin = shared.runs[run].begin, slot = shared.runs[run].slot;
-    if (slot == ShortRun::kPadding || snapshot.position > shared.runs[run + 1].begin - begin) return none;
-    const int last = begin + max(snapshot.position - 1, 0);
-    const bool is_over_start = p.snapshots_in_pool && snapshot.slot == slot;
-    const bool is_left = slot >= 0 && (is_over_start || snapshot.position < p.snapshot_columns);
-    const bool ends = last >= 0 && last < Tile::kTile;
-    return {!is_left && ends, is_left && begin >= 0, begin, snapshot.position, snapshot.slot};
+__device__ __forceinline__ TileSnapshot load_tile_snapshot(const CausalConv1dVarlenOperands& p, int row, int first) {
+    TileSnapshot found{false, false, 0, 0, 0};
+    if (row >= count_snapshots(p)) return found;
+    const Snapshot snapshot = load_snapshot(p, row);
+    if (snapshot.sequence < 0) return found;
+    const int begin = first_token(p, snapshot.sequence) - first, last = begin + max(snapshot.position - 1, 0);
+    const bool begins = begin >= 0 && begin < Tile::kTile, ends = last >= 0 && last < Tile::kTile;
+    if (!begins && !ends) return found;
+    const SnapshotSource source(p, snapshot.sequence);
+    if (!source.has(snapshot)) return found;
+    const bool is_left = is_of_prefix<kWidth>(p, snapshot, source);
+    return {!is_left && ends, is_left && begins, begin + snapshot.position, snapshot.position, snapshot.slot};
 }
 
-// Stores the snapshots of the rows that the lanes of a warp have looked up.
+// Stores the snapshots of the rows that the lanes of a warp have looked at, 32 from `from` on, but for those left to
+// prefixes, the range of which it adds to `prefixes`.
 template <int kWidth, typename state_t, typename Tile>
 __device__ __forceinline__ void store_tile_snapshots(const ShortShared<Tile>& shared,
-                                                     const CausalConv1dVarlenOperands& p, index_t first_channel,
-                                                     int first, const TileSnapshot& own) {
+                                                     const CausalConv1dVarlenOperands& p, index_t channel, int first,
+                                                     int from, const TileSnapshot& own, SnapshotRows& prefixes) {
     using T = typename Tile::input_t;
     using Copy = SnapshotCopy<kWidth, T, state_t, 1, false>;
-    const int columns = p.snapshot_columns, channels = channels_there<Tile>(p, first_channel);
-    // Lanes are neighbours along what is contiguous where the snapshot goes.
-    const bool is_by_channel = p.snapshot_stride[1] == 1;
+    const unsigned hits = lanes_where(own.is_prefix);
+    if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
     for (unsigned left = lanes_where(own.is_own); left != 0; left &= left - 1) {
-        const int lane = lowest(left), begin = from_lane(own.begin, lane);
-        const int from = begin + from_lane(own.position, lane) - columns;
-        const StateColumn<state_t, 1> to = Copy::place(p, from_lane(own.slot, lane), first_channel);
-        for (int i = lane_id(); i < columns * Tile::kChannels; i += kWarpSize) {
-            const int row = is_by_channel ? i % Tile::kChannels : i / columns;
-            const int column = is_by_channel ? i / Tile::kChannels : i % columns, place = from + column;
-            if (row >= channels) continue;
+        const int lane = lowest(left), position = from_lane(own.position, lane);
+        const int end = from_lane(own.end, lane), slot = from_lane(own.slot, lane);
+        if (channel >= p.dim) continue;
+        const StateColumn<state_t, 1> column = Copy::place(p, slot, channel);
+        const T* const x = static_cast<const T*>(p.x) + channel * p.x_stride[0] + first;
+#pragma unroll 1
+        for (int i = 0; i < p.snapshot_columns; ++i) {
+            const int place = end - p.snapshot_columns + i;
             Vec<T, 1> input = Vec<T, 1>::zero();
-            if (place < begin) {
+            if (place < end - position) {
                 // Before a sequence that starts from zeros.
             } else if (place < -Tile::kHalo) {
-                input = load<1>(static_cast<const T*>(p.x) + (first_channel + row) * p.x_stride[0] + first + place);
+                input = load<1>(x + place);
             } else {
-                input = load<1, Memory::kMutable>(&shared.x[row][Tile::kBefore + place]);
+                input = load<1, Memory::kMutable>(&shared.x[lane_id()][Tile::kBefore + place]);
             }
-            (to + (row * p.snapshot_stride[1] + column * p.snapshot_stride[2])).store_all(convert<state_t>(input));
+            (column + i * p.snapshot_stride[2]).store_all(convert<state_t>(input));
         }
     }
 }
@@ -253,10 +243,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
     }
     // The first rows of snapshots are looked at while the tile is on its way.
-    const bool has_snapshots = kAddressed && p.snapshot_rows > 0;
-    const int rows = has_snapshots ? count_snapshots(p) : 0, own_row = static_cast<int>(threadIdx.x);
-    Snapshot row{-1, 0, 0};
-    if (own_row < rows) row = load_snapshot(p, own_row);
+    TileSnapshot snapshot{};
+    if (kAddressed && p.snapshot_rows > 0) {
+        snapshot = load_tile_snapshot<kWidth, Tile>(p, static_cast<int>(threadIdx.x), first);
+    }
     float bias[1];
     float taps[1][kWidth];
     filter.to_floats(taps, bias);
@@ -272,21 +262,19 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     for (int i = 0; i < kAhead; ++i) {
         if (warp + i * kWarps < count) runs.load_ahead(warp + i * kWarps, ahead[i]);
     }
-    const int place = warp * Tile::kPart;
-    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
-    if (has_snapshots) {
+    if (kAddressed && p.snapshot_rows > 0) {
+        const int rows = count_snapshots(p);
         SnapshotRows prefixes{rows, 0};
+        store_tile_snapshots<kWidth, state_t>(shared, p, channel, first, warp * kWarpSize, snapshot, prefixes);
 #pragma unroll 1
-        for (int from = warp * kWarpSize; from < rows;) {
-            const TileSnapshot snapshot = look_up_snapshot<kWidth>(shared, p, row);
-            const unsigned hits = lanes_where(snapshot.is_prefix);
-            if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
-            store_tile_snapshots<kWidth, state_t>(shared, p, first_channel, first, snapshot);
-            from += Tile::kThreads;
-            row = from + lane_id() < rows ? load_snapshot(p, from + lane_id()) : Snapshot{-1, 0, 0};
+        for (int from = Tile::kThreads + warp * kWarpSize; from < rows; from += Tile::kThreads) {
+            snapshot = load_tile_snapshot<kWidth, Tile>(p, from + lane_id(), first);
+            store_tile_snapshots<kWidth, state_t>(shared, p, channel, first, from, snapshot, prefixes);
         }
         if (lane_id() == 0) shared.prefixes[warp] = prefixes;
     }
+    const int place = warp * Tile::kPart;
+    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
     __syncthreads();
 #pragma unroll 1
     for (int number = warp; number < count;) {

@@ -26,7 +26,7 @@ struct CausalConv1dWideFwdParams {
 template <int kWidth, typename input_t, typename weight_t, bool kSilu, bool kStates, int kLaneVecs>
 struct CausalConv1dWideFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 6;
+    static constexpr int kMinBlocks = 7;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kStages = 2;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(input_t));
@@ -71,9 +71,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 copy_async(slots + kHaloVecs + i * kWarpSize, as_global(from) + i * kWarpSize * kVec);
             }
         }
-        if (has_halo && lane < kHaloVecs && ahead + lane > 0) {
-            copy_async(slots, as_global(from) - kHaloVecs * kVec);
-        }
+        if (has_halo && lane < kHaloVecs && ahead + lane > 0) { copy_async(slots, as_global(from) - kHaloVecs * kVec); }
         from = opaque(from + kUnitVecs * kVec);
         ahead -= kUnitVecs;
         end_copy_group();

@@ -2,7 +2,7 @@
 // state that is final already. So an earlier launch, causal_conv1d_varlen_borders, keeps both in scratch: at each
 // border between two tiles the kWidth - 1 inputs before it, and the state that a sequence which crosses the border has
 // started from. That launch also updates the states of such sequences, so that each other sequence lies in one tile,
-// with its state.
+// with its state. Where channels are contiguous, causal_conv1d_varlen_prefixes keeps the inputs, and has all states.
 #pragma once
 
 #include "causal_conv1d/conv_snapshots.cuh"

@@ -16,8 +16,10 @@ struct FewFilter {
         raw_taps.template load<Memory::kMutable>(static_cast<const weight_t*>(p.weight) + channel * kWidth);
 #pragma unroll
         for (int c = 0; c < kVec; ++c) raw_bias[c] = 0;
-        if (p.bias_bytes == sizeof(float)) load_raw<float>(p.bias, channel);
-        if (sizeof(weight_t) < sizeof(float) && p.bias_bytes == sizeof(weight_t)) load_raw<weight_t>(p.bias, channel);
+        // One address for both, which waits for no comparison.
+        const char* const own_bias = static_cast<const char*>(p.bias) + channel * p.bias_bytes;
+        if (p.bias_bytes == sizeof(float)) load_raw<float>(own_bias);
+        if (sizeof(weight_t) < sizeof(float) && p.bias_bytes == sizeof(weight_t)) load_raw<weight_t>(own_bias);
     }
 
     template <typename Params>
@@ -34,9 +36,9 @@ struct FewFilter {
 
  private:
     template <typename T>
-    __device__ __forceinline__ void load_raw(const void* bias, int channel) {
+    __device__ __forceinline__ void load_raw(const void* bias) {
         PackedVec<T, kVec> v;
-        v.template load<Memory::kMutable>(static_cast<const T*>(bias) + channel);
+        v.template load<Memory::kMutable>(static_cast<const T*>(bias));
 #pragma unroll
         for (int i = 0; i < PackedVec<T, kVec>::kWords; ++i) raw_bias[i] = v.word(i);
     }

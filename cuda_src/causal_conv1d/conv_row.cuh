@@ -109,6 +109,44 @@ __device__ __forceinline__ void load_tile(const CausalConv1dOperands& rows, cons
     if (has_wrapped) add_edge<kWidth>(rows, row, row.first_token(first_vec - kWarpSize), wrapped);
 }
 
+// Moves a tile's vectors so that each begins as many elements later. `after` is what follows them, in the lowest lane.
+template <int kDistance = 1, typename T, int kVec, int kLaneVecs>
+__device__ __forceinline__ void move_later(Vec<T, kVec>& wrapped, Vec<T, kVec> (&x)[kLaneVecs],
+                                           const Vec<T, kVec>& after, int distance) {
+    // One of several moves of few instructions: a distance that is not known when the kernel is compiled takes many.
+    if (distance == kDistance) {
+        wrapped = shift_out<kDistance>(wrapped, x[0]);
+#pragma unroll
+        for (int i = 0; i < kLaneVecs; ++i) x[i] = shift_out<kDistance>(x[i], i + 1 < kLaneVecs ? x[i + 1] : after);
+    } else if constexpr (kDistance + 1 < kVec) {
+        move_later<kDistance + 1>(wrapped, x, after, distance);
+    }
+}
+
+// load_tile() where rows of x and of results are not equally far from alignment: vectors lie where results are aligned.
+template <int kWidth, typename input_t, int kVec, int kLaneVecs>
+__device__ __forceinline__ void load_shifted_tile(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
+                                                  index_t first_vec, bool has_wrapped,
+                                                  Vec<input_t, kVec> (&x)[kLaneVecs], Vec<input_t, kVec>& wrapped) {
+    // The distance from an aligned vector of x to where a vector of results begins.
+    const int distance =
+        uniform(static_cast<int>(reinterpret_cast<size_t>(row.x) / sizeof(input_t) - row.phase) & kVec - 1);
+    ConvRow<input_t, kVec> aligned = row;
+    aligned.phase = row.phase + distance;
+    CausalConv1dOperands present = p;
+    present.initial_states = nullptr;
+    const index_t next = aligned.first_token(first_vec + kLaneVecs * kWarpSize);
+    const bool has_next = lane_id() == 0 && distance > 0;
+    Vec<input_t, kVec> after = Vec<input_t, kVec>::zero();
+    if (has_next) after = load_whole(p, aligned, next);
+    load_tile<kWidth>(present, aligned, first_vec, has_wrapped, x, wrapped);
+    if (has_next) add_edge<kWidth>(present, aligned, next, after);
+    move_later(wrapped, x, after, distance);
+#pragma unroll
+    for (int i = 0; i < kLaneVecs; ++i) add_past<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]);
+    if (has_wrapped) add_past<kWidth>(p, row, row.first_token(first_vec - kWarpSize), wrapped);
+}
+
 // The inputs that the kVec outputs of one vector need: kWidth - 1 from the vectors before it, then its own.
 template <int kWidth, typename input_t, int kVec>
 struct ConvWindow {

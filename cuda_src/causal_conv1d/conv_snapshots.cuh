@@ -18,9 +18,6 @@ struct SnapshotSource {
           length(length_),
           start(load_start_slot(p, number)),
           goes_on(start >= 0 && ::goes_on<true>(p, number)) {}
-    // As much as a copy needs of a sequence when the inputs before its first token count as zeros.
-    __device__ __forceinline__ explicit SnapshotSource(int begin_)
-        : begin(begin_), length(0), start(0), goes_on(false) {}
 
     __device__ __forceinline__ bool has(const Snapshot& snapshot) const {
         return start >= 0 && length > 0 && snapshot.position <= length;
@@ -159,63 +156,6 @@ __device__ __forceinline__ void store_inner_snapshots(const CausalConv1dVarlenOp
         p, row, channel, [&](const Snapshot& snapshot, const SnapshotSource& source) {
             return is_of_prefix<kWidth>(p, snapshot, source);
         });
-}
-
-// Rows of snapshots that a block takes, and of those that one of its threads copies at a time. The rows are looked up
-// once for all channels of the block, by one load after another.
-inline constexpr int kSnapshotsOfBlock = 32;
-inline constexpr int kSnapshotsOfThread = 3;
-
-// Stores the snapshots of kSnapshotsOfBlock rows from `row` on, but for those of prefixes, shared out among `parts`
-// groups of threads: a thread has kVec channels at every `step`-th one from `first_channel` on, before `last`. All
-// threads of the block call this.
-template <int kWidth, typename input_t, typename state_t, int kVec, bool kGated>
-__device__ __forceinline__ void store_snapshots_of_block(const CausalConv1dVarlenOperands& p, int row, int part,
-                                                         int parts, index_t first_channel, index_t step, index_t last) {
-    using Copy = SnapshotCopy<kWidth, input_t, state_t, kVec, kGated>;
-    struct Found {
-        int begin;  // of the sequence
-        int position;
-        int slot;
-    };
-    __shared__ Found found[kSnapshotsOfBlock];
-    __shared__ int count;
-    if (threadIdx.x < kSnapshotsOfBlock) {
-        const int own = row + lane_id();
-        const Snapshot snapshot = own < count_snapshots(p) ? load_snapshot(p, own) : Snapshot{-1, 0, 0};
-        const SnapshotSource source(p, max(snapshot.sequence, 0));
-        const bool is_own =
-            snapshot.sequence >= 0 && source.has(snapshot) && !is_of_prefix<kWidth>(p, snapshot, source);
-        const unsigned hits = lanes_where(is_own);
-        if (is_own) {
-            found[__popc(hits & ((1u << lane_id()) - 1))] = {source.begin, snapshot.position, snapshot.slot};
-        }
-        if (lane_id() == 0) count = __popc(hits);
-    }
-    __syncthreads();
-    for (index_t channel = first_channel; channel < last; channel += step) {
-#pragma unroll 1
-        for (int first = part; first < count; first += kSnapshotsOfThread * parts) {
-#pragma unroll 1
-            for (int from = 0; from < p.snapshot_columns; from += Copy::kAtOnce) {
-                typename Copy::State kept[kSnapshotsOfThread][Copy::kAtOnce];
-#pragma unroll
-                for (int i = 0; i < kSnapshotsOfThread; ++i) {
-                    if (first + i * parts >= count) continue;
-                    const Found& own = found[first + i * parts];
-                    const SnapshotSource source(own.begin);
-                    const Copy copy(p, Snapshot{0, own.position, own.slot}, source, channel,
-                                    source.template first<input_t, kVec>(p, channel));
-                    copy.load(p, channel, from, kept[i]);
-                }
-#pragma unroll
-                for (int i = 0; i < kSnapshotsOfThread; ++i) {
-                    if (first + i * parts >= count) continue;
-                    Copy::store(p, Copy::place(p, found[first + i * parts].slot, channel), from, kept[i]);
-                }
-            }
-        }
-    }
 }
 
 // Rows of snapshots that a warp copies at a time, one channel a lane: 95 us (H200, 1 x 8192, tokens contiguous, a

@@ -18,17 +18,40 @@ struct SequencePrefix {
     int length;
     int slot;
     int target;                           // the slot of the final state, -1 for none
+    bool has_past;                        // the sequence goes on from the contents of its slot
     const input_t* x;                     // at the first token
     StateColumn<state_t, kVec> earliest;  // the first column that the filter reads
     State past[kHalo];
     Input first[kHalo];
     Input last[kHalo];  // loaded when the sequence is longer than its prefix
 
-    // The length is 0 for an empty sequence and for one without a slot: it has no prefix to load.
-    __device__ __forceinline__ SequencePrefix(const CausalConv1dVarlenOperands& p, int number_)
-        : number(number_), begin(first_token(p, number_)), slot(load_first_slot<kAddressed>(p, number_)) {
+    // The length is 0 for an empty sequence and for one without a slot: it has no prefix to load. Indices are kept as
+    // they were loaded, so that one wait serves for all.
+    __device__ __forceinline__ SequencePrefix(const CausalConv1dVarlenOperands& p, int number_) : number(number_) {
+        RawIndex first_raw, end_raw, slot_raw;
+        if (p.query_start_loc != nullptr) {
+            first_raw.load(p.query_start_loc, number * p.query_start_loc_stride, p.query_start_loc_is_int64);
+            end_raw.load(p.query_start_loc, (number + 1) * p.query_start_loc_stride, p.query_start_loc_is_int64);
+        }
+        if (!kAddressed && p.has_states && p.cache_indices != nullptr) {
+            slot_raw.load(p.cache_indices, number * p.cache_indices_stride, p.cache_indices_is_int64);
+        }
+        has_past = goes_on<kAddressed>(p, number);
+        begin = number == 0 ? 0 : p.total;
+        int end = p.total;
+        if (p.query_start_loc != nullptr) {
+            begin = first_raw.clamped(p.query_start_loc_is_int64, p.total);
+            end = end_raw.clamped(p.query_start_loc_is_int64, p.total);
+        }
+        if constexpr (kAddressed) {
+            slot = load_first_slot<true>(p, number);
+        } else if (p.has_states) {
+            slot = slot_in_pool(p, p.cache_indices == nullptr ? number : slot_raw.value(p.cache_indices_is_int64));
+        } else {
+            slot = 0;
+        }
         target = load_target<kAddressed>(p, number, slot);
-        length = slot < 0 ? 0 : max(0, first_token(p, number + 1) - begin);
+        length = slot < 0 ? 0 : max(0, end - begin);
     }
 
     __device__ __forceinline__ void load(const CausalConv1dVarlenOperands& p, index_t channel) {
@@ -45,7 +68,7 @@ struct SequencePrefix {
             if (i < length) first[i] = load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + i);
             past[i] = State::zero();
         }
-        if (goes_on<kAddressed>(p, number)) {
+        if (has_past) {
             StateColumn<state_t, kVec> column = earliest;
 #pragma unroll
             for (int i = 0; i < kHalo; ++i, column = column + p.conv_states_stride[2]) past[i] = column.load_all();
@@ -111,7 +134,7 @@ struct SequencePrefix {
             return convert<state_t>(
                 load_input<kGated, Memory::kConstant, input_t, kVec>(p, at, channel, begin + i - kHalo));
         }
-        return goes_on<kAddressed>(p, number) ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
+        return has_past ? (earliest + i * p.conv_states_stride[2]).load_all() : State::zero();
     }
 };
 
@@ -136,6 +159,12 @@ struct PrefixRows {
     }
 };
 
+// Whether nothing but its own prefix needs the inputs of a sequence: the results go over them at once.
+template <int kWidth>
+__device__ __forceinline__ bool is_alone(const CausalConv1dVarlenOperands& p, int length) {
+    return length < kWidth && p.snapshot_rows == 0;
+}
+
 // The same for one sequence, from its first token on, in kVec channels.
 template <int kWidth, typename input_t, int kVec>
 struct PrefixResults {
@@ -143,10 +172,15 @@ struct PrefixResults {
     index_t step;
 
     __device__ __forceinline__ PrefixResults(const CausalConv1dVarlenOperands& p, index_t channel, int number,
-                                             int begin)
-        : step(p.dim) {
-        const PrefixRows<kWidth> rows(p);
-        to = rows.template at<input_t>(p, channel) + rows.first(number, begin) * step;
+                                             int begin, int length) {
+        if (is_alone<kWidth>(p, length)) {
+            step = p.x_stride[1];
+            to = static_cast<input_t*>(p.out[0]) + along_channels<kVec>(channel, p.x_stride[0]) + begin * step;
+        } else {
+            const PrefixRows<kWidth> rows(p);
+            step = p.dim;
+            to = rows.template at<input_t>(p, channel) + rows.first(number, begin) * step;
+        }
     }
 
     __device__ __forceinline__ void advance() { to += step; }
@@ -173,7 +207,7 @@ __device__ __forceinline__ void convolve_found_prefix(
     filter.to_floats(taps, bias);
     auto destination = [&] {
         if constexpr (kWaits) {
-            return PrefixResults<kWidth, input_t, kVec>(p, channel, number, prefix.begin);
+            return PrefixResults<kWidth, input_t, kVec>(p, channel, number, prefix.begin, prefix.length);
         } else {
             return destination_of<input_t, kVec, kRanges>(p, channel, 0, prefix.begin);
         }

@@ -82,7 +82,7 @@ struct CausalConv1dVarlenOperands {
     index_t payload_stride[2];        // token, column
     index_t payload_gates_stride[4];  // token, head, of one and of the other
     index_t payload_heads;            // columns of each of the gates
-    index_t border_states_at;         // bytes of scratch before its states
+    index_t border_states_at;         // bytes of scratch before its states, or before results of prefixes
 };
 
 // What only kAddressed kernels do costs the others nothing: they choose columns of cache_indices, move states to other

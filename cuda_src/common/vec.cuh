@@ -141,11 +141,11 @@ struct RawIndex {
     int low = 0;
     int high = 0;
 
-    template <typename Int>
+    template <Memory kMemory = Memory::kConstant, typename Int>
     __device__ __forceinline__ void load(const void* p, Int at, int is_int64) {
         const int* const words = static_cast<const int*>(p) + (is_int64 ? 2 * at : at);
-        low = load_constant(words);
-        if (is_int64) high = load_constant(words + 1);
+        low = load_word<kMemory, int>(words);
+        if (is_int64) high = load_word<kMemory, int>(words + 1);
     }
 
     // The number brought into 0 to `most`.

@@ -23,6 +23,42 @@ __device__ __forceinline__ Vec<T, kVec> shift_in(const Vec<T, kVec>& wrapped, co
     return shifted;
 }
 
+// The vector that begins kDistance elements behind the beginning of `v`, and ends in what is next.
+template <int kDistance, typename T, int kVec, typename Next>
+__device__ __forceinline__ Vec<T, kVec> joined(const Vec<T, kVec>& v, Next next_word) {
+    constexpr int kWords = Vec<T, kVec>::kWords;
+    constexpr int kFirst = kDistance / Vec<T, kVec>::kPerWord;
+    constexpr bool kIsInside = kDistance % Vec<T, kVec>::kPerWord != 0;
+    unsigned words[2 * kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = v.words[i];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[kWords + i] = i < kFirst + kIsInside ? next_word(i) : 0;
+    Vec<T, kVec> shifted;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+        shifted.words[i] = words[kFirst + i];
+        if (kIsInside) shifted.words[i] = __byte_perm(words[kFirst + i], words[kFirst + i + 1], 0x5432u);
+    }
+    return shifted;
+}
+
+// The vector that begins kDistance elements behind the beginning of a lane's, and ends in that of the lane above. What
+// ends in none is undefined.
+template <int kDistance, typename T, int kVec>
+__device__ __forceinline__ Vec<T, kVec> shift_out(const Vec<T, kVec>& v) {
+    return joined<kDistance>(v, [&](int i) { return __shfl_down_sync(kAllLanes, v.words[i], 1); });
+}
+
+// The same, where the highest lane's ends in the lowest lane's `after`: a warp's pairs (v, after) read as one row.
+template <int kDistance, typename T, int kVec>
+__device__ __forceinline__ Vec<T, kVec> shift_out(const Vec<T, kVec>& v, const Vec<T, kVec>& after) {
+    return joined<kDistance>(v, [&](int i) {
+        const unsigned offered = lane_id() == 0 ? after.words[i] : v.words[i];
+        return __shfl_sync(kAllLanes, offered, (lane_id() + 1) & (kWarpSize - 1));
+    });
+}
+
 // Waits for all lanes of the warp: what they have written to shared memory before, each of them sees afterwards.
 __device__ __forceinline__ void sync_warp() {
     __syncwarp();

@@ -36,32 +36,57 @@ struct ReplayOperands {
     int count_is_int64;
 };
 
+// The same for one or a few tokens, with strides of 32 bits.
+struct ReplayFewOperands {
+    void* cursors;
+    void* x_ring;
+    void* B_ring;
+    void* dt_ring;
+    void* state_scale;
+    const void* force_flush;
+    SelectiveStateUpdateSingleOperands operands;
+    int cursors_stride;
+    int ring_rows;
+    int window;
+    int x_ring_stride;
+    int B_ring_stride;
+    int dt_ring_stride;
+    int scale_stride[2];  // slot, head; rows are contiguous
+    int tokens;           // per sequence
+    int force_flush_stride;
+};
+
 // The ring of a slot: the row of its oldest token, and how many are live.
 struct RingCursor {
     int start;
     int live;
     int* place;
 
-    __device__ __forceinline__ RingCursor(const ReplayOperands& p, int slot) : RingCursor(p, slot, load(p, slot)) {}
+    template <typename Operands>
+    __device__ __forceinline__ RingCursor(const Operands& p, int slot) : RingCursor(p, slot, load(p, slot)) {}
 
     // `words` have been loaded before.
-    __device__ __forceinline__ RingCursor(const ReplayOperands& p, int slot, uint2 words) : place(place_of(p, slot)) {
+    template <typename Operands>
+    __device__ __forceinline__ RingCursor(const Operands& p, int slot, uint2 words) : place(place_of(p, slot)) {
         const int row = static_cast<int>(words.x);
         // Whatever a cursor holds, no other memory than that of the ring is touched.
         start = uniform(row >= 0 && row < p.ring_rows ? row : 0);
         live = uniform(min(max(static_cast<int>(words.y), 0), p.window));
     }
 
-    __device__ __forceinline__ static int* place_of(const ReplayOperands& p, int slot) {
-        return static_cast<int*>(p.cursors) + slot * p.cursors_stride;
+    template <typename Operands>
+    __device__ __forceinline__ static int* place_of(const Operands& p, int slot) {
+        return static_cast<int*>(p.cursors) + slot * static_cast<index_t>(p.cursors_stride);
     }
 
-    __device__ __forceinline__ static uint2 load(const ReplayOperands& p, int slot) {
+    template <typename Operands>
+    __device__ __forceinline__ static uint2 load(const Operands& p, int slot) {
         return load_word<Memory::kMutable, uint2>(place_of(p, slot));
     }
 
     // The ring's row of the token `number` places behind the oldest; it is at most ring_rows - 1.
-    __device__ __forceinline__ int row(const ReplayOperands& p, int number) const {
+    template <typename Operands>
+    __device__ __forceinline__ int row(const Operands& p, int number) const {
         const int row = start + number;
         return row < p.ring_rows ? row : row - p.ring_rows;
     }
@@ -83,16 +108,21 @@ struct Ring {
     Matrix* B;
     float* dt;
 
-    __device__ __forceinline__ Ring(const ReplayOperands& p, int slot, int head) {
-        const auto of_head = [&](int number) { return static_cast<index_t>(number) * p.ring_rows; };
+    template <typename Operands>
+    __device__ __forceinline__ Ring(const Operands& p, int slot, int head) {
+        using Offset = typename Traits::Offset;
+        const auto of_head = [&](int number) { return static_cast<Offset>(number) * p.ring_rows; };
         const int group = static_cast<int>(p.operands.group_heads.quotient(head));
-        x = static_cast<input_t*>(p.x_ring) + slot * p.x_ring_stride + of_head(head) * p.operands.headdim;
-        B = static_cast<Matrix*>(p.B_ring) + slot * p.B_ring_stride + of_head(group) * Traits::d_state(p.operands);
-        dt = static_cast<float*>(p.dt_ring) + slot * p.dt_ring_stride + of_head(head);
+        x = static_cast<input_t*>(p.x_ring) + slot * static_cast<index_t>(p.x_ring_stride) +
+            of_head(head) * p.operands.headdim;
+        B = static_cast<Matrix*>(p.B_ring) + slot * static_cast<index_t>(p.B_ring_stride) +
+            of_head(group) * Traits::d_state(p.operands);
+        dt = static_cast<float*>(p.dt_ring) + slot * static_cast<index_t>(p.dt_ring_stride) + of_head(head);
     }
 
     // The lane's part of B in a row of the ring.
-    __device__ __forceinline__ void load_B(const ReplayOperands& p, int row,
+    template <typename Operands>
+    __device__ __forceinline__ void load_B(const Operands& p, int row,
                                            typename TokenMatrices<Traits>::Vector (&to)[Traits::kChunks]) const {
         const Matrix* from = B + static_cast<index_t>(row) * Traits::d_state(p.operands);
 #pragma unroll
@@ -113,8 +143,9 @@ struct Ring {
         }
     }
 
-    __device__ __forceinline__ input_t* x_at(const ReplayOperands& p, int row, int element) const {
-        return x + static_cast<index_t>(row) * p.operands.headdim + element;
+    template <typename Operands>
+    __device__ __forceinline__ input_t* x_at(const Operands& p, int row, int element) const {
+        return x + static_cast<typename Traits::Offset>(row) * p.operands.headdim + element;
     }
 };
 
@@ -138,8 +169,8 @@ struct Weights {
 };
 
 // The first `count` live tokens' dt', one a lane; 0 beyond them.
-template <typename Traits>
-__device__ __forceinline__ float load_steps(const ReplayOperands& p, const Ring<Traits>& ring, const RingCursor& cursor,
+template <typename Traits, typename Operands>
+__device__ __forceinline__ float load_steps(const Operands& p, const Ring<Traits>& ring, const RingCursor& cursor,
                                             int count) {
     if (lane_id() >= count) return 0.0f;
     return ring.dt[cursor.row(p, lane_id())];
@@ -147,8 +178,8 @@ __device__ __forceinline__ float load_steps(const ReplayOperands& p, const Ring<
 
 // Puts the first `count` live tokens in some rows' states, from row `first` of the group on, which are codes times
 // `scale` before.
-template <typename Traits, int kCount>
-__device__ __forceinline__ void fold(const ReplayOperands& p, const WarpRows& warp, const Ring<Traits>& ring,
+template <typename Traits, typename Operands, int kCount>
+__device__ __forceinline__ void fold(const Operands& p, const WarpRows& warp, const Ring<Traits>& ring,
                                      const RingCursor& cursor, const Weights& weights, int count, float scale,
                                      int first, float (&state)[kCount][Traits::kElements]) {
 #pragma unroll

@@ -11,52 +11,6 @@
 // kStream       states are not to stay in the L2 cache
 #include "selective_state_update/steps.cuh"
 
-// Strides are in elements. Arguments arrive by cache lines, one miss after another, and a small batch waits for them:
-// strides of 32 bits, and what every launch needs first.
-struct SelectiveStateUpdateSingleOperands {
-    void* state;
-    const void* x;
-    const void* dt;
-    const void* A;
-    const void* B;
-    const void* C;
-    const void* dt_bias;
-    const void* state_batch_indices;
-    const void* D;
-    const void* z;
-    void* out;
-    const void* dst_state_batch_indices;
-    FastDiv row_tiles;  // warps per head
-    FastDiv nheads;
-    FastDiv group_heads;  // heads per group
-    int batch;
-    int headdim;
-    int state_stride[4];  // slot, head, row, n
-    int x_stride[4];      // batch, token, head, row
-    int dt_stride[4];
-    int B_stride[4];  // batch, token, group, n
-    int C_stride[4];
-    int dt_is_float32;
-    int dt_bias_is_float32;
-    int dt_softplus;
-    int A_stride[3];        // head, row, n
-    int dt_bias_stride[2];  // head, row
-    int D_stride[2];
-    int D_is_float32;
-    int out_stride[4];
-    int is_read_only;  // the pool of states is not written
-    int z_is_float32;
-    int z_stride[4];
-    int d_state;
-    int keeps_padding;  // the results of padding stay as they are, else they are zeros
-    int slots;
-    int pad_slot_id;
-    int state_batch_indices_stride[2];  // batch, column
-    int dst_state_batch_indices_stride[2];
-    int state_batch_indices_is_int64;
-    int dst_state_batch_indices_is_int64;
-};
-
 struct SelectiveStateUpdateSingleParams {
     SelectiveStateUpdateSingleOperands operands;
 };

@@ -82,6 +82,52 @@ struct SelectiveStateUpdateOperands {
     int keeps_padding;  // the results of padding stay as they are, else they are zeros
 };
 
+// The arguments of one token, or of a few, where offsets fit in int32. A small batch waits for its arguments: strides
+// of 32 bits, and what every launch needs first.
+struct SelectiveStateUpdateSingleOperands {
+    void* state;
+    const void* x;
+    const void* dt;
+    const void* A;
+    const void* B;
+    const void* C;
+    const void* dt_bias;
+    const void* state_batch_indices;
+    const void* D;
+    const void* z;
+    void* out;
+    const void* dst_state_batch_indices;
+    FastDiv row_tiles;  // warps per head
+    FastDiv nheads;
+    FastDiv group_heads;  // heads per group
+    int batch;
+    int headdim;
+    int state_stride[4];  // slot, head, row, n
+    int x_stride[4];      // batch, token, head, row
+    int dt_stride[4];
+    int B_stride[4];  // batch, token, group, n
+    int C_stride[4];
+    int dt_is_float32;
+    int dt_bias_is_float32;
+    int dt_softplus;
+    int A_stride[3];        // head, row, n
+    int dt_bias_stride[2];  // head, row
+    int D_stride[2];
+    int D_is_float32;
+    int out_stride[4];
+    int is_read_only;  // the pool of states is not written
+    int z_is_float32;
+    int z_stride[4];
+    int d_state;
+    int keeps_padding;  // the results of padding stay as they are, else they are zeros
+    int slots;
+    int pad_slot_id;
+    int state_batch_indices_stride[2];  // batch, column
+    int dst_state_batch_indices_stride[2];
+    int state_batch_indices_is_int64;
+    int dst_state_batch_indices_is_int64;
+};
+
 // The first token of a packed sequence, clamped to the tensor.
 __device__ __forceinline__ int first_token(const SelectiveStateUpdateOperands& p, int number) {
     if (number > p.batch) return p.tokens;
@@ -138,6 +184,11 @@ __device__ __forceinline__ int load_slot(const typename Traits::Operands& p, int
 __device__ __forceinline__ bool has_past(const SelectiveStateUpdateOperands& p, int batch) {
     return p.has_initial_state == nullptr ||
            static_cast<const unsigned char*>(p.has_initial_state)[batch * p.has_initial_state_stride] != 0;
+}
+
+// Few arguments have none that says so.
+__device__ __forceinline__ bool has_past(const SelectiveStateUpdateSingleOperands&, int) {
+    return true;
 }
 
 // The slot that the state after a token is stored to; negative when it is not stored.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cuconv.causal_conv1d import reference_backward
+from cuconv.runtime.machine import assuming
 from tests.causal_conv1d.cases_dense import OfRows
 from tests.support.compare import ROUNDING
 from tests.support.layouts import LAST, LAYOUTS, OTHERS
@@ -31,6 +33,10 @@ class Case(OfRows):
 
     dout: str = ""  # as dx when empty
     float32: bool = False  # dweight and dbias
+    processors: int = 0  # multiprocessors that calls which are planned or emulated count with, if any
+
+    def running(self) -> AbstractContextManager[Any]:
+        return assuming(self.processors) if self.processors else super().running()
 
     def placements(self) -> dict[str, Placement]:
         placed = super().placements()
@@ -83,6 +89,8 @@ UNIT = (
     Case(2, 3, 264, dout="sliced_seq"),
     # Whole aligned vectors, brought by bulk copies: several units of a row, the last one in part, and one unit.
     Case(2, 3, 1640),
+    # The same with units of one group, which long rows of small problems have.
+    Case(1, 3, 2200),
     Case(1, 2, 1000, 5, "float32", "bfloat16", float32=True),
     Case(9, 6, 512, 3, "float16", weight_dtype="float32", bias=None),
     Case(1, 5, 1304, 16, others="strided", activation=None),
@@ -135,6 +143,9 @@ UNIT = (
     Case(2, 8, 400, layout="channel_last", dout="expanded", **STATES),
     Case(2, 16, 44, 4, "float16", layout="channel_last", dout="last_expanded_dim", float32=True),
     Case(2, 16, 44, layout="channel_last", dout="channel_first"),
+    # Large blocks.
+    Case(2, 136, 100, layout="channel_last", processors=1),
+    Case(2, 132, 67, 3, "float16", layout="channel_last", processors=1, **ALL),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),

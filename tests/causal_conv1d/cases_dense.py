@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import INT32
+from cuconv.runtime.machine import assuming
 from tests.causal_conv1d.channels import OfTaps
 from tests.support.compare import ROUNDING
 from tests.support.layouts import LAST, LAYOUTS, OTHERS
@@ -73,8 +75,12 @@ class Case(OfRows):
     FUNCTION = "causal_conv1d_fn"
     OUTPUTS = ("out", "final_states_out")
 
+    processors: int = 0  # multiprocessors that calls which are planned or emulated count with, if any
     gates: str = ""  # which of pre_gate, post_gate and residual there are
     beside: str = ""  # how they lie, as x when empty
+
+    def running(self) -> AbstractContextManager[Any]:
+        return assuming(self.processors) if self.processors else super().running()
 
     def placements(self) -> dict[str, Placement]:
         placed = super().placements()
@@ -131,6 +137,10 @@ UNIT = (
     Case(1, 3, 140, 16, "float32", layout="spaced", activation="swish"),
     Case(1, 3, 131, 8, "float16", layout="backward_seq", bias="float32", **STATES),
     Case(1, 4, 400, 1, layout="backward_rows", bias="float32"),
+    # Rows of x and of results that are not equally far from alignment, at every distance between them.
+    Case(1, 9, 1100, layout="sliced_seq", **STATES),
+    Case(2, 9, 270, 2, "float16", "float32", layout="sliced_seq", activation=None, seq_idx=True),
+    Case(2, 5, 530, 3, "float32", layout="sliced_seq", **ALL),
     # Wide filters on rows of whole vectors: walks of several units and a part of one, several a row, with every
     # number of vectors a lane.
     Case(1, 2, 2312, 16, weight_dtype="float32", **STATES),
@@ -180,11 +190,18 @@ UNIT = (
     Case(4, 8, 1, 4, layout="channel_last", **ALL),
     Case(3, 2, 9, 4, "float32", layout="channel_last", **ALL),
     Case(4, 4, 5, 14, "float32", layout="channel_last", **STATES),
+    # Channels contiguous, of tokens that begin at any element.
+    Case(2, 129, 37, layout="channel_last"),
+    Case(1, 251, 45, 3, "float16", "float32", layout="last_offset_by_1", seq_idx=True),
+    Case(2, 130, 40, 4, "float16", layout="last_sliced_dim_by_3", others="offset", **ALL),
+    Case(2, 47, 70, 2, layout="last_backward_seq", others="strided", **STATES),
+    Case(3, 37, 5, 4, "float16", layout="channel_last", bias="float32", activation=None, **ALL),
+    Case(2, 33, 20, 1, "float16", layout="last_offset_by_1", seq_idx=True),
     # Wide filters: walks of several units and a part of one, several a sequence; channels of a warp and some more.
     Case(1, 136, 75, 16, "float16", "float32", layout="channel_last", **STATES),
     Case(2, 8, 67, 13, layout="channel_last", others="strided", bias=None, activation=None, final=True),
     Case(1, 72, 150, 6, "float16", "bfloat16", layout="last_sliced_seq", bias="float32"),
-    Case(1, 8704, 83, 9, layout="channel_last"),
+    Case(1, 72, 330, 9, layout="channel_last", processors=1),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, 4, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),

@@ -70,6 +70,13 @@ UNIT = (
     Case(136, 4, 2, layout="last_backward_seq", pool="slots", window="spaced", pad_slot_id=2, slots=None),
     Case(136, 4, 6, pool="spaced", **ACCEPTED),
     Case(4, 3, 2, 4, "float32", scale=64),
+    # Several tokens and little else: fewer than a thread has at once and more, in small steps and in large ones.
+    Case(1032, 64, 2, **ODD),
+    Case(134, 5, 9, 3, "float16", "float32", pool="channels_sliced", bias="float32", **ODD),
+    Case(70, 3, 4, 3, "float32", "float16", activation=None, pool="channels_sliced", **FROZEN),
+    Case(136, 5, 6, 4, pool="channels_sliced", window="channels", rows=True, index="int64", **ODD),
+    Case(132, 4, 4, 3, "float32", window="channels", slots=None),
+    Case(136, 9, lengths=(6, 0, 1, 5), most=5, behind=2, window="channels", **ODD),
     # State columns together: every number of them, vectors of one channel to 8.
     Case(136, 5, None, **COLUMNS),
     Case(132, 9, None, **ROWS),

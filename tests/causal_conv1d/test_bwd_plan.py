@@ -45,7 +45,7 @@ def rows(batch: int, dim: int, row_vecs: int) -> tuple[int, dict[str, Any], int]
 
 def walks(width: int, batch: int, dim: int, seqlen: int, vec: int = 2) -> tuple[int, dict[str, Any], int, int]:
     tokens = CausalConv1dChannellastBwd.tokens_for(width)
-    block = CausalConv1dChannellastBwd.block_for(width, vec, (batch, dim, seqlen))
+    block = CausalConv1dChannellastBwd.block_for(width, vec, (batch, dim, seqlen), 132)
     kernel = CausalConv1dChannellastBwd(width, FLOAT32, FLOAT32, vec, tokens, block, True, False, False)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
     assert division["block_walks"] * division["block_vecs"][0] <= block == config.block[0]
@@ -76,8 +76,10 @@ def test_every_vector_of_a_channel_has_one_lane(size: tuple[int, int, int]) -> N
 @given(SIZES)
 def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> None:
     batch, dim, row_vecs = size[0], size[1], max(1, size[2])
-    config, division, parts = CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, silu=True).launch_config(batch, dim, row_vecs)
-    unit, row_units = CausalConv1dBulkBwd.unit_vecs(), division["row_units"][0]
+    groups = CausalConv1dBulkBwd.groups_for(batch, dim, row_vecs)
+    kernel = CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups, silu=True)
+    config, division, parts = kernel.launch_config(batch, dim, row_vecs)
+    unit, row_units = kernel.unit_vecs, division["row_units"][0]
     assert row_units * unit >= row_vecs > (row_units - 1) * unit
     assert division["units"] == batch * row_units
     warps = 1 << division["warps_shift"]
@@ -267,7 +269,7 @@ def test_more_work_than_a_launch_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="the problem has"):
         rows(MAX_DIVIDEND, 1, 33)
     with pytest.raises(ValueError, match="the problem has"):
-        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
+        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
         walks(4, MAX_DIVIDEND, 2, 2**20)
     with pytest.raises(ValueError, match="parameters to add up"):

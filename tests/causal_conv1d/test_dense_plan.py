@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from cuconv.causal_conv1d import dense
 from cuconv.causal_conv1d.kernels import (
+    ODD_LANES,
     CausalConv1dChannellastFwd,
     CausalConv1dChannellastWideFwd,
     CausalConv1dFwd,
+    CausalConv1dOddchannelsFwd,
     CausalConv1dOddseqFwd,
     CausalConv1dShortseqFwd,
     CausalConv1dWideFwd,
@@ -37,6 +39,7 @@ SMALL = st.one_of(
     st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(0, 1100)),
     st.tuples(st.integers(1, 5), st.sampled_from([1, 2, 3, 6, 8, 12, 100, 132]), st.integers(0, 12)),
     st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 70)),
+    st.tuples(st.integers(1, 2), st.integers(20, 260), st.integers(1, 70)),
 )
 HUGE = st.one_of(
     st.tuples(FEW, FEW, st.one_of(MANY, st.just(2**33))),
@@ -73,9 +76,36 @@ def channellast_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
                 yield Tile(batch, channel, kernel.vec, token, kernel.tokens, is_last)
 
 
-def phase_of(o: Operands, vec: int, batch: int, channel: int) -> int:
-    """How many elements the row begins behind an aligned address."""
-    return (o.x.first + batch * o.x.strides[0] + channel * o.x.strides[1]) % vec
+def oddchannels_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
+    kernel, n = launch.kernel, numbers_of(launch)
+    assert isinstance(kernel, CausalConv1dOddchannelsFwd)
+    _, dim, seqlen = o.x.shape
+    for block, warp in product(range(launch.config.grid[0]), range(launch.kernel.warps)):
+        rest, dim_block = divmod(block, int(n["dim_blocks"][0]))
+        batch, time_block = divmod(rest, int(n["time_blocks"][0]))
+        token = (time_block * launch.kernel.warps + warp) * kernel.tokens
+        if token > 0 and token >= seqlen:
+            continue
+        vectors = [(dim_block * ODD_LANES + lane - 1) * kernel.vec for lane in range(ODD_LANES)]
+        for t in range(token, min(token + kernel.tokens, seqlen)):
+            for channel in vectors:
+                # The first aligned vector that begins in the lane's channels.
+                at = o.out.first + batch * o.out.strides[0] + t * o.out.strides[2] + channel
+                first, end = channel - at % kernel.vec + (kernel.vec if at % kernel.vec else 0), dim
+                if first < end and first + kernel.vec > 0:
+                    channels = range(max(0, first), min(first + kernel.vec, end))
+                    yield Tile(batch, channels.start, len(channels), t, 1, False)
+        if token + kernel.tokens >= seqlen:
+            for channel in vectors:
+                if 0 <= channel < dim:
+                    yield Tile(batch, channel, min(kernel.vec, dim - channel), token, 0, True)
+
+
+def phase_of(o: Operands, kernel: Any, batch: int, channel: int) -> int:
+    """How many elements the row begins behind an aligned address, where vectors lie."""
+    lies = o.out if getattr(kernel, "shifted", False) else o.x
+    phase: int = (lies.first + batch * lies.strides[0] + channel * lies.strides[1]) % kernel.vec
+    return phase
 
 
 def rows_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
@@ -87,7 +117,7 @@ def rows_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
         batch, channel = divmod(row, int(n["dim_div"][0]))
         for i in range(kernel.lane_vecs * WARP_SIZE):
             vector = row_tile * kernel.lane_vecs * WARP_SIZE + i
-            token = vector * kernel.vec - phase_of(o, kernel.vec, batch, channel)
+            token = vector * kernel.vec - phase_of(o, kernel, batch, channel)
             yield Tile(batch, channel, 1, token, kernel.vec, vector == n["row_vecs"] - 1)
 
 
@@ -100,7 +130,7 @@ def shortseq_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
         for index in range(part * threads, min((part + 1) * threads, int(n["batch_vecs"]))):
             channel, vector = divmod(index, int(n["row_vecs"][0]))
             for batch in range(group * kernel.lane_vecs, min((group + 1) * kernel.lane_vecs, o.x.shape[0])):
-                token = vector * kernel.vec - phase_of(o, kernel.vec, batch, channel)
+                token = vector * kernel.vec - phase_of(o, kernel, batch, channel)
                 yield Tile(batch, channel, 1, token, kernel.vec, vector == n["row_vecs"][0] - 1)
 
 
@@ -147,6 +177,7 @@ TILES: dict[type[Kernel], Callable[[Operands, Launch], Iterator[Tile]]] = {
     CausalConv1dChannellastFwd: channellast_tiles,
     CausalConv1dChannellastWideFwd: channellast_wide_tiles,
     CausalConv1dFwd: rows_tiles,
+    CausalConv1dOddchannelsFwd: oddchannels_tiles,
     CausalConv1dOddseqFwd: oddseq_tiles,
     CausalConv1dShortseqFwd: shortseq_tiles,
     CausalConv1dWideFwd: wide_tiles,
@@ -183,22 +214,25 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
             assert_vectors(layout, vec, 2)
         elif isinstance(launch.kernel, CausalConv1dChannellastFwd):
             assert_vectors(layout, vec, 1)
+        elif isinstance(launch.kernel, CausalConv1dOddchannelsFwd):
+            # What a vector has of other tokens is memory of the same array.
+            assert dims >= 2 * vec and (tokens <= 1 or abs(layout.strides[2]) >= dims) and layout.strides[1] == 1
         elif isinstance(launch.kernel, CausalConv1dOddseqFwd):
             assert vec <= tokens and all(at % vec == 0 for at in addresses(layout, 0))
             assert vec == 1 or (layout.strides[2] == 1 and (dims == 1 or layout.strides[1] == tokens))
         elif vec > 1:
             assert layout.strides[2] == 1 or tokens <= 1
-            # x and out begin at the same phase, so that the vectors of both are aligned.
+            # x and out begin at the same phase, so that the vectors of both are aligned; or vectors of x are shifted.
             for b, d in product(some(batches), some(dims)):
                 at = layout.first + b * layout.strides[0] + d * layout.strides[1]
-                assert at % vec == phase_of(o, vec, b, d)
+                assert at % vec == phase_of(o, launch.kernel, b, d) or getattr(launch.kernel, "shifted", False)
 
 
 def assert_rows_fit(o: Operands, launch: Launch) -> None:
     """A row has vectors enough, wherever among aligned addresses it begins."""
     if isinstance(launch.kernel, CausalConv1dFwd | CausalConv1dShortseqFwd):
         batches, dims, seqlen = o.x.shape
-        phases = [phase_of(o, launch.kernel.vec, b, d) for b in some(batches) for d in some(dims)]
+        phases = [phase_of(o, launch.kernel, b, d) for b in some(batches) for d in some(dims)]
         assert int(np.ravel(numbers_of(launch)["row_vecs"])[0]) * launch.kernel.vec >= seqlen + max(phases)
 
 
@@ -276,8 +310,9 @@ def test_every_way_to_be_unaligned(dtype: DType, order: tuple[int, ...]) -> None
         for out_shift, out_gap in {(shift, gap), (0, gap), (shift, 0), (shift ^ 4, gap), (shift, gap ^ 2)}:
             pad = (0, 0, out_gap) if dim == 5 else (0, out_gap, 0)
             out = place(dtype, x.shape, order=order, shift=out_shift, pad=pad)
-            o, launch = plan_of({"x": x, "out": out, "weight": place(dtype, (dim, 4))})
-            assert_aligned(o, launch)
-            assert_rows_fit(o, launch)
-            vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
+            for width in (4, 5):
+                o, launch = plan_of({"x": x, "out": out, "weight": place(dtype, (dim, width))})
+                assert_aligned(o, launch)
+                assert_rows_fit(o, launch)
+                vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
     assert vectors >= {1, 2}

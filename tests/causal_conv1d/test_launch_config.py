@@ -65,8 +65,8 @@ WARPS, PLACES = CausalConv1dFwd.warps, CausalConv1dShortseqFwd.threads
         (shortseq(2), (3, 4, PLACES // 4), 2, {"batch_vecs": PLACES}),
         (shortseq(2), (4, 1, 1), 2, {"batch_vecs": 1}),
         (shortseq(2), (1, PLACES + 1, 1), 2, {"batch_vecs": PLACES + 1}),
-        (wide(4), (1, WARPS, 256), 1, {"row_walks": 1, "walk_vecs": 256}),
-        (wide(4), (2, WARPS, 257), 4, {"row_walks": 2, "walk_vecs": 256}),
+        (wide(2), (1, WARPS, 256), 1, {"row_walks": 1, "walk_vecs": 256}),
+        (wide(2), (2, WARPS, 257), 4, {"row_walks": 2, "walk_vecs": 256}),
         (wide(3), (1, WARPS + 1, 96), 2, {"row_walks": 1, "walk_vecs": 96}),
         (wide(3), (1, WARPS, 600), 3, {"row_walks": 3, "walk_vecs": 288}),
         (channellast_wide(16), (1, 256, 64, 64), 1, {"channel_warps": 4, "walks": 1}),
@@ -82,6 +82,13 @@ def test_launches(kernel: Any, problem: tuple[int, ...], blocks: int, shares: di
     assert found.items() >= shares.items()
     if "row_tiles" in shares:
         assert found["tiles"] == prod(problem[:2]) * shares["row_tiles"]
+
+
+@pytest.mark.parametrize(
+    ("row_vecs", "lane_vecs"), [(1, 1), (32, 1), (33, 2), (64, 2), (65, 3), (96, 3), (97, 2), (256, 2), (288, 3)]
+)
+def test_few_lanes_of_wide_filters_idle(row_vecs: int, lane_vecs: int) -> None:
+    assert CausalConv1dWideFwd.lane_vecs_for(row_vecs) == lane_vecs
 
 
 @pytest.mark.parametrize(

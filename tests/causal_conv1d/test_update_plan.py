@@ -16,6 +16,7 @@ from cuconv.causal_conv1d.kernels_update import (
     CausalConv1dUpdate,
     CausalConv1dUpdateFew,
     CausalConv1dUpdateRows,
+    CausalConv1dUpdateSeveral,
     CausalConv1dUpdateTree,
 )
 from cuconv.causal_conv1d.plan_update import Operands
@@ -94,7 +95,7 @@ def plan_of(
 def shares(launch: Launch) -> tuple[Any, Any, Any]:
     """First channel and sequence of every thread, and whether it has any, as conv_update.cuh shares them out."""
     n, kernel = numbers_of(launch), launch.kernel
-    if isinstance(kernel, CausalConv1dUpdateFew):
+    if isinstance(kernel, CausalConv1dUpdateFew | CausalConv1dUpdateSeveral):
         first, block, thread = np.indices((*launch.config.grid[:2], launch.config.block[0])).astype(np.int64)
         channel = (block * kernel.threads + thread) * kernel.vec
         return channel, first, channel < n["dim"]
@@ -117,7 +118,7 @@ def sequences_of(launch: Launch) -> int:
 def test_every_channel_of_every_sequence_is_one_threads(p: Problem) -> None:
     o, launch = p
     assert_aligned(o, launch)
-    if not isinstance(launch.kernel, CausalConv1dUpdateFew):
+    if not isinstance(launch.kernel, CausalConv1dUpdateFew | CausalConv1dUpdateSeveral):
         assert_ranges_have_their_places(o.outs, launch)
     batch, dim, _ = o.x.shape
     vec: int = launch.kernel.vec  # type: ignore[attr-defined]
@@ -141,7 +142,7 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
     for beside in (o.x, *o.beside_x):
         assert_vectors(beside, vec, 1)
     state = o.conv_state
-    if isinstance(kernel, CausalConv1dUpdateFew):
+    if isinstance(kernel, CausalConv1dUpdateFew | CausalConv1dUpdateSeveral):
         assert_few_is_aligned(o, kernel)
         return
     assert_packed_ranges_are_aligned(o.outs, launch)
@@ -162,16 +163,19 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
         assert all(at % access == 0 for at in addresses(windows, 0, 1))
 
 
-def assert_few_is_aligned(o: Operands, kernel: CausalConv1dUpdateFew) -> None:
-    """The kernel of small steps has no path for what is not contiguous and aligned."""
+def assert_few_is_aligned(o: Operands, kernel: CausalConv1dUpdateFew | CausalConv1dUpdateSeveral) -> None:
+    """The kernels that do few things have no path for what is not contiguous and aligned."""
     state, vec = o.conv_state, kernel.vec
     for out in o.outs:
         assert_vectors(out, vec, 3)
-        if kernel.split:
+        if getattr(kernel, "split", False):
             heads, head_dim = out.shape[2:]
             assert heads * head_dim % vec == 0 and (heads == 1 or out.strides[2] == head_dim)
-    assert state.shape[2] == kernel.state_len and o.seqlen == 1
-    if kernel.rows:
+    assert state.shape[2] == kernel.state_len and (o.seqlen == 1) is isinstance(kernel, CausalConv1dUpdateFew)
+    if getattr(kernel, "windows", False):
+        assert o.intermediate_conv_window is not None
+        assert_vectors(o.intermediate_conv_window, vec, 2)
+    if getattr(kernel, "rows", False):
         assert state.strides[2] == 1 or kernel.state_len == 1
         assert state.strides[1] == kernel.state_len or state.shape[1] == 1
         access = widest_vector(state.itemsize, vec * kernel.state_len)
@@ -200,7 +204,7 @@ def test_indices_fit_at_any_size(shape: tuple[int, int], dtype: DType, width: in
         return
     assert_aligned(o, launch)
     n = numbers_of(launch)
-    if isinstance(launch.kernel, CausalConv1dUpdateFew):
+    if isinstance(launch.kernel, CausalConv1dUpdateFew | CausalConv1dUpdateSeveral):
         sequences, blocks, _ = launch.config.grid
         threads = blocks * launch.kernel.threads
         assert sequences == batch and dim <= threads * launch.kernel.vec <= MAX_DIVIDEND
@@ -240,7 +244,8 @@ def test_short_states_of_contiguous_columns_are_rows(seqlen: int | None, dtype: 
 )
 def test_all_others_are_channels_first(changes: dict[str, Any]) -> None:
     case: dict[str, Any] = {"pool": "columns_and_one", **changes}
-    assert isinstance(kernel_of(Case(64, 3, 2, **case)), CausalConv1dUpdate | CausalConv1dUpdateTree)
+    others = CausalConv1dUpdate | CausalConv1dUpdateTree | CausalConv1dUpdateSeveral
+    assert isinstance(kernel_of(Case(64, 3, 2, **case)), others)
 
 
 @pytest.mark.parametrize("window", ["columns", "channels", "overlaid"])
@@ -337,6 +342,28 @@ def test_steps_of_one_token_have_a_lean_kernel(order: tuple[int, ...]) -> None:
     }
     for name, changed in others.items():
         assert not isinstance(kernel_for(**changed), CausalConv1dUpdateFew), name
+
+
+def test_steps_of_several_tokens_have_a_lean_kernel() -> None:
+    case = Case(136, 5, 3)
+    kernel = kernel_of(case)
+    assert isinstance(kernel, CausalConv1dUpdateSeveral) and kernel.vec == 4 and not kernel.packed and kernel.many
+    assert kernel_of(replace(case, channels=134)).vec == 2
+    assert kernel_of(replace(case, window="channels")).windows
+    assert kernel_of(replace(case, seqlen=None, lengths=(3, 0, 1))).packed
+    assert [kernel_of(Case(1032, 64, tokens)).many for tokens in (2, 4, 5)] == [False, False, True]
+    others: dict[str, dict[str, Any]] = {
+        "a ring": {"mode": "circular"},
+        "other slots": {"moved": True},
+        "other states": {"state_dtype": "float32"},
+        "wide filters": {"width": 5},
+        "longer states": {"pool": "channels_longer"},
+        "windows apart": {"window": "columns"},
+        "one channel at a time": {"channels": 135},
+        "a gate": {"gates": "post_gate"},
+    }
+    for name, changes in others.items():
+        assert not isinstance(kernel_of(replace(case, **changes)), CausalConv1dUpdateSeveral), name
 
 
 def test_few_results_have_the_lean_kernel() -> None:

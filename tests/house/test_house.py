@@ -28,6 +28,7 @@ IMPORTERS = {
         "cuconv.runtime.machine",
         "cuconv.runtime.arrays",
         "cuconv.runtime.dlpack",
+        "cuconv.runtime.graphs",
         "cuconv.runtime.kernel",
         "cuconv.bench",
         "cuconv.cli",

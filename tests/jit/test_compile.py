@@ -116,6 +116,7 @@ SPILLS = {
     "CausalConv1dVarlenRowstripsFwd": 16,
     "CausalConv1dChannellastVarlenBwd": 320,
     "SelectiveStateUpdateReplay": 384,
+    "SelectiveStateUpdateReplayFew": 64,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
 
@@ -124,7 +125,8 @@ multiprocessor costs them more (0.47 ms instead of 0.34 for 8192 channels of 409
 most. The gradient of a scan keeps one word there for a second block. Gradients of filters of more than 8 taps whose
 tokens have sequence numbers, or are packed and have states, use all 255 registers that a thread can have. Steps with
 rings keep a part of their inputs there while they put live tokens in states, in one step of a window: four blocks on a
-multiprocessor take 45 us for 64 sequences of bfloat16, three 52.
+multiprocessor take 45 us for 64 sequences of bfloat16, three 52. Those of few tokens keep some words there with states
+of float32 and e4m3.
 Short rows with snapshots and results over x keep up to four words in a few variants, even with 80 registers.
 """
 

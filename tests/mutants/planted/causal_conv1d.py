@@ -10,6 +10,11 @@ _FWD_ALL = "causal_conv1d_fn-1-2-513-width_5-dtype_float32-seq_idx-initial-final
 _ODD = "causal_conv1d_fn-2-24-19-width_6-weight_dtype_float32-others_strided-initial-final"
 _SHORT = "causal_conv1d_fn-5-3-64-width_3-dtype_float16-weight_dtype_float32-seq_idx-initial-final"
 _LAST = "causal_conv1d_fn-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_ODD_CHANNELS = (
+    "causal_conv1d_fn-2-130-40-dtype_float16-layout_last_sliced_dim_by_3-others_offset-seq_idx-initial-final"
+)
+_ODD_TOKENS = "causal_conv1d_fn-2-129-37-layout_channel_last"
+_SHIFTED = "causal_conv1d_fn-1-9-1100-layout_sliced_seq-initial-final"
 _GATED_DENSE = (
     "causal_conv1d_fn-2-3-300-width_7-dtype_float16-layout_offset_alike-seq_idx-initial-final-gates_pre_gate_post_gate"
     "-beside_offset_by_1"
@@ -18,7 +23,7 @@ _GATED_DENSE = (
 _WIDE = "causal_conv1d_fn-1-2-2312-width_16-weight_dtype_float32-initial-final"
 _WIDE_UNITS = "causal_conv1d_fn-1-2-2304-width_16-dtype_float16-activation_None"
 _LAST_WIDE = "causal_conv1d_fn-1-136-75-width_16-dtype_float16-weight_dtype_float32-layout_channel_last-initial-final"
-_LAST_UNITS = "causal_conv1d_fn-1-8704-83-width_9-layout_channel_last"
+_LAST_UNITS = "causal_conv1d_fn-1-72-330-width_9-layout_channel_last-processors_1"
 
 MUTANTS = (
     Mutant(
@@ -174,6 +179,48 @@ MUTANTS = (
         "load_past<kWidth, input_t>(p, batch, channel + c, token + i - kHalo)",
         "load_past<kWidth, input_t>(p, batch, channel, token + i - kHalo)",
         (_LAST,),
+    ),
+    Mutant(
+        "Tokens that begin three elements behind an aligned address are moved by two.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "move_later<3, kStart>(rows);",
+        "move_later<2, kStart>(rows);",
+        (_ODD_TOKENS,),
+    ),
+    Mutant(
+        "A lane stores what ends behind an unaligned token's last channel.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "channel + 2 * kVec - 1 <= p.dim;",
+        "channel + kVec - 1 <= p.dim;",
+        (_ODD_TOKENS,),
+    ),
+    Mutant(
+        "The past of unaligned tokens is that of the vector's first channel.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "load_past<kWidth, input_t>(p, batch, channel + c, token + i - kHalo)",
+        "load_past<kWidth, input_t>(p, batch, channel, token + i - kHalo)",
+        (_ODD_CHANNELS,),
+    ),
+    Mutant(
+        "The filters of unaligned tokens' last channels are those of the last one.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "min(channel + c, p.dim - 1);",
+        "p.dim - 1;",
+        (_ODD_CHANNELS,),
+    ),
+    Mutant(
+        "The highest lane's shifted vector ends in the lowest lane's own.",
+        "common/warp.cuh",
+        "lane_id() == 0 ? after.words[i] : v.words[i];",
+        "v.words[i];",
+        (_SHIFTED,),
+    ),
+    Mutant(
+        "A shifted row lacks its past.",
+        "causal_conv1d/conv_row.cuh",
+        "for (int i = 0; i < kLaneVecs; ++i) add_past",
+        "for (int i = 1; i < kLaneVecs; ++i) add_past",
+        (_SHIFTED,),
     ),
     Mutant(
         "Taps that are not packed are read without their stride.",

@@ -28,6 +28,8 @@ _FRESH = "causal_conv1d_update-131-1023-layout_last_offset_by_1-slots_odd-fresh"
 _FRESH_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-fresh"
 _MOVED_MANY = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-table_column-moved"
 _FEW_MOVED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_mixed-table_column-longer_2-moved"
+_SEVERAL = "causal_conv1d_update-136-5-seqlen_6-pool_channels_sliced-slots_odd-index_int64-window_channels-rows"
+_SEVERAL_PACKED = "causal_conv1d_update-136-9-slots_odd-window_channels-lengths_6,0,1,5-most_5-behind_2"
 _FEW_SPLIT = "causal_conv1d_update_split-100,36-20-seqlen_1-width_3-out_last_sliced_dim-slots_odd"
 _FEW_PACKED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_int64-lengths_1,0,2-most_1-behind_3"
 _FEW_FRESH = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
@@ -290,6 +292,41 @@ MUTANTS = (
         "min(own_channel, p.dim - kVec);",
         "own_channel;",
         (_FEW_PACKED,),
+    ),
+    Mutant(
+        "A step of several tokens reads a longer state's first columns.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "(Traits::kFirst + k) * p.conv_state_stride[1]",
+        "k * p.conv_state_stride[1]",
+        (_SEVERAL,),
+    ),
+    Mutant(
+        "A step of several tokens leaves a state without its last one.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "inputs[last - Traits::kFirst + k]",
+        "inputs[last - 1 + k]",
+        (_SEVERAL_PACKED,),
+    ),
+    Mutant(
+        "A window among several tokens is that before its own token.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "inputs[t + 1 + k]",
+        "inputs[t + k]",
+        (_SEVERAL,),
+    ),
+    Mutant(
+        "Later tokens of several follow the first ones' past.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "inputs[k] = inputs[kTokens + k];",
+        "inputs[k] = inputs[k];",
+        (_SEVERAL,),
+    ),
+    Mutant(
+        "Packed tokens behind the last sequence of several keep what their results hold.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "batch + 1 == static_cast<int>(gridDim.x) ? p.total : end",
+        "end",
+        (_SEVERAL_PACKED,),
     ),
     Mutant(
         "A small step's later results begin where their channels do in x.",

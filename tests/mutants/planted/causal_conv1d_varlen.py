@@ -202,11 +202,9 @@ MUTANTS = (
     Mutant(
         "Prefixes of short rows are finished before the walk has passed them.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        """        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
-    }
+        """    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
     __syncthreads();""",
-        """        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
-    }""",
+        "    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);",
         (_SHORTROWS,),
     ),
     Mutant(
@@ -404,13 +402,6 @@ MUTANTS = (
         (_OVER_SHARES,),
     ),
     Mutant(
-        "A block's snapshots keep the places of their rows, though only so many are counted as it stores.",
-        "causal_conv1d/conv_snapshots.cuh",
-        "found[__popc(hits & ((1u << lane_id()) - 1))] =",
-        "found[lane_id()] =",
-        (_SNAPSHOTS,),
-    ),
-    Mutant(
         "The state of a sequence across two borders is taken at the second one again.",
         "causal_conv1d/causal_conv1d_varlen_borders.cu",
         "has_state = slot >= 0 && from_lane(begin, lane) >= token - p.border_tokens;",
@@ -462,8 +453,8 @@ MUTANTS = (
     Mutant(
         "Snapshots in short rows hold the inputs one token later.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "begin + from_lane(own.position, lane) - columns;",
-        "begin + from_lane(own.position, lane) - columns + 1;",
+        "const int place = end - p.snapshot_columns + i;",
+        "const int place = end - p.snapshot_columns + i + (end < Tile::kTile ? 1 : 0);",
         (_SNAPSHOTS_ROWS,),
     ),
     Mutant(

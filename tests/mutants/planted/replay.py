@@ -16,13 +16,18 @@ _ODD_ROWS = _REPLAY + "3-6-37-128-groups_2-dtype_float32-window_6-forced-work_3,
 _FOLD = _REPLAY + "5-4-8-128-groups_2-fold"
 _FOLD_ROWS = _REPLAY + "3-2-37-128-force_rows=4-fold"
 _INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
+_WHOLE = _REPLAY + "5-4-64-128-groups_2-window_16"
+_WHOLE_INT8 = _REPLAY + "5-2-64-128-state_dtype_int8-pool_slot_strided-odd-index_int64-forced"
+_WHOLE_MANY = _REPLAY + "4-4-64-128-groups_2-tokens_4-odd-index_int64-window_16-room_4-forced"
 _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
 
 _HEADER = "selective_state_update/replay.cuh"
 _TILES = "selective_state_update/replay_tiles.cuh"
 _FOLDS = "selective_state_update/replay_fold.cuh"
+_STATES = "selective_state_update/fold.cuh"
 _KERNEL = "selective_state_update/selective_state_update_replay.cu"
+_FEW = "selective_state_update/selective_state_update_replay_few.cu"
 
 MUTANTS = (
     Mutant(
@@ -159,22 +164,64 @@ MUTANTS = (
         (_INT8,),
     ),
     Mutant(
+        "A whole head's forced flush is forgotten.",
+        _FEW,
+        "step.folds = uniform(static_cast<int>(is_forced)) != 0 ||",
+        "step.folds = uniform(static_cast<int>(is_forced)) > 1 ||",
+        (_WHOLE_MANY, _WHOLE_INT8),
+    ),
+    Mutant(
+        "A new token of few decays by the one before it, not by its own dt'.",
+        _FEW,
+        "if (!Traits::kHasMany || i <= lane_id() % 4) power",
+        "if (!Traits::kHasMany || i < lane_id() % 4) power",
+        (_WHOLE_MANY,),
+    ),
+    Mutant(
+        "Tiles of codes have the scales of the first one.",
+        _FEW,
+        "left[r] *= from_lane(scale[r], lane_id() / 4 * 4 + m);",
+        "left[r] *= from_lane(scale[r], lane_id() / 4 * 4);",
+        (_WHOLE_INT8,),
+    ),
+    Mutant(
+        "Tensor cores take pairs of codes in the order of C.",
+        _FEW,
+        "b[0] = __byte_perm(C[i].word(w), C[i].word(w + 1), 0x5410u);",
+        "b[0] = C[i].word(w);",
+        (_WHOLE_INT8,),
+    ),
+    Mutant(
+        "Lanes read a tile that other lanes may still be copying.",
+        _FEW,
+        "wait_for_copy_groups<Traits::kPart - 1>();\n        sync_warp();",
+        "wait_for_copy_groups<Traits::kPart - 1>();",
+        (_WHOLE,),
+    ),
+    Mutant(
+        "Live tokens count in the rows of the next tile.",
+        _FEW,
+        "ring.x + group_row + 2 * m, step.live",
+        "ring.x + group_row + (2 * m + 2) % 8, step.live",
+        (_WHOLE, _WHOLE_INT8),
+    ),
+    Mutant(
         "A token that goes to the state at once stays live.",
-        "selective_state_update/selective_state_update_fold.cu",
+        _STATES,
         "cursor.leave(0, cursor.live);",
         "cursor.leave(1, cursor.live);",
         (_FOLD,),
     ),
     Mutant(
         "Rows that live tokens are put in one by one get the results of the last of them.",
-        "selective_state_update/selective_state_update_fold.cu",
+        _STATES,
         "if (lane_id() / Traits::kGroups == r) y = own;",
         "y = own;",
         (_FOLD_ROWS,),
     ),
     Mutant(
         "All live tokens are applied to a copy, however many are asked for.",
-        "selective_state_update/selective_state_update_fold.cu",
+        _STATES,
         "count = static_cast<int>(min(wanted, static_cast<index_t>(count)));",
         "count = static_cast<int>(count);",
         (_MATERIALISE,),

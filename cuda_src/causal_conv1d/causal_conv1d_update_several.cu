@@ -1,0 +1,188 @@
+// out[t] = act(bias + sum_w weight[w] * x[t - (width - 1) + w]) for the next tokens of sequences with their last
+// inputs in a pool of states, which then move left to make room for the new inputs.
+//
+// As causal_conv1d_update_few does few things, for several tokens: of a general kernel not all blocks run at once, and
+// what a second wave of blocks costs is as much again.
+//
+// Layout: x (sequence, token, dim), the results and the states with contiguous channels, aligned to kVec; a state is
+// kStateLen columns of any stride. A thread owns kVec channels of one sequence, a block those of one sequence only. It
+// has the inputs that states and results depend on in registers, as memory has them, four tokens at a time.
+//
+// kWidth     filter taps              input_t  x, outputs and states  weight_t  weight, and bias unless float
+// kVec       channels a thread        kSilu    silu after the sum
+// kStateLen  columns of a state, kWidth - 1 or kWidth
+// kPacked    sequences have any numbers of tokens, one behind the other
+// kWindows   the inputs before each next token go to intermediate windows
+// kMany      sequences may have more tokens than a thread has in registers
+#include "causal_conv1d/conv_column.cuh"
+#include "causal_conv1d/conv_few.cuh"
+#include "common/warp.cuh"
+
+// Tokens that a thread has in registers.
+inline constexpr int kTokensAtOnce = 4;
+
+// Strides are in elements. What every launch reads comes first: arguments arrive by cache lines, one miss after
+// another.
+struct CausalConv1dUpdateSeveralParams {
+    const void* x;
+    void* conv_state;
+    const void* weight;
+    const void* bias;
+    const void* conv_state_indices;
+    void* out;
+    const void* query_start_loc;
+    void* intermediate_conv_window;
+    const void* intermediate_state_indices;
+    int seqlen;  // tokens per sequence, with query_start_loc at most
+    int dim;
+    int slots;  // slots of conv_state
+    int pad_slot_id;
+    int conv_state_indices_stride;
+    int conv_state_indices_is_int64;
+    int bias_bytes;            // per channel, 0 without bias
+    int is_read_only;          // states are not written
+    int x_stride[2];           // sequence, token
+    int out_stride[2];         // sequence, token
+    int conv_state_stride[2];  // slot, column
+    int total;                 // tokens of all sequences and of padding, with query_start_loc
+    int query_start_loc_stride;
+    int query_start_loc_is_int64;
+    int intermediate_state_indices_stride;
+    int intermediate_state_indices_is_int64;
+    int intermediate_rows;
+    int intermediate_steps;
+    int intermediate_conv_window_stride[3];  // row, token, column
+};
+
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, int kStateLen, bool kPacked,
+          bool kWindows, bool kMany>
+struct CausalConv1dUpdateSeveralTraits {
+    static constexpr int kThreads = 128;
+    // So that a step of 64 sequences and 8192 channels is one wave of blocks.
+    static constexpr int kMinBlocks = kWidth <= 4 && sizeof(input_t) == 2 ? 8 : 1;
+    static constexpr int kTokens = kTokensAtOnce;
+    static constexpr int kHalo = kWidth - 1;
+    static constexpr int kFirst = kStateLen - kHalo;  // first column that the filter reads
+    static_assert(kIsWidth<kWidth> && kHalo > 0 && (kFirst == 0 || kFirst == 1));
+};
+
+template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, int kStateLen, bool kPacked,
+          bool kWindows, bool kMany,
+          typename Traits = CausalConv1dUpdateSeveralTraits<kWidth, input_t, weight_t, kVec, kSilu, kStateLen, kPacked,
+                                                            kWindows, kMany>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_update_several_kernel(const CausalConv1dUpdateSeveralParams p) {
+    constexpr int kHalo = Traits::kHalo, kTokens = Traits::kTokens;
+    wait_for_preceding();
+    const int batch = static_cast<int>(blockIdx.x);
+    // Threads beyond the last channel load what it has, and leave when their warp is complete no more.
+    const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
+    const int channel = min(own_channel, p.dim - kVec);
+    RawIndex raw_slot, raw_begin, raw_end, raw_row;
+    if (p.conv_state_indices != nullptr) {
+        raw_slot.load(p.conv_state_indices, batch * p.conv_state_indices_stride, p.conv_state_indices_is_int64);
+    }
+    int tokens = p.seqlen, first = batch * p.x_stride[0], first_out = batch * p.out_stride[0], behind = 0;
+    if constexpr (kPacked) {
+        raw_begin.load(p.query_start_loc, batch * p.query_start_loc_stride, p.query_start_loc_is_int64);
+        raw_end.load(p.query_start_loc, (batch + 1) * p.query_start_loc_stride, p.query_start_loc_is_int64);
+    }
+    if (kWindows && p.intermediate_state_indices != nullptr) {
+        raw_row.load(p.intermediate_state_indices, batch * p.intermediate_state_indices_stride,
+                     p.intermediate_state_indices_is_int64);
+    }
+    const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
+    if constexpr (kPacked) {
+        sync_warp();
+        const int begin = raw_begin.clamped(p.query_start_loc_is_int64, p.total);
+        const int end = max(raw_end.clamped(p.query_start_loc_is_int64, p.total), begin);
+        tokens = min(end - begin, p.seqlen);
+        behind = (batch + 1 == static_cast<int>(gridDim.x) ? p.total : end) - begin;
+        first = begin * p.x_stride[1];
+        first_out = begin * p.out_stride[1];
+    }
+    const input_t* x = static_cast<const input_t*>(p.x) + first + channel;
+    input_t* out = static_cast<input_t*>(p.out) + first_out + channel;
+    // The inputs in front of the first token of a group, and those of its tokens.
+    Vec<input_t, kVec> inputs[kHalo + kTokens];
+    const auto load_inputs = [&](int count) {
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t, x += p.x_stride[1]) {
+            inputs[kHalo + t] = Vec<input_t, kVec>::zero();
+            if (t < count) inputs[kHalo + t] = load<kVec, Memory::kMutable>(x);
+        }
+    };
+    load_inputs(tokens);
+    sync_warp();
+    if (own_channel >= p.dim) return;
+    const int slot =
+        p.conv_state_indices == nullptr ? (batch < p.slots ? batch : -1) : raw_slot.below(p.slots, p.pad_slot_id);
+    if (slot < 0 || tokens == 0) {
+#pragma unroll 1
+        for (int t = 0; t < (kPacked ? behind : tokens); ++t, out += p.out_stride[1]) {
+            store(out, Vec<input_t, kVec>::zero());
+        }
+        return;
+    }
+    input_t* const state =
+        static_cast<input_t*>(p.conv_state) + slot * static_cast<index_t>(p.conv_state_stride[0]) + channel;
+#pragma unroll
+    for (int k = 0; k < kHalo; ++k) {
+        inputs[k] = load<kVec, Memory::kMutable>(state + (Traits::kFirst + k) * p.conv_state_stride[1]);
+    }
+    int row = -1;
+    if constexpr (kWindows) {
+        const index_t number =
+            p.intermediate_state_indices == nullptr ? slot : raw_row.value(p.intermediate_state_indices_is_int64);
+        if (number >= 0 && number < p.intermediate_rows) row = static_cast<int>(number);
+    }
+    float taps[kVec][kWidth], bias[kVec];
+    raw.to_floats(p, taps, bias);
+#pragma unroll 1
+    for (int from = 0;; from += kTokens) {
+        const int count = min(tokens - from, kTokens);
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) {
+            if (t >= count) break;
+            float y[kVec];
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+                float window[kWidth];
+#pragma unroll
+                for (int k = 0; k < kWidth; ++k) window[k] = inputs[t + k].to_float(c);
+                y[c] = activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], window, nullptr), 0);
+            }
+            store(out, Vec<input_t, kVec>::from_floats(y));
+            out += p.out_stride[1];
+            if constexpr (kWindows) {
+                if (row >= 0 && from + t < p.intermediate_steps) {
+                    input_t* const to = static_cast<input_t*>(p.intermediate_conv_window) +
+                                        row * static_cast<index_t>(p.intermediate_conv_window_stride[0]) +
+                                        (from + t) * p.intermediate_conv_window_stride[1] + channel;
+#pragma unroll
+                    for (int k = 0; k < kHalo; ++k) {
+                        store(to + k * p.intermediate_conv_window_stride[2], inputs[t + 1 + k]);
+                    }
+                }
+            }
+        }
+        if (!kMany || from + kTokens >= tokens) {
+#pragma unroll
+            for (int last = 1; last <= kTokens; ++last) {
+                if (last != count || p.is_read_only) continue;
+#pragma unroll
+                for (int k = 0; k < kStateLen; ++k) {
+                    store(state + k * p.conv_state_stride[1], inputs[last - Traits::kFirst + k]);
+                }
+            }
+            break;
+        }
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) inputs[k] = inputs[kTokens + k];
+        load_inputs(tokens - from - kTokens);
+    }
+    if constexpr (kPacked) {
+#pragma unroll 1
+        for (int t = tokens; t < behind; ++t, out += p.out_stride[1]) store(out, Vec<input_t, kVec>::zero());
+    }
+}
