@@ -125,7 +125,8 @@ def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
     kernel: CausalConv1dChannellastBwd | CausalConv1dChannellastVarlenBwd
     if axes.pop("packed"):
         del axes["seq_idx"]
-        kernel = CausalConv1dChannellastVarlenBwd(tokens=CausalConv1dChannellastVarlenBwd.tokens_for(o.width), **axes)
+        tokens = CausalConv1dChannellastVarlenBwd.tokens_for(o.width, o.x.itemsize)
+        kernel = CausalConv1dChannellastVarlenBwd(tokens=tokens, **axes)
         launch = kernel.launch_config(dim, seqlen)
     else:
         tokens = CausalConv1dChannellastBwd.tokens_for(o.width)

@@ -114,7 +114,7 @@ SPILLS = {
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dVarlenShortrowsFwd": 8,
     "CausalConv1dVarlenRowstripsFwd": 16,
-    "CausalConv1dChannellastVarlenBwd": 128,
+    "CausalConv1dChannellastVarlenBwd": 320,
     "SelectiveStateUpdateReplay": 384,
     "SelectiveStateUpdateReplayFew": 64,
 }

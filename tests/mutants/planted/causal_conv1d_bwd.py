@@ -167,7 +167,7 @@ MUTANTS = (
         """            past.clear();
             if (has_state) load_past(next_slot);""",
         "            if (has_state) load_past(next_slot);",
-        (_BWD_WALK_ROWS,),
+        (_BWD_WALK,),
     ),
     Mutant(
         "The gradient of a state keeps what the tokens of the sequence before have.",
@@ -199,7 +199,7 @@ MUTANTS = (
         "causal_conv1d/conv_bwd_sequences.cuh",
         "add_single<false>(token, own, dout, put);",
         "add_single<true>(token, own, dout, put);",
-        (_BWD_WALK_ROWS,),
+        (_BWD_WALK,),
     ),
     Mutant(
         "A walk stores gradients of states that belong to the one before.",
@@ -214,13 +214,6 @@ MUTANTS = (
         "for (; empty != 0; empty &= empty - 1) store_empty(lowest(empty));",
         "(void)empty;",
         (_BWD_EMPTY,),
-    ),
-    Mutant(
-        "Sequences without tokens behind the last one are left out.",
-        "causal_conv1d/causal_conv1d_shortrows_bwd.cu",
-        "first < last && last == p.total ? last + 1 : last",
-        "last",
-        (_BWD_WALK_ROWS,),
     ),
     Mutant(
         "Sequences without tokens behind the last channel walk are left out.",
@@ -242,14 +235,6 @@ MUTANTS = (
         """    __device__ __forceinline__ void fill_rows(int lane) {
         store_rows();""",
         "    __device__ __forceinline__ void fill_rows(int lane) {",
-        (_BWD_WALK_ROWS,),
-    ),
-    Mutant(
-        "Rows of states leave before other lanes have written them.",
-        "causal_conv1d/conv_bwd_row_walk.cuh",
-        """        if (stored == 0) return;
-        sync_warp();""",
-        "        if (stored == 0) return;",
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
