@@ -192,7 +192,7 @@ MUTANTS = (
         "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
         "channel + 2 * kVec - 1 <= p.dim;",
         "channel + kVec - 1 <= p.dim;",
-        (_ODD_TOKENS,),
+        (_ODD_CHANNELS,),
     ),
     Mutant(
         "The past of unaligned tokens is that of the vector's first channel.",
