@@ -25,9 +25,9 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
           bool kStates>
 struct CausalConv1dOddchannelsFwdTraits {
     static constexpr int kThreads = 128;
-    // As causal_conv1d_channellast_fwd has them.
+    // About as causal_conv1d_channellast_fwd has them: 75.0 us for 8 x 4097 x 2048 (H200), with 7 blocks 79.3.
     static constexpr bool kIsLean = kWidth <= 4 && !kSeqIdx && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 8 : kWidth > 4 ? 1 : kSeqIdx ? 6 : 8;
+    static constexpr int kMinBlocks = kIsLean ? 8 : kSeqIdx && kStates ? 4 : 5;
     static constexpr bool kIsScaled = kSilu && kIsLean;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kLanes = 30;  // lanes of a warp with results

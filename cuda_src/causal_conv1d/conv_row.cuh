@@ -166,7 +166,8 @@ struct ConvWindow {
     }
 
     // The window of a lane that has all of its inputs: the vector `distance` before its own is halo[distance - 1].
-    __device__ __forceinline__ ConvWindow(const Vector (&halo)[kHaloVecs], const Vector& own) {
+    template <int kVecs>
+    __device__ __forceinline__ ConvWindow(const Vector (&halo)[kVecs], const Vector& own) {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) x[kHalo + i] = own.to_float(i);
 #pragma unroll
