@@ -46,9 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drift", action="store_true", help="instead, errors of state updates after many steps, by the states' dtype"
     )
-    host = parser.add_mutually_exclusive_group()
-    host.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
-    host.add_argument("--only-host", action="store_true", help="leave out all but that, of the smallest workloads")
+    parser.add_argument("--no-host", action="store_true", help="leave out the time until a call returns")
+    parser.add_argument("--only-host", action="store_true", help="leave out all but that, of the smallest workloads")
     parser.add_argument("--quick", action="store_true", help="fewer replays")
     parser.add_argument("--output", metavar="FILE", type=path, help="add the results to this file of JSON lines")
 
@@ -155,6 +154,8 @@ class Record:
 
 def choose(options: argparse.Namespace) -> list[Workload]:
     """The workloads that the options name, each once, or those of the report if they name none."""
+    if options.only_host and options.no_host:
+        raise ValueError(message("--only-host", "--no-host, too", "one of them"))
     if options.shape and (options.model or len(options.op or ()) != 1):
         raise ValueError(message("--shape", "no function that it is of", "one --op and no --model"))
     if options.dtype and not options.model:

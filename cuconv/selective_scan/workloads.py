@@ -234,7 +234,7 @@ SMALL: Rows = {
     "selective_scan_varlen_fn": tuple(
         {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous, **kept}
         for contiguous in _BOTH
-        for kept in ({}, {"snapshots": 16}, {"snapshots": 16, "state_dtype": "int8"}, {"over": "z"})
+        for kept in ({}, {"over": "z"}, {"snapshots": 16}, {"snapshots": 16, "state_dtype": "int8"})
     ),
     "selective_scan_bwd": (
         *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),

@@ -229,6 +229,9 @@ UNIT = (
             Case(3, "5+2+70", 3, weight_dtype="float32", layout="channels_spaced", activation="swish"),
             without(Case(24, "200+70+3", snapshots="whole")),
             without(Case(24, "200+70+3", 3)),
+            Case(136, "70+9+30", 9, initial="all"),
+            Case(4, "40+2+9", 3, initial="all"),
+            Case(9, "20+7+off3", 1, initial="all"),
             # Tokens contiguous.
             Case(36, "130+60+20+5", **ROWS, initial=None, slots=None, pool="columns", spare=0),
             Case(36, "off126+128+1+1+2x3+250+126+5+0+3x1+off130", **ROWS, initial="all", snapshots="pool", **ODD),
@@ -249,6 +252,7 @@ UNIT = (
             ),
             Case(3, "300+600", 4, layout="tokens_aligned", snapshots="pool", state_dtype="float32", initial="all"),
             without(Case(24, "300+70+3", snapshots="whole", **ROWS)),
+            Case(33, "20+9", layout="tokens", initial="all"),
             # The same with several tiles a strip.
             Case(
                 36,

@@ -220,6 +220,11 @@ UNIT = (
     Case(3, 2, 37, 128, fold=True, force="rows=8", dtype="float16", dtypes="z B C"),
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32"),
     Case(3, 2, 37, 128, fold=True, force="rows=4"),
+    Case(3, 2, 9, 32, fold=True),
+    Case(3, 2, 9, 16, fold=True, pool="transposed"),
+    Case(3, 2, 37, 128, fold=True, force="rows=8", seed=5),
+    Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32", state_dtype="float16", seed=5),
+    Case(3, 2, 37, 16, fold=True, force="rows=2", dtype="float32", state_dtype="bfloat16", seed=5),
     # Rounding, and quantised states.
     Case(5, 2, 6, 128, seed=2**64 - 1),
     Case(5, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=2, seed="array", rounds=7),
@@ -238,6 +243,10 @@ UNIT = (
     Case(3, 1, 3, 512, dtype="float16", A_dtype="", fold=True),
     Case(3, 1, 3, 300, dtype="float16", A_dtype=""),
     Case(3, 1, 3, 300, fold=True),
+    Case(3, 2, 3, 256, fold=True),
+    Case(3, 2, 5, 64, A_dtype="", fold=True),
+    Case(3, 2, 5, 128, A_dtype="", state_dtype="int8", pool="offset_by_2", fold=True),
+    Case(3, 2, 5, 64, dtype="float16", A_dtype="", state_dtype="int8", fold=True),
     # Nothing to compute.
     Case(0, 2, 3, 16),
     Case(2, 2, 0, 16),
