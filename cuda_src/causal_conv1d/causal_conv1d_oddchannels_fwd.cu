@@ -41,13 +41,13 @@ struct Phases {
     int first;
     int turn;  // the next token's phase less a token's, modulo 4
 
-    // Of the tokens from p on, which are `step` elements apart.
+    // Takes the first token's address and the distance between tokens in elements.
     template <typename T>
     __device__ __forceinline__ Phases(const T* p, index_t step)
         : first(static_cast<int>(reinterpret_cast<size_t>(p) / sizeof(T)) & 3), turn(static_cast<int>(step) & 3) {}
 
     __device__ __forceinline__ int of(int i) const { return first + i * turn & 3; }
-    // By how many elements the next aligned vector begins later.
+    // The elements from the beginning of token i to the next aligned vector.
     __device__ __forceinline__ int ahead(int i) const { return -(first + i * turn) & 3; }
 };
 

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     constexpr int kHalo = Traits::kHalo, kTokens = Traits::kTokens;
     wait_for_preceding();
     const int batch = static_cast<int>(blockIdx.x);
-    // Threads beyond the last channel load what it has, and leave when their warp is complete no more.
+    // Threads beyond the last channel compute what the last ones do, and store nothing.
     const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
     const int channel = min(own_channel, p.dim - kVec);
     RawIndex raw_slot, raw_begin, raw_end, raw_row;
