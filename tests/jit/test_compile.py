@@ -114,6 +114,7 @@ SPILLS = {
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dVarlenShortrowsFwd": 8,
     "CausalConv1dVarlenRowstripsFwd": 16,
+    "CausalConv1dVarlenPrefixes": 256,
     "CausalConv1dUpdateSeveral": 96,
     "CausalConv1dChannellastVarlenBwd": 320,
     "SelectiveStateUpdateReplay": 384,
@@ -130,6 +131,7 @@ multiprocessor take 45 us for 64 sequences of bfloat16, three 52. Those of few t
 of float32 and e4m3.
 Decode steps of several tokens keep some words, so that a multiprocessor has eight blocks of them: 6.15 us instead of
 6.75 for 4 tokens of 64 sequences of 8192 channels.
+What is in front of results over x has six blocks on a multiprocessor, and keeps there what it knows of snapshots.
 Short rows with snapshots and results over x keep up to four words in a few variants, even with 80 registers.
 """
 
