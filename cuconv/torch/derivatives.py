@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd, causal_conv1d_varlen_bwd
+from cuconv.causal_conv1d.check_varlen import BY_TOKEN
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.split import WHOLE, Split
-from cuconv.causal_conv1d.varlen import BY_TOKEN, causal_conv1d_varlen_fn
+from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd

@@ -221,7 +221,7 @@ def blocks(device: str, computed: tuple[int, ...], lengths: tuple[int, ...]) -> 
 def test_a_prefix_cache_of_mode_all_keeps_the_state_at_every_block_end(
     tokens: int, wanted: dict[int, int], device: str
 ) -> None:
-    """Block size 16, 20 tokens computed before: the states go to these columns after so many new tokens."""
+    """Blocks have 16 tokens, and 20 were computed before; `wanted` maps counts of new tokens to columns of states."""
     lengths, computed = (tokens, 3, 33), (COMPUTED, 0, 15)
     x, weight, bias = packed(device, lengths)
     table = torch.arange(1, 31, device=device, dtype=torch.int32).view(3, 10)

@@ -91,7 +91,7 @@ def set_token(name: str, row: Array, value: float) -> None:
 
 
 def classes(array: Array) -> Array:
-    """Of every element whether it is NaN, inf, -inf or finite."""
+    """A number for each element: 2 for NaN, 1 for inf, -1 for -inf and 0 for all others."""
     wide = array.astype(np.float64)
     return np.where(np.isnan(wide), 2, np.where(np.isinf(wide), np.sign(wide), 0))
 

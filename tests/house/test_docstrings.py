@@ -70,7 +70,7 @@ ARRAYS = [
     for name, parameter in parameters(function).items()
     if "Any" in parameter.annotation
 ]
-"""Of options the type is known; only arrays, of whichever library, are Any."""
+"""The arguments that are arrays: only these are annotated as Any, because any library may have made them."""
 
 
 @pytest.mark.parametrize("function", cuconv.OPERATORS)

@@ -144,7 +144,7 @@ def test_headers_hold_no_kernel_and_are_included(file: str) -> None:
     assert "__global__" not in CODE[file], f"cuda_src/{file}: kernels are in .cu files"
     assert "#pragma once" in CODE[file], f"cuda_src/{file}: wanted #pragma once"
     users = {other.partition("/")[0] for other, text in CODE.items() if f'#include "{file}"' in text}
-    assert users, f"cuda_src/{file} is included by nobody"
+    assert users, f"cuda_src/{file} is included in no other file"
 
 
 @pytest.mark.parametrize(
