@@ -10,7 +10,7 @@ try:
         causal_conv1d_update_split,
     )
     from cuconv.causal_conv1d.varlen import causal_conv1d_qkv_split, causal_conv1d_split, causal_conv1d_varlen_fn
-    from cuconv.runtime import call as _call
+    from cuconv.runtime import operation as _operation
     from cuconv.runtime.bind import bind
     from cuconv.runtime.dependent import dependent_launch
     from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
@@ -32,7 +32,7 @@ try:
         return operators.call(operation, given, options, outputs, late)
 
     # The runtime cannot import what is above it, and torch is imported by programs that use it only.
-    _call.through_torch = _through_torch
+    _operation.through_torch = _through_torch
 except ModuleNotFoundError as _error:
     # The command line has to start without them, to say what is missing.
     if _error.name not in ("numpy", "ml_dtypes"):

@@ -11,11 +11,12 @@ from cuconv.causal_conv1d import reference_backward
 from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_backward import Operands, plan
 from cuconv.runtime import checks, slots
-from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, INT32, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense, is_channel_last, order_like
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Arrays, Checked, Layouts
 
 
 def causal_conv1d_bwd(

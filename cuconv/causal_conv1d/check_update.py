@@ -14,11 +14,11 @@ from cuconv.causal_conv1d.plan_update import Operands, is_overlaid
 from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.causal_conv1d.states import window
 from cuconv.runtime import checks, slots, trees
-from cuconv.runtime.call import Checked, Layouts
 from cuconv.runtime.dtypes import BOOL, FLOATS, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, transposed
+from cuconv.runtime.plan import Checked, Layouts
 
 BY_TOKEN = ("x", *GATES, "out")
 

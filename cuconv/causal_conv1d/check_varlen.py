@@ -13,11 +13,11 @@ from cuconv.causal_conv1d.plan_varlen import Operands
 from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.causal_conv1d.states import window
 from cuconv.runtime import blocks, checks, slots
-from cuconv.runtime.call import Checked, Layouts
 from cuconv.runtime.dtypes import BOOL, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, transposed
+from cuconv.runtime.plan import Checked, Layouts
 
 PAYLOAD = ("payload", "payload_gates[0]", "payload_gates[1]")
 BY_TOKEN = ("x", *GATES)

@@ -8,11 +8,12 @@ from cuconv.causal_conv1d import reference_convolve
 from cuconv.causal_conv1d.kernels import GATES, WIDTHS
 from cuconv.causal_conv1d.plan_dense import Operands, plan
 from cuconv.runtime import checks
-from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import FLOATS, INT32
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import dense, order_like
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Arrays, Checked, Layouts
 
 
 def causal_conv1d_fn(

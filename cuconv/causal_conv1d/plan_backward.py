@@ -14,12 +14,12 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dChannellastVarlenBwd,
     CausalConv1dShortrowsBwd,
 )
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, dense, is_channel_last, pad_number
 from cuconv.runtime.machine import multiprocessors
+from cuconv.runtime.plan import Launch, Plan
 
 
 class Operands(NamedTuple):

@@ -23,10 +23,10 @@ from cuconv.causal_conv1d.kernels import (
     lane_vecs_for,
     share_odd_channels,
 )
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, is_channel_last, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
+from cuconv.runtime.plan import Launch, Plan
 
 FEW_VECTORS = 48
 """Vectors per row below which unaligned rows that lie end to end are taken as one row: the ends of an unaligned row are

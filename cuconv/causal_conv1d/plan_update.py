@@ -32,10 +32,10 @@ from cuconv.causal_conv1d.kernels_update import (
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots, trees
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import INT64
 from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
+from cuconv.runtime.plan import Launch, Plan
 
 LEAN_BYTES = 2**11
 """Bytes per step of one token (batch * dim * itemsize) from which CausalConv1dUpdateFew is used. With fewer nothing

@@ -29,10 +29,10 @@ from cuconv.causal_conv1d.kernels_varlen import (
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
 from cuconv.runtime.blocks import COMPUTED, Blocks
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
+from cuconv.runtime.plan import Launch, Plan
 
 SHORT = 512
 """Mean tokens per sequence up to which a tile in shared memory pays for the prefixes when tokens are contiguous; half

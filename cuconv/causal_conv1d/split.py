@@ -11,10 +11,11 @@ import numpy as np
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.runtime import checks
-from cuconv.runtime.call import Arrays, Layouts, is_traced
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import Layout, dense, order_like
 from cuconv.runtime.memo import remembered_by_type
+from cuconv.runtime.operation import is_traced
+from cuconv.runtime.plan import Arrays, Layouts
 
 
 # Compared by identity, which is quicker than by fields: the functions below return the same object for equal arguments.

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels_varlen import MANY_COLUMNS, MANY_VECTORS, CausalConv1dVarlenStates
 from cuconv.runtime import checks
-from cuconv.runtime.call import Arrays, Checked, Launch, Layouts, Operation, Plan
 from cuconv.runtime.dtypes import FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
 from cuconv.runtime.layout import Layout, dense, index_numbers, strides_or_zeros
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Arrays, Checked, Launch, Layouts, Plan
 
 
 def causal_conv1d_varlen_states(

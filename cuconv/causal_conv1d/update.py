@@ -17,7 +17,8 @@ from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_update import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import checks, slots, trees
-from cuconv.runtime.call import Arrays, Operation
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Arrays
 
 
 def causal_conv1d_update(

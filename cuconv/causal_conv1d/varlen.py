@@ -20,8 +20,9 @@ from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import blocks, checks, slots
-from cuconv.runtime.call import Arrays, Operation
 from cuconv.runtime.errors import message
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Arrays
 
 L2NORM_EPS = 1e-6
 

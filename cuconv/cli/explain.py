@@ -14,9 +14,9 @@ from cuconv.bench.occupancy import occupancy
 from cuconv.cli.arguments import capability
 from cuconv.cli.console import OK, CannotRun, Console
 from cuconv.runtime.abstract import launches_of
-from cuconv.runtime.call import Launch
 from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.machine import assuming
+from cuconv.runtime.plan import Launch
 from cuconv.runtime.workload import Workload
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from cuconv.runtime import arrays
 from cuconv.runtime.arrays import Facts, Maker, PlainFamily
-from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.kernel import Enqueue, Kernel
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import assumed_device
+from cuconv.runtime.plan import Launch
 
 _made = itertools.count()
 

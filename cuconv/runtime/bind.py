@@ -10,9 +10,11 @@ from typing import Any
 
 from cuconv.runtime import arrays, dlpack
 from cuconv.runtime.arrays import Family
-from cuconv.runtime.call import NO_NUMBERS, Call, Late, Operation, is_traced
+from cuconv.runtime.call import Call
 from cuconv.runtime.dependent import contexts
 from cuconv.runtime.errors import message
+from cuconv.runtime.operation import Operation, is_traced
+from cuconv.runtime.plan import NO_NUMBERS, Late
 
 
 def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
@@ -76,7 +78,7 @@ class Bound:
         self._arrays = [array for array in given if array is not None]
         self._pointers = list(pointers)
         self._stays, self._device = family.stays(self._arrays, self._pointers), call.device
-        self._checks_contents = call.operation.contents is not None and family.checks_contents()
+        self._checks_contents = call.definition.contents is not None and family.checks_contents()
         self._is_grad_enabled = family.follows_writes
         # Arrays on the CPU have no stream, and what computes them takes any number.
         self._stream: Callable[[int], int] = int if call.on_host else family.stream
@@ -153,22 +155,22 @@ def _prepare(
     """Leave a Bound instead of running an operation; its results."""
     given = original = tuple(each.array if isinstance(each, Held) else each for each in held)
     names = operation.names(outputs)
-    family = arrays.family(original[operation.leader])
+    family = arrays.family(original[operation.place_of_leader])
     is_foreign = family is None
     if family is None:
-        given = dlpack.imported(names, original, names[operation.leader])
-        family = arrays.family(given[operation.leader])
+        given = dlpack.imported(names, original, operation.leader)
+        family = arrays.family(given[operation.place_of_leader])
         assert family is not None
     try:
         call, pointers = operation.find(family, given, options, outputs)
     except arrays.NotPlain:
         _refuse_followed(names, given)
-        raise TypeError(message(names[operation.leader], "a tensor without memory", "a plain one")) from None
+        raise TypeError(message(operation.leader, "a tensor without memory", "a plain one")) from None
     bound = Bound(call, given, pointers, late)
     _bound.get().append(bound)
     results: Sequence[Any] = bound.results
     if is_foreign:
-        return dlpack.exported(results, original[len(operation.inputs) :], original[operation.leader])
+        return dlpack.exported(results, original[len(operation.inputs) :], original[operation.place_of_leader])
     return results
 
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuconv.runtime import checks, slots
-from cuconv.runtime.call import Layouts
 from cuconv.runtime.dtypes import INT64
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
+from cuconv.runtime.plan import Layouts
 
 Array = np.ndarray[Any, Any]
 Read = Callable[[str], Any]

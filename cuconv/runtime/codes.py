@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import checks
-from cuconv.runtime.call import Layouts
 from cuconv.runtime.dtypes import CODES, FLOAT32, INT64
 from cuconv.runtime.errors import message, one_of
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.plan import Layouts
 
 DEFAULT_ROUNDS = 10
 """Rounds of Philox where none are asked for, as in Triton."""

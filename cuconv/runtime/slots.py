@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import checks
-from cuconv.runtime.call import Layouts
 from cuconv.runtime.dtypes import FLOATS, INDICES, INT64, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, strides_or_zeros
+from cuconv.runtime.plan import Layouts
 
 Array = np.ndarray[Any, Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import checks
-from cuconv.runtime.call import Layouts
 from cuconv.runtime.dtypes import INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.plan import Layouts
 
 Array = np.ndarray[Any, Any]
 

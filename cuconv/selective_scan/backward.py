@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cuconv.runtime import checks
-from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import FLOAT32, INDICES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.layout import Layout, dense, order_like
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Arrays, Checked, Layouts
 from cuconv.selective_scan import reference_backward
 from cuconv.selective_scan.check import inputs, is_variable
 from cuconv.selective_scan.kernels import MAX_TOKENS, chunk_tokens

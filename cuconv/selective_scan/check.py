@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cuconv.runtime import checks
-from cuconv.runtime.call import Layouts
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense, order_like
+from cuconv.runtime.plan import Layouts
 from cuconv.selective_scan.kernels import MAX_STATE, MAX_TOKENS
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cuconv.runtime import checks
-from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.layout import dense
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Arrays, Checked, Layouts
 from cuconv.selective_scan import reference
 from cuconv.selective_scan.check import inputs
 from cuconv.selective_scan.kernels import chunk_tokens

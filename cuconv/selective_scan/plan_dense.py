@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.launch import ceil_div, fast_div
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import multiprocessors
+from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
     CUT,

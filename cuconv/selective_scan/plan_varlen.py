@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from cuconv.runtime import slots
 from cuconv.runtime.blocks import Blocks
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
+from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
     TILE_TIMES,

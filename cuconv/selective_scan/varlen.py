@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import blocks, checks, codes, slots
-from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, CODES, STATES
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import NO_NUMBERS, Arrays, Checked, Layouts
 from cuconv.selective_scan import reference
 from cuconv.selective_scan.check import Inputs, inputs, is_variable
 from cuconv.selective_scan.kernels import MAX_TOKENS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import CODES, FLOAT32, INT64, DType
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
+from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_state_update.kernels import (
     FEW_LANES,
     FEW_ROWS,

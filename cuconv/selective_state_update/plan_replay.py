@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
+from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_state_update import plan as plain
 from cuconv.selective_state_update.kernels import lanes
 from cuconv.selective_state_update.kernels_replay import (

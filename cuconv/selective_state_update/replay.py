@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import checks, codes, slots
-from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense_strides
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import NO_NUMBERS, Arrays, Checked, Layouts
 from cuconv.selective_state_update import reference, update
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
 from cuconv.selective_state_update.plan_replay import Operands, Rings, folds_at_once, plan

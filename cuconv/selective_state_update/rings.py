@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import arrays, checks, codes, slots
-from cuconv.runtime.call import Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, INDICES, INT32, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import dense
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Arrays, Checked, Layouts
 from cuconv.selective_state_update import reference, reference_replay
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
 from cuconv.selective_state_update.plan_replay import CommitOperands, FoldOperands, plan_commit, plan_fold

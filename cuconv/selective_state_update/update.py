@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from cuconv.runtime import checks, codes, slots, trees
-from cuconv.runtime.call import NO_NUMBERS, Arrays, Checked, Layouts, Operation
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, STATES, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import NO_NUMBERS, Arrays, Checked, Layouts
 from cuconv.selective_state_update import reference
 from cuconv.selective_state_update.kernels import MAX_D_STATE
 from cuconv.selective_state_update.plan import Operands, plan

@@ -17,8 +17,9 @@ from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
-from cuconv.runtime.call import NO_NUMBERS, Operation, is_traced
 from cuconv.runtime.errors import message
+from cuconv.runtime.operation import Operation, is_traced
+from cuconv.runtime.plan import NO_NUMBERS
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from cuconv.causal_conv1d.backward import causal_conv1d_bwd
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
-from cuconv.runtime.call import Operation
+from cuconv.runtime.operation import Operation
 from cuconv.selective_scan.backward import selective_scan_bwd
 from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.torch.derivatives import EagerFunction

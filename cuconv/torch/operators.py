@@ -13,11 +13,12 @@ import torch
 
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.causal_conv1d.split import WHOLE, Split, split_of
-from cuconv.runtime import call as _runner
-from cuconv.runtime.call import NO_NUMBERS, Late, Operation
+from cuconv.runtime import operation as _runner
 from cuconv.runtime.dtypes import BY_NAME, FLOAT64, DType
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import HOST, Layout
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import NO_NUMBERS, Late
 from cuconv.torch import derivatives
 
 SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "

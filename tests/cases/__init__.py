@@ -26,7 +26,7 @@ import numpy as np
 
 import cuconv
 from cuconv.runtime.abstract import AbstractArray, launches_of
-from cuconv.runtime.call import Launch
+from cuconv.runtime.plan import Launch
 from tests.support.placement import Array, Placed, Placement
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -21,9 +21,9 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dShortrowsBwd,
 )
 from cuconv.runtime.abstract import AbstractArray, launches_of
-from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
+from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.support.plans import assert_launchable
 

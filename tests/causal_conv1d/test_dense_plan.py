@@ -26,10 +26,10 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dWideFwd,
 )
 from cuconv.causal_conv1d.plan_dense import Operands
-from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
+from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.causal_conv1d.strategies import calls
 from tests.support.placement import Placement, place

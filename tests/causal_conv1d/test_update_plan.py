@@ -21,9 +21,9 @@ from cuconv.causal_conv1d.kernels_update import (
 )
 from cuconv.causal_conv1d.plan_update import Operands
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
-from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import BFLOAT16, BOOL, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
+from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.causal_conv1d.cases_update import Case
 from tests.causal_conv1d.strategies import UpdateCall, update_calls

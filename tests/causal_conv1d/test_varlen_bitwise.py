@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cuconv.causal_conv1d import plan_varlen, varlen
-from cuconv.runtime.call import Operation
+from cuconv.runtime.operation import Operation
 from tests.causal_conv1d.cases_varlen import Case
 from tests.support.compare import assert_same_bits
 from tests.support.layouts import PACKED, POOLS
@@ -25,7 +25,7 @@ BOTH = ("channels", "tokens")
 
 def forgetful(operation: Operation[Any]) -> Operation[Any]:
     """The operation, its calls to be planned anew."""
-    check, plan, reference = operation._check, operation._plan, operation.reference
+    check, plan, reference = operation.check, operation.plan, operation.reference
     return Operation(operation.inputs, check=check, plan=plan, reference=reference, absent=operation.absent)
 
 

@@ -18,10 +18,10 @@ from cuconv.causal_conv1d.kernels_varlen import (
 )
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split
-from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.causal_conv1d.varlen_work import WRITES, Problem, problems
 from tests.support.placement import place

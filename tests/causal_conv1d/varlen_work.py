@@ -17,10 +17,10 @@ from cuconv.causal_conv1d.kernels_varlen import (
 )
 from cuconv.causal_conv1d.plan_varlen import Operands
 from cuconv.causal_conv1d.split import Split
-from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import WARP_SIZE
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.causal_conv1d.strategies import packed_calls
 from tests.support.placement import place

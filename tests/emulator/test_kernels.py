@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from cuconv.causal_conv1d.kernels_varlen import CausalConv1dVarlenOverFwd
-from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import LaunchConfig
+from cuconv.runtime.plan import Launch
 from cuconv.selective_scan.kernels import SelectiveScanBwdStart
 from tests import cases, emulator
 from tests.emulator.family import EmulatedArray, scheduled

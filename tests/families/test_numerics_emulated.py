@@ -12,8 +12,8 @@ import pytest
 
 from cuconv.bench.copy import Copy
 from cuconv.runtime import arrays
-from cuconv.runtime.call import Launch
 from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.plan import Launch
 from cuconv.selective_scan.kernels import SelectiveScanTilesFwd, SelectiveScanVarlenTilesFwd
 from tests import cases, emulator
 from tests.emulator.family import EmulatedArray, scheduled

@@ -15,12 +15,14 @@ import pytest
 from cuconv.runtime import arrays
 from cuconv.runtime.abstract import AbstractArray, AbstractFamily
 from cuconv.runtime.arrays import Maker
-from cuconv.runtime.call import RECENT, Arrays, Call, Checked, Launch, Layouts, Operation, Plan
+from cuconv.runtime.call import Call
 from cuconv.runtime.dtypes import BYTE, FLOAT32, INT32, DType
 from cuconv.runtime.kernel import Params
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.layout import Layout, dense
 from cuconv.runtime.memo import MAX_REMEMBERED
+from cuconv.runtime.operation import RECENT, Operation
+from cuconv.runtime.plan import Arrays, Checked, Launch, Layouts, Plan
 from tests.support.foreign import StandardForeign
 
 CONFIG = LaunchConfig((1, 1, 1), (32, 1, 1))

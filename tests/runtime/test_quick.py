@@ -17,9 +17,10 @@ from cuconv.bench.workloads import SMALL, workloads
 from cuconv.runtime import arrays
 from cuconv.runtime.abstract import AbstractArray, AbstractFamily
 from cuconv.runtime.arrays import Maker, Recogniser
-from cuconv.runtime.call import Call, Operation, _prepared
+from cuconv.runtime.call import Call
 from cuconv.runtime.kernel import Kernel, LoadedKernel
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.operation import Operation, _prepared
 from cuconv.runtime.workload import Workload
 
 pytest.importorskip("cupy")

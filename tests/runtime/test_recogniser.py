@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.runtime import arrays, call
+from cuconv.runtime import arrays, operation
 from cuconv.runtime.dtypes import FLOAT32
 from cuconv.runtime.layout import HOST, Layout
 
@@ -153,7 +153,7 @@ def test_calls_that_take_turns_are_recognised(family: Any, monkeypatch: pytest.M
     inspect = family.inspect
     monkeypatch.setattr(family, "inspect", lambda *call: inspected.append(call) or inspect(*call))
     # Sizes of their own, because what was recognised once stays known.
-    rows = [torch.randn(3, 5, tokens) for tokens in range(21, 21 + call.RECENT)]
+    rows = [torch.randn(3, 5, tokens) for tokens in range(21, 21 + operation.RECENT)]
     weight = torch.randn(5, 3)
     wanted = [cuconv.causal_conv1d_fn(x.numpy(), weight.numpy()) for x in rows]
     counts = []
@@ -181,7 +181,7 @@ def test_arrays_of_other_libraries_are_not_compared(family: Any) -> None:
 
 def test_only_arrays_that_torch_can_trace_ask_whether_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(call, "is_traced", lambda: asked.append(True))
+    monkeypatch.setattr(operation, "is_traced", lambda: asked.append(True))
     x, weight = np.ones((2, 5, 7), np.float32), np.ones((5, 3), np.float32)
     wanted = cuconv.causal_conv1d_fn(x, weight)
     assert not asked

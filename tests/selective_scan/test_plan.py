@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuconv.runtime import machine
-from cuconv.runtime.call import Launch, Plan
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, ceil_div
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
     MAX_STATE,

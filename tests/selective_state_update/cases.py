@@ -14,8 +14,8 @@ from unittest import mock
 import numpy as np
 
 import cuconv
-from cuconv.runtime.call import Plan
 from cuconv.runtime.dtypes import BY_NAME, CODES, DType
+from cuconv.runtime.plan import Plan
 from cuconv.runtime.rounding import LARGEST
 from cuconv.selective_state_update import plan as planner
 from cuconv.selective_state_update import reference, update
@@ -314,7 +314,7 @@ class Case(cases.Case):
 
         operation = copy(update._update)
         # Without what is remembered of calls with the kernel that is planned otherwise.
-        operation._plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
+        operation.plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
         return mock.patch.object(update, "_update", operation)
 
 

@@ -11,8 +11,8 @@ from unittest import mock
 
 import numpy as np
 
-from cuconv.runtime.call import Plan
 from cuconv.runtime.dtypes import BY_NAME, DType
+from cuconv.runtime.plan import Plan
 from cuconv.selective_state_update import plan_replay as planner
 from cuconv.selective_state_update import reference
 from cuconv.selective_state_update import replay as operator
@@ -157,7 +157,7 @@ class Case(plain.Case):
 
         operation = copy(operator._replay)
         # Without what is remembered of calls with the kernel that is planned otherwise.
-        operation._plan, operation._remembered, operation._last = plan, operation._prepare, None  # type: ignore[assignment]
+        operation.plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
         return mock.patch.object(operator, "_replay", operation)
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuconv.runtime.call import Launch
 from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
+from cuconv.runtime.plan import Launch
 from cuconv.selective_state_update.kernels import (
     CAPACITIES,
     SelectiveStateUpdate,

@@ -10,11 +10,12 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from cuconv.runtime.call import Launch, Operation, Plan
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import assumed_device
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import Launch, Plan
 from tests.cases import numbers_of
 from tests.support.placement import Placement
 
@@ -34,8 +35,8 @@ def planned(operation: Operation[Any], given: dict[str, Placement], *options: An
     names = dict.fromkeys([*operation.inputs, *operation.outputs, *given])
     device = assumed_device()
     layouts = {name: given[name].layout._replace(device=device) if name in given else None for name in names}
-    checked = operation._check(layouts, *options)
-    return checked.operands, only(operation._plan(checked.operands))
+    checked = operation.check(layouts, *options)
+    return checked.operands, only(operation.plan(checked.operands))
 
 
 def only(plan: Plan) -> Launch:

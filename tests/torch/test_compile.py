@@ -10,7 +10,8 @@ import pytest
 
 import cuconv
 from cuconv.bench.workloads import SMALL, workloads
-from cuconv.runtime.call import NO_NUMBERS, Operation
+from cuconv.runtime.operation import Operation
+from cuconv.runtime.plan import NO_NUMBERS
 from tests.torch import inputs
 from tests.torch.inputs import as_tensor, random
 

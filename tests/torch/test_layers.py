@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cuconv
-from cuconv.runtime.call import Operation
+from cuconv.runtime.operation import Operation
 from tests.torch import inputs
 from tests.torch.inputs import random
 

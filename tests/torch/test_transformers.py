@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cuconv
-from cuconv.runtime.call import Operation
+from cuconv.runtime.operation import Operation
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -1,0 +1,144 @@
+"""The way of every call: inspect → look up, or check and plan → run; or torch's dispatch, or DLPack."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from cuconv.runtime import arrays, dlpack
+from cuconv.runtime.arrays import Facts, Family
+from cuconv.runtime.call import Call, Known
+from cuconv.runtime.definition import Definition
+from cuconv.runtime.memo import remembered
+from cuconv.runtime.plan import NO_NUMBERS, Late, Operands
+
+RECENT = 4
+"""Most calls of an operation that arrays are compared with, before all that is remembered is searched."""
+
+ThroughTorch = Callable[..., Sequence[Any]]
+"""Makes the call of an operation, with the arguments of its __call__, on tensors that torch traces, that autograd
+follows or that have no memory."""
+
+
+def _no_torch(*call: Any) -> Sequence[Any]:
+    raise RuntimeError("cuconv.torch has not been named")
+
+
+through_torch: ThroughTorch = _no_torch
+"""Set by the package, because what knows torch is above the runtime."""
+
+_modules = sys.modules
+
+
+def is_traced() -> bool:
+    """Whether torch.compile or torch.export traces this call."""
+    torch = _modules.get("torch")
+    # Where it is not Dynamo that traces, tensors tell by their types.
+    return torch is not None and torch.compiler.is_dynamo_compiling()
+
+
+class Operation(Definition[Operands]):
+    """A public function that can be called: it finds or prepares what its definition says for the arrays of a call."""
+
+    named: ClassVar[dict[str, Operation[Any]]] = {}
+    """All operations that have a name."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name:
+            self.named[self.name] = self
+        self._remembered: Callable[..., Call[Operands]] = partial(_prepared, self)
+        self.recent: tuple[Call[Operands], ...] = ()
+        """The last calls that were looked up and differ, the latest first."""
+        self.known: tuple[Known, ...] = ()
+        """How arrays are handled that are like those of these calls, the latest first."""
+
+    def __call__(
+        self,
+        given: tuple[Any, ...],
+        options: tuple[Any, ...] = (),
+        outputs: tuple[str, ...] | None = None,
+        late: Late = NO_NUMBERS,
+        may_be_traced: bool = True,
+    ) -> Sequence[Any]:
+        """Run a call; returns its results, None for each that is not wanted.
+
+        Args:
+            given: the arrays in the order of inputs and outputs.
+            options: the other arguments of `check`, hashable.
+            outputs: the names of the results where they differ from call to call.
+            late: integers for fields of argument structs, and for the reference, that nothing is remembered by.
+            may_be_traced: False for the call of an operator in a graph, which runs whatever torch traces meanwhile.
+        """
+        leader = given[self.place_of_leader]
+        if may_be_traced and not isinstance(leader, arrays.untraced) and is_traced():
+            return through_torch(self, given, options, outputs, late)
+        # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
+        # arrays is quicker than comparing facts, and that takes half as long as hashing them.
+        for known in self.known:
+            known_options, known_outputs, run = known
+            if known_options == options and known_outputs == outputs:
+                results = run(given, late)
+                if results is not None:
+                    if known is not self.known[0]:
+                        self._known_first(known)
+                    return results
+        family = arrays.family(leader)
+        if family is None:
+            return self._through_dlpack(given, options, outputs, late)
+        if family.through is not None:
+            return family.through(self, given, options, outputs, late)
+        try:
+            call, pointers = self.find(family, given, options, outputs)
+        except arrays.NotPlain:
+            return through_torch(self, given, options, outputs, late)
+        return call.run(given, pointers, late)
+
+    def find(
+        self, family: Family, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    ) -> tuple[Call[Operands], list[int]]:
+        """The prepared call with the facts of these arrays, and their addresses; raises for what does not fit."""
+        pointers, facts = family.inspect(self.names(outputs), given)
+        call = self.recent[0] if self.recent else None
+        if (
+            call is None
+            or call.facts != facts
+            or call.options != options
+            or call.outputs != outputs
+            or call.family is not family
+        ):
+            call = self._remembered(family, outputs, options, *facts)
+        if family.recogniser is not None and call in self.recent:
+            # To make one takes longer than a call, so it is for the second of equal calls.
+            call.recognise(None if call.recogniser else family.recogniser(given))
+        self.recent = (call, *[each for each in self.recent if each is not call][: RECENT - 1])
+        self.find_known()
+        return call, pointers
+
+    def find_known(self) -> None:
+        """Let the recent calls be those that are known."""
+        self.known = tuple(known for call in self.recent for known in call.known)
+
+    def _known_first(self, known: Known) -> None:
+        """Try one of the known calls first from now on."""
+        self.known = (known, *[each for each in self.known if each is not known])
+
+    def _prepare(
+        self, family: Family, outputs: tuple[str, ...] | None, options: tuple[Any, ...], *facts: Facts | None
+    ) -> Call[Operands]:
+        return Call(self, family, outputs, options, list(facts))
+
+    def _through_dlpack(
+        self, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None, late: Late
+    ) -> list[Any]:
+        """Run a call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
+        imported = dlpack.imported(self.names(outputs), given, self.leader)
+        results = self(imported, options, outputs, late)
+        return dlpack.exported(results, given[len(self.inputs) :], like=given[self.place_of_leader])
+
+
+@remembered
+def _prepared(operation: Operation[Any], *key: Any) -> Call[Any]:
+    return operation._prepare(*key)
