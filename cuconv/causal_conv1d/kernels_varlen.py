@@ -357,6 +357,9 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     WIDTHS = PerClass(_widths)
     """Filter widths, in taps: those of `struct CausalConv1dVarlenShortrowsFwdTraits`."""
 
+    RUN = PerClass(lambda cls: cls.constants["kRun"])
+    """Elements per access to snapshots where the columns of all channels are one run."""
+
     silu: bool
     """Whether SiLU follows the sum."""
     addressed: bool

@@ -29,7 +29,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
 from cuconv.runtime.blocks import COMPUTED, Blocks
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
+from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
 from cuconv.runtime.plan import Launch, Plan
@@ -271,7 +271,24 @@ def _is_short(o: Operands) -> bool:
     # Snapshots come out of the tiles in shared memory: on an H200 76 and 89 us instead of 91 and 102 for one sequence
     # of 8192 tokens with a snapshot every 256 and every 64.
     pays = o.x.shape[1] <= most * o.sequences or (is_whole and o.snapshot_rows > 0)
-    return o.weight.shape[1] in CausalConv1dVarlenShortrowsFwd.WIDTHS and pays
+    return o.weight.shape[1] in CausalConv1dVarlenShortrowsFwd.WIDTHS and pays and _snapshots_are_near(o)
+
+
+def _snapshots_are_near(o: Operands) -> bool:
+    """Whether offsets in the rows of snapshots, and of sequences if there are any, fit in 31 bits of bytes."""
+    arrays = [] if o.snapshots is None else [each for each in (o.snapshots, o.query_start_loc) if each is not None]
+    return all(min(each.strides) >= 0 and each.span[1] <= MAX_DIVIDEND for each in arrays)
+
+
+def _snapshots_are_runs(o: Operands) -> bool:
+    """Whether the columns of all channels of a snapshot are one run of aligned vectors of RUN elements."""
+    columns, pool = o.weight.shape[1] - 1, o.snapshot_out or o.conv_states
+    if pool is None or (o.snapshot_out is not None and pool.shape[2] != columns):
+        return False
+    run = CausalConv1dVarlenShortrowsFwd.RUN
+    first = pool.first + (pool.shape[2] - columns) * pool.strides[2]
+    is_dense = pool.strides[1] == columns and (columns == 1 or pool.strides[2] == 1)
+    return is_dense and not any(quantity % run for quantity in (first, *pool.active(0)))
 
 
 def _tile_vector(o: Operands) -> int:
@@ -286,7 +303,8 @@ def _short_rows(o: Operands) -> Launch:
     dim, total = o.x.shape
     kernel = CausalConv1dVarlenShortrowsFwd(**_axes(o, _tile_vector(o)))
     config, division = kernel.launch_config(dim, total)
-    return Launch.packed(kernel, config, **_numbers(o, 1), **division)
+    numbers = _numbers(o, 1) | {"snapshots_are_packed": _snapshots_are_runs(o)}
+    return Launch.packed(kernel, config, **numbers, **division)
 
 
 def _row_strips(o: Operands) -> Plan:

@@ -416,7 +416,7 @@ REPORT: Rows = {
     "causal_conv1d_varlen_fn": (
         *({"sequences": spec} for spec in ("1x8192", "16x512", "4096+16x256", "7800+392x1", "512in8192", "2048x1")),
         {"sequences": "16x512", "dtype": "float32"},
-        *({"sequences": spec, "contiguous": TOKENS} for spec in ("16x512", "512in8192")),
+        *({"sequences": spec, "contiguous": TOKENS} for spec in ("1x8192", "16x512", "512in8192")),
         *(
             {"sequences": spec, "snapshots": 64, "contiguous": contiguous}
             for contiguous in _BOTH
@@ -441,7 +441,12 @@ REPORT: Rows = {
         *({"batch": 256, "dim": 10240, "dtype": "float32", "contiguous": contiguous} for contiguous in _BOTH),
         *({"batch": 64, "dim": 8192, "tokens": 4, "form": form} for form in (DENSE, PACKED, WINDOWS, TREE)),
         {"batch": 64, "dim": 8192, "tokens": 4, "form": STATES, "contiguous": TOKENS},
-        *({"batch": 256, "dim": 10240, "form": form} for form in (PACKED, MOVED)),
+        *(
+            {"batch": batch, "dim": dim, "form": form}
+            for batch, dim in ((1, 6144), (256, 10240))
+            for form in (PACKED, MOVED)
+        ),
+        {"batch": 1, "dim": 6144, "form": PACKED, "contiguous": TOKENS},
     ),
     "causal_conv1d_update_split": ({"batch": 256},),
     "causal_conv1d_update_qkv_split": ({"batch": 256},),

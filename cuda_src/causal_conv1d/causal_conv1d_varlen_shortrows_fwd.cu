@@ -31,6 +31,8 @@ struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kAhead = kAddressed ? 1 : 2;
     // Vectors of 16 bytes along a channel per warp: with more, too few tiles fit in shared memory.
     static constexpr int kPartVecs = 4;
+    // Elements per lane of a snapshot whose columns are one run of memory: a warp stores all of it at once.
+    static constexpr int kRun = 4;
     static constexpr int kMinWidth = 2;  // a filter of one tap needs no states
     static constexpr int kMaxWidth = 5;
     using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs>;
@@ -61,39 +63,33 @@ struct ShortPrefixes {
     // Prepares run `number`: issues the loads of the state that it goes on from.
     __device__ __forceinline__ void load_ahead(int number, Ahead& ahead) const {
         const ShortRun run = shared.runs[number];
-        ahead.begin = run.begin;
-        ahead.end = shared.runs[number + 1].begin;
-        const int slot = run.slot < 0 ? ~run.slot : run.slot;
-        ahead.is_padding = run.slot == ShortRun::kPadding;
-        ahead.state = states + slot * p.conv_states_stride[0];
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) ahead.past[i] = Vec<state_t, 1>::zero();
-        if (run.slot >= 0 && !ahead.is_padding && run.begin >= 0 && channel < p.dim) {
+        if (run.slot >= 0 && run.slot != ShortRun::kPadding && run.begin >= 0 && channel < p.dim) {
+            const state_t* const state = states + run.slot * p.conv_states_stride[0];
 #pragma unroll
             for (int i = 0; i < kHalo; ++i) {
-                ahead.past[i] = load<1, Memory::kMutable>(ahead.state + i * p.conv_states_stride[2]);
+                ahead.past[i] = load<1, Memory::kMutable>(state + i * p.conv_states_stride[2]);
             }
-        }
-        if constexpr (kAddressed) {
-            const int target = shared.target[number];
-            ahead.state = target < 0 ? nullptr : states + target * p.conv_states_stride[0];
         }
     }
 
     // Completes run `number` after the walk: zeros for padding; for a sequence its prefix and its state.
     template <bool kSilu, int kWidth>
-    __device__ __forceinline__ void finish(int number, const Ahead& run, const float (&taps)[kWidth],
+    __device__ __forceinline__ void finish(int number, const Ahead& ahead, const float (&taps)[kWidth],
                                            float bias) const {
-        if (run.is_padding) {
+        const ShortRun run = shared.runs[number];
+        const int run_end = shared.runs[number + 1].begin;
+        if (run.slot == ShortRun::kPadding) {
             T* const out = shared.out[lane_id()];
-            const int end = min(run.end, Tile::kTile);
+            const int end = min(run_end, Tile::kTile);
             for (int i = max(0, run.begin); i < end; ++i) out[i] = Dtype<T>::from_float(0.0f);
         } else if (run.begin >= 0 && channel < p.dim) {
             if (kAddressed) store_snapshots<kWidth>(number, false);
-            if (run.end <= Tile::kTile) {
-                finish_sequence<kSilu, true>(run, taps, bias);
+            if (run_end <= Tile::kTile) {
+                finish_sequence<kSilu, true>(number, run, run_end, ahead, taps, bias);
             } else {
-                finish_sequence<kSilu, false>(run, taps, bias);
+                finish_sequence<kSilu, false>(number, run, run_end, ahead, taps, bias);
             }
             if (kAddressed) store_snapshots<kWidth>(number, true);
         }
@@ -102,35 +98,39 @@ struct ShortPrefixes {
  private:
     // kIsInside: the sequence ends in the tile, too.
     template <bool kSilu, bool kIsInside, int kWidth>
-    __device__ __forceinline__ void finish_sequence(const Ahead& run, const float (&taps)[kWidth], float bias) const {
+    __device__ __forceinline__ void finish_sequence(int number, const ShortRun& run, int end, const Ahead& ahead,
+                                                    const float (&taps)[kWidth], float bias) const {
+        const int begin = run.begin;
         Vec<state_t, 1> kept[kWidth];
         float window[kWidth];
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            kept[i] = run.past[i];
-            window[i] = run.past[i].to_float(0);
+            kept[i] = ahead.past[i];
+            window[i] = ahead.past[i].to_float(0);
         }
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
-            if (run.begin + i >= run.end) break;
-            const auto x = input<kIsInside>(run.begin + i);
+            if (begin + i >= end) break;
+            const auto x = input<kIsInside>(begin + i);
             kept[kHalo] = convert<state_t>(x);
             window[kHalo] = x.to_float(0);
             const float sum = convolve<false>(taps, bias, window, nullptr);
-            put_output<kIsInside>(run.begin + i, Dtype<T>::from_float(activate<T, kSilu, false, kSilu>(sum, 0)));
+            put_output<kIsInside>(begin + i, Dtype<T>::from_float(activate<T, kSilu, false, kSilu>(sum, 0)));
 #pragma unroll
             for (int j = 0; j < kHalo; ++j) {
                 kept[j] = kept[j + 1];
                 window[j] = window[j + 1];
             }
         }
-        if (!p.has_states || (kAddressed && run.state == nullptr)) return;
-        if (run.end - run.begin > kHalo) {
+        const int target = kAddressed ? shared.target[number] : run.slot < 0 ? ~run.slot : run.slot;
+        if (!p.has_states || (kAddressed && target < 0)) return;
+        state_t* const state = states + target * p.conv_states_stride[0];
+        if (end - begin > kHalo) {
 #pragma unroll
-            for (int i = 0; i < kHalo; ++i) kept[i] = convert<state_t>(input<kIsInside>(run.end - kHalo + i));
+            for (int i = 0; i < kHalo; ++i) kept[i] = convert<state_t>(input<kIsInside>(end - kHalo + i));
         }
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i) store(run.state + i * p.conv_states_stride[2], kept[i]);
+        for (int i = 0; i < kHalo; ++i) store(state + i * p.conv_states_stride[2], kept[i]);
     }
 
     template <int kWidth>
@@ -138,7 +138,7 @@ struct ShortPrefixes {
         if (p.snapshot_rows == 0) return;
         SnapshotRows rows = shared.prefixes[0];
 #pragma unroll
-        for (int i = 1; i < Tile::kWarps; ++i) {
+        for (int i = 1; i < Tile::kLookers; ++i) {
             rows = {min(rows.begin, shared.prefixes[i].begin), max(rows.end, shared.prefixes[i].end)};
         }
         store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, rows, shared.number[number], channel, is_over_start);
@@ -162,62 +162,166 @@ struct ShortPrefixes {
     }
 };
 
-// A row of snapshots as the tile with its last input needs it, or with its sequence's first token where it is left to
-// the prefix.
-struct TileSnapshot {
-    bool is_own;
-    bool is_prefix;
-    int end;  // where its inputs end, counted from the tile's first token
-    int position;
-    int slot;
-};
-
-template <int kWidth, typename Tile>
-__device__ __forceinline__ TileSnapshot load_tile_snapshot(const CausalConv1dVarlenOperands& p, int row, int first) {
-    TileSnapshot found{false, false, 0, 0, 0};
-    if (row >= count_snapshots(p)) return found;
-    const Snapshot snapshot = load_snapshot(p, row);
-    if (snapshot.sequence < 0) return found;
-    const int begin = first_token(p, snapshot.sequence) - first, last = begin + max(snapshot.position - 1, 0);
-    const bool begins = begin >= 0 && begin < Tile::kTile, ends = last >= 0 && last < Tile::kTile;
-    if (!begins && !ends) return found;
-    const SnapshotSource source(p, snapshot.sequence);
-    if (!source.has(snapshot)) return found;
-    const bool is_left = is_of_prefix<kWidth>(p, snapshot, source);
-    return {!is_left && ends, is_left && begins, begin + snapshot.position, snapshot.position, snapshot.slot};
-}
-
-// Stores the snapshots of the rows that the lanes of a warp have looked at, 32 from `from` on, but for those left to
-// prefixes, the range of which it adds to `prefixes`.
-template <int kWidth, typename state_t, typename Tile>
-__device__ __forceinline__ void store_tile_snapshots(const ShortShared<Tile>& shared,
-                                                     const CausalConv1dVarlenOperands& p, index_t channel, int first,
-                                                     int from, const TileSnapshot& own, SnapshotRows& prefixes) {
+// The tile's snapshots, found by a warp in every kLookers-th group of 32 rows. A tile stores a snapshot if it has the
+// last input; if it has the sequence's first token, it leaves snapshots of prefixes to these. All lanes take part.
+//
+// All warps wait for what one does between the arrival of the inputs and the walk: two snapshots in a tile took 12 us
+// of 91 (H200, 16 x 512, a snapshot every 64 tokens), though not one of memory traffic. So addresses for kAtOnce
+// snapshots are computed before, and where the columns of all channels are one run of memory a lane stores kRun
+// elements of it: 86 us. Looking at the rows is 4 us of these.
+template <int kWidth, int kRun, typename state_t, typename Tile>
+struct TileSnapshots {
     using T = typename Tile::input_t;
     using Copy = SnapshotCopy<kWidth, T, state_t, 1, false>;
-    const unsigned hits = lanes_where(own.is_prefix);
-    if (hits != 0) prefixes = {min(prefixes.begin, from + lowest(hits)), from + highest(hits) + 1};
-    for (unsigned left = lanes_where(own.is_own); left != 0; left &= left - 1) {
-        const int lane = lowest(left), position = from_lane(own.position, lane);
-        const int end = from_lane(own.end, lane), slot = from_lane(own.slot, lane);
-        if (channel >= p.dim) continue;
-        const StateColumn<state_t, 1> column = Copy::place(p, slot, channel);
-        const T* const x = static_cast<const T*>(p.x) + channel * p.x_stride[0] + first;
+    static constexpr int kHalo = Tile::kHalo;
+    static constexpr int kAtOnce = 2;
+    static_assert(kHalo * Tile::kChannels <= kRun * kWarpSize, "a run is an access of each lane");
+
+    struct Next {
+        state_t* to;   // null for none; where the lane's part of a run goes, else the channel's first column
+        int end;       // where its inputs end, counted from the tile's first token
+        int position;  // less than 0 for a run
+    };
+
+    const CausalConv1dVarlenOperands& p;
+    index_t first_channel;
+    int first;  // the first token of the tile
+    int rows;
+    int from;       // the next row to look at
+    unsigned left;  // lanes with a snapshot that has not been its turn
+    int slot;       // of the lane's snapshot
+    int end;
+    int position;
+    int place[kRun];  // of a lane's elements of a run with end 0, counted from the first element of x
+    Next next[kAtOnce];
+    SnapshotRows prefixes;
+
+    __device__ __forceinline__ TileSnapshots(const CausalConv1dVarlenOperands& p_, index_t first_channel_, int first_,
+                                             int warp)
+        : p(p_), first_channel(first_channel_), first(first_), from(warp * kWarpSize), left(0) {
+        rows = warp < Tile::kLookers ? count_snapshots(p) : 0;
+        prefixes = {rows, 0};
+    }
+
+    __device__ __forceinline__ bool are_done() const { return left == 0 && from >= rows; }
+
+    // Finds the next snapshots.
+    __device__ __forceinline__ void find() {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) next[i].to = nullptr;
 #pragma unroll 1
-        for (int i = 0; i < p.snapshot_columns; ++i) {
-            const int place = end - p.snapshot_columns + i;
+        for (; left == 0 && from < rows; from += Tile::kLookers * kWarpSize) look();
+        if (left == 0) return;
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) {
+            const int element = lane_id() * kRun + i;
+            place[i] = opaque(element / kHalo * Tile::kPitchIn + Tile::kBefore - kHalo + element % kHalo);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i, left &= left - 1) {
+            if (left == 0) break;
+            const int lane = lowest(left), position_ = from_lane(position, lane);
+            const bool is_run = position_ < 0;
+            const index_t channel = is_run ? first_channel : first_channel + lane_id();
+            state_t* const to = Copy::place(p, from_lane(slot, lane), channel).at;
+            next[i] = {opaque(is_run ? to + lane_id() * kRun : to), from_lane(end, lane), position_};
+        }
+    }
+
+    // Stores them, when the tile is there.
+    __device__ __forceinline__ void store(const ShortShared<Tile>& shared) const {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            if (next[i].to == nullptr) return;
+            if (next[i].position < 0) {
+                store_run(shared, next[i]);
+            } else {
+                store_columns(shared, next[i]);
+            }
+        }
+    }
+
+ private:
+    __device__ __forceinline__ void store_run(const ShortShared<Tile>& shared, const Next& own) const {
+        if (lane_id() >= kHalo * Tile::kChannels / kRun) return;
+        Vec<state_t, kRun> run = Vec<state_t, kRun>::zero();
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) {
+            const auto input = load<1, Memory::kMutable>(&shared.x[0][0] + place[i] + own.end);
+            run.put(i, convert<state_t>(input).element(0));
+        }
+        ::store<Keep::kWhole>(own.to, run);
+    }
+
+    __device__ __forceinline__ void store_columns(const ShortShared<Tile>& shared, const Next& own) const {
+        const index_t channel = first_channel + lane_id();
+        if (channel >= p.dim) return;
+        StateColumn<state_t, 1> to{own.to, 0, true};
+        int place = own.end - p.snapshot_columns;
+#pragma unroll 1
+        for (; place < own.end; ++place, to = to + p.snapshot_stride[2]) {
             Vec<T, 1> input = Vec<T, 1>::zero();
-            if (place < end - position) {
+            if (place < own.end - own.position) {
                 // Before a sequence that starts from zeros.
-            } else if (place < -Tile::kHalo) {
-                input = load<1>(x + place);
+            } else if (place < -kHalo) {
+                input = load<1>(static_cast<const T*>(p.x) + channel * p.x_stride[0] + first + place);
             } else {
                 input = load<1, Memory::kMutable>(&shared.x[lane_id()][Tile::kBefore + place]);
             }
-            (column + i * p.snapshot_stride[2]).store_all(convert<state_t>(input));
+            to.store_all(convert<state_t>(input));
         }
     }
-}
+
+    // The lowest word of an index.
+    __device__ __forceinline__ static int load_low_word(const void* p, unsigned at, unsigned step) {
+        return load_word<Memory::kConstant, int>(static_cast<const char*>(p) + static_cast<index_t>(at) * step);
+    }
+
+    // Looks at 32 rows. Every tile looks at all rows, so it passes over most of them by few instructions.
+    __device__ __forceinline__ void look() {
+        const unsigned word = p.snapshots_is_int64 ? 8 : 4, start_word = p.query_start_loc_is_int64 ? 8 : 4;
+        const unsigned row_step = static_cast<unsigned>(p.snapshots_stride[0]) * word;
+        const unsigned field_step = static_cast<unsigned>(p.snapshots_stride[1]) * word;
+        const unsigned start_step = static_cast<unsigned>(p.query_start_loc_stride) * start_word;
+        const int row = from + lane_id();
+        const char* const at =
+            static_cast<const char*>(p.snapshots) + static_cast<index_t>(static_cast<unsigned>(row)) * row_step;
+        int sequence = -1;
+        position = 0;
+        if (row < rows) {
+            sequence = load_low_word(at, 0, 0);
+            position = load_low_word(at, 1, field_step);
+        }
+        bool is_hit = static_cast<unsigned>(sequence) < static_cast<unsigned>(p.sequences);
+        unsigned begin = -first;
+        if (is_hit && p.query_start_loc != nullptr) begin += load_low_word(p.query_start_loc, sequence, start_step);
+        const unsigned last = begin + max(position - 1, 0);
+        is_hit = is_hit && (begin < Tile::kTile || last < Tile::kTile);
+        if (lanes_where(is_hit) == 0) return;
+        bool is_own = false, is_left = false;
+        if (is_hit) {
+            int high = 0;
+            if (p.snapshots_is_int64) high = load_low_word(at + 4, 0, 0) | load_low_word(at + 4, 1, field_step);
+            const index_t number = load_index(at + 2 * static_cast<index_t>(field_step), 0, p.snapshots_is_int64);
+            const SnapshotSource source(p, sequence);
+            slot = static_cast<int>(number);
+            const Snapshot snapshot{sequence, position, slot};
+            const bool has_slot = number >= 0 && number < p.snapshot_slots && number != p.snapshot_pad_slot;
+            if (has_slot && high == 0 && position >= 0 && source.has(snapshot)) {
+                const int own_begin = source.begin - first, own_last = own_begin + max(position - 1, 0);
+                is_left = is_of_prefix<kWidth>(p, snapshot, source);
+                is_own = !is_left && own_last >= 0 && own_last < Tile::kTile;
+                is_left = is_left && own_begin >= 0 && own_begin < Tile::kTile;
+                end = own_begin + position;
+                const bool is_whole = p.snapshots_are_packed && first_channel + Tile::kChannels <= p.dim;
+                if (is_whole && position >= kHalo) position = -1;
+            }
+        }
+        left = lanes_where(is_own);
+        const unsigned prefixed = lanes_where(is_left);
+        if (prefixed != 0) prefixes = {min(prefixes.begin, from + lowest(prefixed)), from + highest(prefixed) + 1};
+    }
+};
 
 template <
     int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
@@ -242,49 +346,51 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     } else if (warp == kWarps - 2 && channel < p.dim) {
         shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
     }
-    // The first rows of snapshots are looked at while the tile is on its way.
-    TileSnapshot snapshot{};
-    if (kAddressed && p.snapshot_rows > 0) {
-        snapshot = load_tile_snapshot<kWidth, Tile>(p, static_cast<int>(threadIdx.x), first);
-    }
     float bias[1];
     float taps[1][kWidth];
-    filter.to_floats(taps, bias);
-    if (kSilu) scale_for_silu<input_t>(taps[0], bias[0]);
-    wait_for_copies();
-    __syncthreads();
+    const auto wait_for_tile = [&] {
+        filter.to_floats(taps, bias);
+        if (kSilu) scale_for_silu<input_t>(taps[0], bias[0]);
+        wait_for_copies();
+        __syncthreads();
+    };
+    if (kAddressed && p.snapshot_rows > 0) {
+        // Rows of snapshots are looked at while the tile is on its way.
+        TileSnapshots<kWidth, Traits::kRun, state_t, Tile> snapshots(p, first_channel, first, warp);
+#pragma unroll 1
+        for (bool is_first = true;; is_first = false) {
+            snapshots.find();
+            if (is_first) wait_for_tile();
+            snapshots.store(shared);
+            if (snapshots.are_done()) break;
+        }
+        if (lane_id() == 0 && warp < Tile::kLookers) shared.prefixes[warp] = snapshots.prefixes;
+    } else {
+        wait_for_tile();
+    }
 
     // States are loaded ahead: those of a warp's first sequences during the walk, then those of the following ones.
     const Prefixes runs(p, shared, channel, first);
     typename Prefixes::Ahead ahead[kAhead];
-    const int count = shared.count;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-        if (warp + i * kWarps < count) runs.load_ahead(warp + i * kWarps, ahead[i]);
-    }
-    if (kAddressed && p.snapshot_rows > 0) {
-        const int rows = count_snapshots(p);
-        SnapshotRows prefixes{rows, 0};
-        store_tile_snapshots<kWidth, state_t>(shared, p, channel, first, warp * kWarpSize, snapshot, prefixes);
-#pragma unroll 1
-        for (int from = Tile::kThreads + warp * kWarpSize; from < rows; from += Tile::kThreads) {
-            snapshot = load_tile_snapshot<kWidth, Tile>(p, from + lane_id(), first);
-            store_tile_snapshots<kWidth, state_t>(shared, p, channel, first, from, snapshot, prefixes);
-        }
-        if (lane_id() == 0) shared.prefixes[warp] = prefixes;
+        if (warp + i * kWarps < shared.count) runs.load_ahead(warp + i * kWarps, ahead[i]);
     }
     const int place = warp * Tile::kPart;
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
     __syncthreads();
 #pragma unroll 1
-    for (int number = warp; number < count;) {
+    for (int number = warp; number < shared.count;) {
 #pragma unroll
         for (int i = 0; i < kAhead; ++i, number += kWarps) {
-            if (number >= count) break;
+            if (number >= shared.count) break;
             runs.template finish<kSilu>(number, ahead[i], taps[0], bias[0]);
-            if (number + kAhead * kWarps < count) runs.load_ahead(number + kAhead * kWarps, ahead[i]);
+            if (number + kAhead * kWarps < shared.count) runs.load_ahead(number + kAhead * kWarps, ahead[i]);
         }
     }
     __syncthreads();
-    store_tile(shared, p, first_channel, first);
+    // Where the tile lies is computed anew, instead of kept in registers.
+    const QuotientRemainder again = divide(static_cast<unsigned>(opaque(static_cast<int>(blockIdx.x))), params.tiles);
+    store_tile(shared, p, static_cast<index_t>(again.quotient) * Tile::kChannels,
+               static_cast<int>(again.remainder) * Tile::kTile);
 }

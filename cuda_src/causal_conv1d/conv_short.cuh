@@ -22,6 +22,7 @@ struct ShortTile {
     static constexpr int kPitchOut = (kTile / kWide | 1) * kWide;
     static constexpr int kUnits = kTile / kVec;            // accesses per row
     static constexpr int kRowsAtOnce = kThreads / kUnits;  // rows that a block accesses at once; 0: a part of one
+    static constexpr int kLookers = kWarps - 1;            // warps that look for snapshots
 };
 
 // A run of tokens that reaches into the tile: a sequence, or padding between sequences.
@@ -41,9 +42,9 @@ struct ShortShared {
     int count;                       // number of runs
     int left_out;                    // leading tokens of the tile that are in the prefix of an earlier sequence
     // Only for kAddressed:
-    int target[Tile::kTile];              // the slot of each run's final state, -1 for none
-    int number[Tile::kTile];              // the sequence that each run is
-    SnapshotRows prefixes[Tile::kWarps];  // the rows that have all snapshots left to prefixes that each warp has found
+    int target[Tile::kTile];                // the slot of each run's final state, -1 for none
+    int number[Tile::kTile];                // the sequence that each run is
+    SnapshotRows prefixes[Tile::kLookers];  // rows that have all snapshots left to prefixes that a warp has found
 };
 
 // Lists the runs of tokens that reach into the tile from the token `first` on. All lanes of one warp take part.
@@ -210,9 +211,5 @@ __device__ __forceinline__ void walk(ShortShared<Tile>& shared, int place, const
 // What a lane's channel needs for one run of tokens, loaded ahead of its turn.
 template <typename state_t, int kHalo>
 struct ShortAhead {
-    int begin;
-    int end;
-    bool is_padding;
-    state_t* state;  // the first column that the filter reads, of the final state; null where that is not kept
     Vec<state_t, 1> past[kHalo];
 };

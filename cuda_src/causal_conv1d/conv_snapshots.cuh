@@ -11,8 +11,22 @@ struct SnapshotSource {
     int start;  // the slot that it starts from
     bool goes_on;
 
+    // Indices are kept as they were loaded, so that one wait serves for all.
     __device__ __forceinline__ SnapshotSource(const CausalConv1dVarlenOperands& p, int number)
-        : SnapshotSource(p, number, first_token(p, number), first_token(p, number + 1) - first_token(p, number)) {}
+        : begin(0), length(p.total) {
+        RawIndex first, end;
+        if (p.query_start_loc != nullptr) {
+            first.load(p.query_start_loc, number * p.query_start_loc_stride, p.query_start_loc_is_int64);
+            end.load(p.query_start_loc, (number + 1) * p.query_start_loc_stride, p.query_start_loc_is_int64);
+        }
+        const bool may_go_on = ::goes_on<true>(p, number);
+        start = load_start_slot(p, number);
+        goes_on = start >= 0 && may_go_on;
+        if (p.query_start_loc != nullptr) {
+            begin = first.clamped(p.query_start_loc_is_int64, p.total);
+            length = end.clamped(p.query_start_loc_is_int64, p.total) - begin;
+        }
+    }
     __device__ __forceinline__ SnapshotSource(const CausalConv1dVarlenOperands& p, int number, int begin_, int length_)
         : begin(begin_),
           length(length_),
@@ -114,8 +128,9 @@ struct SnapshotCopy {
     }
 };
 
-// Rows of snapshots that a thread takes at a time, so that it waits for the loads of all of them together.
-inline constexpr int kSnapshotsAtOnce = 2;
+// Rows of snapshots that a thread takes at a time: 70.0 us (H200, 16 x 512, channels contiguous, a snapshot every 64
+// tokens) instead of 70.9 with two or four.
+inline constexpr int kSnapshotsAtOnce = 1;
 
 // Stores the snapshots of kCount consecutive rows from `row` on, but for those that is_left(snapshot, source) says are
 // left to another thread.

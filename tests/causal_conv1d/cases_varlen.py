@@ -156,6 +156,16 @@ UNIT = (
             ),
         )
     ),
+    # Columns of all channels of a snapshot in one run of memory, of which the last channels are less than a group.
+    *(
+        Case(channels, "off3+130+0+2x1+127+9+90", width, dtype, pool="columns", **ROWS, **way)
+        for channels, width, dtype, way in (
+            (72, 4, "bfloat16", {"snapshots": "pool", "slots": "odd"}),
+            (64, 4, "float16", {"snapshots": "pool", "moved": True, "state_dtype": "float32"}),
+            (36, 2, "float16", {"snapshots": "window", "state_dtype": "bfloat16"}),
+            (68, 5, "float32", {"snapshots": "pool", "index": "int64"}),
+        )
+    ),
     without(Case(24, "9+70+3", snapshots="whole")),
     without(Case(24, "9+70+3", 1, "float32", snapshots="whole", **ROWS)),
     Case(24, "9+70+3", 1, snapshots="pool"),

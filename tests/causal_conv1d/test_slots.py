@@ -245,6 +245,24 @@ def test_a_block_that_ends_one_token_after_the_start_holds_the_old_state_too(cal
 
 
 @EACH_CALLER
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_states_after_every_token_are_the_inputs_before_them(call: Caller, order: str) -> None:
+    """As many snapshots as tokens, in any order, and some twice."""
+    total, random = 292, np.random.default_rng(0)
+    x = np.asarray(uniform(19, DIM, total).astype(np.float32), order=order)
+    ends = random.permutation([*range(1, total + 1), *range(130, 170)])
+    out = np.full((len(ends), DIM, WIDTH - 1), np.nan, np.float32)
+    rows = np.stack([np.zeros(len(ends), np.int64), ends, np.arange(len(ends))], axis=1)
+    call(
+        cuconv.causal_conv1d_varlen_fn,
+        {"x": x, "weight": uniform(21, DIM, WIDTH).astype(np.float32), "snapshots": rows, "snapshot_out": out},
+    )
+    padded = np.concatenate([np.zeros((DIM, WIDTH - 1), np.float32), x], axis=1)
+    for end, state in zip(ends, out, strict=True):
+        np.testing.assert_array_equal(state, padded[:, end : end + WIDTH - 1])
+
+
+@EACH_CALLER
 def test_whole_states_inside_a_sequence_are_the_inputs_before_them(call: Caller) -> None:
     """Megatron's scatter: columns are the inputs p - W to p - 1, and how many there are only the GPU knows."""
     x, out = uniform(17, DIM, 30).astype(np.float32), np.full((3, DIM, WIDTH), 7, np.float32)

@@ -254,15 +254,15 @@ MUTANTS = (
     Mutant(
         "A small step goes on from a slot that is not to be read.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "if (!kAddressed || indices.past != 0) {",
-        "if (true) {",
+        "if ((!Traits::kGuesses || has_slot) && (!kAddressed || indices.past != 0)) {",
+        "if (!Traits::kGuesses || has_slot) {",
         (_FEW_FRESH,),
     ),
     Mutant(
         "A small step's final state without a slot goes before the pool.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "if (target < 0) return;",
-        "",
+        "to = target < 0 ? nullptr : state_at(target);",
+        "to = state_at(target);",
         (_FEW_MOVED,),
     ),
     Mutant(

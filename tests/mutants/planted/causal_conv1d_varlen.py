@@ -45,6 +45,10 @@ _SNAPSHOTS_ROWS = (
     "causal_conv1d_varlen_fn-33-off2+20+0+3x1+30+2-dtype_float16-layout_tokens-pool_columns-slots_odd-longer_2"
     "-snapshots_pool"
 )
+_SNAPSHOTS_RUNS = (
+    "causal_conv1d_varlen_fn-72-off3+130+0+2x1+127+9+90-layout_tokens-pool_columns-slots_odd-snapshots_pool"
+)
+_EVERY_TOKEN = "causal_conv1d/test_slots.py::test_states_after_every_token_are_the_inputs_before_them[C-emulator]"
 _SNAPSHOTS_L2NORM = "causal_conv1d_qkv_split-1,1,1,256,256,8-12+3+1-dtype_float32-initial_all-snapshots_whole-l2norm"
 _GATED = "causal_conv1d_varlen_fn-136-off2+20+0+3x1+30+2-width_3-initial_all-activation_None-gates_pre_gate_post_gate"
 _GATED_ROWS = (
@@ -188,8 +192,8 @@ MUTANTS = (
         "Short rows' results are stored before all prefixes are in.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
         """    __syncthreads();
-    store_tile(shared, p, first_channel, first);""",
-        "    store_tile(shared, p, first_channel, first);",
+    // Where the tile lies""",
+        "    // Where the tile lies",
         (_SHORTROWS,),
     ),
     Mutant(
@@ -210,8 +214,8 @@ MUTANTS = (
     Mutant(
         "A short sequence's state keeps the inputs before its last ones.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "input<kIsInside>(run.end - kHalo + i)",
-        "input<kIsInside>(run.end - kHalo + i - 1)",
+        "input<kIsInside>(end - kHalo + i)",
+        "input<kIsInside>(end - kHalo + i - 1)",
         (_SHORTROWS,),
     ),
     Mutant(
@@ -264,7 +268,7 @@ MUTANTS = (
     Mutant(
         "A short sequence's final state stays in the slot that the sequence starts from.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "const int target = shared.target[number];",
+        "const int target = kAddressed ? shared.target[number] : run.slot < 0 ? ~run.slot : run.slot;",
         "const int target = run.slot < 0 ? ~run.slot : run.slot;",
         (_MOVED_SHORT,),
     ),
@@ -446,9 +450,30 @@ MUTANTS = (
     Mutant(
         "Snapshots in short rows hold the inputs one token later.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "const int place = end - p.snapshot_columns + i;",
-        "const int place = end - p.snapshot_columns + i + (end < Tile::kTile ? 1 : 0);",
+        "int place = own.end - p.snapshot_columns;",
+        "int place = own.end - p.snapshot_columns + (own.end < Tile::kTile ? 1 : 0);",
         (_SNAPSHOTS_ROWS,),
+    ),
+    Mutant(
+        "The columns of a snapshot in one run of memory are in falling order.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "+ element % kHalo);",
+        "+ kHalo - 1 - element % kHalo);",
+        (_SNAPSHOTS_RUNS,),
+    ),
+    Mutant(
+        "A warp stores the tile's snapshots out of the first rows only.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "if (snapshots.are_done()) break;",
+        "break;",
+        (_EVERY_TOKEN,),
+    ),
+    Mutant(
+        "Of a group of rows a tile stores two snapshots at most.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "return left == 0 && from >= rows;",
+        "return from >= rows;",
+        (_EVERY_TOKEN,),
     ),
     Mutant(
         "A walk's halo comes from the same group of vectors.",
