@@ -410,7 +410,7 @@ class CausalConv1dChannellastVarlenBwd(Kernel):
 
     def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (dim, total), and the parts that sums are left in."""
-        return _ChannelWalks.share(self, self.vec, self.tokens, 3, (1, dim, total))
+        return _ChannelWalks.share(self, self.vec, self.tokens, 3 if self.width <= 8 else 2, (1, dim, total))
 
 
 def _is_channel_vector(axes: dict[str, Any]) -> bool:
