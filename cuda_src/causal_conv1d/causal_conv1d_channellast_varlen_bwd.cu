@@ -47,7 +47,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_varlen_bwd_kernel(const CausalConv1dChannellastVarlenBwdParams params) {
     constexpr int kHalo = kWidth - 1, kStages = Traits::kStages, kThreads = Traits::kThreads, kPlain = Traits::kPlain;
     using Vector = Vec<input_t, kVec>;
-    using Fetch = TokenFetch<input_t, kVec, kTokens, kThreads>;
     using Walk = SequenceWalk<kWidth, input_t, weight_t, kVec, kSilu, kStates>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
     __shared__ BlockMemory<Traits::kSharedBytes> memory;
@@ -66,16 +65,36 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int last = has_walk ? min(static_cast<int>(end) * kTokens, p.total) : first;
 
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
-    Fetch fetch(p, StepCursor<kTokens>(params.row_steps, begin, static_cast<int>(end - begin)), channel);
+    const input_t* const x = at_token<kVec, const input_t>(p.x, p.x_stride, 0, channel, 0);
+    const auto input = [&](int token) { return load<kVec>(x + token * p.x_stride[2]); };
+    // What is brought next: pointers that move take fewer instructions than addresses of tokens.
+    int next_token = first;
+    const input_t* next_x = x + first * p.x_stride[2];
+    const input_t* next_dout =
+        static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + first * p.dout_stride[2];
+    const auto fetch = [&](Vector* x_slots) {
+        Vector* const dout_slots = x_slots + kTokens * kThreads;
+        const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
+        if (next_token + kTokens <= last && p.dout_is_packed) {
+#pragma unroll
+            for (int i = 0; i < kTokens; ++i, next_x += x_step, next_dout += dout_step) {
+                copy_vector_async<true>(x_slots + i * kThreads, next_x);
+                copy_vector_async<true>(dout_slots + i * kThreads, next_dout);
+            }
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < min(kTokens, last - next_token); ++i, next_x += x_step, next_dout += dout_step) {
+                x_slots[i * kThreads] = load<kVec>(next_x);
+                dout_slots[i * kThreads] = load_apart<kVec>(next_dout, p.dout_stride[1], p.dout_is_packed != 0);
+            }
+        }
+        next_token += kTokens;
+        end_copy_group();
+    };
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
     constexpr int kStageSlots = Traits::kStageSlots;
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) {
-        fetch.fetch(slots + i * kStageSlots);
-        end_copy_group();
-    }
-    const input_t* const x = at_token<kVec, const input_t>(p.x, p.x_stride, 0, channel, 0);
-    const auto input = [&](int token) { return load<kVec>(x + token * p.x_stride[2]); };
+    for (int i = 0; i < kStages - 1; ++i) fetch(slots + i * kStageSlots);
     input_t* const dx = at_token<kVec, input_t>(p.dx, p.dx_stride, 0, channel, 0);
     const index_t dx_step = p.dx_stride[2];
     const auto put = [&](int token, const float (&values)[kVec]) {
@@ -103,8 +122,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     for (int token = first; token < walk_end; token += kTokens) {
         // The free stage is the one that was walked last.
         if constexpr (kStages > 1) wait_for_copy_groups<kStages - 2>();
-        fetch.fetch(slots + (stage == 0 ? kStages - 1 : stage - 1) * kStageSlots);
-        end_copy_group();
+        fetch(slots + (stage == 0 ? kStages - 1 : stage - 1) * kStageSlots);
         if constexpr (kStages == 1) wait_for_copy_groups<0>();
         const Vector* const own = slots + stage * kStageSlots;
 #pragma unroll 1

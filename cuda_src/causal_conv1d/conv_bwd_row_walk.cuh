@@ -103,6 +103,7 @@ struct RowWalk {
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kRuns = kWarpSize - 1;  // looked up at a time
     static constexpr int kVec = Chunks::kVec;
+    static constexpr int kRowPlaces = kWarpSize * kHalo;
     using Vector = Vec<input_t, kVec>;
     using Rows = StateRows<kHalo, input_t>;
     using Array = StateArray<kHalo, input_t>;
@@ -118,7 +119,9 @@ struct RowWalk {
     int low;  // number of lane 0's run
     int begin;
     int source;
-    unsigned left;  // bits of lanes with runs behind that of the walk
+    unsigned left;        // bits of lanes with runs behind that of the walk
+    unsigned singles;     // of them, and of others before, those with a sequence of one token
+    unsigned from_state;  // those with a sequence that has an initial state
     int next_end;   // of the first of these, in advance: shuffles take their time
     int next_source;
     // The run that the walk is in.
@@ -147,11 +150,16 @@ struct RowWalk {
           window(filter) {
         low = find_run(p, chunks.first - 1) - kRuns;
         begin = next_end = next_source = 0;
-        left = stored = 0;
+        left = singles = from_state = stored = 0;
         run_begin = run_end = chunks.first;
         run_source = kPadding;
         is_stored = false;
         place = rows_begin = rows_end = rows_number = 0;
+    }
+
+    // Whether the tokens from `from` to `to` - 1 are the walk's own, of the run that it is in.
+    __device__ __forceinline__ bool holds(int from, int to) const {
+        return run_source != kPadding && run_begin <= from && to <= min(run_end, chunks.last);
     }
 
     // A vector of tokens, or none behind the last one: there may be sequences without tokens.
@@ -160,7 +168,7 @@ struct RowWalk {
         input_t* const at = chunks.at(token);
         int next = token;
         do {
-            if (next >= run_end) turn(next);
+            if (next >= run_end) next = turn(next, stop);
             const int end = min(run_end, stop);
             if (run_source == kPadding) {
 #pragma unroll 1
@@ -177,6 +185,27 @@ struct RowWalk {
                 }
             }
         } while (next < stop);
+    }
+
+    // A vector of tokens of the run.
+    __device__ __forceinline__ void add_plain(int token, input_t* at) {
+        float dx[kVec][1];
+        add_inner(at, dx);
+        if (token - kHalo >= run_begin) {
+            put_all<0, kVec - kHalo, kHalo>(chunks.at(token - kVec) + Chunks::kDoutAt, dx);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) emit<true>(token - kHalo + i, dx[i][0]);
+        }
+        put_all<kHalo, 0, kVec - kHalo>(at + Chunks::kDoutAt, dx);
+    }
+
+    // The same where the vector before it is of the run, too, and lies before it in shared memory.
+    __device__ __forceinline__ void add_following(input_t* at) {
+        float dx[kVec][1];
+        add_inner(at, dx);
+        put_all<0, kVec - kHalo, kHalo>(at - kVec + Chunks::kDoutAt, dx);
+        put_all<kHalo, 0, kVec - kHalo>(at + Chunks::kDoutAt, dx);
     }
 
     // Completes the walk.
@@ -216,24 +245,16 @@ struct RowWalk {
         }
     }
 
-    // A vector of tokens of the run.
-    __device__ __forceinline__ void add_plain(int token, input_t* at) {
+    // Adds a vector of tokens to the window; dx are the gradients of the inputs width - 1 tokens before them.
+    __device__ __forceinline__ void add_inner(const input_t* at, float (&dx)[kVec][1]) {
         const Vector own = load<kVec, Memory::kMutable>(at);
         const Vector gradient = load<kVec, Memory::kMutable>(at + Chunks::kDoutAt);
-        float dx[kVec][1];
         window.add_plain(
             [&](int i, float (&input)[1], float (&of_output)[1]) {
                 input[0] = own.to_float(i);
                 of_output[0] = gradient.to_float(i);
             },
             dx);
-        if (token - kHalo >= run_begin) {
-            put_all<0, kVec - kHalo, kHalo>(chunks.at(token - kVec) + Chunks::kDoutAt, dx);
-        } else {
-#pragma unroll
-            for (int i = 0; i < kHalo; ++i) emit<true>(token - kHalo + i, dx[i][0]);
-        }
-        put_all<kHalo, 0, kVec - kHalo>(at + Chunks::kDoutAt, dx);
     }
 
     template <bool kIsOwn>
@@ -266,8 +287,9 @@ struct RowWalk {
         for (int k = 0; k < kHalo; ++k) emit<kIsInside>(token - kHalo + k, window.dx[k][0]);
     }
 
-    // Goes on to the run that holds a token: that begins there, unless the token is the walk's first.
-    __device__ __forceinline__ void turn(int token) {
+    // Goes on to the run that holds a token: that begins there, unless the token is the walk's first. Sequences of one
+    // token before `stop` are computed at once; returns the token behind them, most often the same one.
+    __device__ __forceinline__ int turn(int token, int stop) {
         if (run_source != kPadding) finish<true>(token);
         run_end = 0x7fffffff;
         run_source = kPadding;
@@ -279,7 +301,7 @@ struct RowWalk {
                 look_up(low + kRuns);
             }
             // Behind the last token there is no run, before it only where starts are wrong.
-            if (left == 0) return;
+            if (left == 0) return token;
             lane = lowest(left);
             number = low + lane;
             left &= left - 1;
@@ -291,6 +313,7 @@ struct RowWalk {
             if (lane >= rows_end) fill_rows(lane);
             place = Rows::place_of(lane - rows_begin);
         }
+        if (singles >> lane & 1) return add_singles(token, stop, lane);
         float before[kWidth][1];
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) before[k][0] = kStates ? pasts.get(place + k) : 0.0f;
@@ -299,13 +322,73 @@ struct RowWalk {
             const int passed = token - uniform(from_lane(begin, lane));
             if (passed > 0) {
                 begin_inside(passed, before);
-                return;
+                return token;
             }
         }
         window.begin(before);
         if constexpr (kStates) {
             is_stored = number >= 0 && number < p.sequences && p.dinitial_states != nullptr;
             if (is_stored) stored |= 1u << (lane - rows_begin);
+        }
+        return token;
+    }
+
+    // Sequences of one token each, the first of them that of a lane: those that are looked up, have rows of states and
+    // lie before `stop`. Returns the token behind them.
+    __device__ __forceinline__ int add_singles(int token, int stop, int lane) {
+        const int following = lowest(~(singles >> lane));
+        const int count = min(min(following, stop - token), kStates ? rows_end - lane : kRuns);
+        const unsigned lanes = ((1u << count) - 1) << lane;
+        if constexpr (kStates) {
+            if (p.dinitial_states != nullptr) stored |= lanes >> rows_begin;
+        }
+        left &= ~lanes;
+        look_ahead();
+        run_source = kPadding;
+        run_end = token + count;
+        input_t* const at = chunks.at(token);
+        if (kStates && (pasts.is_float32 || finals.is_float32)) {
+#pragma unroll 1
+            for (int i = 0; i < count; ++i) {
+                const int own = place + i * kRowPlaces;
+                add_single(
+                    at + i, from_state >> (lane + i) & 1, [&](int k) { return pasts.get(own + k); },
+                    [&](int k) { return finals.get(own + k); }, [&](int k, float value) { pasts.put(own + k, value); });
+            }
+        } else {
+            input_t* const past = reinterpret_cast<input_t*>(pasts.rows) + place;
+            const input_t* const final = reinterpret_cast<const input_t*>(finals.rows) + place;
+#pragma unroll 2
+            for (int i = 0; i < count; ++i) {
+                const int own = i * kRowPlaces;
+                add_single(
+                    at + i, from_state >> (lane + i) & 1,
+                    [&](int k) { return kStates ? Dtype<input_t>::to_float(past[own + k]) : 0.0f; },
+                    [&](int k) { return kStates ? Dtype<input_t>::to_float(final[own + k]) : 0.0f; },
+                    [&](int k, float value) { past[own + k] = Dtype<input_t>::from_float(value); });
+            }
+        }
+        return token + count;
+    }
+
+    // A sequence of one token: past(k) is its initial state, final(k) the gradient of what it leaves, and of_past(k,
+    // value) stores the gradient of its initial state, if it has one.
+    template <typename Past, typename Final, typename OfPast>
+    __device__ __forceinline__ void add_single(input_t* at, bool has_past, Past past, Final final, OfPast of_past) {
+        float inputs[kWidth];
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) inputs[k] = past(k);
+        inputs[kHalo] = Dtype<input_t>::to_float(at[0]);
+        const float g = token_gradient<kSilu, input_t>(window.taps[0], window.bias[0], inputs,
+                                                       Dtype<input_t>::to_float(at[Chunks::kDoutAt]));
+        window.sums[0].add(g, inputs);
+        float dx[kWidth];
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) dx[k] = window.taps[0][k] * g + (k > 0 ? final(k - 1) : 0.0f);
+        at[Chunks::kDoutAt] = Dtype<input_t>::from_float(dx[kHalo]);
+        if (kStates && has_past) {
+#pragma unroll
+            for (int k = 0; k < kHalo; ++k) of_past(k, dx[k]);
         }
     }
 
@@ -337,6 +420,8 @@ struct RowWalk {
         const bool is_ahead = is_listed && begin < min(end, last) && end > first;
         source = !is_sequence ? kPadding : follows_state(p, number) ? slot : kZeros;
         left = uniform(lanes_where(is_ahead));
+        singles = uniform(lanes_where(is_ahead && is_sequence && end - begin == 1 && begin >= first));
+        from_state = uniform(lanes_where(source >= 0));
         rows_end = 0;
         if constexpr (kStates) {
             const bool begins = begin >= first && (begin < last || last == p.total);
