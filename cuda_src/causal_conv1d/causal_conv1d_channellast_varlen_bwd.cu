@@ -30,7 +30,7 @@ struct CausalConv1dChannellastVarlenBwdParams {
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kStates>
 struct CausalConv1dChannellastVarlenBwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = kWidth > 8 ? 2 : 3;
+    static constexpr int kMinBlocks = kWidth > 4 ? 2 : 3;
     static constexpr int kPlain = kWidth <= 4 ? 4 : kTokens;  // tokens that are walked at once
     static constexpr int kStageSlots = 2 * kTokens * kThreads;
     static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));

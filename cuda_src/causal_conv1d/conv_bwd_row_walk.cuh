@@ -16,15 +16,15 @@ struct RowChunks {
 
     const CausalConv1dBwdOperands& p;
     Vector* memory;  // of the warp
-    index_t first_channel;
+    unsigned first_channel;
     int first;  // token of the walk
     int last;
     bool is_whole;  // all 32 channels exist
 
-    __device__ __forceinline__ RowChunks(const CausalConv1dBwdOperands& p_, Vector* memory_, index_t first_channel_,
+    __device__ __forceinline__ RowChunks(const CausalConv1dBwdOperands& p_, Vector* memory_, unsigned first_channel_,
                                          int first_, int last_)
         : p(p_), memory(memory_), first_channel(first_channel_), first(first_), last(last_) {
-        is_whole = first_channel + kWarpSize <= p.dim;
+        is_whole = first_channel + kWarpSize <= static_cast<unsigned>(p.dim);
     }
 
     // The row of a lane's accesses, and its vector: eight lanes that access shared memory at once are in all banks.
@@ -48,7 +48,7 @@ struct RowChunks {
         if (token < last) {
             Vector* to = place_of(chunk);
             const index_t x_step = kRowsAtOnce * p.x_stride[1], dout_step = kRowsAtOnce * p.dout_stride[1];
-            const index_t channel = first_channel + row_of(0);
+            const unsigned channel = first_channel + row_of(0);
             const input_t* x = static_cast<const input_t*>(p.x) + channel * p.x_stride[1] + token;
             const input_t* dout = static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + token;
             if (is_whole) {
@@ -62,7 +62,7 @@ struct RowChunks {
             } else {
 #pragma unroll 1
                 for (int i = 0; i < kTurns; ++i, to += kRowsAtOnce * Traits::kPitch, x += x_step, dout += dout_step) {
-                    const bool is_there = channel + i * kRowsAtOnce < p.dim;
+                    const bool is_there = channel + i * kRowsAtOnce < static_cast<unsigned>(p.dim);
                     *to = is_there ? load<kVec>(x) : Vector::zero();
                     to[kDoutAt / kVec] = is_there ? load<kVec>(dout) : Vector::zero();
                 }
@@ -76,7 +76,8 @@ struct RowChunks {
         const int token = first + chunk * kChunk + vec_of() * kVec;
         if (token >= last) return;
         const Vector* from = place_of(chunk) + kDoutAt / kVec;
-        const index_t step = kRowsAtOnce * p.dx_stride[1], channel = first_channel + row_of(0);
+        const index_t step = kRowsAtOnce * p.dx_stride[1];
+        const unsigned channel = first_channel + row_of(0);
         input_t* to = static_cast<input_t*>(p.dx) + channel * p.dx_stride[1] + token;
         if (is_whole) {
 #pragma unroll
@@ -84,7 +85,7 @@ struct RowChunks {
         } else {
 #pragma unroll 1
             for (int i = 0; i < kTurns; ++i, from += kRowsAtOnce * Traits::kPitch, to += step) {
-                if (channel + i * kRowsAtOnce < p.dim) put(to, from);
+                if (channel + i * kRowsAtOnce < static_cast<unsigned>(p.dim)) put(to, from);
             }
         }
     }
@@ -104,6 +105,7 @@ struct RowWalk {
     static constexpr int kRuns = kWarpSize - 1;  // looked up at a time
     static constexpr int kVec = Chunks::kVec;
     static constexpr int kRowPlaces = kWarpSize * kHalo;
+    static constexpr bool kTurnsInside = kWidth <= 4;  // wider filters leave no registers for it
     using Vector = Vec<input_t, kVec>;
     using Rows = StateRows<kHalo, input_t>;
     using Array = StateArray<kHalo, input_t>;
@@ -114,7 +116,7 @@ struct RowWalk {
 
     const CausalConv1dBwdOperands& p;
     const Chunks& chunks;
-    index_t channel;
+    unsigned channel;
     // The lane's run of those looked up last.
     int low;  // number of lane 0's run
     int begin;
@@ -128,7 +130,6 @@ struct RowWalk {
     int run_begin;  // its first token in the walk
     int run_end;
     int run_source;
-    bool is_stored;  // the gradient of its initial state is the walk's
     int place;       // the lane's first column in the row of its states
     // Rows of states: initial ones, which their gradients replace, and gradients of final ones.
     Rows pasts;
@@ -140,7 +141,7 @@ struct RowWalk {
     Window window;
 
     // Stands in front of the first token.
-    __device__ __forceinline__ RowWalk(const CausalConv1dBwdOperands& p_, const Chunks& chunks_, index_t channel_,
+    __device__ __forceinline__ RowWalk(const CausalConv1dBwdOperands& p_, const Chunks& chunks_, unsigned channel_,
                                        unsigned char* memory, const ChannelFilter<kWidth, weight_t, 1>& filter)
         : p(p_),
           chunks(chunks_),
@@ -153,7 +154,6 @@ struct RowWalk {
         left = singles = from_state = stored = 0;
         run_begin = run_end = chunks.first;
         run_source = kPadding;
-        is_stored = false;
         place = rows_begin = rows_end = rows_number = 0;
     }
 
@@ -175,6 +175,9 @@ struct RowWalk {
                 for (; next < end; ++next) put(next, 0.0f);
             } else if (end - next == kVec) {
                 add_plain(next, at);
+                return;
+            } else if (next == token && turns_once(token)) {
+                if constexpr (kTurnsInside) add_turning(token, at);
                 return;
             } else {
                 const input_t* element = at + (next - token);
@@ -245,6 +248,57 @@ struct RowWalk {
         }
     }
 
+    // Whether of a vector's tokens the first are in the run that the walk is in, from before what the window holds on,
+    // and all others in the next one, of which the states are there.
+    __device__ __forceinline__ bool turns_once(int token) const {
+        const bool is_there = kTurnsInside && left != 0 && next_source != kPadding && (!kStates || lowest(left) < rows_end);
+        return is_there && run_begin <= token - kHalo && token + kVec <= min(next_end, chunks.last);
+    }
+
+    // Such a vector: without turns between its tokens, the compiler mixes their sums.
+    __device__ __forceinline__ void add_turning(int token, input_t* at) {
+        const int lane = lowest(left), first_of_next = run_end - token, final_place = place;
+        left &= left - 1;
+        run_begin = run_end;
+        run_end = next_end;
+        run_source = next_source;
+        look_ahead();
+        if constexpr (kStates) {
+            place = Rows::place_of(lane - rows_begin);
+            if (p.dinitial_states != nullptr) stored |= 1u << (lane - rows_begin);
+        }
+        const auto put_at = [&](int i, float value) {
+            (i < 0 ? chunks.at(token - kVec) + kVec : at)[Chunks::kDoutAt + i] = Dtype<input_t>::from_float(value);
+        };
+        const Vector own = load<kVec, Memory::kMutable>(at);
+        const Vector gradient = load<kVec, Memory::kMutable>(at + Chunks::kDoutAt);
+        float dx[kVec][1];
+        window.add_turning(
+            [&](int i, float (&input)[1], float (&of_output)[1]) {
+                input[0] = own.to_float(i);
+                of_output[0] = gradient.to_float(i);
+            },
+            dx,
+            [&](int i, float(*inputs)[1], float(*gradients)[1]) {
+                if (i == 0 || i != first_of_next) return;
+#pragma unroll
+                for (int k = 0; k < kHalo; ++k) {
+                    put_at(i - kHalo + k, gradients[k][0] + (kStates ? finals.get(final_place + k) : 0.0f));
+                    inputs[k][0] = kStates ? pasts.get(place + k) : 0.0f;
+                    gradients[k][0] = 0.0f;
+                }
+            });
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+            const int column = i - first_of_next;  // of the state before the next run, if it is one
+            if (column < 0 || column >= kHalo) {
+                put_at(i - kHalo, dx[i][0]);
+            } else if (kStates && run_source >= 0) {
+                pasts.put(place + column, dx[i][0]);
+            }
+        }
+    }
+
     // Adds a vector of tokens to the window; dx are the gradients of the inputs width - 1 tokens before them.
     __device__ __forceinline__ void add_inner(const input_t* at, float (&dx)[kVec][1]) {
         const Vector own = load<kVec, Memory::kMutable>(at);
@@ -271,7 +325,7 @@ struct RowWalk {
     __device__ __forceinline__ void emit(int token, float value) const {
         if (token >= run_begin) {
             if (kIsInside || token < chunks.last) put(token, value);
-        } else if (kStates && is_stored && run_source != kZeros) {
+        } else if (kStates && run_source >= 0) {
             pasts.put(place + token - run_begin + kHalo, value);
         }
     }
@@ -293,7 +347,6 @@ struct RowWalk {
         if (run_source != kPadding) finish<true>(token);
         run_end = 0x7fffffff;
         run_source = kPadding;
-        is_stored = false;
         int number = 0, lane = 0;
         do {
             while (left == 0 && low + kRuns <= p.sequences &&
@@ -327,8 +380,8 @@ struct RowWalk {
         }
         window.begin(before);
         if constexpr (kStates) {
-            is_stored = number >= 0 && number < p.sequences && p.dinitial_states != nullptr;
-            if (is_stored) stored |= 1u << (lane - rows_begin);
+            const bool is_sequence = number >= 0 && number < p.sequences;
+            if (is_sequence && p.dinitial_states != nullptr) stored |= 1u << (lane - rows_begin);
         }
         return token;
     }
@@ -441,7 +494,7 @@ struct RowWalk {
     __device__ __forceinline__ void store_empty(int lane) const {
         const int number = low + lane;
         const bool has_state = from_lane(source, lane) >= 0;
-        if (p.dinitial_states == nullptr || chunks.first_channel + lane_id() >= p.dim) return;
+        if (p.dinitial_states == nullptr || chunks.first_channel + lane_id() >= static_cast<unsigned>(p.dim)) return;
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
             const float of_final = has_state ? final_gradient<kWidth, input_t>(p, number, channel, k - kHalo, 0) : 0.0f;
