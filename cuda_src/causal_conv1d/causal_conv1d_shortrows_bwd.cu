@@ -86,12 +86,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (chunk > 0) chunks.flush(chunk - 1);
             chunks.fetch(chunk + kStages - 1);
             ++chunk;
-            if (walk.holds(token + kVec - Walk::kHalo, token + Traits::kChunk)) {
-                input_t* const at = chunks.at(token);
-#pragma unroll
-                for (int i = 1; i < Traits::kChunkVecs; ++i) walk.add_following(at + i * kVec);
-                token += Traits::kChunk - kVec;
-            }
         }
     }
     if (first < last) {

@@ -105,7 +105,6 @@ struct RowWalk {
     static constexpr int kRuns = kWarpSize - 1;  // looked up at a time
     static constexpr int kVec = Chunks::kVec;
     static constexpr int kRowPlaces = kWarpSize * kHalo;
-    static constexpr bool kTurnsInside = kWidth <= 4;  // wider filters leave no registers for it
     using Vector = Vec<input_t, kVec>;
     using Rows = StateRows<kHalo, input_t>;
     using Array = StateArray<kHalo, input_t>;
@@ -157,11 +156,6 @@ struct RowWalk {
         place = rows_begin = rows_end = rows_number = 0;
     }
 
-    // Whether the tokens from `from` to `to` - 1 are the walk's own, of the run that it is in.
-    __device__ __forceinline__ bool holds(int from, int to) const {
-        return run_source != kPadding && run_begin <= from && to <= min(run_end, chunks.last);
-    }
-
     // A vector of tokens, or none behind the last one: there may be sequences without tokens.
     __device__ __forceinline__ void add_vector(int token) {
         const int stop = min(token + kVec, chunks.last);
@@ -176,9 +170,6 @@ struct RowWalk {
             } else if (end - next == kVec) {
                 add_plain(next, at);
                 return;
-            } else if (next == token && turns_once(token)) {
-                if constexpr (kTurnsInside) add_turning(token, at);
-                return;
             } else {
                 const input_t* element = at + (next - token);
 #pragma unroll 1
@@ -188,27 +179,6 @@ struct RowWalk {
                 }
             }
         } while (next < stop);
-    }
-
-    // A vector of tokens of the run.
-    __device__ __forceinline__ void add_plain(int token, input_t* at) {
-        float dx[kVec][1];
-        add_inner(at, dx);
-        if (token - kHalo >= run_begin) {
-            put_all<0, kVec - kHalo, kHalo>(chunks.at(token - kVec) + Chunks::kDoutAt, dx);
-        } else {
-#pragma unroll
-            for (int i = 0; i < kHalo; ++i) emit<true>(token - kHalo + i, dx[i][0]);
-        }
-        put_all<kHalo, 0, kVec - kHalo>(at + Chunks::kDoutAt, dx);
-    }
-
-    // The same where the vector before it is of the run, too, and lies before it in shared memory.
-    __device__ __forceinline__ void add_following(input_t* at) {
-        float dx[kVec][1];
-        add_inner(at, dx);
-        put_all<0, kVec - kHalo, kHalo>(at - kVec + Chunks::kDoutAt, dx);
-        put_all<kHalo, 0, kVec - kHalo>(at + Chunks::kDoutAt, dx);
     }
 
     // Completes the walk.
@@ -248,67 +218,24 @@ struct RowWalk {
         }
     }
 
-    // Whether of a vector's tokens the first are in the run that the walk is in, from before what the window holds on,
-    // and all others in the next one, of which the states are there.
-    __device__ __forceinline__ bool turns_once(int token) const {
-        const bool is_there = kTurnsInside && left != 0 && next_source != kPadding && (!kStates || lowest(left) < rows_end);
-        return is_there && run_begin <= token - kHalo && token + kVec <= min(next_end, chunks.last);
-    }
-
-    // Such a vector: without turns between its tokens, the compiler mixes their sums.
-    __device__ __forceinline__ void add_turning(int token, input_t* at) {
-        const int lane = lowest(left), first_of_next = run_end - token, final_place = place;
-        left &= left - 1;
-        run_begin = run_end;
-        run_end = next_end;
-        run_source = next_source;
-        look_ahead();
-        if constexpr (kStates) {
-            place = Rows::place_of(lane - rows_begin);
-            if (p.dinitial_states != nullptr) stored |= 1u << (lane - rows_begin);
-        }
-        const auto put_at = [&](int i, float value) {
-            (i < 0 ? chunks.at(token - kVec) + kVec : at)[Chunks::kDoutAt + i] = Dtype<input_t>::from_float(value);
-        };
+    // A vector of tokens of the run.
+    __device__ __forceinline__ void add_plain(int token, input_t* at) {
         const Vector own = load<kVec, Memory::kMutable>(at);
         const Vector gradient = load<kVec, Memory::kMutable>(at + Chunks::kDoutAt);
         float dx[kVec][1];
-        window.add_turning(
-            [&](int i, float (&input)[1], float (&of_output)[1]) {
-                input[0] = own.to_float(i);
-                of_output[0] = gradient.to_float(i);
-            },
-            dx,
-            [&](int i, float(*inputs)[1], float(*gradients)[1]) {
-                if (i == 0 || i != first_of_next) return;
-#pragma unroll
-                for (int k = 0; k < kHalo; ++k) {
-                    put_at(i - kHalo + k, gradients[k][0] + (kStates ? finals.get(final_place + k) : 0.0f));
-                    inputs[k][0] = kStates ? pasts.get(place + k) : 0.0f;
-                    gradients[k][0] = 0.0f;
-                }
-            });
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-            const int column = i - first_of_next;  // of the state before the next run, if it is one
-            if (column < 0 || column >= kHalo) {
-                put_at(i - kHalo, dx[i][0]);
-            } else if (kStates && run_source >= 0) {
-                pasts.put(place + column, dx[i][0]);
-            }
-        }
-    }
-
-    // Adds a vector of tokens to the window; dx are the gradients of the inputs width - 1 tokens before them.
-    __device__ __forceinline__ void add_inner(const input_t* at, float (&dx)[kVec][1]) {
-        const Vector own = load<kVec, Memory::kMutable>(at);
-        const Vector gradient = load<kVec, Memory::kMutable>(at + Chunks::kDoutAt);
         window.add_plain(
             [&](int i, float (&input)[1], float (&of_output)[1]) {
                 input[0] = own.to_float(i);
                 of_output[0] = gradient.to_float(i);
             },
             dx);
+        if (token - kHalo >= run_begin) {
+            put_all<0, kVec - kHalo, kHalo>(chunks.at(token - kVec) + Chunks::kDoutAt, dx);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kHalo; ++i) emit<true>(token - kHalo + i, dx[i][0]);
+        }
+        put_all<kHalo, 0, kVec - kHalo>(at + Chunks::kDoutAt, dx);
     }
 
     template <bool kIsOwn>

@@ -114,13 +114,6 @@ struct WalkWindow {
     // width - 1 tokens before it.
     template <int kTokens, typename Load>
     __device__ __forceinline__ void add_plain(Load load, float (&results)[kTokens][kVec]) {
-        add_turning(load, results, [](int, float(*)[kVec], float(*)[kVec]) {});
-    }
-
-    // The same where turn(i, before, dx) may come in front of token i: it replaces the width - 1 inputs before the token
-    // and their gradients.
-    template <int kTokens, typename Load, typename Turn>
-    __device__ __forceinline__ void add_turning(Load load, float (&results)[kTokens][kVec], Turn turn) {
         float inputs[kHalo + kTokens][kVec], gradients[kHalo + kTokens][kVec];
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
@@ -133,7 +126,6 @@ struct WalkWindow {
 #pragma unroll
         for (int i = 0; i < kTokens; ++i) {
             float dout[kVec];
-            turn(i, inputs + i, gradients + i);
             load(i, inputs[kHalo + i], dout);
 #pragma unroll
             for (int c = 0; c < kVec; ++c) {
