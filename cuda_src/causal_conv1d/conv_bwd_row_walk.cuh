@@ -38,8 +38,9 @@ struct RowChunks {
         return memory + row_of(0) * Traits::kPitch + chunk % Traits::kStages * kChunkVecs + vec_of();
     }
 
+    // Evicted first from the L2 cache: 16 sequences of 512 in 8192 channels take 126.5 us on an H200 instead of 129.2.
     __device__ __forceinline__ static void put(input_t* to, const Vector* from) {
-        store(to, load<kVec, Memory::kMutable>(reinterpret_cast<const input_t*>(from)));
+        store<Keep::kStream>(to, load<kVec, Memory::kMutable>(reinterpret_cast<const input_t*>(from)));
     }
 
     // Starts to bring a chunk.

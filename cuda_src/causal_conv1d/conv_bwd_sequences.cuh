@@ -206,7 +206,7 @@ struct SequenceWalk {
     using Window = WalkWindow<kWidth, input_t, weight_t, kVec, kSilu>;
 
     const CausalConv1dBwdOperands& p;
-    index_t channel;
+    unsigned channel;
     int first;
     int last;
     bool is_idle;        // the thread's channels are not its own: it stores nothing
@@ -221,7 +221,7 @@ struct SequenceWalk {
     State past;   // the state that the next run begins with
     State final;  // the gradient of the final state of this run
 
-    __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_, int last_,
+    __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, unsigned channel_, int first_, int last_,
                                             bool is_idle_, const ChannelFilter<kWidth, weight_t, kVec>& filter)
         : p(p_), channel(channel_), first(first_), last(last_), is_idle(is_idle_), window(filter) {}
 
