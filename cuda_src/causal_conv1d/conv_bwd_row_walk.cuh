@@ -124,13 +124,13 @@ struct RowWalk {
     unsigned left;        // bits of lanes with runs behind that of the walk
     unsigned singles;     // of them, and of others before, those with a sequence of one token
     unsigned from_state;  // those with a sequence that has an initial state
-    int next_end;   // of the first of these, in advance: shuffles take their time
+    int next_end;         // of the first of these, in advance: shuffles take their time
     int next_source;
     // The run that the walk is in.
     int run_begin;  // its first token in the walk
     int run_end;
     int run_source;
-    int place;       // the lane's first column in the row of its states
+    int place;  // the lane's first column in the row of its states
     // Rows of states: initial ones, which their gradients replace, and gradients of final ones.
     Rows pasts;
     Rows finals;

@@ -14,7 +14,7 @@ _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
 _BWD_WALK_ROWS = "causal_conv1d_varlen_bwd-40-off3+70+1+2+3+0+63+65+off2+20x1+0+19+0-layout_tokens-slots_odd"
-_BWD_WALK_SINGLES = "causal_conv1d_varlen_bwd-34-9+10+11+12+13+0+14+15+off1+17+18+19+3+21+2x1+20+15x1+16-layout_tokens-pool_columns"
+_BWD_WALK_SINGLES = "causal_conv1d_varlen_bwd-34-9+10+11+12+13+0+14+15+off1+17+18+19+3+21+2x1+20+15x1+16-layout_tokens"
 _BWD_WALK_EMPTY = "causal_conv1d_varlen_bwd-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
 _BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-weight_dtype_float16-layout_tokens-initial_all"
 
@@ -260,13 +260,6 @@ MUTANTS = (
         (_BWD_WALK_ROWS,),
     ),
     Mutant(
-        "The gradients of the last tokens before a vector inside a chunk go nowhere.",
-        "causal_conv1d/conv_bwd_row_walk.cuh",
-        "        put_all<0, kVec - kHalo, kHalo>(at - kVec + Chunks::kDoutAt, dx);\n",
-        "",
-        (_BWD_WALK_ROWS,),
-    ),
-    Mutant(
         "Sequences of one token all start from the state of the first.",
         "causal_conv1d/conv_bwd_row_walk.cuh",
         "const int own = i * kRowPlaces;",
@@ -278,27 +271,6 @@ MUTANTS = (
         "causal_conv1d/conv_bwd_row_walk.cuh",
         " + (k > 0 ? final(k - 1) : 0.0f)",
         "",
-        (_BWD_WALK_SINGLES,),
-    ),
-    Mutant(
-        "A sequence that ends inside a vector misses the gradient of what it leaves.",
-        "causal_conv1d/conv_bwd_row_walk.cuh",
-        "gradients[k][0] + (kStates ? finals.get(final_place + k) : 0.0f)",
-        "gradients[k][0]",
-        (_BWD_WALK_SINGLES,),
-    ),
-    Mutant(
-        "A sequence that begins inside a vector sees the one before it.",
-        "causal_conv1d/conv_bwd_row_walk.cuh",
-        "                    inputs[k][0] = kStates ? pasts.get(place + k) : 0.0f;\n",
-        "",
-        (_BWD_WALK_SINGLES,),
-    ),
-    Mutant(
-        "A vector is walked as if one sequence began in it where two do.",
-        "causal_conv1d/conv_bwd_row_walk.cuh",
-        "token + kVec <= min(next_end, chunks.last)",
-        "token + kVec <= chunks.last",
         (_BWD_WALK_SINGLES,),
     ),
     Mutant(
