@@ -431,7 +431,9 @@ class CausalConv1dChannellastVarlenBwd(Kernel):
 
     def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (dim, total), and the parts that sums are left in."""
-        return _ChannelWalks.share(self, self.vec, self.tokens, 3 if self.width <= 8 else 2, (1, dim, total))
+        # Filters of more than 8 taps take registers that leave room for two blocks.
+        blocks = 3 if self.width <= 8 else 2
+        return _ChannelWalks.share(self, self.vec, self.tokens, blocks, (1, dim, total))
 
 
 def _is_channel_vector(axes: dict[str, Any]) -> bool:

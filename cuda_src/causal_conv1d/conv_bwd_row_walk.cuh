@@ -454,6 +454,16 @@ struct RowWalk {
         typename Array::Chunk past_rows[Rows::kTurns], final_rows[Rows::kTurns];
         initials.load_rows(past_rows, count, source, lane);
         of_finals.load_rows(final_rows, count, final, lane);
+        // The rows that are filled next, two lines of each: memory is twice as far as the L2 cache.
+        const int next = lane + count + lane_id() % (kWarpSize / 2) / 2;
+        const int next_past = from_lane(source, next), next_final = from_lane(final, next);
+        if (next < kRuns) {
+            if (lane_id() < kWarpSize / 2) {
+                initials.touch(next_past, lane_id() % 2);
+            } else {
+                of_finals.touch(next_final, lane_id() % 2);
+            }
+        }
         initials.fill(pasts, past_rows, count, source, lane);
         of_finals.fill(finals, final_rows, count, final, lane);
         sync_warp();
