@@ -328,48 +328,29 @@ struct RowWalk {
         run_source = kPadding;
         run_end = token + count;
         input_t* const at = chunks.at(token);
-        if (kStates && (pasts.is_float32 || finals.is_float32)) {
 #pragma unroll 1
-            for (int i = 0; i < count; ++i) {
-                const int own = place + i * kRowPlaces;
-                add_single(
-                    at + i, from_state >> (lane + i) & 1, [&](int k) { return pasts.get(own + k); },
-                    [&](int k) { return finals.get(own + k); }, [&](int k, float value) { pasts.put(own + k, value); });
-            }
-        } else {
-            input_t* const past = reinterpret_cast<input_t*>(pasts.rows) + place;
-            const input_t* const final = reinterpret_cast<const input_t*>(finals.rows) + place;
-#pragma unroll 2
-            for (int i = 0; i < count; ++i) {
-                const int own = i * kRowPlaces;
-                add_single(
-                    at + i, from_state >> (lane + i) & 1,
-                    [&](int k) { return kStates ? Dtype<input_t>::to_float(past[own + k]) : 0.0f; },
-                    [&](int k) { return kStates ? Dtype<input_t>::to_float(final[own + k]) : 0.0f; },
-                    [&](int k, float value) { past[own + k] = Dtype<input_t>::from_float(value); });
-            }
-        }
+        for (int i = 0; i < count; ++i) add_single(at + i, place + i * kRowPlaces, from_state >> (lane + i) & 1);
         return token + count;
     }
 
-    // A sequence of one token: past(k) is its initial state, final(k) the gradient of what it leaves, and of_past(k,
-    // value) stores the gradient of its initial state, if it has one.
-    template <typename Past, typename Final, typename OfPast>
-    __device__ __forceinline__ void add_single(input_t* at, bool has_past, Past past, Final final, OfPast of_past) {
-        float inputs[kWidth];
+    // A sequence of one token, of which the states begin at a place in their rows. has_past: its initial state is one.
+    __device__ __forceinline__ void add_single(input_t* at, int own_place, bool has_past) {
+        float inputs[kWidth], dx[kWidth];
 #pragma unroll
-        for (int k = 0; k < kHalo; ++k) inputs[k] = past(k);
+        for (int k = 0; k < kHalo; ++k) inputs[k] = kStates ? pasts.get(own_place + k) : 0.0f;
         inputs[kHalo] = Dtype<input_t>::to_float(at[0]);
         const float g = token_gradient<kSilu, input_t>(window.taps[0], window.bias[0], inputs,
                                                        Dtype<input_t>::to_float(at[Chunks::kDoutAt]));
         window.sums[0].add(g, inputs);
-        float dx[kWidth];
 #pragma unroll
-        for (int k = 0; k < kWidth; ++k) dx[k] = window.taps[0][k] * g + (k > 0 ? final(k - 1) : 0.0f);
+        for (int k = 0; k < kWidth; ++k) {
+            const float of_final = kStates && k > 0 ? finals.get(own_place + k - 1) : 0.0f;
+            dx[k] = fmaf(window.taps[0][k], g, of_final);
+        }
         at[Chunks::kDoutAt] = Dtype<input_t>::from_float(dx[kHalo]);
         if (kStates && has_past) {
 #pragma unroll
-            for (int k = 0; k < kHalo; ++k) of_past(k, dx[k]);
+            for (int k = 0; k < kHalo; ++k) pasts.put(own_place + k, dx[k]);
         }
     }
 
