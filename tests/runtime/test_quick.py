@@ -14,7 +14,7 @@ import pytest
 import cuconv
 from cuconv.bench.makers import MAKERS
 from cuconv.bench.workloads import SMALL, workloads
-from cuconv.runtime import arrays
+from cuconv.runtime import arrays, entry
 from cuconv.runtime.abstract import AbstractArray, AbstractFamily
 from cuconv.runtime.arrays import Maker, Recogniser
 from cuconv.runtime.call import Call
@@ -61,7 +61,7 @@ class QuickFamily(AbstractFamily):
         return super().inspect(*call)
 
     def recogniser(self, given: Sequence[Any]) -> Recogniser:  # type: ignore[override]
-        return Recogniser(given, self._recognise)
+        return Recogniser(given, self._recognise, self.address, self.mark_written)
 
     def _recognise(self, given: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         lines, values = [], {}
@@ -112,8 +112,8 @@ class QuickFamily(AbstractFamily):
             taken = taken.replace(made.to_bytes(8, "little"), number.to_bytes(8, "little"))
         self.launched.append(Launched(function, tuple(config), stream, taken))
 
-    def mark_written(self, written: list[Any]) -> None:
-        self.written = written
+    def mark_written(self, written: Sequence[Any]) -> None:
+        self.written = list(written)
 
 
 _functions = count(1)
@@ -133,6 +133,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> QuickFamily:
     _prepared.cache_clear()
     for operation in Operation.named.values():
         operation.recent = operation.known = ()
+    for each in entry.entries:
+        each.forget()
     return found
 
 

@@ -1,0 +1,193 @@
+"""The way into public functions: a call that is like an earlier one goes from its arguments to its launches at once.
+
+What a function makes out of its arguments, the operation that it calls and what it returns of the results follow from
+the facts of its arrays and from its other arguments. They are found out once, by calling the function with stand-ins
+for the arrays, and written down as one function that compares these facts and arguments, and launches.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any, NamedTuple, TypeVar
+
+from cuconv.runtime import generated
+from cuconv.runtime.call import Call, Returned
+from cuconv.runtime.held import Held, held, is_array, taking
+from cuconv.runtime.operation import RECENT, Operation, latest
+from cuconv.runtime.plan import NO_NUMBERS, Late
+
+MAX_ENTRIES = 16
+"""Most combinations of other arguments than arrays that a prepared call is entered with at once."""
+
+CONSTANTS = (type(None), bool, int, float, str)
+"""The types of other arguments that are compared, of which there may also be tuples."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+Run = Callable[..., Any]
+"""Runs a call on the arguments of its function; returns what that does, or None for arguments that it is not for."""
+
+
+def quick(function: Function) -> Function:
+    """Let calls of a public function that are alike be run at once. A decorator; the function must not return None."""
+    parameters = _positional(function)
+    defaults = {f"_{each.name}": each.default for each in parameters if each.default is not each.empty}
+    names = ", ".join(each.name for each in parameters)
+    arguments = [f"{each.name}=_{each.name}" if f"_{each.name}" in defaults else each.name for each in parameters]
+    # What may only be given by keyword is in a dict: to fill in many defaults by name takes a good part of a call.
+    lines = [
+        '_torch = _modules.get("torch")',
+        "if _torch is not None and _torch.compiler.is_dynamo_compiling():",
+        f"    return _function({names}, **_more)",
+        f"if _more: _result = _entry.firsts.get(tuple(_more), _never)({names}, **_more)",
+        f"else: _result = _entry.first({names})",
+        f"return _entry.call(({names},), _more) if _result is None else _result",
+    ]
+    entries.append(entry := Entry(function))
+    values = {"_modules": sys.modules, "_function": function, "_entry": entry, "_never": never, **defaults}
+    made = generated.function(f"{', '.join(arguments)}, **_more", lines, values)
+    return update_wrapper(made, function)  # type: ignore[return-value]
+
+
+def never(*args: Any, **kwargs: Any) -> None:
+    """What is for no arguments."""
+
+
+class Entry:
+    """What runs calls of a function at once."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self._count = function, len(_positional(function))
+        self.forget()
+
+    def forget(self) -> None:
+        """Run no call at once."""
+        self.first: Run = never
+        """What is tried first without arguments that may only be given by keyword."""
+        self.firsts: dict[tuple[str, ...], Run] = {}
+        """The same for such arguments, by their names."""
+        self._recent: dict[tuple[str, ...], tuple[Run, ...]] = {}
+        """The last ones that ran a call, by these names."""
+
+    def call(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        """Call the function with arguments that what is tried first is not for."""
+        names = tuple(more)
+        for run in self._recent.get(names, ())[1:]:
+            if (result := run(*given, **more)) is not None:
+                self._try_first(names, run)
+                return result
+        latest.call = None
+        result = self._function(*given, **more)
+        if latest.call is not None:
+            # Arrays that were recognised come again.
+            self._enter(latest.call, (*given, *more.values()), names)
+        return result
+
+    def _try_first(self, names: tuple[str, ...], run: Run) -> None:
+        self._recent[names] = (run, *[each for each in self._recent.get(names, ()) if each is not run][: RECENT - 1])
+        if names:
+            self.firsts[names] = run
+        else:
+            self.first = run
+
+    def _enter(self, call: Call[Any], values: tuple[Any, ...], names: tuple[str, ...]) -> None:
+        """Let calls like this one be run at once: its arrays were recognised, and `names` are those of the last values.
+
+        A function that makes other arrays out of them, for one, goes its own way every time.
+        """
+        others = tuple(None if is_array(each) else each for each in values)
+        if not all(map(_is_constant, others)):
+            return
+        # 1, 1.0 and True are equal.
+        key = self, names, others, tuple(map(type, others))
+        if key not in call.entries and len(call.entries) < MAX_ENTRIES:
+            call.entries[key] = self._made(call, values, names)
+        if (run := call.entries.get(key)) is not None:
+            self._try_first(names, run)
+
+    def _made(self, call: Call[Any], values: tuple[Any, ...], names: tuple[str, ...]) -> Run | None:
+        """What runs such calls; None where a call does more than to hand over its arrays."""
+        known: dict[int, Held] = {}
+        standing = [held(each, known) for each in values]
+        made: list[_Made] = []
+
+        def take(operation: Operation[Any], given: tuple[Any, ...], *more: Any) -> Sequence[Any]:
+            made.append(_Made(operation, given, [object() for _ in given[len(operation.inputs) :]], *more))
+            return made[-1].results
+
+        try:
+            with taking(take):
+                by_name = dict(zip(names, standing[self._count :], strict=True))
+                returned = self._function(*standing[: self._count], **by_name)
+        except Exception:
+            return None
+        if len(made) != 1 or not made[0].is_of(call):
+            return None
+        form = made[0].form(returned)
+        places = {id(each): [n for n, one in enumerate(made[0].given) if one is each] for each in known.values()}
+        if form is None or any(len(places[id(h)]) != sum(each is h for each in standing) for h in known.values()):
+            return None
+        arguments: list[str] = []
+        lines: list[str] = []
+        constants: dict[str, Any] = {}
+        for number, each in enumerate(standing):
+            name = names[number - self._count] if number >= self._count else f"x{number}"
+            arguments.append(name)
+            if isinstance(each, Held):
+                lines.append(f"a{places[id(each)].pop()} = {name}")
+            elif each is None or isinstance(each, bool):
+                lines.append(f"if {name} is not {each}: return None")
+            else:
+                constants |= {f"v{number}": each, f"t{number}": type(each)}
+                different = f"type({name}) is not t{number} or {name} != v{number}"
+                lines.append(f"if {name} is not v{number} and ({different}): return None")
+        given = f"({''.join('None, ' if each is None else f'a{n}, ' for n, each in enumerate(made[0].given))})"
+        return call.enter(", ".join(arguments), lines, constants, given, form)
+
+
+class _Made(NamedTuple):
+    """A call of an operation that a public function makes of stand-ins for arrays."""
+
+    operation: Operation[Any]
+    given: tuple[Any, ...]
+    results: list[object]
+    """What stands for its results."""
+    options: tuple[Any, ...]
+    outputs: tuple[str, ...] | None = None
+    late: Late = NO_NUMBERS
+
+    def is_of(self, call: Call[Any]) -> bool:
+        """Whether a call is prepared for this."""
+        return (
+            call.definition is self.operation
+            and (call.options, call.outputs) == (self.options, self.outputs)
+            and not self.late
+            and call.recogniser is not None
+            and call.recogniser.pointers == [f"p{n}" for n, each in enumerate(self.given) if each is not None]
+            and all(each is None or isinstance(each, Held) for each in self.given)
+        )
+
+    def form(self, returned: Any) -> Returned | None:
+        """The code of what the function returns; None where that is neither a result nor a tuple of some."""
+        numbers = {id(result): number for number, result in enumerate(self.results)}
+        if type(returned) is tuple and all(each is None or id(each) in numbers for each in returned):
+            parts = [None if each is None else numbers[id(each)] for each in returned]
+            return lambda results: f"({''.join('None, ' if n is None else f'{results[n]}, ' for n in parts)})"
+        number = numbers.get(id(returned))
+        return None if number is None else lambda results: results[number]
+
+
+def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+
+
+def _is_constant(value: Any) -> bool:
+    return type(value) in CONSTANTS or (type(value) is tuple and all(type(each) in CONSTANTS for each in value))
+
+
+entries: list[Entry] = []
+"""Those of all functions."""
