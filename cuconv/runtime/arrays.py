@@ -68,6 +68,8 @@ class Recogniser:
         absent = [f"a{place} is not None" for place in range(len(given)) if place not in places]
         self.of_given = [self.unpacking, *_unless(absent), *self.lines]
         """The code that does so for the arrays of `given`, of which no others are there."""
+        self.count = len(distinct)
+        """The number of arrays, each counted once."""
         self.pointers = [f"p{place}" for place in places]
         """The names of the addresses in the order of the arrays."""
         self.mark_written = mark_written

@@ -39,7 +39,7 @@ Returned = Callable[[Sequence[str]], str]
 """Code for what a public function returns, out of the code of all results of its call."""
 
 
-def _all(results: Sequence[str]) -> str:
+def all_of(results: Sequence[str]) -> str:
     """The code of all results in order."""
     return f"({''.join(f'{result}, ' for result in results)})"
 
@@ -185,7 +185,11 @@ class Call(Generic[Operands]):
         known = self.recogniser
         assert known is not None
         lines = self._unfollowed(known, [*lines, *known.lines])
-        return self._generated(arguments, lines, known.misaligned, values, given, "NO_NUMBERS", returned)
+        different = known.misaligned
+        if self._written:
+            # A function asks whether it is to write over another argument.
+            different = f"{different} or len({{{', '.join(known.pointers)}}}) != {known.count}"
+        return self._generated(arguments, lines, different, values, given, "NO_NUMBERS", returned)
 
     def _unfollowed(self, recogniser: Recogniser, lines: list[str]) -> list[str]:
         """The code that recognises arrays, those that autograd follows in grad mode only outside of it."""
@@ -199,7 +203,7 @@ class Call(Generic[Operands]):
         more: Mapping[str, Any] = NO_NUMBERS,
         given: str = "given",
         late: str = "late",
-        returned: Returned = _all,
+        returned: Returned = all_of,
     ) -> Callable[..., Any]:
         """A function with these lines, which recognise arrays, and then the code of `run` on them.
 

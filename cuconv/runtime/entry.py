@@ -14,7 +14,7 @@ from functools import update_wrapper
 from typing import Any, NamedTuple, TypeVar
 
 from cuconv.runtime import generated
-from cuconv.runtime.call import Call, Returned
+from cuconv.runtime.call import Call, Returned, all_of
 from cuconv.runtime.held import Held, held, is_array, taking
 from cuconv.runtime.operation import RECENT, Operation, latest
 from cuconv.runtime.plan import NO_NUMBERS, Late
@@ -98,7 +98,7 @@ class Entry:
 
         A function that makes other arrays out of them, for one, goes its own way every time.
         """
-        others = tuple(None if is_array(each) else each for each in values)
+        others = tuple(map(_without_arrays, values))
         if not all(map(_is_constant, others)):
             return
         # 1, 1.0 and True are equal.
@@ -126,26 +126,55 @@ class Entry:
             return None
         if len(made) != 1 or not made[0].is_of(call):
             return None
-        form = made[0].form(returned)
-        places = {id(each): [n for n, one in enumerate(made[0].given) if one is each] for each in known.values()}
-        if form is None or any(len(places[id(h)]) != sum(each is h for each in standing) for h in known.values()):
+        given, form = made[0].given, made[0].form(returned)
+        if form is None:
             return None
-        arguments: list[str] = []
-        lines: list[str] = []
-        constants: dict[str, Any] = {}
-        for number, each in enumerate(standing):
-            name = names[number - self._count] if number >= self._count else f"x{number}"
-            arguments.append(name)
-            if isinstance(each, Held):
-                lines.append(f"a{places[id(each)].pop()} = {name}")
-            elif each is None or isinstance(each, bool):
-                lines.append(f"if {name} is not {each}: return None")
-            else:
-                constants |= {f"v{number}": each, f"t{number}": type(each)}
-                different = f"type({name}) is not t{number} or {name} != v{number}"
-                lines.append(f"if {name} is not v{number} and ({different}): return None")
-        given = f"({''.join('None, ' if each is None else f'a{n}, ' for n, each in enumerate(made[0].given))})"
-        return call.enter(", ".join(arguments), lines, constants, given, form)
+        code = _Code({id(each): [n for n, one in enumerate(given) if one is each] for each in known.values()})
+        arguments = [f"x{number}" for number in range(self._count)] + list(names)
+        for name, each in zip(arguments, standing, strict=True):
+            code.compare(name, each)
+        if not code.is_complete:
+            return None
+        taken = all_of(["None" if each is None else f"a{n}" for n, each in enumerate(given)])
+        code.values["kind"] = type(returned)
+        return call.enter(", ".join(arguments), code.lines, code.values, taken, form)
+
+
+class _Code:
+    """Lines that leave by `return None` unless arguments are as in a call, and name the arrays by their places."""
+
+    def __init__(self, places: dict[int, list[int]]) -> None:
+        """Take the places of the arrays, by the identities of what stands for them."""
+        self.lines: list[str] = []
+        self.values: dict[str, Any] = {}
+        """The values of names in them."""
+        self._places = places
+        self._has_surplus = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all places have an array, and all arrays a place."""
+        return not any(self._places.values()) and not self._has_surplus
+
+    def compare(self, name: str, value: Any) -> None:
+        """Add the lines for an argument."""
+        number = len(self.values)
+        if isinstance(value, Held):
+            places = self._places[id(value)]
+            self._has_surplus |= not places
+            self.lines += [f"a{places.pop()} = {name}"] if places else []
+        elif type(value) is tuple and any(isinstance(each, Held) for each in value):
+            self.lines.append(f"if type({name}) is not tuple or len({name}) != {len(value)}: return None")
+            parts = [f"{name}_{place}" for place in range(len(value))]
+            self.lines.append(f"{''.join(f'{part}, ' for part in parts)} = {name}")
+            for part, each in zip(parts, value, strict=True):
+                self.compare(part, each)
+        elif value is None or isinstance(value, bool):
+            self.lines.append(f"if {name} is not {value}: return None")
+        else:
+            self.values |= {f"v{number}": value, f"t{number}": type(value)}
+            different = f"type({name}) is not t{number} or {name} != v{number}"
+            self.lines.append(f"if {name} is not v{number} and ({different}): return None")
 
 
 class _Made(NamedTuple):
@@ -171,11 +200,13 @@ class _Made(NamedTuple):
         )
 
     def form(self, returned: Any) -> Returned | None:
-        """The code of what the function returns; None where that is neither a result nor a tuple of some."""
+        """The code of what the function returns; None where that is neither a result nor a tuple of some, plain or of a
+        `kind` with names."""
         numbers = {id(result): number for number, result in enumerate(self.results)}
-        if type(returned) is tuple and all(each is None or id(each) in numbers for each in returned):
+        if isinstance(returned, tuple) and all(each is None or id(each) in numbers for each in returned):
             parts = [None if each is None else numbers[id(each)] for each in returned]
-            return lambda results: f"({''.join('None, ' if n is None else f'{results[n]}, ' for n in parts)})"
+            make = "" if type(returned) is tuple else "kind._make"
+            return lambda results: f"{make}({all_of(['None' if n is None else results[n] for n in parts])})"
         number = numbers.get(id(returned))
         return None if number is None else lambda results: results[number]
 
@@ -183,6 +214,13 @@ class _Made(NamedTuple):
 def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
     parameters = inspect.signature(function).parameters.values()
     return [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+
+
+def _without_arrays(value: Any) -> Any:
+    """An argument with None in the place of arrays."""
+    if type(value) is tuple:
+        return tuple(map(_without_arrays, value))
+    return None if is_array(value) else value
 
 
 def _is_constant(value: Any) -> bool:
