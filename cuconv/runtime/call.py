@@ -251,15 +251,14 @@ class Call(Generic[Operands]):
             values |= {"make_scratch": family.maker_here(layouts[len(self._makers)]), "keep": family.keep_if_captured}
             lines += ["scratch = make_scratch()", "keep(scratch, device)", "s = address(scratch)"]
             pointers += ["s", *(f"s + {first}" for first in self._regions)]
-        pointers.append("0")
         lines.append("on = stream(device)")
         for number, (launch, order) in enumerate(zip(self._launches, self._places_of_pointers, strict=True)):
-            values[f"pack{number}"] = loaded[number].packer(len(order))
+            values[f"pack{number}"] = loaded[number].packer([place >= 0 for place in order])
             values[f"numbers{number}"] = launch.numbers
             values[f"launch{number}"], first = loaded[number].launcher(launch.config)
             fixed = {f"c{number}_{place}": value for place, value in enumerate(first)}
             values |= fixed
-            taken = "".join(f"{pointers[place]}, " for place in order)
+            taken = "".join(f"{pointers[place]}, " for place in order if place >= 0)
             lines += [
                 f"pack{number}(own.bytes, 0, {taken}numbers{number})",
                 f"launch{number}({''.join(f'{name}, ' for name in fixed)}on, own.pointers, 0)",

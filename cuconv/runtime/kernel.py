@@ -40,10 +40,14 @@ class Params:
         self.dtype = np.dtype([*((name, "u8") for name in pointers), *numbers], align=True)
         if self.dtype.itemsize != self.pointers.size + self.numbers.itemsize:
             raise TypeError(f"the numbers of {self.dtype.names} are not aligned behind the pointers")
-        # "P" takes half as long as "Q", and there is nothing to align.
-        formats = (f"{n}P{8 * (len(pointers) - n)}x{self.numbers.itemsize}s" for n in range(len(pointers) + 1))
-        self.packing = tuple(map(struct.Struct, formats))
+        self.packing = tuple(self.packing_of([True] * n) for n in range(len(pointers) + 1))
         """The packing of pointers and the numbers' bytes, by how many pointers are given; further ones are null."""
+
+    def packing_of(self, given: Sequence[bool]) -> struct.Struct:
+        """The packing of the pointers that are given, of the first ones, and the numbers' bytes; others are null."""
+        # "P" takes half as long as "Q", and there is nothing to align.
+        pointers = "".join("P" if each else "8x" for each in given)
+        return struct.Struct(f"{pointers}{8 * (len(self.pointer_names) - len(given))}x{self.numbers.itemsize}s")
 
     @classmethod
     def declared(cls, fields: Sequence[structs.Field]) -> Params:
@@ -265,7 +269,7 @@ class LoadedKernel:
         self._module = module
         self._pointer = pointer
         self._device = device
-        self._packing = params.packing
+        self._packing, self._packing_of = params.packing, params.packing_of
         self._starts_early = starts_early
         # The driver's own launch takes 2 us; CuPy's goes through a description of every argument and takes 8.
         self._launch = driver.launchKernel
@@ -286,9 +290,9 @@ class LoadedKernel:
         launch, first = self.launcher(config)
         return partial(launch, *first) if first else launch
 
-    def packer(self, pointers: int) -> Callable[..., None]:
-        """What writes this many pointers, and null for the others, and packed numbers to a buffer at a place in it."""
-        return self._packing[pointers].pack_into
+    def packer(self, given: Sequence[bool]) -> Callable[..., None]:
+        """What writes the pointers that are given, null for the others, and packed numbers to a place in a buffer."""
+        return self._packing_of(given).pack_into
 
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         """A function that enqueues launches with this configuration and packed numbers; missing pointers are null."""
