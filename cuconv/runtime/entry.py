@@ -38,16 +38,18 @@ def quick(function: Function) -> Function:
     names = ", ".join(each.name for each in parameters)
     arguments = [f"{each.name}=_{each.name}" if f"_{each.name}" in defaults else each.name for each in parameters]
     # What may only be given by keyword is in a dict: to fill in many defaults by name takes a good part of a call.
+    traced = "_torch.compiler.is_dynamo_compiling()"
+    if (torch := sys.modules.get("torch")) is None:
+        traced = f'(_torch := _modules.get("torch")) is not None and {traced}'
     lines = [
-        '_torch = _modules.get("torch")',
-        "if _torch is not None and _torch.compiler.is_dynamo_compiling():",
-        f"    return _function({names}, **_more)",
+        f"if {traced}: return _function({names}, **_more)",
         f"if _more: _result = _entry.firsts.get(tuple(_more), _never)({names}, **_more)",
         f"else: _result = _entry.first({names})",
         f"return _entry.call(({names},), _more) if _result is None else _result",
     ]
     entries.append(entry := Entry(function))
-    values = {"_modules": sys.modules, "_function": function, "_entry": entry, "_never": never, **defaults}
+    values = {"_function": function, "_entry": entry, "_never": never, **defaults}
+    values |= {"_modules": sys.modules} if torch is None else {"_torch": torch}
     made = generated.function(f"{', '.join(arguments)}, **_more", lines, values)
     return update_wrapper(made, function)  # type: ignore[return-value]
 
@@ -130,14 +132,14 @@ class Entry:
         if form is None:
             return None
         code = _Code({id(each): [n for n, one in enumerate(given) if one is each] for each in known.values()})
-        arguments = [f"x{number}" for number in range(self._count)] + list(names)
-        for name, each in zip(arguments, standing, strict=True):
-            code.compare(name, each)
+        arguments = [code.compare(f"x{number}", each) for number, each in enumerate(standing[: self._count])]
+        for name, each in zip(names, standing[self._count :], strict=True):
+            code.compare(name, each, is_fixed=True)
         if not code.is_complete:
             return None
         taken = all_of(["None" if each is None else f"a{n}" for n, each in enumerate(given)])
         code.values["kind"] = type(returned)
-        return call.enter(", ".join(arguments), code.lines, code.values, taken, form)
+        return call.enter(", ".join((*arguments, *names)), code.lines, code.values, taken, form)
 
 
 class _Code:
@@ -156,25 +158,30 @@ class _Code:
         """Whether all places have an array, and all arrays a place."""
         return not any(self._places.values()) and not self._has_surplus
 
-    def compare(self, name: str, value: Any) -> None:
-        """Add the lines for an argument."""
+    def compare(self, name: str, value: Any, is_fixed: bool = False) -> str:
+        """Add the lines for an argument; its name, which may be another one unless it is fixed."""
         number = len(self.values)
         if isinstance(value, Held):
             places = self._places[id(value)]
-            self._has_surplus |= not places
-            self.lines += [f"a{places.pop()} = {name}"] if places else []
+            if not places:
+                self._has_surplus = True
+            elif is_fixed:
+                self.lines.append(f"a{places.pop()} = {name}")
+            else:
+                return f"a{places.pop()}"
         elif type(value) is tuple and any(isinstance(each, Held) for each in value):
             self.lines.append(f"if type({name}) is not tuple or len({name}) != {len(value)}: return None")
-            parts = [f"{name}_{place}" for place in range(len(value))]
-            self.lines.append(f"{''.join(f'{part}, ' for part in parts)} = {name}")
-            for part, each in zip(parts, value, strict=True):
-                self.compare(part, each)
+            # The names are known when all parts are.
+            number = len(self.lines)
+            parts = [self.compare(f"{name}_{place}", each) for place, each in enumerate(value)]
+            self.lines.insert(number, f"{''.join(f'{part}, ' for part in parts)} = {name}")
         elif value is None or isinstance(value, bool):
             self.lines.append(f"if {name} is not {value}: return None")
         else:
             self.values |= {f"v{number}": value, f"t{number}": type(value)}
             different = f"type({name}) is not t{number} or {name} != v{number}"
             self.lines.append(f"if {name} is not v{number} and ({different}): return None")
+        return name
 
 
 class _Made(NamedTuple):
