@@ -231,7 +231,8 @@ class Call(Generic[Operands]):
         else:
             lines += leave
         values |= {"contexts": contexts, "thread": thread, "device": device, "get_device": loaded[0].get_device}
-        rare = ["contexts", "get_device() != device", "device not in (own := thread.own).devices"]
+        elsewhere = [] if machine.has_one_device() else ["get_device() != device"]
+        rare = ["contexts", *elsewhere, "device not in (own := thread.own).devices"]
         if late != "NO_NUMBERS":
             rare.append(late)
         if self.definition.contents is not None:
