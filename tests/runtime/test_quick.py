@@ -130,6 +130,7 @@ def facts(array: Quick) -> tuple[Any, ...]:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> QuickFamily:
     monkeypatch.setattr("cuconv.runtime.machine._asked", lambda device: 132)
+    monkeypatch.setattr("cuconv.runtime.machine.has_one_device", lambda: False)
     found = arrays.family(Quick((1,), (1,), None))  # type: ignore[arg-type]
     assert isinstance(found, QuickFamily)
     found.__init__()  # type: ignore[misc]
@@ -236,6 +237,21 @@ def test_another_current_device_is_left_as_it_was(gpu: QuickFamily) -> None:
     inspected = gpu.inspected
     assert run(gpu, cuconv.causal_conv1d_update, arguments)[0] == wanted
     assert gpu.set_devices == [0, 1] and gpu.inspected == inspected
+
+
+def test_the_only_device_is_not_asked_for(gpu: QuickFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("cuconv.runtime.machine.has_one_device", lambda: True)
+    wanted = outcome(gpu, cuconv.causal_conv1d_update, **known_step(gpu))
+    forget()
+    gpu.__init__()  # type: ignore[misc]
+    for _ in range(4):
+        assert outcome(gpu, cuconv.causal_conv1d_update, **step())[1:] == wanted[1:]
+    for each in gpu.kernels.values():
+        each.get_device = lambda: asked.append(True) or 0
+    before = gpu.inspected
+    outcome(gpu, cuconv.causal_conv1d_update, **step())
+    assert gpu.inspected == before and not asked
 
 
 def test_a_thread_makes_the_device_its_own_first(gpu: QuickFamily) -> None:
