@@ -22,17 +22,22 @@ from cuconv.runtime.plan import NO_NUMBERS, Late
 MAX_ENTRIES = 16
 """Most combinations of other arguments than arrays that a prepared call is entered with at once."""
 
+MAX_MISSES = 2 * RECENT
+"""Arrays in other shapes than those of the last calls, less twice as many others, from which on no call is run at once:
+where shapes differ all the time, to compare them with those of the last calls takes a fourth of a call."""
+
 CONSTANTS = (type(None), bool, int, float, str)
 """The types of other arguments that are compared, of which there may also be tuples."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Run = Callable[..., Any]
-"""Runs a call on the arguments of its function; returns what that does, or None for arguments that it is not for."""
+"""Runs a call on the arguments of its function; returns what that does, or True where it returns nothing, and None for
+arguments that it is not for."""
 
 
 def quick(function: Function) -> Function:
-    """Let calls of a public function that are alike be run at once. A decorator; the function must not return None."""
+    """Let calls of a public function that are alike be run at once. A decorator."""
     parameters = _positional(function)
     defaults = {f"_{each.name}": each.default for each in parameters if each.default is not each.empty}
     names = ", ".join(each.name for each in parameters)
@@ -41,13 +46,13 @@ def quick(function: Function) -> Function:
     traced = "_torch.compiler.is_dynamo_compiling()"
     if (torch := sys.modules.get("torch")) is None:
         traced = f'(_torch := _modules.get("torch")) is not None and {traced}'
+    entries.append(entry := Entry(function))
     lines = [
         f"if {traced}: return _function({names}, **_more)",
         f"if _more: _result = _entry.firsts.get(tuple(_more), _never)({names}, **_more)",
         f"else: _result = _entry.first({names})",
-        f"return _entry.call(({names},), _more) if _result is None else _result",
+        f"return _entry.call(({names},), _more) if _result is None else {entry.result}",
     ]
-    entries.append(entry := Entry(function))
     values = {"_function": function, "_entry": entry, "_never": never, **defaults}
     values |= {"_modules": sys.modules} if torch is None else {"_torch": torch}
     made = generated.function(f"{', '.join(arguments)}, **_more", lines, values)
@@ -63,10 +68,17 @@ class Entry:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._count = function, len(_positional(function))
+        self._returns_nothing = inspect.signature(function).return_annotation in (None, "None")
+        self.result = "None" if self._returns_nothing else "_result"
+        """The code of what the function returns where `_result` is that of a `Run`."""
         self.forget()
 
     def forget(self) -> None:
-        """Run no call at once."""
+        """Let the next call be the first one."""
+        self._misses = 0
+        self._run_none()
+
+    def _run_none(self) -> None:
         self.first: Run = never
         """What is tried first without arguments that may only be given by keyword."""
         self.firsts: dict[tuple[str, ...], Run] = {}
@@ -80,12 +92,17 @@ class Entry:
         for run in self._recent.get(names, ())[1:]:
             if (result := run(*given, **more)) is not None:
                 self._try_first(names, run)
-                return result
+                return None if self._returns_nothing else result
         latest.call = None
         result = self._function(*given, **more)
-        if latest.call is not None:
-            # Arrays that were recognised come again.
-            self._enter(latest.call, (*given, *more.values()), names)
+        if latest.call is None:
+            self._misses = min(self._misses + 1, MAX_MISSES)
+            if self._misses == MAX_MISSES and self._recent:
+                self._run_none()
+        else:
+            self._misses = max(self._misses - 2, 0)
+            if self._misses < RECENT:
+                self._enter(latest.call, (*given, *more.values()), names)
         return result
 
     def _try_first(self, names: tuple[str, ...], run: Run) -> None:
@@ -128,7 +145,7 @@ class Entry:
             return None
         if len(made) != 1 or not made[0].is_of(call):
             return None
-        given, form = made[0].given, made[0].form(returned)
+        given, form = made[0].given, _done if self._returns_nothing else made[0].form(returned)
         if form is None:
             return None
         code = _Code({id(each): [n for n, one in enumerate(given) if one is each] for each in known.values()})
@@ -216,6 +233,11 @@ class _Made(NamedTuple):
             return lambda results: f"{make}({all_of(['None' if n is None else results[n] for n in parts])})"
         number = numbers.get(id(returned))
         return None if number is None else lambda results: results[number]
+
+
+def _done(results: Sequence[str]) -> str:
+    """The code of what stands for no results."""
+    return "True"
 
 
 def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
