@@ -227,13 +227,14 @@ def _end_to_end(o: Operands, vec: int) -> Launch:
 
 def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     batch, dim, _ = o.x.shape
-    kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
     if vec == WideKernel.VEC and _is_wide(o, 2, 0, 1) and not _prefers_short(batch, dim, row_vecs, WARP_SIZE):
         return _wide_rows(o, row_vecs)
     if not o.beside_x and _prefers_short(batch, dim, row_vecs):
-        kernel = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
-    else:
-        kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
+        short = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
+        groups = short.groups(batch, dim, row_vecs, multiprocessors(o.x.device))
+        config, division = short.launch_config(batch, dim, row_vecs, groups)
+        return Launch.packed(short, config, **_numbers(o, vec), **division)
+    kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
     config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 

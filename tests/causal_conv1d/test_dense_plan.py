@@ -124,12 +124,12 @@ def rows_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
 def shortseq_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
     kernel, n = launch.kernel, numbers_of(launch)
     assert isinstance(kernel, CausalConv1dShortseqFwd)
-    threads = kernel.threads
+    threads, batches = kernel.threads, kernel.lane_vecs * int(n["groups"])
     for block in range(launch.config.grid[0]):
         group, part = divmod(block, int(n["blocks"][0]))
         for index in range(part * threads, min((part + 1) * threads, int(n["batch_vecs"]))):
             channel, vector = divmod(index, int(n["row_vecs"][0]))
-            for batch in range(group * kernel.lane_vecs, min((group + 1) * kernel.lane_vecs, o.x.shape[0])):
+            for batch in range(group * batches, min((group + 1) * batches, o.x.shape[0])):
                 token = vector * kernel.vec - phase_of(o, kernel, batch, channel)
                 yield Tile(batch, channel, 1, token, kernel.vec, vector == n["row_vecs"][0] - 1)
 

@@ -65,6 +65,7 @@ WARPS, PLACES = CausalConv1dFwd.warps, CausalConv1dShortseqFwd.threads
         (shortseq(2), (3, 4, PLACES // 4), 2, {"batch_vecs": PLACES}),
         (shortseq(2), (4, 1, 1), 2, {"batch_vecs": 1}),
         (shortseq(2), (1, PLACES + 1, 1), 2, {"batch_vecs": PLACES + 1}),
+        (shortseq(2), (7, PLACES + 1, 1, 3), 4, {"batch_vecs": PLACES + 1, "groups": 3}),
         (wide(2), (1, WARPS, 256), 1, {"row_walks": 1, "walk_vecs": 256}),
         (wide(2), (2, WARPS, 257), 4, {"row_walks": 2, "walk_vecs": 256}),
         (wide(3), (1, WARPS + 1, 96), 2, {"row_walks": 1, "walk_vecs": 96}),

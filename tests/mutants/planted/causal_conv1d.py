@@ -9,6 +9,10 @@ _FWD_STATES = "causal_conv1d_fn-2-3-1029-width_6-dtype_float16-layout_sliced_ali
 _FWD_ALL = "causal_conv1d_fn-1-2-513-width_5-dtype_float32-seq_idx-initial-final"
 _ODD = "causal_conv1d_fn-2-24-19-width_6-weight_dtype_float32-others_strided-initial-final"
 _SHORT = "causal_conv1d_fn-5-3-64-width_3-dtype_float16-weight_dtype_float32-seq_idx-initial-final"
+_SHORT_GROUPS = "causal_conv1d_fn-131-8-64-width_16-processors_1"
+_SHORT_CROSS = (
+    "causal_conv1d_fn-129-7-72-width_13-dtype_float16-weight_dtype_float32-activation_None-initial-final-processors_1"
+)
 _LAST = "causal_conv1d_fn-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _ODD_CHANNELS = (
     "causal_conv1d_fn-2-130-40-dtype_float16-layout_last_sliced_dim_by_3-others_offset-seq_idx-initial-final"
@@ -167,6 +171,20 @@ MUTANTS = (
         (_SHORT,),
     ),
     Mutant(
+        "Short rows of wide filters are of the first group of batch entries only.",
+        "causal_conv1d/causal_conv1d_shortseq_fwd.cu",
+        "min(batch + groups * kLaneVecs",
+        "min(batch + kLaneVecs",
+        (_SHORT_GROUPS,),
+    ),
+    Mutant(
+        "Short rows of wide filters end with a warp's vectors.",
+        "causal_conv1d/causal_conv1d_shortseq_fwd.cu",
+        "|| (length & length - 1) != 0",
+        "",
+        (_SHORT_CROSS,),
+    ),
+    Mutant(
         "A tile of contiguous channels stores a token behind the sequence.",
         "causal_conv1d/causal_conv1d_channellast_fwd.cu",
         "if (kHalo + i < end) store(",
@@ -181,18 +199,18 @@ MUTANTS = (
         (_LAST,),
     ),
     Mutant(
-        "Tokens that begin three elements behind an aligned address are moved by two.",
+        "Tokens that begin in the middle of a word are not moved.",
         "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
-        "move_later<3, kStart>(rows);",
-        "move_later<2, kStart>(rows);",
+        "of(i) != 0 ? 0x5432u : 0x3210u",
+        "0x3210u",
         (_ODD_TOKENS,),
     ),
     Mutant(
         "A lane stores what ends behind an unaligned token's last channel.",
         "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
-        "channel + 2 * kVec - 1 <= p.dim;",
-        "channel + kVec - 1 <= p.dim;",
-        (_ODD_CHANNELS,),
+        "channel + kVec < p.dim",
+        "channel + kVec <= p.dim",
+        ("causal_conv1d_fn-2-12-17-width_1-bias_float32-layout_last_sliced_dim_by_3",),
     ),
     Mutant(
         "The past of unaligned tokens is that of the vector's first channel.",
