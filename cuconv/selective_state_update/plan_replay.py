@@ -111,11 +111,15 @@ def plan(o: Operands) -> Plan:
     kernel = choose(o)
     _, nheads, headdim, _ = o.step.state.shape
     sequences = max(1, o.step.sequences)
-    if not isinstance(kernel, SelectiveStateUpdateReplay):
-        config, division = kernel.launch_config(sequences, nheads, headdim)
-    else:
-        shares = work(sequences, nheads, nheads // o.step.B.shape[2], ceil_div(headdim, kernel.tile))
+    group_heads = nheads // o.step.B.shape[2]
+    if isinstance(kernel, SelectiveStateUpdateReplay):
+        shares = work(sequences, nheads, group_heads, ceil_div(headdim, kernel.tile))
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+    elif isinstance(kernel, SelectiveStateUpdateReplayFew):
+        heads, _ = work(sequences, nheads, group_heads, headdim // kernel.ROWS)
+        config, division = kernel.launch_config(sequences, nheads, headdim, heads)
+    else:
+        config, division = kernel.launch_config(sequences, nheads, headdim)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
     return _launch(kernel, config, {**numbers, **division})
 
@@ -316,6 +320,7 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "cursors_stride": rings.cursors.strides[0],
         "force_flush_stride": strides_or_zeros(force_flush, 1)[0],
         "ring_rows": rings.x.shape[2],
+        "ring_elements": rings.x.shape[2] * rings.x.shape[3],
         "window": rings.window,
         **index_numbers(count=count),
     }
