@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from cuconv.causal_conv1d import reference_convolve
@@ -464,21 +465,8 @@ _step = Operation(
     contents=check_contents,
     absent=EXTRAS,
 )
-_step_by_blocks = Operation(
-    INPUTS,
-    name="causal_conv1d_update_by_blocks",
-    check=check_by_blocks,
-    plan=plan,
-    reference=_reference,
-    contents=check_contents,
-    absent=EXTRAS,
-)
+_step_by_blocks = replace(_step, name="causal_conv1d_update_by_blocks", check=check_by_blocks)
 # An array that is absent costs a call some time, too.
-_step_with_extras = Operation(
-    INPUTS + EXTRAS,
-    name="causal_conv1d_update_with_extras",
-    check=check_with_extras,
-    plan=plan,
-    reference=_reference,
-    contents=check_contents,
+_step_with_extras = replace(
+    _step, inputs=INPUTS + EXTRAS, name="causal_conv1d_update_with_extras", check=check_with_extras, absent=()
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -450,21 +451,10 @@ _packed = Operation(
     absent=EXTRAS,
 )
 
-_packed_by_blocks = Operation(
-    INPUTS + BLOCKS,
-    name="causal_conv1d_varlen_by_blocks",
-    check=check_by_blocks,
-    plan=plan,
-    reference=_reference,
-    contents=check_contents,
-    absent=EXTRAS,
+_packed_by_blocks = replace(
+    _packed, inputs=INPUTS + BLOCKS, name="causal_conv1d_varlen_by_blocks", check=check_by_blocks
 )
 # An array that is absent costs a call some time, too.
-_packed_with_extras = Operation(
-    INPUTS + EXTRAS,
-    name="causal_conv1d_varlen_with_extras",
-    check=check_with_extras,
-    plan=plan,
-    reference=_reference,
-    contents=check_contents,
+_packed_with_extras = replace(
+    _packed, inputs=INPUTS + EXTRAS, name="causal_conv1d_varlen_with_extras", check=check_with_extras, absent=()
 )

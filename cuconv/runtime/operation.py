@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -39,6 +40,7 @@ def is_traced() -> bool:
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
+@dataclass(eq=False)
 class Operation(Definition[Operands]):
     """A public function that can be called: it finds or prepares what its definition says for the arrays of a call."""
 

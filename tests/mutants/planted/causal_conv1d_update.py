@@ -20,7 +20,7 @@ _MOVED_RING = (
     "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
 )
 _PACKED_MOST = "causal_conv1d_update-136-9-slots_odd-table_column-moved-lengths_4,0,2,7,1-most_3"
-_PACKED_BEHIND = "causal_conv1d_update-136-9-slots_odd-index_mixed-lengths_4,0,2,7,1-behind_3"
+_PACKED_BEHIND = "causal_conv1d_update-136-9-pool_channels_longer-slots_odd-index_mixed-lengths_4,0,2,7,1-behind_3"
 _PACKED_ROWS = (
     "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd-lengths_1,1,0-most_1-behind_5"
 )

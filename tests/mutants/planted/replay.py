@@ -227,6 +227,20 @@ MUTANTS = (
         (_MATERIALISE,),
     ),
     Mutant(
+        "The warps of a block put tokens in the same rows.",
+        "selective_state_update/selective_state_update_fold.cu",
+        "(Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;",
+        "(Traits::kThreads / kWarpSize);",
+        (_MATERIALISE,),
+    ),
+    Mutant(
+        "The warps of a block step the same rows.",
+        "selective_state_update/selective_state_update_fold_single.cu",
+        "(Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;",
+        "(Traits::kThreads / kWarpSize);",
+        (_FOLD,),
+    ),
+    Mutant(
         "A commit forgets what the step has put in the state.",
         "selective_state_update/selective_state_update_commit.cu",
         "live = min(cursor[1] - folded + static_cast<int>(accepted), p.window);",
