@@ -187,11 +187,15 @@ class SelectiveStateUpdateReplayFew(Kernel):
             yield cls(*fields)
 
     def launch_config(
-        self, batch: int, nheads: int, headdim: int, warp_heads: int
+        self, batch: int, nheads: int, headdim: int, warp_heads: int, wide_warps: int
     ) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences, each warp with this many heads; ValueError when they are too many."""
-        config, division = _divided(self, batch, nheads // warp_heads, headdim // self.ROWS)
-        return config, {**division, "warp_heads": warp_heads}
+        """The launch for this many sequences, each of the first warps with this many heads, the others with one;
+        ValueError when they are too many.
+        """
+        config, division = _divided(self, batch, nheads, headdim // self.ROWS)
+        warps = (batch * nheads - wide_warps * (warp_heads - 1)) * (headdim // self.ROWS)
+        config = self.config(ceil_div(warps, self.warps))
+        return config, {**division, "warp_heads": warp_heads, "wide_warps": wide_warps}
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,8 @@ def plan(o: Operands) -> Plan:
         shares = work(sequences, nheads, group_heads, ceil_div(headdim, kernel.tile))
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
     elif isinstance(kernel, SelectiveStateUpdateReplayFew):
-        heads, _ = work(sequences, nheads, group_heads, headdim // kernel.ROWS)
-        config, division = kernel.launch_config(sequences, nheads, headdim, heads)
+        shares = few_work(sequences, nheads, group_heads)
+        config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
     else:
         config, division = kernel.launch_config(sequences, nheads, headdim)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
@@ -240,6 +240,12 @@ def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int
     return heads, own
 
 
+def few_work(sequences: int, nheads: int, group_heads: int) -> tuple[int, int]:
+    """The heads of a wide warp, and how many warps of a tile of rows are wide."""
+    heads = 2 - group_heads % 2
+    return heads, sequences * nheads // heads
+
+
 def plan_fold(o: FoldOperands) -> Plan:
     """The launch that puts live tokens in states."""
     count, (_, nheads, headdim, d_state) = o.state_batch_indices.shape[0], o.state.shape
@@ -312,6 +318,7 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "state_scale_stride": (0, 0, 0),
         "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
+        "wide_warps": 0,
         "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],
@@ -320,7 +327,6 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "cursors_stride": rings.cursors.strides[0],
         "force_flush_stride": strides_or_zeros(force_flush, 1)[0],
         "ring_rows": rings.x.shape[2],
-        "ring_elements": rings.x.shape[2] * rings.x.shape[3],
         "window": rings.window,
         **index_numbers(count=count),
     }

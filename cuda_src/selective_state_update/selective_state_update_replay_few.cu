@@ -525,7 +525,7 @@ struct ReplayFewShared {
 };
 
 template <typename Traits>
-__device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows warp,
+__device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows warp, int heads,
                                            ReplayFewShared<Traits>& shared) {
     using input_t = __nv_bfloat16;
     using Own = Vec<input_t, Traits::kOwnRows>;
@@ -544,7 +544,7 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows 
     input_t* out = static_cast<input_t*>(s.out) + warp.batch * s.out_stride[0] + token * s.out_stride[1] +
                    warp.head * s.out_stride[2] + row;
     if (step.slot < 0) {
-        for (int heads = p.warp_heads; heads > 0; --heads, out += s.out_stride[2]) {
+        for (; heads > 0; --heads, out += s.out_stride[2]) {
             if (is_token && !s.keeps_padding) ::store(out, Own::zero());
         }
         return;
@@ -603,7 +603,7 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows 
     const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
     wait_for_copies();
 #pragma unroll 1
-    for (int heads = p.warp_heads, parity = 0; heads > 0; --heads, parity ^= 1) {
+    for (int parity = 0; heads > 0; --heads, parity ^= 1) {
         const bool is_last = heads == 1;
         const HeadTokens<Traits> head = next;
         WarpRows tile = warp;
@@ -620,7 +620,7 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows 
         // The next head's inputs are on their way while this one's are used.
         if (!is_last) {
             ++warp.head;
-            ring.x += p.ring_elements;
+            ring.x += p.ring_rows * s.headdim;
             ring.dt += p.ring_rows;
             next.load(p, warp, step.tokens, row, token, scales_of(warp.head));
             next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
@@ -724,9 +724,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ alignas(16) ReplayFewShared<Rows> shared[Traits::kThreads / kWarpSize];
     const ReplayFewOperands& p = params.operands;
     const int number = uniform(static_cast<int>(threadIdx.x / kWarpSize));
-    WarpRows warp(p.operands, blockIdx.x * (Traits::kThreads / kWarpSize) + number, Rows::kWarpRows);
-    warp.head *= p.warp_heads;
+    const unsigned warp_number = blockIdx.x * (Traits::kThreads / kWarpSize) + number;
+    const QuotientRemainder of_tile = divide(warp_number, p.operands.row_tiles);
+    const bool is_wide = of_tile.quotient < static_cast<unsigned>(p.wide_warps);
+    const unsigned before = is_wide ? of_tile.quotient : p.wide_warps;
+    const unsigned first = of_tile.quotient + before * (p.warp_heads - 1);
+    const WarpRows warp(p.operands, first * p.operands.row_tiles.divisor + of_tile.remainder, Rows::kWarpRows);
     // Whole warps leave: the shuffles stay complete.
     if (warp.batch >= p.operands.batch) return wait_for_preceding();
-    replay_few<Rows>(p, warp, shared[number]);
+    replay_few<Rows>(p, warp, is_wide ? p.warp_heads : 1, shared[number]);
 }
