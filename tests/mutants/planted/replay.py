@@ -207,7 +207,7 @@ MUTANTS = (
         _FEW,
         "256.0f, static_cast<float>(products[0]));",
         "256.0f, 0.0f);",
-        (_WHOLE_INT8,),
+        ("selective_state_update/test_replay.py::test_small_elements_of_c_count_beside_a_large_one",),
     ),
     Mutant(
         "The next head of a warp has the states of this one.",
