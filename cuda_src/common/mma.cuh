@@ -50,8 +50,8 @@ __device__ __forceinline__ int multiply_bytes(unsigned a, unsigned b) {
     return sum;
 }
 
-// The same for signed integers of 8 bits, exactly: a has 32 columns, and a word four neighbours along the axis that both
-// share (PTX, mma.m16n8k32).
+// The same for signed integers of 8 bits, exactly: a has 32 columns, and a word four neighbours along the axis that
+// both share (PTX, mma.m16n8k32).
 __device__ __forceinline__ void multiply_add_codes(int (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     if constexpr (kHasTensorCores) {
         multiply_add_tile_codes(sum, a, b);

@@ -2,9 +2,9 @@
 // are written, are selective_state_update_replay.cu's, for x, B and C of bfloat16, contiguous rows of heads, and a
 // window of at most 16 tokens.
 //
-// Layout: a warp has 64 rows of some heads of one group, one head after the other, and needs no other warp. Lane 4 g + q
-// has every fourth 16 bytes of the rows 8 g to 8 g + 7, two rows of each of four tiles. With one token it finishes the
-// two of tile q, with several all eight for token q.
+// Layout: a warp has 64 rows of some heads of one group, one head after the other, and needs no other warp. Lane 4 g +
+// q has every fourth 16 bytes of the rows 8 g to 8 g + 7, two rows of each of four tiles. With one token it finishes
+// the two of tile q, with several all eight for token q.
 //
 // kDState  d_state    state_t  the pool of states    a_t  A    kMany  several tokens
 #include "selective_state_update/replay_fold.cuh"
@@ -86,8 +86,8 @@ struct TokenMatrix {
     }
 };
 
-// B_j . C of live tokens, which heads of a group share. Lane 4 g + q has those of the tokens g, g + 8 and so on, for new
-// token q.
+// B_j . C of live tokens, which heads of a group share. Lane 4 g + q has those of the tokens g, g + 8 and so on, for
+// new token q.
 template <typename Traits>
 struct LiveProducts {
     static constexpr int kCount = Traits::kWindows / 8;
@@ -356,9 +356,9 @@ struct FloatFactors {
     }
 };
 
-// The same for tensor cores, and states of bfloat16. The four words that a lane reads of a row go to a tile's rows g and
-// g + 8 in turn, as they lie in registers: the columns 2 q and 2 q + 1 have C of token q, one for the even words, the
-// other for the odd ones.
+// The same for tensor cores, and states of bfloat16. The four words that a lane reads of a row go to a tile's rows g
+// and g + 8 in turn, as they lie in registers: the columns 2 q and 2 q + 1 have C of token q, one for the even words,
+// the other for the odd ones.
 template <typename Traits>
 struct PairFactors {
     unsigned columns[Traits::kChunks][2];

@@ -238,12 +238,13 @@ def test_small_elements_of_c_count_beside_a_large_one(library: Any) -> None:
     numbers = codes.astype(np.float64), C.astype(np.float64)
     wanted, terms = (np.einsum("bhpn,bgn->bhp", *each) for each in (numbers, map(np.abs, numbers)))
     C[..., 5] = 8.0
+    x, dt = np.zeros((1, 2, 64), BFLOAT16), np.zeros((1, 2), np.float32)
     rings = np.zeros((1, 2, 17, 64), BFLOAT16), np.zeros((1, 1, 17, 64), BFLOAT16), np.zeros((1, 2, 17), np.float32)
-    out = upload(np.zeros((1, 2, 64), BFLOAT16))
+    out = upload(x)
     cuconv.selective_state_update_replay(
-        upload(codes), *map(upload, rings), upload(np.zeros((1, 4), np.int32)), x=upload(np.zeros((1, 2, 64), BFLOAT16)),
-        dt=upload(np.zeros((1, 2), np.float32)), A=upload(np.full(2, -1.0, np.float32)), B=upload(np.ones_like(C)),
-        C=upload(C), state_scale=upload(np.ones((1, 2, 64), np.float32)), window=16, fold=False, out=out,
+        upload(codes), *map(upload, rings), upload(np.zeros((1, 4), np.int32)), x=upload(x.copy()), dt=upload(dt),
+        A=upload(np.full(2, -1.0, np.float32)), B=upload(np.ones_like(C)), C=upload(C),
+        state_scale=upload(np.ones((1, 2, 64), np.float32)), window=16, fold=False, out=out,
     )  # fmt: skip
     found = (device.fetch(out) if library is _cupy else of.download(out)).astype(np.float64)
     assert (np.abs(found - wanted) <= 2.0**-9 * np.abs(wanted) + 1e-3 * terms).all()

@@ -19,9 +19,7 @@ _INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
 _WHOLE = _REPLAY + "5-4-64-128-groups_2-window_16"
 _WHOLE_INT8 = _REPLAY + "5-2-64-128-state_dtype_int8-pool_slot_strided-odd-index_int64-forced"
 _WHOLE_HEADS = _REPLAY + "5-4-64-128-groups_2-window_16-work_2,10"
-_WHOLE_INT8_HEADS = (
-    _REPLAY + "5-6-64-128-groups_2-state_dtype_int8-pool_slot_strided-window_16-forced-work_3,7"
-)
+_WHOLE_INT8_HEADS = _REPLAY + "5-6-64-128-groups_2-state_dtype_int8-pool_slot_strided-window_16-forced-work_3,7"
 _WHOLE_MANY = _REPLAY + "4-4-64-128-groups_2-tokens_4-odd-index_int64-window_16-room_4-forced"
 _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
