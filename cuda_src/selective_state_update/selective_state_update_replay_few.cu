@@ -222,25 +222,25 @@ struct StagedTokens {
 // B of the live tokens as they are put in states: the lane's ones are those of StagedTokens.
 template <typename Traits>
 struct FoldTokens {
-    using input_t = __nv_bfloat16;
-    using Half = PackedVec<input_t, Traits::kVecs / 2>;
     using Live = StagedTokens<Traits>;
 
-    Half B[Traits::kChunks][4];  // in the elements that the lane's group stands for
+    TokenPairs<Traits> B[Traits::kChunks];
 
-    __device__ __forceinline__ FoldTokens(const ReplayFewOperands& p, const RingCursor& cursor, const input_t* ring,
-                                          int live) {
+    __device__ __forceinline__ FoldTokens(const ReplayFewOperands& p, const RingCursor& cursor,
+                                          const __nv_bfloat16* ring, int live) {
 #pragma unroll
         for (int chunk = 0; chunk < Traits::kChunks; ++chunk) {
+            PackedVec<__nv_bfloat16, Traits::kVecs / 2> parts[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                B[chunk][i] = Half::zero();
+                parts[i] = PackedVec<__nv_bfloat16, Traits::kVecs / 2>::zero();
                 const int element = (chunk * 8 + lane_id() / 4) * (Traits::kVecs / 2);
                 if (Live::token(i) < live) {
                     const int row = cursor.row(p, Live::token(i));
-                    B[chunk][i].template load<Memory::kMutable>(ring + row * Traits::kElements * 4 + element);
+                    parts[i].template load<Memory::kMutable>(ring + row * Traits::kElements * 4 + element);
                 }
             }
+            B[chunk] = TokenPairs<Traits>(parts);
         }
     }
 };
@@ -524,166 +524,69 @@ struct ReplayFewShared {
     typename StagedTokens<Traits>::TokenVec tokens[StagedTokens<Traits>::kVecs];
 };
 
+// The scales of a head's rows, from `row` on; nullptr for states without scales.
 template <typename Traits>
-__device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows warp, int heads,
-                                           ReplayFewShared<Traits>& shared) {
+__device__ __forceinline__ float* scales_of(const ReplayFewOperands& p, int slot, int head, int row) {
+    if constexpr (Traits::kIsQuantised) {
+        return static_cast<float*>(p.state_scale) + slot * static_cast<index_t>(p.scale_stride[0]) +
+               head * p.scale_stride[1] + row;
+    } else {
+        return nullptr;
+    }
+}
+
+// What a warp knows of its sequence, and of the group of its heads.
+template <typename Traits>
+struct ReplayFewWarp {
     using input_t = __nv_bfloat16;
-    using Own = Vec<input_t, Traits::kOwnRows>;
-    constexpr int kDState = Traits::kElements * 4;
-    const SelectiveStateUpdateSingleOperands& s = p.operands;
-    SequenceStep step = {};
-    step.entry = warp.batch;
-    step.tokens = Traits::kHasMany ? p.tokens : 1;
-    step.goes_on = true;
-    step.slot = uniform(load_slot<Traits>(s, warp.batch));
-    wait_for_preceding();
-    const int group_row = warp.first_row + lane_id() / 4 * 8;
-    const int row = group_row + (Traits::kHasMany ? 0 : lane_id() % 4 * 2);  // the lane's first own one
-    const int token = Traits::kHasMany ? lane_id() % 4 : 0;
-    const bool is_token = token < step.tokens;
-    input_t* out = static_cast<input_t*>(s.out) + warp.batch * s.out_stride[0] + token * s.out_stride[1] +
-                   warp.head * s.out_stride[2] + row;
-    if (step.slot < 0) {
-        for (; heads > 0; --heads, out += s.out_stride[2]) {
-            if (is_token && !s.keeps_padding) ::store(out, Own::zero());
-        }
-        return;
-    }
-    const index_t slot_stride = s.state_stride[0];
-    const auto* const states = static_cast<const typename Traits::State*>(s.state) + step.slot * slot_stride +
-                               warp.head * s.state_stride[1] + warp.first_row * kDState;
-    StagedTiles<Traits> tiles(shared.tiles, states, s.state_stride[1]);
+
+    const ReplayFewOperands& p;
+    const SequenceStep& step;
+    const RingCursor& cursor;
+    const StagedTokens<Traits>& old;
+    const LiveProducts<Traits>& live_products;
+    const float (&products)[4];  // B . C of the new tokens
+    const StateFactors<Traits>& factors;
+    int group_row;  // the first one of the lane's group
+    int row;        // the lane's first own one
+    int token;      // the lane's own one
+
+    // Puts the live tokens in a tile of a head's states, which is in shared memory.
+    __device__ __forceinline__ void fold(const StagedTiles<Traits>& tiles, WarpRows warp, int number, int parity,
+                                         const HeadTokens<Traits>& head, const Weights& weights,
+                                         const FoldTokens<Traits>& tokens) const {
+        typename Traits::StateVec raw[2][Traits::kChunks];
+        tiles.read(number, raw);
+        unsigned inputs[kFoldTerms][4];
+        old.multiply(weights, parity, number, inputs);
+        float left[2];
 #pragma unroll
-    for (int m = 0; m < Traits::kPart; ++m) tiles.start(m, false);
-    const auto scales_of = [&](int head) {
+        for (int r = 0; r < 2; ++r) {
+            left[r] = weights.state;
+            if constexpr (Traits::kIsQuantised) left[r] *= from_lane(head.scale[r], lane_id() / 4 * 4 + number);
+        }
+        float* const to = scales_of<Traits>(p, step.slot, warp.head, group_row + 2 * number);
+        warp.first_row += 2 * number;
+        const SelectiveStateUpdateSingleOperands& s = p.operands;
+        StateRows<Traits> rows = StateRows<Traits>(s.state, s.state_stride + 1, warp) +
+                                 step.slot * static_cast<index_t>(s.state_stride[0]);
+        rows.row_step = Traits::kElements * 4;
+        RowFactors<Traits> found;
+        fold_two_rows<Traits>(s, warp, rows, raw, left, found, [&](int chunk, float (&state)[2][Traits::kVecs]) {
+            add_products<Traits>(inputs, tokens.B[chunk], state);
+        });
         if constexpr (Traits::kIsQuantised) {
-            return static_cast<float*>(p.state_scale) + step.slot * static_cast<index_t>(p.scale_stride[0]) +
-                   head * p.scale_stride[1] + group_row;
-        } else {
-            return static_cast<float*>(nullptr);
+            if (lane_id() % 4 < 2) to[lane_id() % 4] = scale_of_factor(found.kept);
         }
-    };
-    const int group = static_cast<int>(s.group_heads.quotient(warp.head));
-    const auto* const C_at = static_cast<const input_t*>(s.C) + warp.batch * s.C_stride[0] + group * s.C_stride[2];
-    const auto* const B_at = static_cast<const input_t*>(s.B) + warp.batch * s.B_stride[0] + group * s.B_stride[2];
-    TokenMatrix<Traits> C, B;
-    // The compiler would put loads of constants behind the barrier.
-    C.load(C_at + new_token<Traits>(step.tokens) * s.C_stride[1]);
-    // The lane's group stands for another token here: as a row of the product, not as a column.
-    const int appended = Traits::kHasMany ? min(lane_id() / 4, step.tokens - 1) : 0;
-    B.load(B_at + appended * s.B_stride[1]);
-    HeadTokens<Traits> next;
-    next.load(p, warp, step.tokens, row, token, scales_of(warp.head));
-    bool is_forced = false;
-    if (p.force_flush != nullptr) {
-        is_forced = static_cast<const unsigned char*>(p.force_flush)[warp.batch * p.force_flush_stride] != 0;
     }
-    // The cursor comes last, behind a barrier: whatever is loaded after it the compiler would put behind the wait for
-    // it.
-    sync_warp();
-    const RingCursor cursor(p, step.slot);
-    step.live = cursor.live;
-    step.folds = uniform(static_cast<int>(is_forced)) != 0 || step.live + step.tokens > p.window;
-    Ring<Traits> ring(p, step.slot, warp.head);
-    next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
-    const StagedTokens<Traits> old(p, cursor, shared.tokens);
-    old.start(ring.x + group_row, 0);
-    end_copy_group();
-    const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
-    float products[4];
-    C.multiply(B, B, products);
-    if (warp.first_row == 0) {
-        if (warp.head % static_cast<int>(s.group_heads.divisor) == 0 && lane_id() / 4 < step.tokens) {
-            input_t* const to = ring.B + cursor.row(p, cursor.live + appended) * kDState;
-#pragma unroll
-            for (int i = 0; i < Traits::kMatrixChunks; ++i) ::store(to + (i * 4 + lane_id() % 4) * 8, B.parts[i]);
-        }
-        if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
-    }
-    const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
-    wait_for_copies();
-#pragma unroll 1
-    for (int parity = 0; heads > 0; --heads, parity ^= 1) {
-        const bool is_last = heads == 1;
-        const HeadTokens<Traits> head = next;
-        WarpRows tile = warp;
-        float own_step = 0.0f;
-        if (!Traits::kHasMany || lane_id() < step.tokens) own_step = step_length<Traits>(s, head.parameters, head.dt);
-        Own own_x = head.x[0];
-#pragma unroll
-        for (int i = 1; i < Traits::kTokens; ++i) own_x = select(i == token, head.x[i], own_x);
-        // What the new tokens leave for later steps.
-        if (is_token) ::store(ring.x_at(p, cursor.row(p, cursor.live + token), row), own_x);
-        if (warp.first_row == 0 && lane_id() < step.tokens) {
-            ring.dt[cursor.row(p, cursor.live + lane_id())] = own_step;
-        }
-        // The next head's inputs are on their way while this one's are used.
-        if (!is_last) {
-            ++warp.head;
-            ring.x += p.ring_rows * s.headdim;
-            ring.dt += p.ring_rows;
-            next.load(p, warp, step.tokens, row, token, scales_of(warp.head));
-            next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
-        }
-        const float rate = kLog2E * head.parameters.A[0][0].to_float(0);
-        const Weights weights(rate, head.live_step);
-        float of_states[Traits::kOwnRows] = {};
-        const auto read_tile = [&](int m) {
-            typename Traits::StateVec raw[2][Traits::kChunks];
-            tiles.wait();
-            tiles.read(m, raw);
-            float of_tile[2];
-            factors.multiply(raw, of_tile);
-#pragma unroll
-            for (int i = 0; i < Traits::kOwnRows; ++i) {
-                const bool is_own = Traits::kHasMany ? i / 2 == m : lane_id() % 4 == m;
-                of_states[i] = is_own ? of_tile[i % 2] : of_states[i];
-            }
-        };
-        const auto start_next = [&](int m) {
-            sync_warp();
-            if (m == 0 && !is_last) old.start(ring.x + group_row, parity ^ 1);
-            tiles.start(m + Traits::kPart, is_last);
-        };
-        if (step.folds) {
-            // All that the tiles share: their loop waits for little but states.
-            const FoldTokens<Traits> tokens(p, cursor, ring.B, step.live);
-#pragma unroll 1
-            for (int m = 0; m < Traits::kTiles; ++m, tile.first_row += 2) {
-                read_tile(m);
-                // Reads the tile once more, instead of keeping it in registers.
-                sync_warp();
-                typename Traits::StateVec raw[2][Traits::kChunks];
-                tiles.read(m, raw);
-                StateRows<Traits> rows = StateRows<Traits>(s.state, s.state_stride + 1, tile) + step.slot * slot_stride;
-                rows.row_step = kDState;
-                RowFactors<Traits> found;
-                unsigned inputs[kFoldTerms][4];
-                old.multiply(weights, parity, m, inputs);
-                float left[2];
-#pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                    left[r] = weights.state;
-                    if constexpr (Traits::kIsQuantised) left[r] *= from_lane(head.scale[r], lane_id() / 4 * 4 + m);
-                }
-                fold_two_rows<Traits>(s, tile, rows, raw, left, found,
-                                      [&](int chunk, float (&state)[2][Traits::kVecs]) {
-                                          add_products<Traits>(inputs, tokens.B[chunk], state);
-                                      });
-                if constexpr (Traits::kIsQuantised) {
-                    const int r = lane_id() % 4;
-                    if (r < 2) scales_of(tile.head)[2 * m + r] = scale_of_factor(found.kept);
-                }
-                start_next(m);
-            }
-        } else {
-#pragma unroll
-            for (int m = 0; m < Traits::kTiles; ++m) {
-                read_tile(m);
-                start_next(m);
-            }
-        }
-        tiles.from += tiles.next;
+
+    // Stores the results of a head. of_states: C * S of the lane's own rows, which are still to be multiplied by what is
+    // left of them.
+    __device__ __forceinline__ void finish(input_t* out, const HeadTokens<Traits>& head, const Weights& weights,
+                                           float rate, float own_step,
+                                           const typename HeadTokens<Traits>::Own& own_x, int parity,
+                                           const float (&of_states)[Traits::kOwnRows]) const {
+        const SelectiveStateUpdateSingleOperands& s = p.operands;
         float y[Traits::kOwnRows];
         old.sum(LiveWeights<Traits>(live_products, weights, step.live), step.live, parity, y);
         const NewDecays<Traits> decays(rate, own_step);
@@ -711,8 +614,166 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows 
         }
         // Results may lie where x does, which the other lanes have loaded.
         if constexpr (Traits::kHasMany) sync_warp();
-        if (is_token) ::store(out, Own::from_floats(y));
-        out += s.out_stride[2];
+        if (token < step.tokens) ::store(out, HeadTokens<Traits>::Own::from_floats(y));
+    }
+
+    // Replays the heads from that of `warp` on. What is in shared memory is on its way, and `next` has been loaded. With
+    // kFolds live tokens are put in states, which takes the registers for what is loaded ahead: this is a function of
+    // its own for the compiler, which would keep that in memory in the other case, too.
+    template <bool kFolds>
+    __device__ __forceinline__ void replay(WarpRows warp, int heads, StagedTiles<Traits>& tiles, Ring<Traits>& ring,
+                                           HeadTokens<Traits>& next, input_t* out) const {
+        const SelectiveStateUpdateSingleOperands& s = p.operands;
+#pragma unroll 1
+        for (int parity = 0; heads > 0; --heads, parity ^= 1) {
+            const bool is_last = heads == 1;
+            const HeadTokens<Traits> head = next;
+            float own_step = 0.0f;
+            if (!Traits::kHasMany || lane_id() < step.tokens) {
+                own_step = step_length<Traits>(s, head.parameters, head.dt);
+            }
+            typename HeadTokens<Traits>::Own own_x = head.x[0];
+#pragma unroll
+            for (int i = 1; i < Traits::kTokens; ++i) own_x = select(i == token, head.x[i], own_x);
+            // What the new tokens leave for later steps.
+            if (token < step.tokens) ::store(ring.x_at(p, cursor.row(p, cursor.live + token), row), own_x);
+            if (warp.first_row == 0 && lane_id() < step.tokens) {
+                ring.dt[cursor.row(p, cursor.live + lane_id())] = own_step;
+            }
+            ring.x += p.ring_rows * s.headdim;
+            ring.dt += p.ring_rows;
+            const auto load_next = [&] {
+                if (is_last) return;
+                WarpRows following = warp;
+                ++following.head;
+                next.load(p, following, step.tokens, row, token,
+                          scales_of<Traits>(p, step.slot, following.head, group_row));
+                next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
+            };
+            // The next head's inputs are on their way while this one's are used.
+            if (!kFolds) load_next();
+            const float rate = kLog2E * head.parameters.A[0][0].to_float(0);
+            const Weights weights(rate, head.live_step);
+            float of_states[Traits::kOwnRows] = {};
+            const auto read_tile = [&](int m) {
+                typename Traits::StateVec raw[2][Traits::kChunks];
+                tiles.wait();
+                tiles.read(m, raw);
+                float of_tile[2];
+                factors.multiply(raw, of_tile);
+#pragma unroll
+                for (int i = 0; i < Traits::kOwnRows; ++i) {
+                    const bool is_own = Traits::kHasMany ? i / 2 == m : lane_id() % 4 == m;
+                    of_states[i] = is_own ? of_tile[i % 2] : of_states[i];
+                }
+            };
+            const auto start_next = [&](int m) {
+                sync_warp();
+                if (m == 0 && !is_last) old.start(ring.x + group_row, parity ^ 1);
+                tiles.start(m + Traits::kPart, is_last);
+            };
+            if constexpr (kFolds) {
+                // All that the tiles share: their loop waits for little but states.
+                const FoldTokens<Traits> tokens(p, cursor, ring.B, step.live);
+#pragma unroll 1
+                for (int m = 0; m < Traits::kTiles; ++m) {
+                    read_tile(m);
+                    // Reads the tile once more, instead of keeping it in registers.
+                    sync_warp();
+                    fold(tiles, warp, m, parity, head, weights, tokens);
+                    start_next(m);
+                }
+                load_next();
+            } else {
+#pragma unroll
+                for (int m = 0; m < Traits::kTiles; ++m) {
+                    read_tile(m);
+                    start_next(m);
+                }
+            }
+            finish(out, head, weights, rate, own_step, own_x, parity, of_states);
+            tiles.from += tiles.next;
+            out += s.out_stride[2];
+            ++warp.head;
+        }
+    }
+};
+
+// Replays `heads` heads from that of `warp` on.
+template <typename Traits>
+__device__ __forceinline__ void replay_few(const ReplayFewOperands& p, const WarpRows& warp, int heads,
+                                           ReplayFewShared<Traits>& shared) {
+    using input_t = __nv_bfloat16;
+    constexpr int kDState = Traits::kElements * 4;
+    const SelectiveStateUpdateSingleOperands& s = p.operands;
+    SequenceStep step = {};
+    step.entry = warp.batch;
+    step.tokens = Traits::kHasMany ? p.tokens : 1;
+    step.goes_on = true;
+    step.slot = uniform(load_slot<Traits>(s, warp.batch));
+    wait_for_preceding();
+    const int group_row = warp.first_row + lane_id() / 4 * 8;
+    const int row = group_row + (Traits::kHasMany ? 0 : lane_id() % 4 * 2);
+    const int token = Traits::kHasMany ? lane_id() % 4 : 0;
+    input_t* out = static_cast<input_t*>(s.out) + warp.batch * s.out_stride[0] + token * s.out_stride[1] +
+                   warp.head * s.out_stride[2] + row;
+    if (step.slot < 0) {
+        for (; heads > 0; --heads, out += s.out_stride[2]) {
+            if (token < step.tokens && !s.keeps_padding) ::store(out, HeadTokens<Traits>::Own::zero());
+        }
+        return;
+    }
+    const auto* const states = static_cast<const typename Traits::State*>(s.state) +
+                               step.slot * static_cast<index_t>(s.state_stride[0]) + warp.head * s.state_stride[1] +
+                               warp.first_row * kDState;
+    StagedTiles<Traits> tiles(shared.tiles, states, s.state_stride[1]);
+#pragma unroll
+    for (int m = 0; m < Traits::kPart; ++m) tiles.start(m, false);
+    const int group = static_cast<int>(s.group_heads.quotient(warp.head));
+    const auto* const C_at = static_cast<const input_t*>(s.C) + warp.batch * s.C_stride[0] + group * s.C_stride[2];
+    const auto* const B_at = static_cast<const input_t*>(s.B) + warp.batch * s.B_stride[0] + group * s.B_stride[2];
+    TokenMatrix<Traits> C, B;
+    // The compiler would put loads of constants behind the barrier.
+    C.load(C_at + new_token<Traits>(step.tokens) * s.C_stride[1]);
+    // The lane's group stands for another token here: as a row of the product, not as a column.
+    const int appended = Traits::kHasMany ? min(lane_id() / 4, step.tokens - 1) : 0;
+    B.load(B_at + appended * s.B_stride[1]);
+    bool is_forced = false;
+    if (p.force_flush != nullptr) {
+        is_forced = static_cast<const unsigned char*>(p.force_flush)[warp.batch * p.force_flush_stride] != 0;
+    }
+    HeadTokens<Traits> next;
+    next.load(p, warp, step.tokens, row, token, scales_of<Traits>(p, step.slot, warp.head, group_row));
+    // The cursor comes last, behind a barrier: whatever is loaded after it the compiler would put behind the wait for
+    // it.
+    sync_warp();
+    const RingCursor cursor(p, step.slot);
+    step.live = cursor.live;
+    step.folds = uniform(static_cast<int>(is_forced)) != 0 || step.live + step.tokens > p.window;
+    Ring<Traits> ring(p, step.slot, warp.head);
+    next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
+    const StagedTokens<Traits> old(p, cursor, shared.tokens);
+    old.start(ring.x + group_row, 0);
+    end_copy_group();
+    const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
+    float products[4];
+    C.multiply(B, B, products);
+    if (warp.first_row == 0) {
+        if (warp.head % static_cast<int>(s.group_heads.divisor) == 0 && lane_id() / 4 < step.tokens) {
+            input_t* const to = ring.B + cursor.row(p, cursor.live + appended) * kDState;
+#pragma unroll
+            for (int i = 0; i < Traits::kMatrixChunks; ++i) ::store(to + (i * 4 + lane_id() % 4) * 8, B.parts[i]);
+        }
+        if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
+    }
+    const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
+    wait_for_copies();
+    const ReplayFewWarp<Traits> own{p,        step,    cursor,    old, live_products,
+                                    products, factors, group_row, row, token};
+    if (step.folds) {
+        own.template replay<true>(warp, heads, tiles, ring, next, out);
+    } else {
+        own.template replay<false>(warp, heads, tiles, ring, next, out);
     }
 }
 
