@@ -176,6 +176,9 @@ class SelectiveStateUpdateReplayFew(Kernel):
     WINDOW = 16
     """Live tokens at most."""
 
+    RANKED = 256
+    """Sequences at most that it can put in another order."""
+
     d_state: int
     state_t: DType
     a_t: DType
@@ -187,15 +190,11 @@ class SelectiveStateUpdateReplayFew(Kernel):
             yield cls(*fields)
 
     def launch_config(
-        self, batch: int, nheads: int, headdim: int, warp_heads: int, wide_warps: int
+        self, batch: int, nheads: int, headdim: int, warp_heads: int, flushes_first: bool
     ) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences, each of the first warps with this many heads, the others with one;
-        ValueError when they are too many.
-        """
-        config, division = _divided(self, batch, nheads, headdim // self.ROWS)
-        warps = (batch * nheads - wide_warps * (warp_heads - 1)) * (headdim // self.ROWS)
-        config = self.config(ceil_div(warps, self.warps))
-        return config, {**division, "warp_heads": warp_heads, "wide_warps": wide_warps}
+        """The launch for this many sequences, each warp with this many heads; ValueError when they are too many."""
+        config, division = _divided(self, batch, nheads // warp_heads, headdim // self.ROWS)
+        return config, {**division, "warp_heads": warp_heads, "flushes_first": int(flushes_first)}
 
 
 @dataclass(frozen=True)

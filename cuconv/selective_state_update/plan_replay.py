@@ -204,11 +204,11 @@ def _is_few(o: Operands, vec: int, index32: bool) -> bool:
         or types != {BFLOAT16}
     ):
         return False
-    # With several tokens a lane has eight rows of one, else two.
+    # A lane has two rows at once.
     own = (layout for layout in (s.x, s.z, s.out) if layout is not None)
     matrices = plain._is_packed(s.B, 8) and plain._is_packed(s.C, 8) and plain._is_packed(o.rings.B, 8)
     is_wide = is_whole(plain._dtype(s.state), vec) and plain._is_packed(o.rings.x, 8)
-    return matrices and is_wide and all(plain._is_packed(layout, 8 if tokens > 1 else 2) for layout in own)
+    return matrices and is_wide and all(plain._is_packed(layout, 2) for layout in own)
 
 
 def _has_strides32(o: Operands) -> bool:
@@ -240,10 +240,9 @@ def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int
     return heads, own
 
 
-def few_work(sequences: int, nheads: int, group_heads: int) -> tuple[int, int]:
-    """The heads of a wide warp, and how many warps of a tile of rows are wide."""
-    heads = 2 - group_heads % 2
-    return heads, sequences * nheads // heads
+def few_work(sequences: int, nheads: int, group_heads: int) -> tuple[int, bool]:
+    """The heads of a warp, and whether sequences that flush come first."""
+    return 2 - group_heads % 2, 1 < sequences <= SelectiveStateUpdateReplayFew.RANKED
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -318,7 +317,7 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "state_scale_stride": (0, 0, 0),
         "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
-        "wide_warps": 0,
+        "flushes_first": 0,
         "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],

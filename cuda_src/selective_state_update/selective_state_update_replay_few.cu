@@ -2,13 +2,15 @@
 // are written, are selective_state_update_replay.cu's, for x, B and C of bfloat16, contiguous rows of heads, and a
 // window of at most 16 tokens.
 //
-// Layout: a warp has 64 rows of some heads of one group, one head after the other, and needs no other warp. Lane 4 g +
-// q has every fourth 16 bytes of the rows 8 g to 8 g + 7, two rows of each of four tiles. With one token it finishes
-// the two of tile q, with several all eight for token q.
+// Layout: a warp has 64 rows of some heads of one group, one head after the other, and needs no other warp. Tiles are
+// 16 of the rows, and lane 4 g + q has every fourth 16 bytes of the rows 2 g and 2 g + 1 of each. With one token it
+// finishes the two of tile q, with several all eight for token q.
 //
 // kDState  d_state    state_t  the pool of states    a_t  A    kMany  several tokens
 #include "selective_state_update/replay_fold.cuh"
 #include "selective_state_update/replay_products.cuh"
+
+inline constexpr int kMostRanked = 256;  // sequences
 
 struct SelectiveStateUpdateReplayFewParams {
     ReplayFewOperands operands;
@@ -29,9 +31,9 @@ struct ReplayFewRows : Base {
     static constexpr bool kIsBfloat16 = kIsSame<typename Base::State, __nv_bfloat16>;
     static constexpr int kMatrixChunks = Base::kElements / 8;  // of B or C, 16 bytes each
 
-    // Row r of the lane's group in the tile that begins at the warp's first row.
+    // Row r of the lane's group in the tile that begins at the first row.
     __device__ __forceinline__ static int row(const WarpRows& warp, int r) {
-        return warp.first_row + lane_id() / 4 * 8 + r;
+        return warp.first_row + lane_id() / 4 * 2 + r;
     }
 };
 
@@ -136,49 +138,53 @@ struct LiveWeights {
     }
 };
 
-// x of live tokens in shared memory, of one head and of the next: lane 4 g + q copies every fourth token, from q on, in
-// the eight rows of its group. Tokens that are not live are zeros.
+// x of live tokens in shared memory, of one head and of the next. Tokens that are not live are zeros.
 template <typename Traits>
 struct StagedTokens {
     using input_t = __nv_bfloat16;
     using TokenVec = Vec<input_t, 8>;
     static constexpr int kPasses = Traits::kWindows / 4;
-    static constexpr int kVecs = 2 * kPasses * kWarpSize;
+    static constexpr int kRowVecs = Traits::kWarpRows / 8;  // of a token
+    static constexpr int kVecs = 2 * Traits::kWindows * kRowVecs;
 
     TokenVec* staged;
-    int places[kPasses];  // of the lane's tokens in a head's ring; negative where they are not live
+    int places[kPasses];  // of what the lane copies in a head's ring; negative where a token is not live
 
+    // The lane's tokens: every fourth, from q on.
     __device__ __forceinline__ static int token(int pass) { return 4 * pass + lane_id() % 4; }
 
     __device__ __forceinline__ StagedTokens(const ReplayFewOperands& p, const RingCursor& cursor, TokenVec* staged)
         : staged(staged) {
 #pragma unroll
         for (int i = 0; i < kPasses; ++i) {
-            places[i] = token(i) < cursor.live ? cursor.row(p, token(i)) * p.operands.headdim : -1;
+            places[i] = -1;
+            if (token(i) < cursor.live) places[i] = cursor.row(p, token(i)) * p.operands.headdim + lane_id() / 4 * 8;
             if (places[i] >= 0) continue;
 #pragma unroll
             for (int parity = 0; parity < 2; ++parity) {
-                ::store(reinterpret_cast<input_t*>(place(parity, i, lane_id())), TokenVec::zero());
+                ::store(reinterpret_cast<input_t*>(place(parity, i, lane_id() % 4, lane_id() / 4)), TokenVec::zero());
             }
         }
     }
 
-    __device__ __forceinline__ TokenVec* place(int parity, int pass, int lane) const {
-        return staged + (parity * kPasses + pass) * kWarpSize + lane;
+    // Where eight rows of token 4 * pass + q lie: those of the four tokens of a pass are read at once, and would meet
+    // in the same banks.
+    __device__ __forceinline__ TokenVec* place(int parity, int pass, int q, int number) const {
+        return staged + ((parity * kPasses + pass) * 4 + q) * kRowVecs + (number + 2 * q) % kRowVecs;
     }
 
-    // Starts to copy the tokens of a head, which is an even or an odd one; from: the first row of the lane's group.
+    // Starts to copy the tokens of a head, which is an even or an odd one; from: its warp's first row.
     __device__ __forceinline__ void start(const input_t* from, int parity) const {
 #pragma unroll
         for (int i = 0; i < kPasses; ++i) {
-            if (places[i] >= 0) copy_async(place(parity, i, lane_id()), from + places[i]);
+            if (places[i] >= 0) copy_async(place(parity, i, lane_id() % 4, lane_id() / 4), from + places[i]);
         }
     }
 
-    // x of token 4 * pass + q in the rows of the lane's group.
-    __device__ __forceinline__ TokenVec read(int parity, int pass, int q) const {
-        return ::load<8, Memory::kMutable>(
-            reinterpret_cast<const input_t*>(place(parity, pass, lane_id() / 4 * 4 + q)));
+    // x of token 4 * pass + q in the two rows of the lane's group in a tile.
+    __device__ __forceinline__ Vec<input_t, 2> read(int parity, int pass, int q, int tile) const {
+        const TokenVec* const from = place(parity, pass, q, 2 * tile + lane_id() / 16);
+        return ::load<2, Memory::kMutable>(reinterpret_cast<const input_t*>(from) + lane_id() / 4 % 4 * 2);
     }
 
     // The sums of weight * x over all live tokens, of the lane's own rows and token.
@@ -191,10 +197,13 @@ struct StagedTokens {
 #pragma unroll
             for (int t = 0; t < (Traits::kHasMany ? 4 : 1); ++t) {
                 const int q = Traits::kHasMany ? t : lane_id() % 4;
-                const TokenVec x = read(parity, i, q);
                 const float weight = weights.of(4 * i, q);
 #pragma unroll
-                for (int e = 0; e < 8; ++e) sums[e] = fmaf(weight, x.to_float(e), sums[e]);
+                for (int m = 0; m < Traits::kTiles; ++m) {
+                    const Vec<input_t, 2> x = read(parity, i, q, m);
+#pragma unroll
+                    for (int r = 0; r < 2; ++r) sums[2 * m + r] = fmaf(weight, x.to_float(r), sums[2 * m + r]);
+                }
             }
         }
         // A lane has a part of the tokens of its own token's sums, or all of them.
@@ -209,8 +218,7 @@ struct StagedTokens {
         float products[2][4];
 #pragma unroll
         for (int i = 0; i < kPasses; ++i) {
-            const input_t* const rows = reinterpret_cast<const input_t*>(place(parity, i, lane_id()));
-            const Vec<input_t, 2> x = ::load<2, Memory::kMutable>(rows + 2 * tile);
+            const Vec<input_t, 2> x = read(parity, i, lane_id() % 4, tile);
             const float weight = from_lane(weights.own, token(i));
 #pragma unroll
             for (int r = 0; r < 2; ++r) products[r][i] = weight * x.to_float(r);
@@ -264,25 +272,19 @@ struct StagedTiles {
 
     // first: the warp's first row of the first head.
     __device__ __forceinline__ StagedTiles(StateVec* staged, const State* first, int next)
-        : staged(staged),
-          from(first + lane_id() / kPairVecs * 8 * kDState + lane_id() % kPairVecs * Traits::kVecs),
-          next(next) {}
+        : staged(staged), from(first + lane_id() * Traits::kVecs), next(next) {}
 
-    // Where a vector of a tile lies that is a multiple of 32 vectors behind that of lane `lane`: in odd groups every
-    // other 64 bytes change places, for the lanes of two groups read at once, and would meet in the same banks.
-    __device__ __forceinline__ StateVec* place(int tile, int behind, int lane) const {
-        const int group = behind / kPairVecs + lane / kPairVecs;
-        return staged + tile % Traits::kPart * kTileVecs + behind + (lane ^ group % 2 * 4);
-    }
-
-    // Starts to copy a tile of the head, or of the next one if there is one; the copies of a tile are a group.
+    // Starts to copy a tile of the head, or of the next one if there is one; the copies of a tile are a group. In odd
+    // groups of lanes every other 64 bytes change places, for the lanes of two groups read at once, and would meet in
+    // the same banks.
     __device__ __forceinline__ void start(int tile, bool is_last) const {
         if (tile < Traits::kTiles || !is_last) {
             const State* const head = tile < Traits::kTiles ? from : from + next;
 #pragma unroll
             for (int i = 0; i < kTileVecs; i += kWarpSize) {
-                const int row = i / kPairVecs * 8 + 2 * (tile % Traits::kTiles);
-                copy_async(place(tile, i, lane_id()), head + row * kDState + i % kPairVecs * Traits::kVecs);
+                const int group = i / kPairVecs + lane_id() / kPairVecs;
+                StateVec* const to = staged + tile % Traits::kPart * kTileVecs + i + (lane_id() ^ group % 2 * 4);
+                copy_async(to, head + (tile % Traits::kTiles * kTileVecs + i) * Traits::kVecs);
             }
         }
         end_copy_group();
@@ -469,11 +471,48 @@ struct NewDecays {
     }
 };
 
+// The lane's own rows of one token, as they are in memory: two of one tile, or of each tile.
+template <typename Traits>
+struct OwnRows {
+    using input_t = __nv_bfloat16;
+    static constexpr int kPairs = Traits::kOwnRows / 2;
+
+    Vec<input_t, 2> pairs[kPairs];
+
+    // How far row i is behind the first one.
+    __device__ __forceinline__ static int row(int i) { return i / 2 * Traits::kTile + i % 2; }
+
+    __device__ __forceinline__ static OwnRows zero() {
+        OwnRows rows;
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) rows.pairs[i] = Vec<input_t, 2>::zero();
+        return rows;
+    }
+
+    template <Memory kMemory>
+    __device__ __forceinline__ void load(const input_t* from) {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) pairs[i] = ::load<2, kMemory>(from + row(2 * i));
+    }
+
+    __device__ __forceinline__ void store(input_t* to) const {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) ::store(to + row(2 * i), pairs[i]);
+    }
+
+    __device__ __forceinline__ float to_float(int i) const { return pairs[i / 2].to_float(i % 2); }
+
+    __device__ __forceinline__ void take(bool condition, const OwnRows& other) {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) pairs[i] = select(condition, other.pairs[i], pairs[i]);
+    }
+};
+
 // What the results of a head take besides its states and x of its live tokens, as it is in memory.
 template <typename Traits>
 struct HeadTokens {
     using input_t = __nv_bfloat16;
-    using Own = Vec<input_t, Traits::kOwnRows>;
+    using Own = OwnRows<Traits>;
 
     RowParameters<Traits> parameters;
     RawNumber<input_t> dt;  // of the lane's new token
@@ -481,9 +520,9 @@ struct HeadTokens {
     Own x[Traits::kTokens];
     Own z;
     RawNumber<input_t> D[Traits::kOwnRows];
-    float scale[2];  // of the rows 2 q and 2 q + 1 of the lane's group
+    float scale[2];  // of the rows of the lane's group in tile q
 
-    // row: the lane's first own one; token: its own one; scales: of its group's rows.
+    // row: the lane's first own one; token: its own one; scales: of those rows.
     __device__ __forceinline__ void load(const ReplayFewOperands& p, const WarpRows& warp, int tokens, int row,
                                          int token, const float* scales) {
         const SelectiveStateUpdateSingleOperands& s = p.operands;
@@ -491,8 +530,8 @@ struct HeadTokens {
             return warp.batch * stride[0] + of_token * stride[1] + warp.head * stride[2] + of_row;
         };
         if constexpr (Traits::kIsQuantised) {
-            scale[0] = scales[lane_id() % 4 * 2];
-            scale[1] = scales[lane_id() % 4 * 2 + 1];
+            scale[0] = scales[0];
+            scale[1] = scales[1];
         }
         parameters.load(s, warp);
         dt.load(s.dt, place(s.dt_stride, Traits::kHasMany ? min(lane_id(), tokens - 1) : 0, 0), s.dt_is_float32);
@@ -501,18 +540,17 @@ struct HeadTokens {
             x[i] = Own::zero();
             if (i < tokens) {
                 // The call may write its outputs over x.
-                x[i] = ::load<Traits::kOwnRows, Memory::kMutable>(static_cast<const input_t*>(s.x) +
-                                                                  place(s.x_stride, i, row));
+                x[i].template load<Memory::kMutable>(static_cast<const input_t*>(s.x) + place(s.x_stride, i, row));
             }
         }
         z = Own::zero();
         if (s.z != nullptr && token < tokens) {
-            z = ::load<Traits::kOwnRows>(static_cast<const input_t*>(s.z) + place(s.z_stride, token, row));
+            z.template load<Memory::kConstant>(static_cast<const input_t*>(s.z) + place(s.z_stride, token, row));
         }
         if (s.D != nullptr) {
 #pragma unroll
             for (int r = 0; r < Traits::kOwnRows; ++r) {
-                D[r].load(s.D, warp.head * s.D_stride[0] + (row + r) * s.D_stride[1], s.D_is_float32);
+                D[r].load(s.D, warp.head * s.D_stride[0] + (row + Own::row(r)) * s.D_stride[1], s.D_is_float32);
             }
         }
     }
@@ -547,9 +585,28 @@ struct ReplayFewWarp {
     const LiveProducts<Traits>& live_products;
     const float (&products)[4];  // B . C of the new tokens
     const StateFactors<Traits>& factors;
-    int group_row;  // the first one of the lane's group
-    int row;        // the lane's first own one
-    int token;      // the lane's own one
+    int row;    // the lane's first own one
+    int token;  // the lane's own one
+
+    // Of the lane's rows in tile q of a head.
+    __device__ __forceinline__ float* scales(const WarpRows& warp) const {
+        return scales_of<Traits>(p, step.slot, warp.head, Traits::row(warp, lane_id() % 4 * Traits::kTile));
+    }
+
+    // Brings what the head after that of `warp` needs to the L2 cache; ring: of that head.
+    __device__ __forceinline__ void prefetch_next(WarpRows warp, const Ring<Traits>& ring) const {
+        ++warp.head;
+        const SelectiveStateUpdateSingleOperands& s = p.operands;
+        const auto place = [&](const int* stride) {
+            return warp.batch * stride[0] + token * stride[1] + warp.head * stride[2] + row;
+        };
+        prefetch(ring.dt + cursor.row(p, 0));
+        if constexpr (Traits::kIsQuantised) prefetch(scales(warp));
+        if (token < step.tokens) {
+            prefetch(static_cast<const input_t*>(s.x) + place(s.x_stride));
+            if (s.z != nullptr) prefetch(static_cast<const input_t*>(s.z) + place(s.z_stride));
+        }
+    }
 
     // Puts the live tokens in a tile of a head's states, which is in shared memory.
     __device__ __forceinline__ void fold(const StagedTiles<Traits>& tiles, WarpRows warp, int number, int parity,
@@ -565,11 +622,11 @@ struct ReplayFewWarp {
             left[r] = weights.state;
             if constexpr (Traits::kIsQuantised) left[r] *= from_lane(head.scale[r], lane_id() / 4 * 4 + number);
         }
-        float* const to = scales_of<Traits>(p, step.slot, warp.head, group_row + 2 * number);
-        warp.first_row += 2 * number;
+        warp.first_row += Traits::kTile * number;
+        float* const to = scales_of<Traits>(p, step.slot, warp.head, Traits::row(warp, 0));
         const SelectiveStateUpdateSingleOperands& s = p.operands;
-        StateRows<Traits> rows = StateRows<Traits>(s.state, s.state_stride + 1, warp) +
-                                 step.slot * static_cast<index_t>(s.state_stride[0]);
+        StateRows<Traits> rows =
+            StateRows<Traits>(s.state, s.state_stride + 1, warp) + step.slot * static_cast<index_t>(s.state_stride[0]);
         rows.row_step = Traits::kElements * 4;
         RowFactors<Traits> found;
         fold_two_rows<Traits>(s, warp, rows, raw, left, found, [&](int chunk, float (&state)[2][Traits::kVecs]) {
@@ -580,11 +637,10 @@ struct ReplayFewWarp {
         }
     }
 
-    // Stores the results of a head. of_states: C * S of the lane's own rows, which are still to be multiplied by what is
-    // left of them.
+    // Stores the results of a head. of_states: C * S of the lane's own rows, which are still to be multiplied by what
+    // is left of them.
     __device__ __forceinline__ void finish(input_t* out, const HeadTokens<Traits>& head, const Weights& weights,
-                                           float rate, float own_step,
-                                           const typename HeadTokens<Traits>::Own& own_x, int parity,
+                                           float rate, float own_step, const OwnRows<Traits>& own_x, int parity,
                                            const float (&of_states)[Traits::kOwnRows]) const {
         const SelectiveStateUpdateSingleOperands& s = p.operands;
         float y[Traits::kOwnRows];
@@ -614,29 +670,34 @@ struct ReplayFewWarp {
         }
         // Results may lie where x does, which the other lanes have loaded.
         if constexpr (Traits::kHasMany) sync_warp();
-        if (token < step.tokens) ::store(out, HeadTokens<Traits>::Own::from_floats(y));
+        if (token >= step.tokens) return;
+#pragma unroll
+        for (int i = 0; i < Traits::kOwnRows; i += 2) {
+            const float pair[2] = {y[i], y[i + 1]};
+            ::store(out + OwnRows<Traits>::row(i), Vec<input_t, 2>::from_floats(pair));
+        }
     }
 
-    // Replays the heads from that of `warp` on. What is in shared memory is on its way, and `next` has been loaded. With
-    // kFolds live tokens are put in states, which takes the registers for what is loaded ahead: this is a function of
-    // its own for the compiler, which would keep that in memory in the other case, too.
+    // Replays the heads from that of `warp` on. What is in shared memory is on its way, and `next` has been loaded.
+    // With kFolds live tokens are put in states, which takes the registers for what is loaded ahead: this is a function
+    // of its own for the compiler, which would keep that in memory in the other case, too.
     template <bool kFolds>
-    __device__ __forceinline__ void replay(WarpRows warp, int heads, StagedTiles<Traits>& tiles, Ring<Traits>& ring,
+    __device__ __forceinline__ void replay(WarpRows warp, StagedTiles<Traits>& tiles, Ring<Traits>& ring,
                                            HeadTokens<Traits>& next, input_t* out) const {
         const SelectiveStateUpdateSingleOperands& s = p.operands;
 #pragma unroll 1
-        for (int parity = 0; heads > 0; --heads, parity ^= 1) {
+        for (int heads = p.warp_heads, parity = 0; heads > 0; --heads, parity ^= 1) {
             const bool is_last = heads == 1;
             const HeadTokens<Traits> head = next;
             float own_step = 0.0f;
             if (!Traits::kHasMany || lane_id() < step.tokens) {
                 own_step = step_length<Traits>(s, head.parameters, head.dt);
             }
-            typename HeadTokens<Traits>::Own own_x = head.x[0];
+            OwnRows<Traits> own_x = head.x[0];
 #pragma unroll
-            for (int i = 1; i < Traits::kTokens; ++i) own_x = select(i == token, head.x[i], own_x);
+            for (int i = 1; i < Traits::kTokens; ++i) own_x.take(i == token, head.x[i]);
             // What the new tokens leave for later steps.
-            if (token < step.tokens) ::store(ring.x_at(p, cursor.row(p, cursor.live + token), row), own_x);
+            if (token < step.tokens) own_x.store(ring.x_at(p, cursor.row(p, cursor.live + token), row));
             if (warp.first_row == 0 && lane_id() < step.tokens) {
                 ring.dt[cursor.row(p, cursor.live + lane_id())] = own_step;
             }
@@ -646,12 +707,15 @@ struct ReplayFewWarp {
                 if (is_last) return;
                 WarpRows following = warp;
                 ++following.head;
-                next.load(p, following, step.tokens, row, token,
-                          scales_of<Traits>(p, step.slot, following.head, group_row));
+                next.load(p, following, step.tokens, row, token, scales(following));
                 next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
             };
             // The next head's inputs are on their way while this one's are used.
-            if (!kFolds) load_next();
+            if (!kFolds) {
+                load_next();
+            } else if (!is_last) {
+                prefetch_next(warp, ring);
+            }
             const float rate = kLog2E * head.parameters.A[0][0].to_float(0);
             const Weights weights(rate, head.live_step);
             float of_states[Traits::kOwnRows] = {};
@@ -669,7 +733,7 @@ struct ReplayFewWarp {
             };
             const auto start_next = [&](int m) {
                 sync_warp();
-                if (m == 0 && !is_last) old.start(ring.x + group_row, parity ^ 1);
+                if (m == 0 && !is_last) old.start(ring.x + warp.first_row, parity ^ 1);
                 tiles.start(m + Traits::kPart, is_last);
             };
             if constexpr (kFolds) {
@@ -699,27 +763,75 @@ struct ReplayFewWarp {
     }
 };
 
-// Replays `heads` heads from that of `warp` on.
+// The sequence that is the `rank`-th when those that flush come first. They take longest: the last warps would go on
+// while most of the GPU has nothing to do.
 template <typename Traits>
-__device__ __forceinline__ void replay_few(const ReplayFewOperands& p, const WarpRows& warp, int heads,
-                                           ReplayFewShared<Traits>& shared) {
+__device__ __forceinline__ int sequence_of_rank(const ReplayFewOperands& p, int rank) {
+    constexpr int kParts = kMostRanked / kWarpSize;
+    const SelectiveStateUpdateSingleOperands& s = p.operands;
+    unsigned flushing[kParts];
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+        flushing[i] = 0;
+        if (i * kWarpSize >= s.batch) continue;
+        const int sequence = i * kWarpSize + lane_id();
+        const int slot = sequence < s.batch ? load_slot<Traits>(s, sequence) : -1;
+        bool flushes = false;
+        if (slot >= 0) {
+            const int* const cursor =
+                static_cast<const int*>(p.cursors) + slot * static_cast<index_t>(p.cursors_stride);
+            flushes = min(max(cursor[1], 0), p.window) + (Traits::kHasMany ? p.tokens : 1) > p.window;
+            if (p.force_flush != nullptr) {
+                flushes |= static_cast<const unsigned char*>(p.force_flush)[sequence * p.force_flush_stride] != 0;
+            }
+        }
+        flushing[i] = lanes_where(flushes);
+        count += __popc(flushing[i]);
+    }
+    const bool is_first = rank < count;
+    if (!is_first) rank -= count;
+    unsigned among = 0;
+    int begin = 0, place = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+        const int rest = s.batch - i * kWarpSize;
+        const unsigned all = rest >= kWarpSize ? kAllLanes : rest > 0 ? (1u << rest) - 1u : 0u;
+        const unsigned candidates = (is_first ? flushing[i] : ~flushing[i]) & all;
+        if (rank >= 0 && rank < __popc(candidates)) {
+            among = candidates;
+            begin = i * kWarpSize;
+            place = rank;
+        }
+        rank -= __popc(candidates);
+    }
+    const unsigned below = among & ((1u << lane_id()) - 1u);
+    return begin + lowest(lanes_where((among >> lane_id() & 1u) != 0 && __popc(below) == place));
+}
+
+// warp: from its first head on, and of a sequence's rank where those that flush come first.
+template <typename Traits>
+__device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows warp, ReplayFewShared<Traits>& shared) {
     using input_t = __nv_bfloat16;
     constexpr int kDState = Traits::kElements * 4;
     const SelectiveStateUpdateSingleOperands& s = p.operands;
     SequenceStep step = {};
+    if (p.flushes_first) {
+        wait_for_preceding();
+        warp.batch = sequence_of_rank<Traits>(p, warp.batch);
+    }
     step.entry = warp.batch;
     step.tokens = Traits::kHasMany ? p.tokens : 1;
     step.goes_on = true;
     step.slot = uniform(load_slot<Traits>(s, warp.batch));
-    wait_for_preceding();
-    const int group_row = warp.first_row + lane_id() / 4 * 8;
-    const int row = group_row + (Traits::kHasMany ? 0 : lane_id() % 4 * 2);
+    if (!p.flushes_first) wait_for_preceding();
+    const int row = Traits::row(warp, Traits::kHasMany ? 0 : lane_id() % 4 * Traits::kTile);
     const int token = Traits::kHasMany ? lane_id() % 4 : 0;
     input_t* out = static_cast<input_t*>(s.out) + warp.batch * s.out_stride[0] + token * s.out_stride[1] +
                    warp.head * s.out_stride[2] + row;
     if (step.slot < 0) {
-        for (; heads > 0; --heads, out += s.out_stride[2]) {
-            if (token < step.tokens && !s.keeps_padding) ::store(out, HeadTokens<Traits>::Own::zero());
+        for (int heads = p.warp_heads; heads > 0; --heads, out += s.out_stride[2]) {
+            if (token < step.tokens && !s.keeps_padding) OwnRows<Traits>::zero().store(out);
         }
         return;
     }
@@ -743,7 +855,8 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, const War
         is_forced = static_cast<const unsigned char*>(p.force_flush)[warp.batch * p.force_flush_stride] != 0;
     }
     HeadTokens<Traits> next;
-    next.load(p, warp, step.tokens, row, token, scales_of<Traits>(p, step.slot, warp.head, group_row));
+    next.load(p, warp, step.tokens, row, token,
+              scales_of<Traits>(p, step.slot, warp.head, Traits::row(warp, lane_id() % 4 * Traits::kTile)));
     // The cursor comes last, behind a barrier: whatever is loaded after it the compiler would put behind the wait for
     // it.
     sync_warp();
@@ -753,7 +866,7 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, const War
     Ring<Traits> ring(p, step.slot, warp.head);
     next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
     const StagedTokens<Traits> old(p, cursor, shared.tokens);
-    old.start(ring.x + group_row, 0);
+    old.start(ring.x + warp.first_row, 0);
     end_copy_group();
     const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
     float products[4];
@@ -768,12 +881,11 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, const War
     }
     const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
     wait_for_copies();
-    const ReplayFewWarp<Traits> own{p,        step,    cursor,    old, live_products,
-                                    products, factors, group_row, row, token};
+    const ReplayFewWarp<Traits> own{p, step, cursor, old, live_products, products, factors, row, token};
     if (step.folds) {
-        own.template replay<true>(warp, heads, tiles, ring, next, out);
+        own.template replay<true>(warp, tiles, ring, next, out);
     } else {
-        own.template replay<false>(warp, heads, tiles, ring, next, out);
+        own.template replay<false>(warp, tiles, ring, next, out);
     }
 }
 
@@ -785,13 +897,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ alignas(16) ReplayFewShared<Rows> shared[Traits::kThreads / kWarpSize];
     const ReplayFewOperands& p = params.operands;
     const int number = uniform(static_cast<int>(threadIdx.x / kWarpSize));
-    const unsigned warp_number = blockIdx.x * (Traits::kThreads / kWarpSize) + number;
-    const QuotientRemainder of_tile = divide(warp_number, p.operands.row_tiles);
-    const bool is_wide = of_tile.quotient < static_cast<unsigned>(p.wide_warps);
-    const unsigned before = is_wide ? of_tile.quotient : p.wide_warps;
-    const unsigned first = of_tile.quotient + before * (p.warp_heads - 1);
-    const WarpRows warp(p.operands, first * p.operands.row_tiles.divisor + of_tile.remainder, Rows::kWarpRows);
+    WarpRows warp(p.operands, blockIdx.x * (Traits::kThreads / kWarpSize) + number, Rows::kWarpRows);
+    warp.head *= p.warp_heads;
     // Whole warps leave: the shuffles stay complete.
     if (warp.batch >= p.operands.batch) return wait_for_preceding();
-    replay_few<Rows>(p, warp, is_wide ? p.warp_heads : 1, shared[number]);
+    replay_few<Rows>(p, warp, shared[number]);
 }
