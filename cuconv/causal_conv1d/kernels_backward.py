@@ -403,6 +403,56 @@ class CausalConv1dChannellastBwd(Kernel):
 
 
 @dataclass(frozen=True)
+class CausalConv1dChannelpairsBwd(Kernel):
+    """Gradients of tokens with contiguous channels in aligned pairs of vectors, in rows of whole steps that are one
+    sequence each and start from zeros: half of the accesses, and nothing to ask of a token.
+    """
+
+    TOKENS: ClassVar[int] = 8
+    """Tokens per step."""
+    VECTOR_BYTES: ClassVar[int] = 8
+    """Bytes of a token that a thread walks."""
+    STAGES: ClassVar[tuple[int, ...]] = (2,)
+    MAX_WIDTH: ClassVar[int] = 4
+    threads = _Block()
+    BLOCKS: ClassVar[tuple[int, int]] = CausalConv1dChannellastBwd.BLOCKS
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    block: int
+    """Threads per block: one of BLOCKS."""
+    stages: int
+    """Pieces of a step, two of which it has, that are in shared memory or on their way there: one of STAGES."""
+    silu: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dChannelpairsBwd]:
+        for width, input_t, weight_t in product(WIDTHS[: cls.MAX_WIDTH], FLOATS, FLOATS):
+            for block, stages, silu in product(cls.BLOCKS, cls.STAGES, (False, True)):
+                yield cls(width, input_t, weight_t, block, stages, silu)
+
+    @property
+    def vec(self) -> int:
+        """Channels per thread."""
+        return self.VECTOR_BYTES // self.input_t.itemsize
+
+    def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
+        batch, dim, seqlen = sizes
+        blocks = CausalConv1dChannellastBwd.THREADS // self.block
+        return _ChannelWalks.share(self, self.vec, self.TOKENS, blocks, (batch, dim, seqlen))
+
+    def takes(self, dim: int, division: Division) -> bool:
+        """Whether all threads of a warp make the same number of steps in a launch for `dim` channels."""
+        block_vecs, block_walks = division["block_vecs"][0], division["block_walks"]
+        is_filled = dim // self.vec % block_vecs == 0 and block_vecs * block_walks == self.block
+        warp_steps = division["walk_steps"] * max(1, WARP_SIZE // block_vecs)
+        is_even = block_vecs % WARP_SIZE == 0 or division["steps"] % warp_steps == 0
+        return bool(is_filled and block_vecs % 2 == 0 and is_even)
+
+
+@dataclass(frozen=True)
 class CausalConv1dChannellastVarlenBwd(Kernel):
     """The same of packed sequences, with the gradients of their initial states."""
 

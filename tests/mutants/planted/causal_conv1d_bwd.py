@@ -10,6 +10,8 @@ _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_i
 _BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
 _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_PAIRS = "causal_conv1d_bwd-3-128-88-layout_channel_last"
+_BWD_PAIRS_SLICED = "causal_conv1d_bwd-5-128-24-width_2-dtype_float32-layout_last_sliced_seq-activation_None"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
@@ -77,6 +79,50 @@ MUTANTS = (
     __syncthreads();""",
         "    wait_for_copies();",
         (_BWD_LAST_PARTS,),
+    ),
+    Mutant(
+        "Pieces of pairs are read before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "wait_for_copy_groups<kStages - 2>();",
+        "wait_for_copy_groups<kStages - 1>();",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "What the neighbour brings of a pair is read before it is there.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "            sync_warp();\n",
+        "",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "A walk of pairs writes the gradients of the inputs before it.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "if (i >= kHalo || !begins) put(results[i]);",
+        "put(results[i]);",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "The last walk of a block of pairs looks for the next one's gradients where there are none.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "looks_ahead ? nullptr : firsts + params.block_vecs.divisor",
+        "firsts + params.block_vecs.divisor",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "The gradients of the next walk of pairs are read before they are there.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        """    // The next walk's first gradients are there, and what a thread's neighbour has brought.
+    __syncthreads();
+""",
+        "",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "The next row of pairs is taken to begin where the last one ends.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "        x_at += params.x_bytes[3];\n",
+        "",
+        (_BWD_PAIRS_SLICED,),
     ),
     Mutant(
         "The gradient of a packed sequence's initial state leaves out the current tap.",
