@@ -58,7 +58,8 @@ class CausalConv1dBwd(Kernel):
     groups in the ring; not so for packed sequences.
 
     On an H200, B1 D16 L2**20 in bfloat16 takes 29.6 us in 528 blocks with four groups in the ring, 29.9 in 792, and
-    31.1 in 792 with six.
+    31.1 in 792 with six. More blocks that follow each other take 31.6 (1504) to 39.0 (4096), few large ones before many
+    small ones 29.9 to 34.5.
     """
     STAGES: ClassVar[tuple[int, int]] = (4, 6)
     LONG_ROW_BYTES: ClassVar[int] = 2048
