@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cuconv.causal_conv1d import reference_convolve
@@ -9,6 +10,7 @@ from cuconv.causal_conv1d.kernels import GATES, WIDTHS
 from cuconv.causal_conv1d.plan_dense import Operands, plan
 from cuconv.runtime import checks
 from cuconv.runtime.dtypes import FLOATS, INT32
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import dense, order_like
@@ -16,6 +18,7 @@ from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays, Checked, Layouts
 
 
+@quick
 def causal_conv1d_fn(
     x: Any,
     weight: Any,
@@ -126,11 +129,4 @@ _forward = Operation(
     absent=GATES,
 )
 # An array that is absent costs a call some time, too.
-_forward_gated = Operation(
-    INPUTS + GATES,
-    ("out", "final_states_out"),
-    name="causal_conv1d_gated_fn",
-    check=_check,
-    plan=plan,
-    reference=_reference,
-)
+_forward_gated = replace(_forward, inputs=INPUTS + GATES, name="causal_conv1d_gated_fn", absent=())

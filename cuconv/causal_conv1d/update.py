@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from cuconv.causal_conv1d import reference_convolve
@@ -17,10 +18,12 @@ from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_update import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import checks, slots, trees
+from cuconv.runtime.entry import quick
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays
 
 
+@quick
 def causal_conv1d_update(
     x: Any,
     conv_state: Any,
@@ -236,6 +239,7 @@ def step_by_blocks(
     return _step_by_blocks(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def causal_conv1d_update_split(
     x: Any,
     conv_state: Any,
@@ -308,6 +312,7 @@ def causal_conv1d_update_split(
     return tuple(_run(split, inputs, extras, split.given_outs(out), options))
 
 
+@quick
 def causal_conv1d_update_qkv_split(
     x: Any,
     conv_state: Any,
@@ -464,21 +469,8 @@ _step = Operation(
     contents=check_contents,
     absent=EXTRAS,
 )
-_step_by_blocks = Operation(
-    INPUTS,
-    name="causal_conv1d_update_by_blocks",
-    check=check_by_blocks,
-    plan=plan,
-    reference=_reference,
-    contents=check_contents,
-    absent=EXTRAS,
-)
+_step_by_blocks = replace(_step, name="causal_conv1d_update_by_blocks", check=check_by_blocks)
 # An array that is absent costs a call some time, too.
-_step_with_extras = Operation(
-    INPUTS + EXTRAS,
-    name="causal_conv1d_update_with_extras",
-    check=check_with_extras,
-    plan=plan,
-    reference=_reference,
-    contents=check_contents,
+_step_with_extras = replace(
+    _step, inputs=INPUTS + EXTRAS, name="causal_conv1d_update_with_extras", check=check_with_extras, absent=()
 )

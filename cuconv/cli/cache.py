@@ -138,7 +138,7 @@ ACTIONS: dict[str, Callable[[Path, Contents, argparse.Namespace, Console], int]]
 
 def is_stale(entry: Entry) -> bool:
     """Whether an entry was compiled from another version's device code, so that no lookup finds it."""
-    return not entry.problem and entry.source_digest != source.load().digest
+    return not entry.problem and entry.source_digest not in source.load().digests
 
 
 def tally(entries: Collection[Entry]) -> list[dict[str, Any]]:

@@ -18,7 +18,8 @@ def build(unit: str, expression: str, compute_capability: int, defined: tuple[st
     # Imported late, for NumPy arrays are computed without NVRTC and CuPy.
     from cuconv.jit import nvrtc
 
-    code = source.load()
+    # Without the files that it does not include, a kernel stays in the cache when others change.
+    code = source.load().of(unit)
     arch = nvrtc.target(compute_capability).arch
     key = cache.Key(code.digest, unit, expression, arch, nvrtc.options(arch, defined), nvrtc.version())
     if (artifact := cache.find(key)) is not None:

@@ -84,6 +84,7 @@ class Key:
     """Everything that determines the bytes that the compiler produces."""
 
     source_digest: str
+    """Digest of the unit and the headers that it includes."""
     unit: str
     expression: str
     arch: str

@@ -27,7 +27,7 @@ class Entry:
     nbytes: int
     """Bytes of the image and its record together."""
     source_digest: str
-    """Digest of the device code that the kernel was compiled from; empty when the entry is damaged."""
+    """Digest of the files that the kernel was compiled from; empty when the entry is damaged."""
     problem: str
     """A description of the damage; empty when there is none."""
 

@@ -109,9 +109,7 @@ def compile(
     Macros in `defined` say how they start (common/platform.cuh).
     Many expressions in one program are cheaper than many programs: the toolkit's headers are parsed once.
     """
-    if unit not in source.files:
-        units = ", ".join(name for name in sorted(source.files) if name.endswith(".cu"))
-        raise ValueError(f"unit is {unit!r}, want one of {units}")
+    source = source.of(unit)
     binding = _binding()
     names, texts = source.headers()
     include = tuple(f"-I{folder}" for folder in toolkit_include_dirs())

@@ -30,11 +30,22 @@ class Source:
         return sha.hexdigest()
 
     def of(self, unit: str) -> Source:
-        """A file and all headers of this source that it includes, itself or by way of others."""
+        """A .cu file and all headers of this source that it includes, itself or by way of others."""
+        if unit not in self.files:
+            raise ValueError(f"unit is {unit!r}, want one of {', '.join(self.units())}")
         names = [unit]
         for name in names:
             names += [found for found in _INCLUDE.findall(self.files[name]) if found in self.files.keys() - {*names}]
         return Source({name: self.files[name] for name in names})
+
+    @functools.cached_property
+    def digests(self) -> frozenset[str]:
+        """The digest of every .cu file with the headers that it includes."""
+        return frozenset(self.of(unit).digest for unit in self.units())
+
+    def units(self) -> list[str]:
+        """The names of the .cu files."""
+        return sorted(name for name in self.files if name.endswith(".cu"))
 
     def headers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names and the texts of the headers, for a compiler that reads them from memory."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from cuconv.runtime import blocks, checks, codes, slots
 from cuconv.runtime.dtypes import BOOL, CODES, STATES
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
@@ -21,6 +22,7 @@ from cuconv.selective_scan.kernels import MAX_TOKENS
 from cuconv.selective_scan.plan_varlen import Chunks, Operands, plan
 
 
+@quick
 def selective_scan_varlen_fn(
     u: Any,
     ssm_states: Any,
@@ -333,23 +335,10 @@ _packed_scan = Operation(
 )
 BLOCKS = (blocks.FIRST, blocks.LAST, blocks.CHUNKS, blocks.LAST_CHUNKS)
 
-_packed_scan_by_blocks = Operation(
-    INPUTS + BLOCKS,
-    ("out",),
-    name="selective_scan_varlen_by_blocks",
-    check=_check_by_blocks,
-    plan=plan,
-    reference=_reference,
-    contents=_check_contents,
-    absent=EXTRAS,
+_packed_scan_by_blocks = replace(
+    _packed_scan, inputs=INPUTS + BLOCKS, name="selective_scan_varlen_by_blocks", check=_check_by_blocks
 )
 # An array that is absent costs a call some time, too.
-_packed_scan_with_extras = Operation(
-    INPUTS + EXTRAS,
-    ("out",),
-    name="selective_scan_varlen_with_extras",
-    check=_check_with_extras,
-    plan=plan,
-    reference=_reference,
-    contents=_check_contents,
+_packed_scan_with_extras = replace(
+    _packed_scan, inputs=INPUTS + EXTRAS, name="selective_scan_varlen_with_extras", check=_check_with_extras, absent=()
 )

@@ -266,7 +266,7 @@ UNIT = (
             Case(33, "127+9+700+255+1+125+2", 5, "float16", **ROWS, initial="all", moved=True, processors=1),
             Case(
                 33,
-                "200+130+300+250+400+60+200",
+                "60+190+150+90+250+200",
                 5,
                 "float32",
                 **ROWS,

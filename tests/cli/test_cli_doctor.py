@@ -138,7 +138,7 @@ def test_a_folder_of_an_architecture_that_cannot_be_written_is_wrong(folder: Pat
 def test_kernels_are_counted_and_damage_is_a_note(folder: Path) -> None:
     truncated(store())
     store(replace(KEY, expression="shift_kernel<3>"))
-    store(replace(KEY, source_digest=source.load().digest))
+    store(replace(KEY, source_digest=source.load().of("bench/copy.cu").digest))
     room, held = probe(doctor.PROBES["cache"]())
     assert (room["status"], held["status"], held["fix"]) == ("ok", "note", "cuconv cache verify --repair")
     assert room["facts"]["folder"] == str(folder) and room["facts"]["free_bytes"] > 0

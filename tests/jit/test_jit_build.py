@@ -95,6 +95,13 @@ def test_build_compiles_again_for_a_changed_header(monkeypatch: pytest.MonkeyPat
     assert second.path.read_bytes() != first.path.read_bytes()
 
 
+def test_a_file_that_a_kernel_does_not_include_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "load", lambda: TINY)
+    first = build("scale.cu", "scale_kernel<2>", 90)
+    monkeypatch.setattr(source, "load", lambda: Source({**TINY.files, "common/thrice.cuh": "", "shift.cu": ""}))
+    assert build("scale.cu", "scale_kernel<2>", 90) == replace(first, from_cache=True)
+
+
 def test_importing_build_does_not_bring_nvrtc() -> None:
     program = "import sys, cuconv.jit.build; print('cuconv.jit.nvrtc' in sys.modules)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -25,7 +25,7 @@ _OVER_STRIPS = (
     "-slots_odd-initial_all-snapshots_pool-over-processors_1"
 )
 _OVER_MOVED = (
-    "causal_conv1d_varlen_fn-33-200+130+300+250+400+60+200-width_5-dtype_float32-layout_tokens-initial_all-moved-snapshots_pool"
+    "causal_conv1d_varlen_fn-33-60+190+150+90+250+200-width_5-dtype_float32-layout_tokens-initial_all-moved-snapshots_pool"
     "-over-processors_1"
 )
 _OVER_KEPT = (
