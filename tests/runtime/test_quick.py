@@ -69,9 +69,9 @@ class QuickFamily(AbstractFamily):
     def _recognise(self, given: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         lines, values = [], {}
         for place, array in given.items():
-            lines.append(f"if not like(a{place}, f{place}): return None")
+            lines.append(f"if not like(a{place}, t{place}): return None")
             lines.append(f"p{place} = a{place}.pointer")
-            values[f"f{place}"] = facts(array)
+            values[f"t{place}"] = facts(array)
         return lines, {**values, "like": lambda array, known: isinstance(array, Quick) and facts(array) == known}
 
     def maker(self, layout: Layout) -> Maker:
