@@ -783,29 +783,66 @@ struct ReplayFewWarp {
     }
 };
 
+// Replays the heads of a warp from when its cursor is known. C, B: of the new tokens, as columns and as rows of
+// products.
+template <bool kFolds, typename Traits>
+__device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const SequenceStep& step, const WarpRows& warp,
+                                             const RingCursor& cursor, const TokenMatrix<Traits>& C,
+                                             const TokenMatrix<Traits>& B, const StateFactors<Traits>& factors,
+                                             StagedTiles<Traits>& tiles, HeadTokens<Traits>& next,
+                                             typename StagedTokens<Traits>::TokenVec* staged, __nv_bfloat16* out) {
+    using input_t = __nv_bfloat16;
+    constexpr int kDState = Traits::kElements * 4;
+    const SelectiveStateUpdateSingleOperands& s = p.operands;
+    const int row = Traits::row(warp, Traits::kHasMany ? 0 : lane_id() % 4 * Traits::kTile);
+    const int token = Traits::kHasMany ? lane_id() % 4 : 0;
+    const int appended = Traits::kHasMany ? min(lane_id() / 4, step.tokens - 1) : 0;
+    Ring<Traits> ring(p, step.slot, warp.head);
+    next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
+    const StagedTokens<Traits> old(p, cursor, staged);
+    old.start(ring.x + warp.first_row, 0);
+    end_copy_group();
+    const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
+    float products[4];
+    C.multiply(B, B, products);
+    if (warp.first_row == 0) {
+        if (warp.head % static_cast<int>(s.group_heads.divisor) == 0 && lane_id() / 4 < step.tokens) {
+            input_t* const to = ring.B + cursor.row(p, cursor.live + appended) * kDState;
+#pragma unroll
+            for (int i = 0; i < Traits::kMatrixChunks; ++i) ::store(to + (i * 4 + lane_id() % 4) * 8, B.parts[i]);
+        }
+        if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, kFolds ? cursor.live : 0);
+    }
+    wait_for_copies();
+    const ReplayFewWarp<Traits> own{p, step, cursor, old, live_products, products, factors, row, token};
+    own.template replay<kFolds>(warp, tiles, ring, next, out);
+}
+
 // The sequence that is the `rank`-th when those that flush come first. They take longest: the last warps would go on
 // while most of the GPU has nothing to do.
 template <typename Traits>
 __device__ __forceinline__ int sequence_of_rank(const ReplayFewOperands& p, int rank) {
     constexpr int kParts = kMostRanked / kWarpSize;
     const SelectiveStateUpdateSingleOperands& s = p.operands;
+    bool flushes[kParts];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+        flushes[i] = false;
+        if (i * kWarpSize >= s.batch) continue;
+        const int sequence = i * kWarpSize + lane_id();
+        const int slot = sequence < s.batch ? load_slot<Traits>(s, sequence) : -1;
+        if (slot < 0) continue;
+        const int live = min(max(static_cast<int>(RingCursor::load(p, slot).y), 0), p.window);
+        flushes[i] = live + (Traits::kHasMany ? p.tokens : 1) > p.window;
+        if (p.force_flush != nullptr) {
+            flushes[i] |= static_cast<const unsigned char*>(p.force_flush)[sequence * p.force_flush_stride] != 0;
+        }
+    }
     unsigned flushing[kParts];
     int count = 0;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-        flushing[i] = 0;
-        if (i * kWarpSize >= s.batch) continue;
-        const int sequence = i * kWarpSize + lane_id();
-        const int slot = sequence < s.batch ? load_slot<Traits>(s, sequence) : -1;
-        bool flushes = false;
-        if (slot >= 0) {
-            const int live = min(max(static_cast<int>(RingCursor::load(p, slot).y), 0), p.window);
-            flushes = live + (Traits::kHasMany ? p.tokens : 1) > p.window;
-            if (p.force_flush != nullptr) {
-                flushes |= static_cast<const unsigned char*>(p.force_flush)[sequence * p.force_flush_stride] != 0;
-            }
-        }
-        flushing[i] = lanes_where(flushes);
+        flushing[i] = lanes_where(flushes[i]);
         count += __popc(flushing[i]);
     }
     const bool is_first = rank < count;
@@ -884,28 +921,12 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows 
     const RingCursor cursor(p, step.slot, words);
     step.live = cursor.live;
     step.folds = uniform(static_cast<int>(is_forced)) != 0 || step.live + step.tokens > p.window;
-    Ring<Traits> ring(p, step.slot, warp.head);
-    next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
-    const StagedTokens<Traits> old(p, cursor, shared.tokens);
-    old.start(ring.x + warp.first_row, 0);
-    end_copy_group();
-    const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
-    float products[4];
-    C.multiply(B, B, products);
-    if (warp.first_row == 0) {
-        if (warp.head % static_cast<int>(s.group_heads.divisor) == 0 && lane_id() / 4 < step.tokens) {
-            input_t* const to = ring.B + cursor.row(p, cursor.live + appended) * kDState;
-#pragma unroll
-            for (int i = 0; i < Traits::kMatrixChunks; ++i) ::store(to + (i * 4 + lane_id() % 4) * 8, B.parts[i]);
-        }
-        if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
-    }
-    wait_for_copies();
-    const ReplayFewWarp<Traits> own{p, step, cursor, old, live_products, products, factors, row, token};
     if (step.folds) {
-        own.template replay<true>(warp, tiles, ring, next, out);
+        // Loads again what the other case has loaded ahead: else the compiler would keep it in memory for both.
+        const StateFactors<Traits> again(opaque(C_at), s.C_stride[1], step.tokens);
+        replay_heads<true, Traits>(p, step, warp, cursor, C, B, again, tiles, next, shared.tokens, out);
     } else {
-        own.template replay<false>(warp, tiles, ring, next, out);
+        replay_heads<false, Traits>(p, step, warp, cursor, C, B, factors, tiles, next, shared.tokens, out);
     }
 }
 
