@@ -5,7 +5,7 @@ parameters as fields.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -271,12 +271,10 @@ class WideKernel(FilterKernel):
 
     silu: bool
     """Whether SiLU follows the sum."""
-    states: bool
-    """Whether initial or final states are given."""
 
     @classmethod
     def axes(cls) -> Iterator[dict[str, Any]]:
-        """Every combination of the template parameters that both kernels have."""
+        """Every combination of the template parameters that the kernels with states have."""
         flags = (False, True)
         inputs = [each for each in FLOATS if each.itemsize * cls.VEC == MAX_VECTOR_BYTES]
         for width, input_t, weight_t, silu, states in product(WIDE_WIDTHS, inputs, FLOATS, flags, flags):
@@ -290,6 +288,8 @@ class CausalConv1dWideFwd(WideKernel):
     WALK: ClassVar[int] = 256
     """Vectors per warp, rounded up to whole units."""
 
+    states: bool
+    """Whether initial or final states are given."""
     lane_vecs: int
     """Vectors per lane."""
 
@@ -327,8 +327,45 @@ class CausalConv1dWideFwd(WideKernel):
 
 
 @dataclass(frozen=True)
+class CausalConv1dWideshortFwd(WideKernel):
+    """Short rows of whole vectors, without states: a warp has the rows of some channels, and walks batch entries."""
+
+    ENTRIES: ClassVar[range] = range(4, 33)
+    """Batch entries per warp: with fewer it is not used, with more the last warps would be alone for long."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dWideshortFwd]:
+        for axes in cls.axes():
+            if not axes.pop("states"):
+                yield cls(**axes)
+
+    def entries(self, batch: int, dim: int, row_vecs: int, multiprocessors: int) -> int:
+        """Batch entries per warp, so that all warps run in a whole number of waves."""
+        work = batch * ceil_div(dim, WARP_SIZE // row_vecs)
+        resident = multiprocessors * self.constants["kMinBlocks"] * self.warps
+        waves = ceil_div(work, resident * self.ENTRIES[-1])
+        return ceil_div(work, resident * waves) if work else 0
+
+    def launch_config(self, batch: int, dim: int, row_vecs: int, entries: int) -> tuple[LaunchConfig, Division]:
+        """The launch for batch * dim rows of `row_vecs` vectors."""
+        channel_warps = ceil_div(dim, WARP_SIZE // row_vecs)
+        warps = channel_warps * ceil_div(batch, entries)
+        if warps > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
+        return self.config(ceil_div(warps, self.warps)), {
+            "row_vecs": fast_div(row_vecs),
+            "channel_warps": fast_div(channel_warps),
+            "warps": warps,
+            "entries": entries,
+        }
+
+
+@dataclass(frozen=True)
 class CausalConv1dChannellastWideFwd(WideKernel):
     """Contiguous channels: a warp walks tokens of 64 channels."""
+
+    states: bool
+    """Whether initial or final states are given."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dChannellastWideFwd]:
@@ -368,6 +405,12 @@ ODD_CHANNELS, ODD_LANES, ODD_WIDTHS = 4, 30, range(1, 5)
 with more taps, 6, one channel per thread is quicker, 60.5 us instead of 63.3 for 8 x 2049 x 2048 (measured on an H200).
 """
 
+ODD_TOKENS, MOST_ODD_TOKENS = 8, 9
+"""Tokens per thread of CausalConv1dOddchannelsFwd, and those where registers allow it and they make fewer blocks. On an
+H200 71.3 us instead of 72.9 for 8 x 4097 x 2048, and for 1 x 2049 x 2048, which then is one wave of blocks, 7.9 instead
+of 8.8; but 26.3 instead of 25.6 for 512 x 515 x 64, with as many blocks. With 10 the first two take 70.8 and 8.2.
+"""
+
 
 @dataclass(frozen=True)
 class CausalConv1dOddchannelsFwd(FilterKernel):
@@ -389,9 +432,16 @@ class CausalConv1dOddchannelsFwd(FilterKernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dOddchannelsFwd]:
         for axes in _dense_axes():
-            width, itemsize = axes["width"], axes["input_t"].itemsize
-            if itemsize == 2 and width in ODD_WIDTHS and axes["vec"] == ODD_CHANNELS:
-                yield cls(tokens=channel_tile_tokens(itemsize, width, WARP_SIZE), **axes)
+            if axes["input_t"].itemsize == 2 and axes["width"] in ODD_WIDTHS and axes["vec"] == ODD_CHANNELS:
+                yield cls(tokens=ODD_TOKENS, **axes)
+                if not (axes["seq_idx"] or axes["states"]):
+                    yield cls(tokens=MOST_ODD_TOKENS, **axes)
+
+    def with_most_tokens(self, seqlen: int) -> CausalConv1dOddchannelsFwd:
+        """The same with as many tokens per thread as are best for x of this length."""
+        fewer, more = (ceil_div(seqlen, self.warps * tokens) for tokens in (MOST_ODD_TOKENS, ODD_TOKENS))
+        is_lean = not (self.seq_idx or self.states)
+        return replace(self, tokens=MOST_ODD_TOKENS) if is_lean and fewer < more else self
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division]:
         """The launch for x of (batch, dim, seqlen)."""

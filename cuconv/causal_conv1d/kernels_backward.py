@@ -9,7 +9,7 @@ from math import gcd
 from typing import Any, ClassVar
 
 from cuconv.causal_conv1d.kernels import WIDTHS, Division, channel_vector_bytes, share_channels
-from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
@@ -58,7 +58,8 @@ class CausalConv1dBwd(Kernel):
     groups in the ring; not so for packed sequences.
 
     On an H200, B1 D16 L2**20 in bfloat16 takes 29.6 us in 528 blocks with four groups in the ring, 29.9 in 792, and
-    31.1 in 792 with six.
+    31.1 in 792 with six. More blocks that follow each other take 31.6 (1504) to 39.0 (4096), few large ones before many
+    small ones 29.9 to 34.5.
     """
     STAGES: ClassVar[tuple[int, int]] = (4, 6)
     LONG_ROW_BYTES: ClassVar[int] = 2048
@@ -145,14 +146,29 @@ class CausalConv1dBwd(Kernel):
         )
 
 
+class _Block(PerClass[int]):
+    """Threads per block: a kernel's own, and of the class the most that one has."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda cls: max(cls.BLOCKS))
+
+    def __get__(self, instance: object, owner: type) -> int:
+        return super().__get__(instance, owner) if instance is None else instance.block  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
 class CausalConv1dBulkBwd(Kernel):
     """Gradients of long rows of whole aligned vectors, each row one sequence that starts from zeros: a warp walks units
     of a channel, which are brought by bulk copies.
     """
 
-    BLOCKS: ClassVar[int] = 1056
-    """Blocks that run at a time on an H200: 132 multiprocessors with 8 each."""
+    BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
+    threads = _Block()
+    MAX_LARGE_WIDTH: ClassVar[int] = 4
+    """Taps up to which blocks may be large: those of wider filters would have too much in shared memory."""
+
+    THREADS: ClassVar[int] = 132 * 1024
+    """Threads that run at a time on an H200."""
     MIN_BLOCKS: ClassVar[int] = 264
     """Blocks below which a block does not take further channels."""
 
@@ -188,12 +204,28 @@ class CausalConv1dBulkBwd(Kernel):
     weight_t: DType
     groups: int
     """Groups per unit: one of GROUPS."""
+    block: int
+    """Threads per block: one of BLOCKS."""
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dBulkBwd]:
         for width, input_t, weight_t, groups, silu in product(WIDTHS, FLOATS, FLOATS, cls.GROUPS, (False, True)):
-            yield cls(width, input_t, weight_t, groups, silu)
+            for block in cls.BLOCKS[: 2 if width <= cls.MAX_LARGE_WIDTH and input_t is FLOAT32 else 1]:
+                yield cls(width, input_t, weight_t, groups, block, silu)
+
+    @classmethod
+    def block_for(cls, width: int, itemsize: int, groups: int, batch: int, row_vecs: int) -> int:
+        """Threads per block for rows of `row_vecs` vectors, `batch` per channel.
+
+        Blocks are large where all of their warps have enough of one channel: blocks that each take a shorter time end
+        closer to each other. On an H200, B8 D2048 L2048 in float32 takes 100.0 us in large blocks and 100.8 in small
+        ones; in bfloat16 B8 D4096 L2048 takes 104.8 and 100.4.
+        """
+        row_units = ceil_div(row_vecs, groups * WARP_SIZE)
+        wanted = cls.BLOCKS[1] // WARP_SIZE * (cls.WARP_GROUPS // groups)
+        is_large = width <= cls.MAX_LARGE_WIDTH and itemsize == 4 and row_units > 1 and batch * row_units >= wanted
+        return cls.BLOCKS[is_large]
 
     @classmethod
     def groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
@@ -219,18 +251,18 @@ class CausalConv1dBulkBwd(Kernel):
         units = batch * row_units
         if units * self.unit_vecs > MAX_DIVIDEND:
             raise TooLarge(f"the problem has {units} units per channel; a launch takes {MAX_DIVIDEND}")
-        channel_warps = self.warps
+        channel_warps = warps = self.block // WARP_SIZE
         # Where a row is one unit, warps of neighbouring channels read longer pieces of memory: for B64 D1536 L512 in
         # bfloat16 a prototype took 74 us on an H200 with one warp per channel and 80 with four.
         while channel_warps > 1 and (row_units == 1 or units < channel_warps * worth):
-            if ceil_div(dim * channel_warps, 2 * self.warps) < self.MIN_BLOCKS:
+            if ceil_div(dim * channel_warps, 2 * warps) < self.MIN_BLOCKS:
                 break
             channel_warps //= 2
-        channel_groups = ceil_div(dim * channel_warps, self.warps)
+        channel_groups = ceil_div(dim * channel_warps, warps)
         parts = 1
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         if channel_groups < self.MIN_BLOCKS:
-            parts = max(1, min(self.BLOCKS // channel_groups, ceil_div(units, channel_warps * worth)))
+            parts = max(1, min(self.THREADS // self.block // channel_groups, ceil_div(units, channel_warps * worth)))
         warp_units = max(1, ceil_div(units, parts * channel_warps))
         parts = max(1, ceil_div(units, warp_units * channel_warps))
         return (
@@ -309,16 +341,6 @@ class _ChannelWalks:
         )
 
 
-class _Block(PerClass[int]):
-    """Threads per block: a kernel's own, and of the class the most that one has."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda cls: max(cls.BLOCKS))
-
-    def __get__(self, instance: object, owner: type) -> int:
-        return super().__get__(instance, owner) if instance is None else instance.block  # type: ignore[attr-defined]
-
-
 @dataclass(frozen=True)
 class CausalConv1dChannellastBwd(Kernel):
     """Gradients of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels, `tokens`
@@ -382,6 +404,56 @@ class CausalConv1dChannellastBwd(Kernel):
 
 
 @dataclass(frozen=True)
+class CausalConv1dChannelpairsBwd(Kernel):
+    """Gradients of tokens with contiguous channels in aligned pairs of vectors, in rows of whole steps that are one
+    sequence each and start from zeros: half of the accesses, and nothing to ask of a token.
+    """
+
+    TOKENS: ClassVar[int] = 8
+    """Tokens per step."""
+    VECTOR_BYTES: ClassVar[int] = 8
+    """Bytes of a token that a thread walks."""
+    STAGES: ClassVar[tuple[int, ...]] = (2,)
+    MAX_WIDTH: ClassVar[int] = 4
+    threads = _Block()
+    BLOCKS: ClassVar[tuple[int, int]] = CausalConv1dChannellastBwd.BLOCKS
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    block: int
+    """Threads per block: one of BLOCKS."""
+    stages: int
+    """Pieces of a step, two of which it has, that are in shared memory or on their way there: one of STAGES."""
+    silu: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dChannelpairsBwd]:
+        for width, input_t, weight_t in product(WIDTHS[: cls.MAX_WIDTH], FLOATS, FLOATS):
+            for block, stages, silu in product(cls.BLOCKS, cls.STAGES, (False, True)):
+                yield cls(width, input_t, weight_t, block, stages, silu)
+
+    @property
+    def vec(self) -> int:
+        """Channels per thread."""
+        return self.VECTOR_BYTES // self.input_t.itemsize
+
+    def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
+        batch, dim, seqlen = sizes
+        blocks = CausalConv1dChannellastBwd.THREADS // self.block
+        return _ChannelWalks.share(self, self.vec, self.TOKENS, blocks, (batch, dim, seqlen))
+
+    def takes(self, dim: int, division: Division) -> bool:
+        """Whether all threads of a warp make the same number of steps in a launch for `dim` channels."""
+        block_vecs, block_walks = division["block_vecs"][0], division["block_walks"]
+        is_filled = dim // self.vec % block_vecs == 0 and block_vecs * block_walks == self.block
+        warp_steps = division["walk_steps"] * max(1, WARP_SIZE // block_vecs)
+        is_even = block_vecs % WARP_SIZE == 0 or division["steps"] % warp_steps == 0
+        return bool(is_filled and block_vecs % 2 == 0 and is_even)
+
+
+@dataclass(frozen=True)
 class CausalConv1dChannellastVarlenBwd(Kernel):
     """The same of packed sequences, with the gradients of their initial states."""
 
@@ -410,7 +482,9 @@ class CausalConv1dChannellastVarlenBwd(Kernel):
 
     def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (dim, total), and the parts that sums are left in."""
-        return _ChannelWalks.share(self, self.vec, self.tokens, 3, (1, dim, total))
+        # Filters of more than 8 taps take registers that leave room for two blocks.
+        blocks = 3 if self.width <= 8 else 2
+        return _ChannelWalks.share(self, self.vec, self.tokens, blocks, (1, dim, total))
 
 
 def _is_channel_vector(axes: dict[str, Any]) -> bool:

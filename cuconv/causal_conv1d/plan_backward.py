@@ -12,6 +12,7 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
     CausalConv1dChannellastVarlenBwd,
+    CausalConv1dChannelpairsBwd,
     CausalConv1dShortrowsBwd,
 )
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
@@ -122,6 +123,9 @@ def _channel_vector(o: Operands) -> int:
 
 def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
     axes, (batch, dim, seqlen) = _axes(o, vec), o.x.shape
+    pairs = _channel_pairs(o)
+    if pairs is not None:
+        return pairs
     kernel: CausalConv1dChannellastBwd | CausalConv1dChannellastVarlenBwd
     if axes.pop("packed"):
         del axes["seq_idx"]
@@ -134,6 +138,25 @@ def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
         kernel = CausalConv1dChannellastBwd(tokens=tokens, block=block, **axes)
         launch = kernel.launch_config(batch, dim, seqlen)
     return _Main(kernel, *launch, vec, dout_is_packed)
+
+
+def _channel_pairs(o: Operands) -> _Main | None:
+    """The launch that takes two vectors of channels at a time, unless the call has something that it does not take."""
+    batch, dim, seqlen = o.x.shape
+    axes = _axes(o, CausalConv1dChannelpairsBwd.VECTOR_BYTES // o.x.itemsize)
+    vec = axes["vec"]
+    if o.width > CausalConv1dChannelpairsBwd.MAX_WIDTH or axes["packed"] or axes["seq_idx"] or axes["states"]:
+        return None
+    if not o.x.size or dim % (2 * vec) or seqlen % CausalConv1dChannelpairsBwd.TOKENS:
+        return None
+    quantities = [q for each in (o.x, o.dout, o.dx) for q in (each.first, *each.active(0, 2))]
+    if o.dout.strides[1] != 1 or any(quantity % (2 * vec) for quantity in quantities):
+        return None
+    block = CausalConv1dChannellastBwd.block_for(o.width, vec, o.x.shape, multiprocessors(o.x.device))
+    stages = CausalConv1dChannelpairsBwd.STAGES[0]
+    kernel = CausalConv1dChannelpairsBwd(o.width, _dtype(o.x), _dtype(o.weight), block, stages, o.silu)
+    launch = kernel.launch_config(batch, dim, seqlen)
+    return _Main(kernel, *launch, vec, True) if kernel.takes(dim, launch[1]) else None
 
 
 def _channel_first(o: Operands) -> _Main:
@@ -180,7 +203,8 @@ def _short_rows(o: Operands, vec: int) -> _Main:
 def _bulk(o: Operands, vec: int) -> _Main:
     batch, dim, seqlen = o.x.shape
     groups = CausalConv1dBulkBwd.groups_for(batch, dim, seqlen // vec)
-    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), groups, o.silu)
+    block = CausalConv1dBulkBwd.block_for(o.width, o.x.itemsize, groups, batch, seqlen // vec)
+    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), groups, block, o.silu)
     config, division, parts = kernel.launch_config(batch, dim, seqlen // vec)
     return _Main(kernel, config, division, parts, vec, True)
 
@@ -241,8 +265,15 @@ def _numbers(o: Operands, main: _Main) -> dict[str, Any]:
     def is_int64(layout: Layout | None) -> bool:
         return layout is not None and layout.dtype is INT64
 
+    def byte_steps(layout: Layout) -> tuple[int, ...]:
+        row, token = (layout.strides[axis] * layout.itemsize for axis in (0, 2))
+        return row, token, 2 * token, row - seqlen * token
+
     states = o.initial_states
     return {
+        "x_bytes": byte_steps(o.x),
+        "dout_bytes": byte_steps(o.dout),
+        "dx_bytes": byte_steps(o.dx),
         "x_stride": o.x.strides,
         "dout_stride": o.dout.strides,
         "dx_stride": o.dx.strides,

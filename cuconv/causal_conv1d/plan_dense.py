@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from cuconv.causal_conv1d.kernels import (
     ODD_CHANNELS,
     ODD_LANES,
+    ODD_TOKENS,
     ODD_WIDTHS,
     WIDE_WIDTHS,
     CausalConv1dChannellastFwd,
@@ -16,6 +17,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dOddseqFwd,
     CausalConv1dShortseqFwd,
     CausalConv1dWideFwd,
+    CausalConv1dWideshortFwd,
     WideKernel,
     channel_tile_tokens,
     channel_vector_bytes,
@@ -38,16 +40,20 @@ us instead of 78.4 with 130 of 16 bits, and 77 instead of 198 with 2048, but 107
 of 43.5 with 66 of float32.
 """
 
-MANY_ELEMENTS, BUSY_LANES = 2**24, 0.8
+MANY_ELEMENTS, BUSY_LANES = 2**22, 0.8
 """Elements of x, and the fraction of lanes with channels, from which tokens that begin at any element are put together
-of aligned vectors: on an H200 75.0 us instead of 111 for 8 x 4097 x 2048, and 29.0 instead of 33.5 for 512 x 515 x 64,
-but 10.7 instead of 9.5 for 1 x 2049 x 2048.
+of aligned vectors: on an H200 71.3 us instead of 111 for 8 x 4097 x 2048, 20.5 instead of 29.6 for 2 x 4097 x 2048, and
+7.9 instead of 9.2 for 1 x 2049 x 2048, but 5.0 instead of 4.0 for 2 x 515 x 1024.
 """
 
 FEW_ELEMENTS = 2**14
 """Elements of x up to which they are, too, where tokens of x lie end to end and those of the results do not: nothing
 takes long there, it is seldom, and small tests reach the kernel by it.
 """
+
+
+BUSY_WARP = 0.75
+"""The fraction of a warp's lanes with vectors from which short rows of wide filters are walked."""
 
 
 class Operands(NamedTuple):
@@ -140,9 +146,7 @@ def _prefers_odd(o: Operands, vec: int) -> bool:
 
 
 def _odd_channels(o: Operands) -> Launch:
-    width = o.weight.shape[1]
-    tokens = channel_tile_tokens(o.x.itemsize, width, WARP_SIZE)
-    kernel = CausalConv1dOddchannelsFwd(tokens=tokens, **_axes(o, ODD_CHANNELS))
+    kernel = CausalConv1dOddchannelsFwd(tokens=ODD_TOKENS, **_axes(o, ODD_CHANNELS)).with_most_tokens(o.x.shape[2])
     config, division = kernel.launch_config(*o.x.shape)
     return Launch.packed(kernel, config, **_numbers(o, ODD_CHANNELS), **division)
 
@@ -228,14 +232,31 @@ def _end_to_end(o: Operands, vec: int) -> Launch:
 def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     batch, dim, _ = o.x.shape
     kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
-    if vec == WideKernel.VEC and _is_wide(o, 2, 0, 1) and not _prefers_short(batch, dim, row_vecs, WARP_SIZE):
-        return _wide_rows(o, row_vecs)
+    if vec == WideKernel.VEC and _is_wide(o, 2, 0, 1):
+        if not _prefers_short(batch, dim, row_vecs, WARP_SIZE):
+            return _wide_rows(o, row_vecs)
+        if (launch := _wide_short_rows(o, row_vecs)) is not None:
+            return launch
     if not o.beside_x and _prefers_short(batch, dim, row_vecs):
         kernel = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
     else:
         kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
     config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
+
+
+def _wide_short_rows(o: Operands, row_vecs: int) -> Launch | None:
+    """The launch that walks batch entries, unless there are states, many idle lanes or few batch entries."""
+    axes = _wide_axes(o)
+    if axes.pop("states") or row_vecs > WARP_SIZE or WARP_SIZE % row_vecs > WARP_SIZE * (1 - BUSY_WARP):
+        return None
+    batch, dim, _ = o.x.shape
+    kernel = CausalConv1dWideshortFwd(**axes)
+    entries = kernel.entries(batch, dim, row_vecs, multiprocessors(o.x.device))
+    if entries not in kernel.ENTRIES:
+        return None
+    config, division = kernel.launch_config(batch, dim, row_vecs, entries)
+    return Launch.packed(kernel, config, **_numbers(o, 1), **division)
 
 
 def _prefers_short(batch: int, dim: int, row_vecs: int, at_most: int = 2 * WARP_SIZE) -> bool:

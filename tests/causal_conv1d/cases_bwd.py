@@ -73,6 +73,7 @@ UNIT = (
     Case(2, 3, 1029, 6, "float16", layout="sliced_alike", **STATES),
     Case(1, 2, 1024, 2, "float16", seq_idx=True, activation=None),
     Case(1, 2, 2100, 5, "float32", float32=True, **ALL),
+    Case(11, 2, 640, 4, "float32"),
     Case(1, 9, 300, 16, "float32", bias=None, activation=None, **ALL),
     Case(1, 3, 1041, 16, weight_dtype="float32", others="strided", **STATES),
     Case(1, 2, 1040, 9, "float16", "bfloat16", bias="float32", layout="sliced_aligned"),
@@ -146,6 +147,14 @@ UNIT = (
     # Large blocks.
     Case(2, 136, 100, layout="channel_last", processors=1),
     Case(2, 132, 67, 3, "float16", layout="channel_last", processors=1, **ALL),
+    # Pairs of vectors along contiguous channels: rows that end inside a walk and between two, walks of all lanes of a
+    # warp and of a few, large blocks.
+    Case(3, 128, 88, layout="channel_last"),
+    Case(1, 256, 528, 3, "float16", weight_dtype="float32", layout="last_sliced_dim", bias="float32", float32=True),
+    Case(5, 128, 24, 2, "float32", layout="last_sliced_seq", activation=None),
+    Case(2, 128, 64, 1, "float16", "float16", layout="channel_last", bias=None),
+    Case(4, 8, 512, layout="channel_last", others="offset_weight"),
+    Case(3, 128, 128, layout="last_sliced_dim", processors=1),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),

@@ -18,6 +18,7 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
     CausalConv1dChannellastVarlenBwd,
+    CausalConv1dChannelpairsBwd,
     CausalConv1dShortrowsBwd,
 )
 from cuconv.runtime.abstract import AbstractArray, launches_of
@@ -77,13 +78,14 @@ def test_every_vector_of_a_channel_has_one_lane(size: tuple[int, int, int]) -> N
 def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> None:
     batch, dim, row_vecs = size[0], size[1], max(1, size[2])
     groups = CausalConv1dBulkBwd.groups_for(batch, dim, row_vecs)
-    kernel = CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups, silu=True)
+    block = CausalConv1dBulkBwd.block_for(4, 4, groups, batch, row_vecs)
+    kernel = CausalConv1dBulkBwd(4, FLOAT32, BFLOAT16, groups, block, silu=True)
     config, division, parts = kernel.launch_config(batch, dim, row_vecs)
     unit, row_units = kernel.unit_vecs, division["row_units"][0]
     assert row_units * unit >= row_vecs > (row_units - 1) * unit
     assert division["units"] == batch * row_units
     warps = 1 << division["warps_shift"]
-    channels, channel_groups = CausalConv1dBulkBwd.warps // warps, division["channel_groups"][0]
+    channels, channel_groups = block // WARP_SIZE // warps, division["channel_groups"][0]
     assert channel_groups * channels >= dim > (channel_groups - 1) * channels
     assert config.grid[0] == parts * channel_groups
     a_part = warps * division["warp_units"]
@@ -163,8 +165,8 @@ def last(batch: int, dim: int, seqlen: int, token: int = 0, offset: int = 0, dty
         (first(1, 2048, 504), CausalConv1dBwd, 8),
         (first(1, 2048, 2048, offset=2), CausalConv1dBwd, 2),
         (first(1, 2048, 252, dtype=FLOAT32), CausalConv1dBwd, 4),
-        (last(1, 2048, 2048), CausalConv1dChannellastBwd, 4),
-        (last(1, 2048, 2048, dtype=FLOAT32), CausalConv1dChannellastBwd, 2),
+        (last(1, 2048, 2044), CausalConv1dChannellastBwd, 4),
+        (last(1, 2048, 2044, dtype=FLOAT32), CausalConv1dChannellastBwd, 2),
         (last(1, 2046, 2048), CausalConv1dChannellastBwd, 2),
         (last(1, 2048, 2048, offset=1), CausalConv1dChannellastBwd, 1),
         (AbstractArray((2, 8, 64), (1024, 128, 2), BFLOAT16), CausalConv1dBwd, 1),
@@ -178,7 +180,7 @@ def test_vectors_are_as_wide_as_memory_allows(x: AbstractArray, kernel: type, ve
     assert numbers_of(launch)["dout_is_packed"] == 1
 
 
-@pytest.mark.parametrize("x", [first(4, 64, 256), last(4, 64, 256)])
+@pytest.mark.parametrize("x", [first(4, 64, 256), last(4, 64, 252)])
 def test_dout_of_other_strides_costs_x_and_dx_no_vector(x: AbstractArray) -> None:
     vec = planned(x)[0].kernel.vec  # type: ignore[attr-defined]
     for dout in (AbstractArray(x.shape, (0, 0, 0), x.dtype), AbstractArray(x.shape, x.strides, x.dtype, 1)):
@@ -219,6 +221,43 @@ def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, kernel: t
 def test_rows_that_bulk_copies_do_not_fit_are_walked_vector_by_vector(x: AbstractArray, more: dict[str, Any]) -> None:
     assert type(planned(first(2, 64, 2048))[0].kernel) is CausalConv1dBulkBwd
     assert type(planned(x, **more)[0].kernel) is CausalConv1dBwd
+
+
+@pytest.mark.parametrize(
+    ("x", "more"),
+    [
+        (last(2, 1024, 2044), {}),
+        (last(2, 1028, 2048), {}),
+        (last(2, 1032, 2048), {}),
+        (last(2, 1024, 2048, token=1028), {}),
+        (last(2, 1024, 2048, offset=4), {}),
+        (last(2, 1024, 2048), {"dout": last(2, 1024, 2048, offset=4)}),
+        (last(2, 1024, 2048), {"dout": AbstractArray((2, 1024, 2048), (0, 0, 0), BFLOAT16)}),
+        (last(2, 1024, 2048), {"width": 5}),
+        (last(2, 1024, 2048), {"seq_idx": AbstractArray((2, 2048), (2048, 1), INT32)}),
+        (last(2, 1024, 2048), {"initial_states": AbstractArray((2, 1024, 3), (3072, 3, 1), BFLOAT16)}),
+    ],
+)
+def test_what_pairs_of_vectors_do_not_fit_is_walked_by_vectors(x: AbstractArray, more: dict[str, Any]) -> None:
+    for dtype in (BFLOAT16, FLOAT32):
+        assert type(planned(last(2, 1024, 2048, dtype=dtype), dtype)[0].kernel) is CausalConv1dChannelpairsBwd
+    assert type(planned(x, **more)[0].kernel) is CausalConv1dChannellastBwd
+
+
+@given(st.integers(1, 300), st.integers(1, 2500), st.integers(1, 300))
+def test_all_threads_of_a_warp_with_pairs_make_the_same_steps(batch: int, pairs: int, row_steps: int) -> None:
+    launch = planned(last(batch, 8 * pairs, 8 * row_steps))[0]
+    if type(launch.kernel) is not CausalConv1dChannelpairsBwd:
+        return
+    numbers = numbers_of(launch)
+    block_vecs, walks, steps = numbers["block_vecs"][0], numbers["block_walks"], numbers["walk_steps"]
+    threads = launch.kernel.threads
+    assert block_vecs * walks == threads and numbers["dim_blocks"][0] * block_vecs == 2 * pairs
+    parts = launch.config.grid[0] // numbers["dim_blocks"][0]
+    for first_thread in {0, threads - WARP_SIZE, threads * (parts - 1), threads * parts - WARP_SIZE}:
+        begins = [(thread // threads * walks + thread % threads // block_vecs) * steps
+                  for thread in range(first_thread, first_thread + WARP_SIZE)]  # fmt: skip
+        assert len({max(0, min(int(steps), int(numbers["steps"]) - int(begin))) for begin in begins}) == 1
 
 
 STARTS = AbstractArray((6,), (1,), INT32)
@@ -269,7 +308,7 @@ def test_more_work_than_a_launch_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="the problem has"):
         rows(MAX_DIVIDEND, 1, 33)
     with pytest.raises(ValueError, match="the problem has"):
-        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
+        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, block=128, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
         walks(4, MAX_DIVIDEND, 2, 2**20)
     with pytest.raises(ValueError, match="parameters to add up"):

@@ -20,6 +20,7 @@ from cuconv.selective_state_update.reference import SelectiveStateUpdate
 from cuconv.selective_state_update.reference_replay import Replay
 from tests.selective_state_update import cases as plain
 from tests.support.compare import Between, Kept
+from tests.support.entries import replaced
 from tests.support.placement import Array
 
 RINGS = ("x_ring", "B_ring", "dt_ring", "cursors")
@@ -160,7 +161,7 @@ class Case(plain.Case):
         operation = copy(operator._replay)
         # Without what is remembered of calls with the kernel that is planned otherwise.
         operation.plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
-        return mock.patch.object(operator, "_replay", operation)
+        return replaced(operator, "_replay", operation)
 
 
 SERVED = plain.SERVED

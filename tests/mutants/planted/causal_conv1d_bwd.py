@@ -10,10 +10,13 @@ _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_i
 _BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
 _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
+_BWD_PAIRS = "causal_conv1d_bwd-3-128-88-layout_channel_last"
+_BWD_PAIRS_SLICED = "causal_conv1d_bwd-5-128-24-width_2-dtype_float32-layout_last_sliced_seq-activation_None"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
 _BWD_WALK_ROWS = "causal_conv1d_varlen_bwd-40-off3+70+1+2+3+0+63+65+off2+20x1+0+19+0-layout_tokens-slots_odd"
+_BWD_WALK_SINGLES = "causal_conv1d_varlen_bwd-34-9+10+11+12+13+0+14+15+off1+17+18+19+3+21+2x1+20+15x1+16-layout_tokens"
 _BWD_WALK_EMPTY = "causal_conv1d_varlen_bwd-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
 _BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-weight_dtype_float16-layout_tokens-initial_all"
 
@@ -76,6 +79,50 @@ MUTANTS = (
     __syncthreads();""",
         "    wait_for_copies();",
         (_BWD_LAST_PARTS,),
+    ),
+    Mutant(
+        "Pieces of pairs are read before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "wait_for_copy_groups<kStages - 2>();",
+        "wait_for_copy_groups<kStages - 1>();",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "What the neighbour brings of a pair is read before it is there.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "            sync_warp();\n",
+        "",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "A walk of pairs writes the gradients of the inputs before it.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "if (i >= kHalo || !begins) put(results[i]);",
+        "put(results[i]);",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "The last walk of a block of pairs looks for the next one's gradients where there are none.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "looks_ahead ? nullptr : firsts + params.block_vecs.divisor",
+        "firsts + params.block_vecs.divisor",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "The gradients of the next walk of pairs are read before they are there.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        """    // The next walk's first gradients are there, and what a thread's neighbour has brought.
+    __syncthreads();
+""",
+        "",
+        (_BWD_PAIRS,),
+    ),
+    Mutant(
+        "The next row of pairs is taken to begin where the last one ends.",
+        "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
+        "        x_at += params.x_bytes[3];\n",
+        "",
+        (_BWD_PAIRS_SLICED,),
     ),
     Mutant(
         "The gradient of a packed sequence's initial state leaves out the current tap.",
@@ -164,9 +211,9 @@ MUTANTS = (
     Mutant(
         "A state is loaded into what another sequence has left, which starts from zeros.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        """            past.clear();
-            if (has_state) load_past(next_slot);""",
-        "            if (has_state) load_past(next_slot);",
+        """        past.clear();
+        if (!has_state) return;""",
+        "        if (!has_state) return;",
         (_BWD_WALK,),
     ),
     Mutant(
@@ -257,6 +304,20 @@ MUTANTS = (
         "put_all<0, kVec - kHalo, kHalo>(chunks.at(token - kVec) + Chunks::kDoutAt, dx);",
         "(void)token;",
         (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Sequences of one token all start from the state of the first.",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        "add_single(at + i, place + i * kRowPlaces,",
+        "add_single(at + i, place,",
+        (_BWD_WALK_SINGLES,),
+    ),
+    Mutant(
+        "A token that is a sequence misses the gradient of what it leaves.",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        "kStates && k > 0 ? finals.get(own_place + k - 1) : 0.0f",
+        "0.0f",
+        (_BWD_WALK_SINGLES,),
     ),
     Mutant(
         "The last tokens of a chunk leave before they are complete.",
