@@ -47,9 +47,9 @@ MANY_WAVES = 8192
 FEW_WARPS = {False: 4096, True: 2048}
 """Warps of SelectiveStateUpdateReplayFew, by whether there are several tokens, that are left when each has more heads,
 and from which sequences that flush come first: more than run at once, so that what a warp does before its first head is
-hidden. On an H200 with Mamba-2 of 128 heads, int8 and sequences that flush in turn, 32, 64 and 256 sequences take 22.4,
-41 and 133 us with one head a warp, 23.4, 30.5 and 114 with two, and 44 and 103 with four; 64 take 41.6 with two where
-those that flush come last."""
+hidden. On an H200 with Mamba-2 of 128 heads, int8 and sequences that flush in turn, 32 sequences take 22.4 us with one
+head a warp and 23.4 with two; 64 39.6, 29.1, and 43.1 with four; 256 111 with two, 100 with four, and 116 with eight.
+Where those that flush come last, 64 take 41.8."""
 
 FEW_HEADS = 4
 """Heads of such a warp at most: one that flushes takes as long as several others."""

@@ -25,7 +25,7 @@ struct ReplayFewRows : Base {
     static constexpr int kWarpRows = kTiles * Base::kTile;
     static constexpr int kTokens = kMany ? 4 : 1;
     static constexpr int kOwnRows = kMany ? 8 : 2;  // that a lane finishes, for one token
-    // Tiles that are on their way at once, 8 KiB of a warp: with 12 KiB the steps below take 52 and 44 us.
+    // Tiles that are on their way at once, 8 KiB of a warp: with 12 KiB the steps below took 2 and 3 us more.
     static constexpr int kPart = Base::kChunks > 4 ? 1 : Base::kChunks > 2 ? 2 : 4;
     static constexpr bool kIsInt8 = kIsSame<typename Base::State, signed char>;
     static constexpr bool kIsBfloat16 = kIsSame<typename Base::State, __nv_bfloat16>;
@@ -40,9 +40,9 @@ struct ReplayFewRows : Base {
 template <int kDState, typename state_t, typename a_t, bool kMany>
 struct SelectiveStateUpdateReplayFewTraits {
     static constexpr int kThreads = 128;
-    // On an H200 steps of 64 sequences of Mamba-2 with 128 heads and states of bfloat16, some of which flush, take 50
-    // us with 3 blocks, 51 with 4 and 64 with 5, which spill; 4 tokens of 32 sequences 41 with 2, 45 with 3 and 52
-    // with 4.
+    // On an H200 steps of 64 sequences of Mamba-2 with 128 heads, some of which flush, take 43 us with 3 blocks and 47
+    // with 4 where states are bfloat16, 29 and 44 where they are int8: what flushes keeps more in memory. With one head
+    // a warp, 4 tokens of 32 sequences took 41 with 2, 45 with 3 and 52 with 4.
     // Without tensor cores their products take registers.
     static constexpr int kMinBlocks = kMany || !kHasTensorCores ? 2 : 3;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(state_t));
