@@ -170,7 +170,7 @@ MUTANTS = (
         "common/codes.cuh",
         "i + 1 < kPairs; i += 2",
         "i + 3 < kPairs; i += 2",
-        (_UNITS_INT8,),
+        (_STATE_INT8,),
     ),
     Mutant(
         "All blocks walk over the first block's heads.",
