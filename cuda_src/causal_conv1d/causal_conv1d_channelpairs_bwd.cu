@@ -12,8 +12,9 @@
 // way. All threads of a warp make the same number of steps. No atomics.
 //
 // kWidth    filter taps, 1 to 4      input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kBlock    threads a block          kSilu     silu after the sum
-// kStages   pieces in shared memory or on their way there, one of them being walked
+// kBlock    threads a block
+// kLines    lines of 128 bytes, 1 or 2, that an access brings to the L2 cache
+// kSilu     silu after the sum
 #include "causal_conv1d/conv_bwd_channels.cuh"
 #include "common/warp.cuh"
 
@@ -69,13 +70,16 @@ __device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1
     return p;
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kBlock, int kStages, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, int kBlock, int kLines, bool kSilu>
 struct CausalConv1dChannelpairsBwdTraits {
     static constexpr int kThreads = kBlock;
-    static constexpr int kMinBlocks = 512 / kThreads;
+    static constexpr int kMinBlocks = 2;
+    // Pieces in shared memory or on their way there, one of them being walked. More are better only where walks are so
+    // short that large blocks would begin and end more than they walk: B8 D4096 L2048 in bfloat16 takes 111 us on an
+    // H200 with four of them in small blocks and 103 with two in large ones, B1 D2048 L2048 11.0 and 11.6.
+    static constexpr int kStages = kThreads > 128 ? 2 : 4;
     static constexpr int kHalo = kWidth - 1;
-    static constexpr int kVectorBytes = 8;
-    static constexpr int kVec = kVectorBytes / static_cast<int>(sizeof(input_t));
+    static constexpr int kVec = 8 / static_cast<int>(sizeof(input_t));
     static constexpr int kPieceTokens = 4;
     static constexpr int kPieces = 2;
     static constexpr int kTokens = kPieces * kPieceTokens;
@@ -91,11 +95,10 @@ struct CausalConv1dChannelpairsBwdTraits {
 };
 
 // Brings pieces for a thread and its neighbour: every second token of both, an access of 16 bytes each.
-template <int kPieceTokens, int kThreads, int kVectorBytes>
+template <int kPieceTokens, int kThreads, int kLines>
 struct PairFetch {
     using Words = Vec<float, 4>;
-    static constexpr int kTokenBytes = kVectorBytes * kThreads;  // in shared memory
-    static constexpr int kShared = 16 / kVectorBytes;
+    static constexpr int kTokenBytes = 8 * kThreads;  // in shared memory
 
     const CausalConv1dChannelpairsBwdParams& params;
     const char* x_at;
@@ -109,13 +112,13 @@ struct PairFetch {
         --left;
         char* const piece = to + stage * 2 * kPieceTokens * kTokenBytes;
 #pragma unroll
-        for (int i = 0; i < kPieceTokens; i += kShared) {
-            copy_vector_async<true>(reinterpret_cast<Words*>(piece + i * kTokenBytes),
-                                    reinterpret_cast<const float*>(x_at));
-            copy_vector_async<true>(reinterpret_cast<Words*>(piece + (kPieceTokens + i) * kTokenBytes),
-                                    reinterpret_cast<const float*>(dout_at));
-            x_at += params.x_bytes[kShared];
-            dout_at += params.dout_bytes[kShared];
+        for (int i = 0; i < kPieceTokens; i += 2) {
+            copy_vector_async<kLines>(reinterpret_cast<Words*>(piece + i * kTokenBytes),
+                                      reinterpret_cast<const float*>(x_at));
+            copy_vector_async<kLines>(reinterpret_cast<Words*>(piece + (kPieceTokens + i) * kTokenBytes),
+                                      reinterpret_cast<const float*>(dout_at));
+            x_at += params.x_bytes[2];
+            dout_at += params.dout_bytes[2];
         }
         if (--row_left > 0) return;
         row_left = static_cast<int>(params.row_steps.divisor) * 2;
@@ -264,10 +267,11 @@ struct PairWalk {
     }
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kBlock, int kStages, bool kSilu,
-          typename Traits = CausalConv1dChannelpairsBwdTraits<kWidth, input_t, weight_t, kBlock, kStages, kSilu>>
+template <int kWidth, typename input_t, typename weight_t, int kBlock, int kLines, bool kSilu,
+          typename Traits = CausalConv1dChannelpairsBwdTraits<kWidth, input_t, weight_t, kBlock, kLines, kSilu>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channelpairs_bwd_kernel(const CausalConv1dChannelpairsBwdParams params) {
+    constexpr int kStages = Traits::kStages;
     constexpr int kHalo = Traits::kHalo, kVec = Traits::kVec, kPieceTokens = Traits::kPieceTokens;
     using Vector = Vec<input_t, kVec>;
     const CausalConv1dBwdOperands p = operands_of(params);
@@ -290,24 +294,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     float* const firsts = reinterpret_cast<float*>(memory.bytes + kStages * Traits::kPieceBytes) + threadIdx.x;
     const index_t token = static_cast<index_t>(batch_step.remainder) * Traits::kTokens;
     const index_t channel_bytes = channel * static_cast<index_t>(sizeof(input_t));
-    const auto at = [&](const void* pointer, const index_t(&bytes)[4]) {
+    const auto at = [&](const void* pointer, const index_t* bytes) {
         return static_cast<const char*>(pointer) + channel_bytes + batch_step.quotient * bytes[0] + token * bytes[1];
     };
     const char* const x = at(params.x, params.x_bytes);
     const char* const dout = at(params.dout, params.dout_bytes);
-    const int odd = Traits::kVectorBytes == 16 ? 0 : threadIdx.x % 2;
-    PairFetch<kPieceTokens, Traits::kThreads, Traits::kVectorBytes> fetch{
+    const int odd = threadIdx.x % 2;
+    PairFetch<kPieceTokens, Traits::kThreads, kLines> fetch{
         params,
         x + odd * (params.x_bytes[1] - 8),
         dout + odd * (params.dout_bytes[1] - 8),
         reinterpret_cast<char*>(slots + odd * (Traits::kThreads - 1)),
         2 * left + looks_ahead,
         2 * row_left};
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) {
-        fetch.fetch(i);
-        end_copy_group();
-    }
+    fetch.fetch(0);
+    end_copy_group();
+    if (params.scratch != nullptr) let_follower_start();
     Vector before[kWidth];
 #pragma unroll
     for (int i = 0; i < kHalo; ++i) {
@@ -315,6 +317,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                               : Vector::zero();
     }
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+#pragma unroll
+    for (int i = 1; i < kStages - 1; ++i) {
+        fetch.fetch(i);
+        end_copy_group();
+    }
     const index_t dx_bytes = params.dx_bytes[1];
     PairWalk<kWidth, input_t, kVec, kPieceTokens, kSilu, Traits::kThreads> walk;
     walk.dx_at = const_cast<char*>(at(params.dx, params.dx_bytes)) - kHalo * dx_bytes;

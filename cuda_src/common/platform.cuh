@@ -78,13 +78,16 @@ __device__ __forceinline__ void prefetch(const void* pointer) {
 
 // Starts to copy kBytes, 4, 8 or 16, from global to shared memory, both aligned to that. Before compute capability 8.0
 // they are copied when it returns. The copy goes through the L1 cache: past it, blocks that read the same memory wait
-// for each other. kLines: the rest of a line of 128 bytes comes to the L2 cache, where it is read soon.
-template <int kBytes = 16, bool kLines = false>
+// for each other. kLines: the rest of one line of 128 bytes, or of two, comes to the L2 cache, where it is read soon.
+template <int kBytes = 16, int kLines = 0>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one asynchronous copy is 4, 8 or 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (kLines) {
+    if constexpr (kLines == 2) {
+        asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes)
+                     : "memory");
+    } else if constexpr (kLines == 1) {
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes)
                      : "memory");
     } else {
