@@ -271,12 +271,10 @@ class WideKernel(FilterKernel):
 
     silu: bool
     """Whether SiLU follows the sum."""
-    states: bool
-    """Whether initial or final states are given."""
 
     @classmethod
     def axes(cls) -> Iterator[dict[str, Any]]:
-        """Every combination of the template parameters that both kernels have."""
+        """Every combination of the template parameters that the kernels with states have."""
         flags = (False, True)
         inputs = [each for each in FLOATS if each.itemsize * cls.VEC == MAX_VECTOR_BYTES]
         for width, input_t, weight_t, silu, states in product(WIDE_WIDTHS, inputs, FLOATS, flags, flags):
@@ -290,6 +288,8 @@ class CausalConv1dWideFwd(WideKernel):
     WALK: ClassVar[int] = 256
     """Vectors per warp, rounded up to whole units."""
 
+    states: bool
+    """Whether initial or final states are given."""
     lane_vecs: int
     """Vectors per lane."""
 
@@ -327,8 +327,45 @@ class CausalConv1dWideFwd(WideKernel):
 
 
 @dataclass(frozen=True)
+class CausalConv1dWideshortFwd(WideKernel):
+    """Short rows of whole vectors, without states: a warp has the rows of some channels, and walks batch entries."""
+
+    ENTRIES: ClassVar[range] = range(4, 33)
+    """Batch entries per warp: with fewer it is not used, with more the last warps would be alone for long."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dWideshortFwd]:
+        for axes in cls.axes():
+            if not axes.pop("states"):
+                yield cls(**axes)
+
+    def entries(self, batch: int, dim: int, row_vecs: int, multiprocessors: int) -> int:
+        """Batch entries per warp, so that all warps run in a whole number of waves."""
+        work = batch * ceil_div(dim, WARP_SIZE // row_vecs)
+        resident = multiprocessors * self.constants["kMinBlocks"] * self.warps
+        waves = ceil_div(work, resident * self.ENTRIES[-1])
+        return ceil_div(work, resident * waves) if work else 0
+
+    def launch_config(self, batch: int, dim: int, row_vecs: int, entries: int) -> tuple[LaunchConfig, Division]:
+        """The launch for batch * dim rows of `row_vecs` vectors."""
+        channel_warps = ceil_div(dim, WARP_SIZE // row_vecs)
+        warps = channel_warps * ceil_div(batch, entries)
+        if warps > MAX_DIVIDEND:
+            raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
+        return self.config(ceil_div(warps, self.warps)), {
+            "row_vecs": fast_div(row_vecs),
+            "channel_warps": fast_div(channel_warps),
+            "warps": warps,
+            "entries": entries,
+        }
+
+
+@dataclass(frozen=True)
 class CausalConv1dChannellastWideFwd(WideKernel):
     """Contiguous channels: a warp walks tokens of 64 channels."""
+
+    states: bool
+    """Whether initial or final states are given."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dChannellastWideFwd]:

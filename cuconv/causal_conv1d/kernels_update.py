@@ -240,6 +240,9 @@ SEVERAL_CHANNELS, SEVERAL_WIDTHS = (2, 4), range(3, 5)
 SEVERAL_TOKENS = structs.constant(source.load(), "causal_conv1d/causal_conv1d_update_several.cu", "kTokensAtOnce")
 """Tokens that a thread of CausalConv1dUpdateSeveral has in registers."""
 
+SEVERAL_TREE_TOKENS = structs.constant(source.load(), "causal_conv1d/causal_conv1d_update_several.cu", "kTreeRows")
+"""Most tokens of a tree that a thread of CausalConv1dUpdateSeveral has in shared memory."""
+
 
 @dataclass(frozen=True)
 class CausalConv1dUpdateSeveral(FilterKernel):
@@ -261,14 +264,17 @@ class CausalConv1dUpdateSeveral(FilterKernel):
     """Whether the inputs before each next token go to intermediate windows."""
     many: bool
     """Whether sequences may have more tokens than a thread has in registers."""
+    tree: bool
+    """Whether each token follows an earlier one or the state, instead of the one before it."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dUpdateSeveral]:
         flags = (False, True)
         for width, input_t, weight_t in product(SEVERAL_WIDTHS, FLOATS, FLOATS):
             for vec, state_len in product(SEVERAL_CHANNELS, row_state_lens(width)):
-                for silu, *form in product(flags, repeat=4):
-                    yield cls(width, input_t, weight_t, vec, silu, state_len, *form)
+                for silu, packed, windows, many, tree in product(flags, repeat=5):
+                    if not (packed and tree):
+                        yield cls(width, input_t, weight_t, vec, silu, state_len, packed, windows, many, tree)
 
     def launch_config(self, dim: int, sequences: int) -> LaunchConfig:
         """The launch for `sequences` sequences, one per row of the grid."""

@@ -207,7 +207,8 @@ def _short_rows(o: Operands, vec: int) -> _Main:
 def _bulk(o: Operands, vec: int) -> _Main:
     batch, dim, seqlen = o.x.shape
     groups = CausalConv1dBulkBwd.groups_for(batch, dim, seqlen // vec)
-    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), groups, o.silu)
+    block = CausalConv1dBulkBwd.block_for(o.width, o.x.itemsize, groups, batch, seqlen // vec)
+    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), groups, block, o.silu)
     config, division, parts = kernel.launch_config(batch, dim, seqlen // vec)
     return _Main(kernel, config, division, parts, vec, True)
 

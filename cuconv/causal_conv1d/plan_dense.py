@@ -16,6 +16,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dOddseqFwd,
     CausalConv1dShortseqFwd,
     CausalConv1dWideFwd,
+    CausalConv1dWideshortFwd,
     WideKernel,
     channel_tile_tokens,
     channel_vector_bytes,
@@ -48,6 +49,10 @@ FEW_ELEMENTS = 2**14
 """Elements of x up to which they are, too, where tokens of x lie end to end and those of the results do not: nothing
 takes long there, it is seldom, and small tests reach the kernel by it.
 """
+
+
+BUSY_WARP = 0.75
+"""The fraction of a warp's lanes with vectors from which short rows of wide filters are walked."""
 
 
 class Operands(NamedTuple):
@@ -228,14 +233,31 @@ def _end_to_end(o: Operands, vec: int) -> Launch:
 def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     batch, dim, _ = o.x.shape
     kernel: CausalConv1dFwd | CausalConv1dShortseqFwd
-    if vec == WideKernel.VEC and _is_wide(o, 2, 0, 1) and not _prefers_short(batch, dim, row_vecs, WARP_SIZE):
-        return _wide_rows(o, row_vecs)
+    if vec == WideKernel.VEC and _is_wide(o, 2, 0, 1):
+        if not _prefers_short(batch, dim, row_vecs, WARP_SIZE):
+            return _wide_rows(o, row_vecs)
+        if (launch := _wide_short_rows(o, row_vecs)) is not None:
+            return launch
     if not o.beside_x and _prefers_short(batch, dim, row_vecs):
         kernel = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
     else:
         kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
     config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
+
+
+def _wide_short_rows(o: Operands, row_vecs: int) -> Launch | None:
+    """The launch that walks batch entries, unless there are states, many idle lanes or few batch entries."""
+    axes = _wide_axes(o)
+    if axes.pop("states") or row_vecs > WARP_SIZE or WARP_SIZE % row_vecs > WARP_SIZE * (1 - BUSY_WARP):
+        return None
+    batch, dim, _ = o.x.shape
+    kernel = CausalConv1dWideshortFwd(**axes)
+    entries = kernel.entries(batch, dim, row_vecs, multiprocessors(o.x.device))
+    if entries not in kernel.ENTRIES:
+        return None
+    config, division = kernel.launch_config(batch, dim, row_vecs, entries)
+    return Launch.packed(kernel, config, **_numbers(o, 1), **division)
 
 
 def _prefers_short(batch: int, dim: int, row_vecs: int, at_most: int = 2 * WARP_SIZE) -> bool:

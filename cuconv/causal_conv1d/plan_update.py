@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels_update import (
     ROWS_BYTES,
     SEVERAL_CHANNELS,
     SEVERAL_TOKENS,
+    SEVERAL_TREE_TOKENS,
     SEVERAL_WIDTHS,
     CausalConv1dUpdate,
     CausalConv1dUpdateFew,
@@ -158,13 +159,18 @@ def plan(o: Operands) -> Plan:
     """The launch that computes a call."""
     if not o.x.size:
         return Plan()
-    if o.parents is not None or o.retrieve_next_token is not None:
-        return Plan((_tree(o),))
     if (few := _few(o)) is not None:
         return Plan((_launch_of_few(o, few),))
     if (several := _several(o)) is not None:
         return Plan((_launch_of_several(o, several),))
+    if _is_tree(o):
+        return Plan((_tree(o),))
     return Plan((_launch(o, _kernel(o)),))
+
+
+def _is_tree(o: Operands) -> bool:
+    """Whether tokens follow earlier ones by number."""
+    return o.parents is not None or o.retrieve_next_token is not None
 
 
 def _few(o: Operands) -> CausalConv1dUpdateFew | None:
@@ -225,9 +231,9 @@ def _is_packed(o: Operands, vec: int, *, rows: bool) -> bool:
 
 def _is_plain(o: Operands) -> bool:
     """Whether a call has short rows as states, and keeps no states but the last ones."""
-    others = (o.cache_seqlens, o.num_accepted_tokens, o.intermediate_conv_window, o.token_state_indices, o.parents)
+    others = (o.cache_seqlens, o.num_accepted_tokens, o.intermediate_conv_window, o.token_state_indices)
     is_short = o.conv_state.shape[2] in row_state_lens(o.weight.shape[1])
-    return is_short and not o.dst_is_column and all(each is None for each in others)
+    return is_short and not o.dst_is_column and not _is_tree(o) and all(each is None for each in others)
 
 
 def _are_flat(outs: tuple[Layout, ...]) -> bool:
@@ -259,6 +265,9 @@ def _several(o: Operands) -> CausalConv1dUpdateSeveral | None:
         return None
     if o.conv_state.dtype is not o.x.dtype or o.windows_are_whole or o.windows_are_overlaid or not _is_near(o):
         return None
+    is_tree = _is_tree(o)
+    if is_tree and not _is_small_tree(o):
+        return None
     for vec in SEVERAL_CHANNELS[::-1]:
         are_windows = windows is None or _window_columns_are_packed(o, vec)
         if are_windows and _is_packed(o, vec, rows=False):
@@ -269,10 +278,18 @@ def _several(o: Operands) -> CausalConv1dUpdateSeveral | None:
                 windows=windows is not None,
                 # A small step is quicker by the loop that more tokens take: on an H200 3.11 us instead of 3.36 at 8 x
                 # 8192; with 64 sequences it takes 6.55 instead of 6.15.
-                many=o.seqlen > SEVERAL_TOKENS or _token_bytes(o) <= NARROW_BYTES,
+                many=o.seqlen > SEVERAL_TOKENS or (_token_bytes(o) <= NARROW_BYTES and not is_tree),
+                tree=is_tree,
                 **axes,
             )
     return None
+
+
+def _is_small_tree(o: Operands) -> bool:
+    """Whether CausalConv1dUpdateSeveral has memory for a tree, and 32 bits reach every element of the tree's arrays."""
+    arrays = [getattr(o, name) for name in (*trees.LINKS, "parents")]
+    reach = max(max(-begin, end) for begin, end in (each.span for each in arrays if each is not None))
+    return o.seqlen <= SEVERAL_TREE_TOKENS and reach <= MAX_DIVIDEND
 
 
 def _launch_of_several(o: Operands, kernel: CausalConv1dUpdateSeveral) -> Launch:
@@ -297,15 +314,21 @@ def _launch_of_several(o: Operands, kernel: CausalConv1dUpdateSeveral) -> Launch
             query_start_loc=o.query_start_loc,
             intermediate_state_indices=o.intermediate_state_indices,
         ),
+        **_tree_numbers(o),
     }
     return Launch.packed(kernel, kernel.launch_config(o.x.shape[1], o.sequences), **numbers)
+
+
+def _tree_numbers(o: Operands) -> dict[str, object]:
+    """The fields of an argument struct for a tree's arrays."""
+    return _table_numbers(**{name: getattr(o, name) for name in (*trees.LINKS, "parents")})
 
 
 def _tree(o: Operands) -> Launch:
     kernel = CausalConv1dUpdateTree(**_axes(o, min(_vector(o), MANY_TOKENS_CHANNELS)))
     config, division = kernel.launch_config(o.x.shape[1], _batch(o), 1, MAX_TREE_TOKENS // o.seqlen)
-    links = _table_numbers(**{name: getattr(o, name) for name in trees.LINKS})
-    return Launch.packed(kernel, config, **_numbers(o, kernel.vec), **division, **links, tree_tokens=fast_div(o.seqlen))
+    numbers = {**_numbers(o, kernel.vec), **division, **_tree_numbers(o), "tree_tokens": fast_div(o.seqlen)}
+    return Launch.packed(kernel, config, **numbers)
 
 
 def _kernel(o: Operands) -> UpdateKernel:

@@ -18,10 +18,12 @@ from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_update import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import checks, slots, trees
+from cuconv.runtime.entry import quick
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays
 
 
+@quick
 def causal_conv1d_update(
     x: Any,
     conv_state: Any,
@@ -237,6 +239,7 @@ def step_by_blocks(
     return _step_by_blocks(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def causal_conv1d_update_split(
     x: Any,
     conv_state: Any,
@@ -309,6 +312,7 @@ def causal_conv1d_update_split(
     return tuple(_run(split, inputs, extras, split.given_outs(out), options))
 
 
+@quick
 def causal_conv1d_update_qkv_split(
     x: Any,
     conv_state: Any,

@@ -21,6 +21,7 @@ from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import blocks, checks, slots
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays
@@ -28,6 +29,7 @@ from cuconv.runtime.plan import Arrays
 L2NORM_EPS = 1e-6
 
 
+@quick
 def causal_conv1d_varlen_fn(
     x: Any,
     weight: Any,
@@ -253,6 +255,7 @@ def convolve_by_blocks(
     return _packed_by_blocks(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def causal_conv1d_split(
     x: Any,
     weight: Any,
@@ -303,6 +306,7 @@ def causal_conv1d_split(
     return tuple(_run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column))
 
 
+@quick
 def causal_conv1d_qkv_split(
     x: Any,
     weight: Any,

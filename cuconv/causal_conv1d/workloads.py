@@ -394,7 +394,17 @@ REPORT: Rows = {
         )
         for contiguous in _BOTH
     )
-    + tuple({"batch": 8, "dim": 4096, "form": GATED, "contiguous": contiguous} for contiguous in _BOTH),
+    + tuple({"batch": 8, "dim": 4096, "form": GATED, "contiguous": contiguous} for contiguous in _BOTH)
+    + tuple(
+        {**sizes, "contiguous": contiguous}
+        for sizes in (
+            {"batch": 1, "dim": 2049},
+            {"batch": 512, "dim": 515, "seqlen": 64},
+            {"batch": 8, "dim": 4096, "width": 16},
+            {"batch": 4096, "dim": 512, "seqlen": 64, "width": 16},
+        )
+        for contiguous in _BOTH
+    ),
     "causal_conv1d_bwd": tuple(
         {"batch": batch, "dim": dim, "seqlen": seqlen, "dtype": dtype, "contiguous": contiguous}
         for batch, dim, seqlen, dtype in (

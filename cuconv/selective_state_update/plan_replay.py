@@ -111,11 +111,15 @@ def plan(o: Operands) -> Plan:
     kernel = choose(o)
     _, nheads, headdim, _ = o.step.state.shape
     sequences = max(1, o.step.sequences)
-    if not isinstance(kernel, SelectiveStateUpdateReplay):
-        config, division = kernel.launch_config(sequences, nheads, headdim)
-    else:
-        shares = work(sequences, nheads, nheads // o.step.B.shape[2], ceil_div(headdim, kernel.tile))
+    group_heads = nheads // o.step.B.shape[2]
+    if isinstance(kernel, SelectiveStateUpdateReplay):
+        shares = work(sequences, nheads, group_heads, ceil_div(headdim, kernel.tile))
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+    elif isinstance(kernel, SelectiveStateUpdateReplayFew):
+        shares = few_work(sequences, nheads, group_heads)
+        config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+    else:
+        config, division = kernel.launch_config(sequences, nheads, headdim)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
     return _launch(kernel, config, {**numbers, **division})
 
@@ -200,11 +204,11 @@ def _is_few(o: Operands, vec: int, index32: bool) -> bool:
         or types != {BFLOAT16}
     ):
         return False
-    # With several tokens a lane has eight rows of one, else two.
+    # A lane has two rows at once.
     own = (layout for layout in (s.x, s.z, s.out) if layout is not None)
     matrices = plain._is_packed(s.B, 8) and plain._is_packed(s.C, 8) and plain._is_packed(o.rings.B, 8)
     is_wide = is_whole(plain._dtype(s.state), vec) and plain._is_packed(o.rings.x, 8)
-    return matrices and is_wide and all(plain._is_packed(layout, 8 if tokens > 1 else 2) for layout in own)
+    return matrices and is_wide and all(plain._is_packed(layout, 2) for layout in own)
 
 
 def _has_strides32(o: Operands) -> bool:
@@ -234,6 +238,11 @@ def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int
         while group_heads % (2 * heads) == 0 and sequences * nheads // (2 * heads) >= MANY_WAVES:
             heads *= 2
     return heads, own
+
+
+def few_work(sequences: int, nheads: int, group_heads: int) -> tuple[int, bool]:
+    """The heads of a warp, and whether sequences that flush come first."""
+    return 2 - group_heads % 2, 1 < sequences <= SelectiveStateUpdateReplayFew.RANKED
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -308,6 +317,7 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "state_scale_stride": (0, 0, 0),
         "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
+        "flushes_first": 0,
         "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],

@@ -30,7 +30,7 @@ struct CausalConv1dChannellastVarlenBwdParams {
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kStates>
 struct CausalConv1dChannellastVarlenBwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = kWidth > 4 ? 1 : 3;
+    static constexpr int kMinBlocks = kWidth > 4 ? 2 : 3;
     static constexpr int kPlain = kWidth <= 4 ? 4 : kTokens;  // tokens that are walked at once
     static constexpr int kStageSlots = 2 * kTokens * kThreads;
     static constexpr int kStageBytes = kStageSlots * static_cast<int>(sizeof(Vec<input_t, kVec>));
@@ -47,16 +47,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channellast_varlen_bwd_kernel(const CausalConv1dChannellastVarlenBwdParams params) {
     constexpr int kHalo = kWidth - 1, kStages = Traits::kStages, kThreads = Traits::kThreads, kPlain = Traits::kPlain;
     using Vector = Vec<input_t, kVec>;
-    using Fetch = TokenFetch<input_t, kVec, kTokens, kThreads>;
     using Walk = SequenceWalk<kWidth, input_t, weight_t, kVec, kSilu, kStates>;
     const CausalConv1dBwdOperands p = with_states<kStates>(params.operands);
     __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
     const QuotientRemainder walk_vec = divide(threadIdx.x, params.block_vecs);
     const QuotientRemainder part_dim = divide(blockIdx.x, params.dim_blocks);
-    const index_t first_channel = static_cast<index_t>(part_dim.remainder) * params.block_vecs.divisor * kVec;
-    const bool is_idle = walk_vec.quotient >= params.block_walks || first_channel + walk_vec.remainder * kVec >= p.dim;
-    const index_t channel = is_idle ? 0 : first_channel + walk_vec.remainder * kVec;
+    const unsigned first_channel = part_dim.remainder * params.block_vecs.divisor * kVec;
+    const bool is_idle = walk_vec.quotient >= params.block_walks ||
+                         first_channel + walk_vec.remainder * kVec >= static_cast<unsigned>(p.dim);
+    const unsigned channel = is_idle ? 0 : first_channel + walk_vec.remainder * kVec;
     const unsigned begin =
         min((part_dim.quotient * params.block_walks + walk_vec.quotient) * params.walk_steps, params.steps);
     const unsigned end = is_idle ? begin : min(begin + params.walk_steps, params.steps);
@@ -66,21 +66,43 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int last = has_walk ? min(static_cast<int>(end) * kTokens, p.total) : first;
 
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
-    Fetch fetch(p, StepCursor<kTokens>(params.row_steps, begin, static_cast<int>(end - begin)), channel);
+    const input_t* const x = at_token<kVec, const input_t>(p.x, p.x_stride, 0, channel, 0);
+    const auto input = [&](int token) { return load<kVec>(x + token * p.x_stride[2]); };
+    // What is brought next: pointers that move take fewer instructions than addresses of tokens.
+    int next_token = first;
+    const input_t* next_x = x + first * p.x_stride[2];
+    const input_t* next_dout =
+        static_cast<const input_t*>(p.dout) + channel * p.dout_stride[1] + first * p.dout_stride[2];
+    const auto fetch = [&](Vector* x_slots) {
+        Vector* const dout_slots = x_slots + kTokens * kThreads;
+        const index_t x_step = p.x_stride[2], dout_step = p.dout_stride[2];
+        if (next_token + kTokens <= last && p.dout_is_packed) {
+#pragma unroll
+            for (int i = 0; i < kTokens; ++i, next_x += x_step, next_dout += dout_step) {
+                copy_vector_async<true>(x_slots + i * kThreads, next_x);
+                copy_vector_async<true>(dout_slots + i * kThreads, next_dout);
+            }
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < min(kTokens, last - next_token); ++i, next_x += x_step, next_dout += dout_step) {
+                x_slots[i * kThreads] = load<kVec>(next_x);
+                dout_slots[i * kThreads] = load_apart<kVec>(next_dout, p.dout_stride[1], p.dout_is_packed != 0);
+            }
+        }
+        next_token += kTokens;
+        end_copy_group();
+    };
     Vector* const slots = reinterpret_cast<Vector*>(memory.bytes) + threadIdx.x;
     constexpr int kStageSlots = Traits::kStageSlots;
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) {
-        fetch.fetch(slots + i * kStageSlots);
-        end_copy_group();
-    }
-    const input_t* const x = at_token<kVec, const input_t>(p.x, p.x_stride, 0, channel, 0);
-    const auto input = [&](int token) { return load<kVec>(x + token * p.x_stride[2]); };
+    for (int i = 0; i < kStages - 1; ++i) fetch(slots + i * kStageSlots);
     input_t* const dx = at_token<kVec, input_t>(p.dx, p.dx_stride, 0, channel, 0);
     const index_t dx_step = p.dx_stride[2];
-    const auto put = [&](int token, const float (&values)[kVec]) {
-        store(dx + token * dx_step, Vector::from_floats(values));
+    // Evicted first from the L2 cache: 16 sequences of 512 in 8192 channels take 111.4 us on an H200 instead of 115.1.
+    const auto put_at = [](input_t* to, const float (&values)[kVec]) {
+        store<Keep::kStream>(to, Vector::from_floats(values));
     };
+    const auto put = [&](int token, const float (&values)[kVec]) { put_at(dx + token * dx_step, values); };
     Walk walk(p, channel, first, last, is_idle, filter);
     const auto see = [&](int token, float (&values)[kVec]) {
         const Vector of_input = input(token);
@@ -103,8 +125,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     for (int token = first; token < walk_end; token += kTokens) {
         // The free stage is the one that was walked last.
         if constexpr (kStages > 1) wait_for_copy_groups<kStages - 2>();
-        fetch.fetch(slots + (stage == 0 ? kStages - 1 : stage - 1) * kStageSlots);
-        end_copy_group();
+        fetch(slots + (stage == 0 ? kStages - 1 : stage - 1) * kStageSlots);
         if constexpr (kStages == 1) wait_for_copy_groups<0>();
         const Vector* const own = slots + stage * kStageSlots;
 #pragma unroll 1
@@ -129,13 +150,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                     input_t* to = dx + (part - kHalo) * dx_step;
                     if (walk.owns(part - kHalo)) {
 #pragma unroll
-                        for (int i = 0; i < kHalo; ++i, to += dx_step) store(to, Vector::from_floats(results[i]));
+                        for (int i = 0; i < kHalo; ++i, to += dx_step) put_at(to, results[i]);
                     } else {
                         walk.put_before(part, results, put);
                         to += kHalo * dx_step;
                     }
 #pragma unroll
-                    for (int i = kHalo; i < kPlain; ++i, to += dx_step) store(to, Vector::from_floats(results[i]));
+                    for (int i = kHalo; i < kPlain; ++i, to += dx_step) put_at(to, results[i]);
                 } else {
 #pragma unroll 1
                     for (; next < until; ++next) {

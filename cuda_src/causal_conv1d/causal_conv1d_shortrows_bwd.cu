@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int number = static_cast<int>(part_group.quotient) * Traits::kWarps + warp;
     const int first = static_cast<int>(min(static_cast<index_t>(number) * walk_tokens, static_cast<index_t>(p.total)));
     const int last = min(first + walk_tokens, p.total);
-    const index_t first_channel = static_cast<index_t>(part_group.remainder) * kWarpSize;
-    const index_t channel = min(first_channel + lane_id(), static_cast<index_t>(p.dim - 1));
+    const unsigned first_channel = part_group.remainder * kWarpSize;
+    const unsigned channel = min(first_channel + lane_id(), static_cast<unsigned>(p.dim - 1));
 
     const ChannelFilter<kWidth, weight_t, 1> filter(p, channel);
     const Chunks chunks(p, memory[warp], first_channel, first, last);
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         shared[warp][j][lane_id()] = walk.window.sums[0].at(j) * kSumScale<input_t, kSilu>;
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < (kWidth + 1) * kWarpSize; i += Traits::kThreads) {
-        const index_t to = first_channel + i % kWarpSize;
-        if (to >= p.dim) continue;
+        const unsigned to = first_channel + i % kWarpSize;
+        if (to >= static_cast<unsigned>(p.dim)) continue;
         float sum = 0.0f;
 #pragma unroll
         for (int w = 0; w < Traits::kWarps; ++w) sum += shared[w][i / kWarpSize][i % kWarpSize];

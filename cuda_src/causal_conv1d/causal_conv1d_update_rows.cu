@@ -26,7 +26,10 @@ struct CausalConv1dUpdateRowsTraits {
     // Of 80 registers a thread, instead of 72, fewer blocks run at a time: 0.73 of copy instead of 0.81.
     static constexpr bool kIsTight =
         kSequences == 2 && kAddressed != kPacked && kVec == 4 && kWidth <= 4 && kRanges == Ranges::kOne;
-    static constexpr int kMinBlocks = kIsTight ? 7 : 1;
+    // With the states after single tokens 12.2 us instead of 13.0 (64 x 8192, 4 tokens): one wave of blocks.
+    static constexpr bool kIsWave =
+        kTokenStates && kVec == 2 && sizeof(state_t) == 2 && kWidth <= 4 && kRanges == Ranges::kOne && !kPacked;
+    static constexpr int kMinBlocks = kIsTight ? 7 : kIsWave ? 8 : 1;
     static constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
     static_assert(kIsWidth<kWidth> && kFirst >= 0 && kStateLen > 0);
 };

@@ -6,20 +6,26 @@
 //
 // Layout: x (sequence, token, dim), the results and the states with contiguous channels, aligned to kVec; a state is
 // kStateLen columns of any stride. A thread owns kVec channels of one sequence, a block those of one sequence only. It
-// has the inputs that states and results depend on in registers, as memory has them, four tokens at a time.
+// has the inputs that states and results depend on in registers, as memory has them, four tokens at a time. Those of
+// trees it has in shared memory, for there they are found by numbers that are not known when the kernel is compiled.
 //
 // kWidth     filter taps              input_t  x, outputs and states  weight_t  weight, and bias unless float
 // kVec       channels a thread        kSilu    silu after the sum
 // kStateLen  columns of a state, kWidth - 1 or kWidth
 // kPacked    sequences have any numbers of tokens, one behind the other
 // kWindows   the inputs before each next token go to intermediate windows
-// kMany      sequences may have more tokens than a thread has in registers
+// kMany      sequences may have more tokens than a thread has in registers; trees of up to kTreeRows
+// kTree      each token follows an earlier one or the state
 #include "causal_conv1d/conv_column.cuh"
 #include "causal_conv1d/conv_few.cuh"
+#include "common/trees.cuh"
 #include "common/warp.cuh"
 
 // Tokens that a thread has in registers.
 inline constexpr int kTokensAtOnce = 4;
+
+// Most tokens of a tree.
+inline constexpr int kTreeRows = 16;
 
 // Strides are in elements. What every launch reads comes first: arguments arrive by cache lines, one miss after
 // another.
@@ -33,7 +39,11 @@ struct CausalConv1dUpdateSeveralParams {
     const void* query_start_loc;
     void* intermediate_conv_window;
     const void* intermediate_state_indices;
-    int seqlen;  // tokens per sequence, with query_start_loc at most
+    const void* parents;  // null where links are given
+    const void* retrieve_next_token;
+    const void* retrieve_next_sibling;
+    void* retrieve_parent_token;  // receives parents, 0 for none, unless it is null
+    int seqlen;                   // tokens per sequence, with query_start_loc at most
     int dim;
     int slots;  // slots of conv_state
     int pad_slot_id;
@@ -52,10 +62,18 @@ struct CausalConv1dUpdateSeveralParams {
     int intermediate_rows;
     int intermediate_steps;
     int intermediate_conv_window_stride[3];  // row, token, column
+    int parents_stride[2];                   // sequence, token
+    int retrieve_next_token_stride[2];
+    int retrieve_next_sibling_stride[2];
+    int retrieve_parent_token_stride[2];
+    int parents_is_int64;
+    int retrieve_next_token_is_int64;
+    int retrieve_next_sibling_is_int64;
+    int retrieve_parent_token_is_int64;
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, int kStateLen, bool kPacked,
-          bool kWindows, bool kMany>
+          bool kWindows, bool kMany, bool kTree>
 struct CausalConv1dUpdateSeveralTraits {
     static constexpr int kThreads = 128;
     // So that a step of 64 sequences and 8192 channels is one wave of blocks.
@@ -63,13 +81,31 @@ struct CausalConv1dUpdateSeveralTraits {
     static constexpr int kTokens = kTokensAtOnce;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kFirst = kStateLen - kHalo;  // first column that the filter reads
-    static_assert(kIsWidth<kWidth> && kHalo > 0 && (kFirst == 0 || kFirst == 1));
+    static constexpr int kTreeTokens = kMany ? kTreeRows : kTokens;
+    static_assert(kIsWidth<kWidth> && kHalo > 0 && (kFirst == 0 || kFirst == 1) && !(kTree && kPacked));
+};
+
+struct NoTree {};
+
+// A tree of tokens in shared memory: the inputs of each thread's channels, first the kHalo in front of the sequence.
+template <int kThreads, int kHalo, int kTokens, typename Vector>
+struct TreeInputs {
+    TreeTable<kThreads, kTokens> table;
+    Vector rows[kHalo + kTokens][kThreads];
+
+    __device__ __forceinline__ Vector& row(int i) { return rows[i][threadIdx.x]; }
+
+    // The row that precedes one on its path.
+    __device__ __forceinline__ int before(int i) const {
+        const int parent = table.parents[max(i - kHalo, 0)];
+        return i < kHalo ? i - 1 : kHalo + parent;
+    }
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, int kStateLen, bool kPacked,
-          bool kWindows, bool kMany,
+          bool kWindows, bool kMany, bool kTree,
           typename Traits = CausalConv1dUpdateSeveralTraits<kWidth, input_t, weight_t, kVec, kSilu, kStateLen, kPacked,
-                                                            kWindows, kMany>>
+                                                            kWindows, kMany, kTree>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_several_kernel(const CausalConv1dUpdateSeveralParams p) {
     constexpr int kHalo = Traits::kHalo, kTokens = Traits::kTokens;
@@ -103,24 +139,31 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     const input_t* x = static_cast<const input_t*>(p.x) + first + channel;
     input_t* out = static_cast<input_t*>(p.out) + first_out + channel;
+    using Vector = Vec<input_t, kVec>;
+    using Tree = Select<kTree, TreeInputs<Traits::kThreads, kHalo, Traits::kTreeTokens, Vector>, NoTree>;
+    __shared__ Tree tree;
+    if constexpr (kTree) {
+#pragma unroll 1
+        for (int t = 0; t < tokens; ++t) copy_vector_async(&tree.row(kHalo + t), x + t * p.x_stride[1]);
+    }
     // The inputs in front of the first token of a group, and those of its tokens.
-    Vec<input_t, kVec> inputs[kHalo + kTokens];
+    Vector inputs[kHalo + kTokens];
     const auto load_inputs = [&](int count) {
 #pragma unroll
         for (int t = 0; t < kTokens; ++t, x += p.x_stride[1]) {
-            inputs[kHalo + t] = Vec<input_t, kVec>::zero();
+            inputs[kHalo + t] = Vector::zero();
             if (t < count) inputs[kHalo + t] = load<kVec, Memory::kMutable>(x);
         }
     };
-    load_inputs(tokens);
+    if constexpr (!kTree) load_inputs(tokens);
     sync_warp();
-    if (own_channel >= p.dim) return;
+    if (!kTree && own_channel >= p.dim) return;
     const int slot =
         p.conv_state_indices == nullptr ? (batch < p.slots ? batch : -1) : raw_slot.below(p.slots, p.pad_slot_id);
     if (slot < 0 || tokens == 0) {
 #pragma unroll 1
         for (int t = 0; t < (kPacked ? behind : tokens); ++t, out += p.out_stride[1]) {
-            store(out, Vec<input_t, kVec>::zero());
+            if (!kTree || own_channel < p.dim) store(out, Vector::zero());
         }
         return;
     }
@@ -128,7 +171,20 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         static_cast<input_t*>(p.conv_state) + slot * static_cast<index_t>(p.conv_state_stride[0]) + channel;
 #pragma unroll
     for (int k = 0; k < kHalo; ++k) {
-        inputs[k] = load<kVec, Memory::kMutable>(state + (Traits::kFirst + k) * p.conv_state_stride[1]);
+        const input_t* const column = state + (Traits::kFirst + k) * p.conv_state_stride[1];
+        if constexpr (kTree) {
+            copy_vector_async(&tree.row(k), column);
+        } else {
+            inputs[k] = load<kVec, Memory::kMutable>(column);
+        }
+    }
+    if constexpr (kTree) {
+        // Numbers of tokens of one sequence divide by its length to 0.
+        const FastDiv seqlen{static_cast<unsigned>(p.seqlen), 0, 31};
+        tree.table.fill(p, p, seqlen, batch, tokens);
+        if (blockIdx.y == 0) tree.table.store(p, batch, tokens, 0, static_cast<int>(threadIdx.x), Traits::kThreads);
+        wait_for_copies();
+        if (own_channel >= p.dim) return;
     }
     int row = -1;
     if constexpr (kWindows) {
@@ -138,51 +194,73 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     }
     float taps[kVec][kWidth], bias[kVec];
     raw.to_floats(p, taps, bias);
-#pragma unroll 1
-    for (int from = 0;; from += kTokens) {
-        const int count = min(tokens - from, kTokens);
+    // Stores the result of a token and its window, from the kWidth inputs that end in it.
+    const auto output = [&](int token, const Vector(&path)[kWidth]) {
+        float y[kVec];
 #pragma unroll
-        for (int t = 0; t < kTokens; ++t) {
-            if (t >= count) break;
-            float y[kVec];
+        for (int c = 0; c < kVec; ++c) {
+            float window[kWidth];
 #pragma unroll
-            for (int c = 0; c < kVec; ++c) {
-                float window[kWidth];
+            for (int k = 0; k < kWidth; ++k) window[k] = path[k].to_float(c);
+            y[c] = activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], window, nullptr), 0);
+        }
+        store(out, Vector::from_floats(y));
+        out += p.out_stride[1];
+        if constexpr (kWindows) {
+            if (row >= 0 && token < p.intermediate_steps) {
+                input_t* const to = static_cast<input_t*>(p.intermediate_conv_window) +
+                                    row * static_cast<index_t>(p.intermediate_conv_window_stride[0]) +
+                                    token * p.intermediate_conv_window_stride[1] + channel;
 #pragma unroll
-                for (int k = 0; k < kWidth; ++k) window[k] = inputs[t + k].to_float(c);
-                y[c] = activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], window, nullptr), 0);
+                for (int k = 0; k < kHalo; ++k) store(to + k * p.intermediate_conv_window_stride[2], path[k + 1]);
             }
-            store(out, Vec<input_t, kVec>::from_floats(y));
-            out += p.out_stride[1];
-            if constexpr (kWindows) {
-                if (row >= 0 && from + t < p.intermediate_steps) {
-                    input_t* const to = static_cast<input_t*>(p.intermediate_conv_window) +
-                                        row * static_cast<index_t>(p.intermediate_conv_window_stride[0]) +
-                                        (from + t) * p.intermediate_conv_window_stride[1] + channel;
+        }
+    };
+    if constexpr (kTree) {
+        Vector path[kWidth];
+#pragma unroll 1
+        for (int t = 0; t < tokens; ++t) {
+            int at = kHalo + t;
 #pragma unroll
-                    for (int k = 0; k < kHalo; ++k) {
-                        store(to + k * p.intermediate_conv_window_stride[2], inputs[t + 1 + k]);
+            for (int k = kHalo; k >= 0; --k) {
+                path[k] = tree.row(at);
+                at = tree.before(at);
+            }
+            output(t, path);
+        }
+        if (p.is_read_only) return;
+#pragma unroll
+        for (int k = 0; k < kStateLen; ++k) store(state + k * p.conv_state_stride[1], path[1 - Traits::kFirst + k]);
+    } else {
+#pragma unroll 1
+        for (int from = 0;; from += kTokens) {
+            const int count = min(tokens - from, kTokens);
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t) {
+                if (t >= count) break;
+                Vector path[kWidth];
+#pragma unroll
+                for (int k = 0; k < kWidth; ++k) path[k] = inputs[t + k];
+                output(from + t, path);
+            }
+            if (!kMany || from + kTokens >= tokens) {
+#pragma unroll
+                for (int last = 1; last <= kTokens; ++last) {
+                    if (last != count || p.is_read_only) continue;
+#pragma unroll
+                    for (int k = 0; k < kStateLen; ++k) {
+                        store(state + k * p.conv_state_stride[1], inputs[last - Traits::kFirst + k]);
                     }
                 }
+                break;
             }
+#pragma unroll
+            for (int k = 0; k < kHalo; ++k) inputs[k] = inputs[kTokens + k];
+            load_inputs(tokens - from - kTokens);
         }
-        if (!kMany || from + kTokens >= tokens) {
-#pragma unroll
-            for (int last = 1; last <= kTokens; ++last) {
-                if (last != count || p.is_read_only) continue;
-#pragma unroll
-                for (int k = 0; k < kStateLen; ++k) {
-                    store(state + k * p.conv_state_stride[1], inputs[last - Traits::kFirst + k]);
-                }
-            }
-            break;
-        }
-#pragma unroll
-        for (int k = 0; k < kHalo; ++k) inputs[k] = inputs[kTokens + k];
-        load_inputs(tokens - from - kTokens);
-    }
-    if constexpr (kPacked) {
+        if constexpr (kPacked) {
 #pragma unroll 1
-        for (int t = tokens; t < behind; ++t, out += p.out_stride[1]) store(out, Vec<input_t, kVec>::zero());
+            for (int t = tokens; t < behind; ++t, out += p.out_stride[1]) store(out, Vector::zero());
+        }
     }
 }

@@ -148,24 +148,6 @@ __device__ __forceinline__ void update_tree(const CausalConv1dUpdateOperands& p,
     if (own >= 0) store_state(tree, source, source.in(source.slot), own, p.state_len);
 }
 
-// Writes the parents of a sequence's tokens to where they are wanted, by the threads of its first channels.
-__device__ __forceinline__ void store_parents(const CausalConv1dUpdateTreeParams& params, int sequence,
-                                              const short* parents) {
-    const CausalConv1dUpdateOperands& p = params.operands;
-    if (params.retrieve_parent_token == nullptr || divide(blockIdx.x, p.dim_blocks).remainder != 0) return;
-    const index_t* stride = params.retrieve_parent_token_stride;
-    const unsigned vecs = p.block_vecs.divisor;
-    for (int t = static_cast<int>(divide(threadIdx.x, p.block_vecs).remainder); t < p.seqlen; t += vecs) {
-        const index_t at = sequence * stride[0] + t * stride[1];
-        const int parent = max(static_cast<int>(parents[t]), 0);
-        if (params.retrieve_parent_token_is_int64) {
-            static_cast<index_t*>(params.retrieve_parent_token)[at] = parent;
-        } else {
-            static_cast<int*>(params.retrieve_parent_token)[at] = parent;
-        }
-    }
-}
-
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
           typename Traits = CausalConv1dUpdateTreeTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kRanges>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
@@ -184,15 +166,19 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const SequenceTokens<false> tokens(p, indices);
     TokenGroup<input_t, kVec> group;
     group.load(p, tokens, channel, 0);
-    table.fill(params, first, min(static_cast<int>(p.rows), p.batch - first) * p.seqlen);
+    table.fill(params, p, params.tree_tokens, first, min(static_cast<int>(p.rows), p.batch - first) * p.seqlen);
     if (share.is_empty) return;
     const int slot = indices.start(p);
     if (slot < 0) {
         store_padding<input_t, kVec, kRanges, true>(p, tokens, channel, false);
         return;
     }
-    const short* const parents = table.parents + (share.first - first) * p.seqlen;
-    store_parents(params, share.first, parents);
+    const int row = (share.first - first) * p.seqlen;
+    const short* const parents = table.parents + row;
+    if (divide(blockIdx.x, p.dim_blocks).remainder == 0) {
+        const int vec = static_cast<int>(divide(threadIdx.x, p.block_vecs).remainder);
+        table.store(params, share.first, p.seqlen, row, vec, static_cast<int>(p.block_vecs.divisor));
+    }
     const StateColumns<state_t, kVec> source{&p, slot, channel, indices.is_fresh(p)};
     update_tree<Filter, kWidth, input_t, state_t, kVec, kRanges>(p, tokens, source, indices.final(p, slot), Filter(raw),
                                                                  parents, group);

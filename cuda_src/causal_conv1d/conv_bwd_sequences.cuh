@@ -201,11 +201,12 @@ struct WalkWindow {
 template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, bool kStates>
 struct SequenceWalk {
     static constexpr int kHalo = kWidth - 1;
+    static constexpr bool kKeepsStates = kHalo * kVec <= 16;
     using State = RawState<kHalo, input_t, kVec>;
     using Window = WalkWindow<kWidth, input_t, weight_t, kVec, kSilu>;
 
     const CausalConv1dBwdOperands& p;
-    index_t channel;
+    unsigned channel;
     int first;
     int last;
     bool is_idle;        // the thread's channels are not its own: it stores nothing
@@ -220,7 +221,7 @@ struct SequenceWalk {
     State past;   // the state that the next run begins with
     State final;  // the gradient of the final state of this run
 
-    __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, index_t channel_, int first_, int last_,
+    __device__ __forceinline__ SequenceWalk(const CausalConv1dBwdOperands& p_, unsigned channel_, int first_, int last_,
                                             bool is_idle_, const ChannelFilter<kWidth, weight_t, kVec>& filter)
         : p(p_), channel(channel_), first(first_), last(last_), is_idle(is_idle_), window(filter) {}
 
@@ -331,7 +332,10 @@ struct SequenceWalk {
     template <bool kIsInside, typename Put>
     __device__ __forceinline__ void finish(int token, Put put) {
         float of_final[kWidth][kVec];
-        if constexpr (kStates) final.get(p.dfinal_states_are_float32, of_final);
+        if constexpr (kStates) {
+            if (!kKeepsStates) load_final(run.number);
+            final.get(p.dfinal_states_are_float32, of_final);
+        }
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
             if constexpr (kStates) {
@@ -346,8 +350,7 @@ struct SequenceWalk {
     // and the final state's gradient where there are no tokens.
     __device__ __forceinline__ void begin_states(int begin) {
         goes_on = false;
-        final.clear();
-        if (run.slot >= 0) load_final(run.number);
+        if (kKeepsStates) load_final(run.slot < 0 ? -1 : run.number);
         if (p.dinitial_states == nullptr || run.number < 0 || run.number >= p.sequences || begin < first || is_idle) {
             return;
         }
@@ -355,6 +358,7 @@ struct SequenceWalk {
         goes_on = has_state && run.end > begin;
         if (goes_on) return;
         float values[kWidth][kVec];
+        if (!kKeepsStates) load_final(run.slot < 0 ? -1 : run.number);
         final.get(p.dfinal_states_are_float32, values);
 #pragma unroll
         for (int k = 0; k < kHalo; ++k) {
@@ -371,18 +375,21 @@ struct SequenceWalk {
         next_slot = ahead.slot_of(p, number);
         if constexpr (kStates) {
             has_state = next_slot >= 0 && p.initial_states != nullptr && ahead.has_past != 0;
-            past.clear();
-            if (has_state) load_past(next_slot);
+            if (kKeepsStates) load_past();
         }
         ahead.load(p, number + 1);
     }
 
-    __device__ __forceinline__ void load_past(int slot) {
-        past.load(p, p.initial_states, p.initial_states_stride, slot, channel, p.first_column, p.states_are_float32);
+    __device__ __forceinline__ void load_past() {
+        past.clear();
+        if (!has_state) return;
+        past.load(p, p.initial_states, p.initial_states_stride, next_slot, channel, p.first_column,
+                  p.states_are_float32);
     }
 
-    __device__ __forceinline__ void get_past(float (&values)[kWidth][kVec]) const {
+    __device__ __forceinline__ void get_past(float (&values)[kWidth][kVec]) {
         if constexpr (kStates) {
+            if (!kKeepsStates) load_past();
             past.get(p.states_are_float32, values);
         } else {
 #pragma unroll
@@ -394,7 +401,8 @@ struct SequenceWalk {
     }
 
     __device__ __forceinline__ void load_final(int number) {
-        if (p.dfinal_states == nullptr) return;
+        final.clear();
+        if (number < 0 || p.dfinal_states == nullptr) return;
         final.load(p, p.dfinal_states, p.dfinal_states_stride, number, channel, 0, p.dfinal_states_are_float32);
     }
 

@@ -43,14 +43,13 @@ __device__ __forceinline__ Vec<T, kVec> joined(const Vec<T, kVec>& v, Next next_
     return shifted;
 }
 
-// The vector that begins kDistance elements behind the beginning of a lane's, and ends in that of the lane above. What
-// ends in none is undefined.
-template <int kDistance, typename T, int kVec>
-__device__ __forceinline__ Vec<T, kVec> shift_out(const Vec<T, kVec>& v) {
-    return joined<kDistance>(v, [&](int i) { return __shfl_down_sync(kAllLanes, v.words[i], 1); });
+// A word of the lane above; undefined in the highest lane.
+__device__ __forceinline__ unsigned word_above(unsigned word) {
+    return __shfl_down_sync(kAllLanes, word, 1);
 }
 
-// The same, where the highest lane's ends in the lowest lane's `after`: a warp's pairs (v, after) read as one row.
+// The vector that begins kDistance elements behind the beginning of a lane's, and ends in that of the lane above. The
+// highest lane's ends in the lowest lane's `after`: a warp's pairs (v, after) read as one row.
 template <int kDistance, typename T, int kVec>
 __device__ __forceinline__ Vec<T, kVec> shift_out(const Vec<T, kVec>& v, const Vec<T, kVec>& after) {
     return joined<kDistance>(v, [&](int i) {

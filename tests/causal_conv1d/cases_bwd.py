@@ -73,6 +73,7 @@ UNIT = (
     Case(2, 3, 1029, 6, "float16", layout="sliced_alike", **STATES),
     Case(1, 2, 1024, 2, "float16", seq_idx=True, activation=None),
     Case(1, 2, 2100, 5, "float32", float32=True, **ALL),
+    Case(11, 2, 640, 4, "float32"),
     Case(1, 9, 300, 16, "float32", bias=None, activation=None, **ALL),
     Case(1, 3, 1041, 16, weight_dtype="float32", others="strided", **STATES),
     Case(1, 2, 1040, 9, "float16", "bfloat16", bias="float32", layout="sliced_aligned"),

@@ -206,6 +206,11 @@ UNIT = (
     Case(7, 3, 40, 4, "float32", tree=True, links=True, keep=True, longer=2, layout="channel_first", **ODD),
     Case(1024, 5, None, 3, tree=True, links=True, index="int64"),
     Case(8, 5, 300, 2, tree=True, links=True, token_slots=1, **FROZEN),
+    # Trees of few tokens: with windows, in blocks with lanes beside the channels, of most tokens, in states that stay.
+    Case(136, 7, 4, tree=True, links=True, window="channels", index="mixed", **ODD),
+    Case(516, 7, 16, 3, "float32", tree=True, window="channels", rows=True, pool="channels_sliced", **ODD),
+    Case(260, 7, 9, 4, "float16", "float32", tree=True, links=True, pool="channels_sliced", activation=None),
+    Case(134, 7, 3, tree=True, slots=None, index="int64", bias=None, layout="last_sliced_dim_by_2", **FROZEN),
     # One token of few sequences: everything that calls can ask for, every number of columns and pair of dtypes.
     *(
         Case(dim, 11, lengths=lengths, most=1 if lengths else None, **pool, **way)

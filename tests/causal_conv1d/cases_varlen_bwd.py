@@ -150,6 +150,8 @@ UNIT = (
     Case(32, "64x1", 2, others="backward", initial=None, float32=True, **ROWS),
     without(Case(34, "250+9+off3+9x20+46", 4, "float32", bias=None, activation=None, final=False, **ROWS)),
     Case(32, "2x0+5+0+11+0", 3, weight_dtype="float16", initial="all", **ROWS),
+    Case(34, "9+10+11+12+13+0+14+15+off1+17+18+19+3+21+2x1+20+15x1+16", **ROWS),
+    Case(34, "9+10+11+12+13+14+15+17+33x1+10", 2, "float16", state_dtype="float32", initial="all", **ROWS),
     # Nothing to convolve.
     Case(5, "3x0"),
     Case(5, "0", 3, "float32", **ROWS),

@@ -78,13 +78,14 @@ def test_every_vector_of_a_channel_has_one_lane(size: tuple[int, int, int]) -> N
 def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> None:
     batch, dim, row_vecs = size[0], size[1], max(1, size[2])
     groups = CausalConv1dBulkBwd.groups_for(batch, dim, row_vecs)
-    kernel = CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups, silu=True)
+    block = CausalConv1dBulkBwd.block_for(4, 4, groups, batch, row_vecs)
+    kernel = CausalConv1dBulkBwd(4, FLOAT32, BFLOAT16, groups, block, silu=True)
     config, division, parts = kernel.launch_config(batch, dim, row_vecs)
     unit, row_units = kernel.unit_vecs, division["row_units"][0]
     assert row_units * unit >= row_vecs > (row_units - 1) * unit
     assert division["units"] == batch * row_units
     warps = 1 << division["warps_shift"]
-    channels, channel_groups = CausalConv1dBulkBwd.warps // warps, division["channel_groups"][0]
+    channels, channel_groups = block // WARP_SIZE // warps, division["channel_groups"][0]
     assert channel_groups * channels >= dim > (channel_groups - 1) * channels
     assert config.grid[0] == parts * channel_groups
     a_part = warps * division["warp_units"]
@@ -307,7 +308,7 @@ def test_more_work_than_a_launch_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="the problem has"):
         rows(MAX_DIVIDEND, 1, 33)
     with pytest.raises(ValueError, match="the problem has"):
-        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
+        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, block=128, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
         walks(4, MAX_DIVIDEND, 2, 2**20)
     with pytest.raises(ValueError, match="parameters to add up"):

@@ -24,6 +24,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dOddseqFwd,
     CausalConv1dShortseqFwd,
     CausalConv1dWideFwd,
+    CausalConv1dWideshortFwd,
 )
 from cuconv.causal_conv1d.plan_dense import Operands
 from cuconv.runtime.dtypes import FLOATS, DType
@@ -161,6 +162,21 @@ def wide_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
             yield Tile(batch, channel, 1, vector * kernel.VEC, kernel.VEC, vector == n["row_vecs"] - 1)
 
 
+def wideshort_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
+    kernel, n = launch.kernel, numbers_of(launch)
+    assert isinstance(kernel, CausalConv1dWideshortFwd)
+    batches, dim, _ = o.x.shape
+    row_vecs, entries = int(n["row_vecs"][0]), int(n["entries"])
+    rows = WARP_SIZE // row_vecs
+    for warp in range(min(launch.config.grid[0] * kernel.warps, int(n["warps"]))):
+        walk, group = divmod(warp, int(n["channel_warps"][0]))
+        for row, vector in product(range(rows), range(row_vecs)):
+            if group * rows + row < dim:
+                for batch in range(walk * entries, min((walk + 1) * entries, batches)):
+                    is_last = vector == row_vecs - 1
+                    yield Tile(batch, group * rows + row, 1, vector * kernel.VEC, kernel.VEC, is_last)
+
+
 def channellast_wide_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
     kernel, n = launch.kernel, numbers_of(launch)
     assert isinstance(kernel, CausalConv1dChannellastWideFwd)
@@ -181,9 +197,10 @@ TILES: dict[type[Kernel], Callable[[Operands, Launch], Iterator[Tile]]] = {
     CausalConv1dOddseqFwd: oddseq_tiles,
     CausalConv1dShortseqFwd: shortseq_tiles,
     CausalConv1dWideFwd: wide_tiles,
+    CausalConv1dWideshortFwd: wideshort_tiles,
 }
 
-WIDE = CausalConv1dWideFwd | CausalConv1dChannellastWideFwd
+WIDE = CausalConv1dWideFwd | CausalConv1dWideshortFwd | CausalConv1dChannellastWideFwd
 """The kernels of which all accesses are whole ones of 16 bytes."""
 
 
@@ -209,7 +226,7 @@ def assert_aligned(o: Operands, launch: Launch) -> None:
         if isinstance(kernel, CausalConv1dChannellastWideFwd):
             assert dims % vec == 0
             assert_vectors(layout, vec, 1)
-        elif isinstance(kernel, CausalConv1dWideFwd):
+        elif isinstance(kernel, CausalConv1dWideFwd | CausalConv1dWideshortFwd):
             assert tokens % vec == 0
             assert_vectors(layout, vec, 2)
         elif isinstance(launch.kernel, CausalConv1dChannellastFwd):

@@ -13,6 +13,7 @@ from cuconv.causal_conv1d.kernels import (
     CausalConv1dFwd,
     CausalConv1dShortseqFwd,
     CausalConv1dWideFwd,
+    CausalConv1dWideshortFwd,
     lane_vecs_for,
 )
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32
@@ -33,6 +34,10 @@ def shortseq(lane_vecs: int) -> Any:
 
 def wide(lane_vecs: int) -> Any:
     return CausalConv1dWideFwd(16, BFLOAT16, BFLOAT16, True, False, lane_vecs)
+
+
+def wideshort(width: int) -> Any:
+    return CausalConv1dWideshortFwd(width, BFLOAT16, BFLOAT16, True)
 
 
 def channellast_wide(width: int) -> Any:
@@ -69,6 +74,8 @@ WARPS, PLACES = CausalConv1dFwd.warps, CausalConv1dShortseqFwd.threads
         (wide(2), (2, WARPS, 257), 4, {"row_walks": 2, "walk_vecs": 256}),
         (wide(3), (1, WARPS + 1, 96), 2, {"row_walks": 1, "walk_vecs": 96}),
         (wide(3), (1, WARPS, 600), 3, {"row_walks": 3, "walk_vecs": 288}),
+        (wideshort(16), (70, 8, 8, 9), 4, {"row_vecs": 8, "channel_warps": 2, "entries": 9}),
+        (wideshort(9), (71, 7, 9, 10), 6, {"row_vecs": 9, "channel_warps": 3, "entries": 10}),
         (channellast_wide(16), (1, 256, 64, 64), 1, {"channel_warps": 4, "walks": 1}),
         (channellast_wide(16), (3, 264, 65, 64), 8, {"channel_warps": 5, "walks": 2}),
         # No tokens, but states to write.

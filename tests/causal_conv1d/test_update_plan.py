@@ -352,6 +352,7 @@ def test_steps_of_several_tokens_have_a_lean_kernel() -> None:
     assert kernel_of(replace(case, window="channels")).windows
     assert kernel_of(replace(case, seqlen=None, lengths=(3, 0, 1))).packed
     assert [kernel_of(Case(1032, 64, tokens)).many for tokens in (2, 4, 5)] == [False, False, True]
+    assert [kernel_of(replace(case, seqlen=tokens, tree=True)).many for tokens in (2, 4, 5, 16)] == [0, 0, 1, 1]
     others: dict[str, dict[str, Any]] = {
         "a ring": {"mode": "circular"},
         "other slots": {"moved": True},
@@ -361,6 +362,7 @@ def test_steps_of_several_tokens_have_a_lean_kernel() -> None:
         "windows apart": {"window": "columns"},
         "one channel at a time": {"channels": 135},
         "a gate": {"gates": "post_gate"},
+        "large trees": {"seqlen": 17, "tree": True},
     }
     for name, changes in others.items():
         assert not isinstance(kernel_of(replace(case, **changes)), CausalConv1dUpdateSeveral), name

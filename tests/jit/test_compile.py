@@ -116,7 +116,6 @@ SPILLS = {
     "CausalConv1dVarlenRowstripsFwd": 16,
     "CausalConv1dVarlenPrefixes": 256,
     "CausalConv1dUpdateSeveral": 96,
-    "CausalConv1dChannellastVarlenBwd": 320,
     "SelectiveStateUpdateReplay": 384,
     "SelectiveStateUpdateReplayFew": 64,
 }
@@ -125,10 +124,9 @@ SPILLS = {
 The tiles of scans access it once a tile and not in their loops over states: on an H200 a block fewer on a
 multiprocessor costs them more (0.47 ms instead of 0.34 for 8192 channels of 4096 tokens); those with snapshots need the
 most. The gradient of a scan keeps one word there for a second block. Gradients of filters of more than 8 taps whose
-tokens have sequence numbers, or are packed and have states, use all 255 registers that a thread can have. Steps with
-rings keep a part of their inputs there while they put live tokens in states, in one step of a window: four blocks on a
-multiprocessor take 45 us for 64 sequences of bfloat16, three 52. Those of few tokens keep some words there with states
-of float32 and e4m3.
+tokens have sequence numbers use all 255 registers that a thread can have. Steps with rings keep a part of their inputs
+there while they put live tokens in states, in one step of a window: four blocks on a multiprocessor take 45 us for 64
+sequences of bfloat16, three 52. Those of few tokens keep some words there with states of float32 and e4m3.
 Decode steps of several tokens keep some words, so that a multiprocessor has eight blocks of them: 6.15 us instead of
 6.75 for 4 tokens of 64 sequences of 8192 channels.
 What is in front of results over x has six blocks on a multiprocessor, and keeps there what it knows of snapshots.

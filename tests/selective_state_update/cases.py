@@ -23,6 +23,7 @@ from cuconv.selective_state_update.reference import SelectiveStateUpdate
 from tests import cases
 from tests.support.batches import batch
 from tests.support.compare import ROUNDING, Between, Kept
+from tests.support.entries import replaced
 from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placement, place
 
@@ -315,7 +316,7 @@ class Case(cases.Case):
         operation = copy(update._update)
         # Without what is remembered of calls with the kernel that is planned otherwise.
         operation.plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
-        return mock.patch.object(update, "_update", operation)
+        return replaced(update, "_update", operation)
 
 
 def _nan(array: Array) -> Any:

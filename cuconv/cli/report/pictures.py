@@ -223,7 +223,10 @@ def forward(measured: Measured) -> Any:
     }
     looks = {OURS: OUR_LOOK} | looks_of(peer.library for each in peers.values() for peer in each)
     draw_legend(figure, looks)
-    names = [f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}, {sizes['dtype']}" for sizes, _ in shapes]
+    names = [
+        f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}{tables.besides(sizes)}, {sizes['dtype']}"
+        for sizes, _ in shapes
+    ]
     for number, (title, layout) in enumerate((("channel-first", TOKENS), ("channel-last", CHANNELS))):
         axes = figure.add_axes((0.25 + 0.375 * number, 0.145, 0.31, 0.635))
         axes.set_title(title)

@@ -112,7 +112,7 @@ def backward(measured: Measured) -> str:
 def _dense(measured: Measured, function: str) -> str:
     rows = [
         [
-            f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}{_besides(sizes)}",
+            f"{sizes['batch']} × {sizes['dim']} × {sizes['seqlen']}{besides(sizes)}",
             sizes["dtype"],
             *timed(measured, function, layouts.get(TOKENS)),
             *timed(measured, function, layouts.get(CHANNELS)),
@@ -126,9 +126,10 @@ PREFILLS = {"over": ", results over x", "gated": ", two gates and a residual"}
 """What a prefill does besides, by its form."""
 
 
-def _besides(sizes: Sizes) -> str:
-    """What a prefill does besides, in words."""
-    text = f", a snapshot every {sizes['snapshots']} tokens" if sizes.get("snapshots") else ""
+def besides(sizes: Sizes) -> str:
+    """What a prefill does besides, in words, and its taps where these are not four."""
+    text = f", {sizes['width']} taps" if sizes.get("width", 4) != 4 else ""
+    text += f", a snapshot every {sizes['snapshots']} tokens" if sizes.get("snapshots") else ""
     text += f", results over {sizes['over']}" if sizes.get("over") else ""
     return text + PREFILLS.get(sizes.get("form", ""), "")
 
@@ -139,7 +140,7 @@ def varlen(measured: Measured) -> str:
         [
             batch_text(sizes["sequences"])
             + ("" if sizes["contiguous"] == CHANNELS else ", tokens contiguous")
-            + _besides(sizes),
+            + besides(sizes),
             sizes["dtype"],
             str(sizes["dim"]),
             *timed(measured, function, sizes),
@@ -221,7 +222,7 @@ def scan(measured: Measured) -> str:
             else:
                 label = f"{sizes['dim']} × ({batch_text(sizes['sequences'])}), packed"
             label += "" if sizes["contiguous"] == TOKENS else ", channels contiguous"
-            label += _besides(sizes)
+            label += besides(sizes)
             rows.append([label, sizes["dtype"], *timed(measured, function, sizes, "fraction_of_exponentials")])
     return _table(["batch × dim × seqlen", "dtype"], ["µs", "of bound", PEER], rows)
 

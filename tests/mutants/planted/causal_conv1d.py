@@ -9,6 +9,11 @@ _FWD_STATES = "causal_conv1d_fn-2-3-1029-width_6-dtype_float16-layout_sliced_ali
 _FWD_ALL = "causal_conv1d_fn-1-2-513-width_5-dtype_float32-seq_idx-initial-final"
 _ODD = "causal_conv1d_fn-2-24-19-width_6-weight_dtype_float32-others_strided-initial-final"
 _SHORT = "causal_conv1d_fn-5-3-64-width_3-dtype_float16-weight_dtype_float32-seq_idx-initial-final"
+_SHORT_WALK = "causal_conv1d_fn-1030-7-64-width_16-processors_1"
+_SHORT_LANES = (
+    "causal_conv1d_fn-605-8-72-width_9-dtype_float16-weight_dtype_float32-bias_float32-others_strided-activation_None"
+    "-processors_1"
+)
 _LAST = "causal_conv1d_fn-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _ODD_CHANNELS = (
     "causal_conv1d_fn-2-130-40-dtype_float16-layout_last_sliced_dim_by_3-others_offset-seq_idx-initial-final"
@@ -167,6 +172,27 @@ MUTANTS = (
         (_SHORT,),
     ),
     Mutant(
+        "A short row of a wide filter follows the row before it.",
+        "causal_conv1d/causal_conv1d_wideshort_fwd.cu",
+        "vec > j ? lane - 1 - j : kWarpSize",
+        "lane > j ? lane - 1 - j : kWarpSize",
+        (_SHORT_WALK,),
+    ),
+    Mutant(
+        "The last warp across short rows has channels behind the last one.",
+        "causal_conv1d/causal_conv1d_wideshort_fwd.cu",
+        "row_vec.quotient >= rows || channel >= p.dim",
+        "row_vec.quotient >= rows",
+        (_SHORT_LANES,),
+    ),
+    Mutant(
+        "A walk over batch entries uses what comes one entry later.",
+        "causal_conv1d/causal_conv1d_wideshort_fwd.cu",
+        "stage = stage + 1 == kStages ? 0 : stage + 1;",
+        "stage = stage + 1 == kStages ? 1 : stage + 1;",
+        (_SHORT_WALK,),
+    ),
+    Mutant(
         "A tile of contiguous channels stores a token behind the sequence.",
         "causal_conv1d/causal_conv1d_channellast_fwd.cu",
         "if (kHalo + i < end) store(",
@@ -181,18 +207,18 @@ MUTANTS = (
         (_LAST,),
     ),
     Mutant(
-        "Tokens that begin three elements behind an aligned address are moved by two.",
+        "Tokens that begin in the middle of a word are not moved.",
         "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
-        "move_later<3, kStart>(rows);",
-        "move_later<2, kStart>(rows);",
+        "of(i) != 0 ? 0x5432u : 0x3210u",
+        "0x3210u",
         (_ODD_TOKENS,),
     ),
     Mutant(
         "A lane stores what ends behind an unaligned token's last channel.",
         "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
-        "channel + 2 * kVec - 1 <= p.dim;",
-        "channel + kVec - 1 <= p.dim;",
-        (_ODD_CHANNELS,),
+        "channel + kVec < p.dim",
+        "channel + kVec <= p.dim",
+        ("causal_conv1d_fn-2-12-17-width_1-bias_float32-layout_last_sliced_dim_by_3",),
     ),
     Mutant(
         "The past of unaligned tokens is that of the vector's first channel.",

@@ -16,6 +16,7 @@ _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
 _BWD_WALK_ROWS = "causal_conv1d_varlen_bwd-40-off3+70+1+2+3+0+63+65+off2+20x1+0+19+0-layout_tokens-slots_odd"
+_BWD_WALK_SINGLES = "causal_conv1d_varlen_bwd-34-9+10+11+12+13+0+14+15+off1+17+18+19+3+21+2x1+20+15x1+16-layout_tokens"
 _BWD_WALK_EMPTY = "causal_conv1d_varlen_bwd-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
 _BWD_EMPTY = "causal_conv1d_varlen_bwd-32-2x0+5+0+11+0-width_3-weight_dtype_float16-layout_tokens-initial_all"
 
@@ -208,9 +209,9 @@ MUTANTS = (
     Mutant(
         "A state is loaded into what another sequence has left, which starts from zeros.",
         "causal_conv1d/conv_bwd_sequences.cuh",
-        """            past.clear();
-            if (has_state) load_past(next_slot);""",
-        "            if (has_state) load_past(next_slot);",
+        """        past.clear();
+        if (!has_state) return;""",
+        "        if (!has_state) return;",
         (_BWD_WALK,),
     ),
     Mutant(
@@ -301,6 +302,20 @@ MUTANTS = (
         "put_all<0, kVec - kHalo, kHalo>(chunks.at(token - kVec) + Chunks::kDoutAt, dx);",
         "(void)token;",
         (_BWD_WALK_ROWS,),
+    ),
+    Mutant(
+        "Sequences of one token all start from the state of the first.",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        "const int own = i * kRowPlaces;",
+        "const int own = 0;",
+        (_BWD_WALK_SINGLES,),
+    ),
+    Mutant(
+        "A token that is a sequence misses the gradient of what it leaves.",
+        "causal_conv1d/conv_bwd_row_walk.cuh",
+        " + (k > 0 ? final(k - 1) : 0.0f)",
+        "",
+        (_BWD_WALK_SINGLES,),
     ),
     Mutant(
         "The last tokens of a chunk leave before they are complete.",

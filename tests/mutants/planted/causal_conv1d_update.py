@@ -59,6 +59,7 @@ _OVERLAID_DENSE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-window_overlaid
 _WINDOW_OF_ROW = "causal_conv1d_update-136-4-seqlen_5-layout_last_offset_by_1-pool_columns_and_one-window_columns"
 _STEP_OF_BLOCKS = "families/test_blocks.py::test_a_step_goes_from_block_to_block[int64-channels-1-3-emulator]"
 _LINKS = "causal_conv1d_update-136-7-seqlen_9-slots_odd-index_mixed-window_columns-tree-links"
+_SMALL_TREE = "causal_conv1d_update-136-7-seqlen_4-slots_odd-index_mixed-window_channels-tree-links"
 _TREE = "causal_conv1d_update-136-7-seqlen_5-slots_odd-index_mixed-window_columns-token_slots_4-tree"
 
 MUTANTS = (
@@ -294,6 +295,27 @@ MUTANTS = (
         (_FEW_PACKED,),
     ),
     Mutant(
+        "The inputs before a token of a small tree are those of its number.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "i < kHalo ? i - 1 : kHalo + parent",
+        "parent < i ? i - 1 : 0",
+        (_SMALL_TREE,),
+    ),
+    Mutant(
+        "A small tree leaves the state before its last token.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "path[1 - Traits::kFirst + k]",
+        "path[k]",
+        (_SMALL_TREE,),
+    ),
+    Mutant(
+        "The parents in a small tree are written for the first sequence.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "tree.table.store(p, batch,",
+        "tree.table.store(p, 0,",
+        (_SMALL_TREE,),
+    ),
+    Mutant(
         "A step of several tokens reads a longer state's first columns.",
         "causal_conv1d/causal_conv1d_update_several.cu",
         "(Traits::kFirst + k) * p.conv_state_stride[1]",
@@ -310,8 +332,8 @@ MUTANTS = (
     Mutant(
         "A window among several tokens is that before its own token.",
         "causal_conv1d/causal_conv1d_update_several.cu",
-        "inputs[t + 1 + k]",
-        "inputs[t + k]",
+        "path[k + 1]",
+        "path[k]",
         (_SEVERAL,),
     ),
     Mutant(
@@ -442,7 +464,7 @@ MUTANTS = (
     ),
     Mutant(
         "Parents of all tokens go where that of the first one is wanted.",
-        "causal_conv1d/causal_conv1d_update_tree.cu",
+        "common/trees.cuh",
         "sequence * stride[0] + t * stride[1];",
         "sequence * stride[0];",
         (_LINKS,),
