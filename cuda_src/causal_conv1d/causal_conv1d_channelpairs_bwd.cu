@@ -49,27 +49,6 @@ struct CausalConv1dChannelpairsBwdParams {
     int taps_are_packed;
 };
 
-__device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1dChannelpairsBwdParams& params) {
-    CausalConv1dBwdOperands p{};
-    p.weight = params.weight;
-    p.bias = params.bias;
-    p.dweight = params.dweight;
-    p.dbias = params.dbias;
-    p.scratch = params.scratch;
-    p.dim = params.dim;
-    for (int i = 0; i < 2; ++i) {
-        p.weight_stride[i] = params.weight_stride[i];
-        p.dweight_stride[i] = params.dweight_stride[i];
-    }
-    p.bias_stride = params.bias_stride;
-    p.dbias_stride = params.dbias_stride;
-    p.bias_is_float32 = params.bias_is_float32;
-    p.dweight_is_float32 = params.dweight_is_float32;
-    p.dbias_is_float32 = params.dbias_is_float32;
-    p.taps_are_packed = params.taps_are_packed;
-    return p;
-}
-
 template <int kWidth, typename input_t, typename weight_t, int kBlock, int kLines, bool kSilu>
 struct CausalConv1dChannelpairsBwdTraits {
     static constexpr int kThreads = kBlock;
@@ -274,7 +253,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     constexpr int kStages = Traits::kStages;
     constexpr int kHalo = Traits::kHalo, kVec = Traits::kVec, kPieceTokens = Traits::kPieceTokens;
     using Vector = Vec<input_t, kVec>;
-    const CausalConv1dBwdOperands p = operands_of(params);
     __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
     const QuotientRemainder walk_vec = divide(threadIdx.x, params.block_vecs);
@@ -316,7 +294,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         before[i] = token > 0 ? load<kVec>(reinterpret_cast<const input_t*>(x - (kHalo - i) * params.x_bytes[1]))
                               : Vector::zero();
     }
-    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    const ChannelFilter<kWidth, weight_t, kVec> filter(params, channel);
 #pragma unroll
     for (int i = 1; i < kStages - 1; ++i) {
         fetch.fetch(i);
@@ -366,7 +344,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         walk.end(looks_ahead ? nullptr : firsts + params.block_vecs.divisor, slots + base * Traits::kPieceSlots,
                  dx_bytes);
     }
-    store_block_sums<Traits, kWidth, weight_t>(p, walk.sums, kSumScale<input_t, kSilu>, params.block_vecs,
+    store_block_sums<Traits, kWidth, weight_t>(params, walk.sums, kSumScale<input_t, kSilu>, params.block_vecs,
                                                params.block_walks, first_channel, part_dim.quotient,
                                                reinterpret_cast<ChannelSums<kVec>(*)[Traits::kThreads]>(memory.bytes));
 }
