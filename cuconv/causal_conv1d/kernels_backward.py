@@ -58,7 +58,8 @@ class CausalConv1dBwd(Kernel):
     groups in the ring; not so for packed sequences.
 
     On an H200, B1 D16 L2**20 in bfloat16 takes 29.6 us in 528 blocks with four groups in the ring, 29.9 in 792, and
-    31.1 in 792 with six.
+    31.1 in 792 with six. More blocks that follow each other take 31.6 (1504) to 39.0 (4096), few large ones before many
+    small ones 29.9 to 34.5.
     """
     STAGES: ClassVar[tuple[int, int]] = (4, 6)
     LONG_ROW_BYTES: ClassVar[int] = 2048
@@ -421,27 +422,18 @@ class CausalConv1dChannelpairsBwd(Kernel):
     SHORT_WALK: ClassVar[int] = 24
     """Tokens per walk, were the GPU full of large blocks, up to which blocks are small (kStages of the device code)."""
 
-    LINES: ClassVar[tuple[int, int]] = (1, 2)
-    LINE_BYTES: ClassVar[int] = 128
-    """Bytes of a token below which accesses bring two lines.
-
-    On an H200, B1 D16 L2**20 in bfloat16 takes 32.1 us with two and 32.9 with one, but B8 D4096 L2048 105.4 and 103.8.
-    """
-
     width: int
     input_t: DType
     weight_t: DType
     block: int
     """Threads per block: one of BLOCKS."""
-    lines: int
-    """Lines of 128 bytes that an access brings to the L2 cache: one of LINES."""
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dChannelpairsBwd]:
         for width, input_t, weight_t in product(WIDTHS[: cls.MAX_WIDTH], FLOATS, FLOATS):
-            for block, lines, silu in product(cls.BLOCKS, cls.LINES, (False, True)):
-                yield cls(width, input_t, weight_t, block, lines, silu)
+            for block, silu in product(cls.BLOCKS, (False, True)):
+                yield cls(width, input_t, weight_t, block, silu)
 
     @classmethod
     def suited(
@@ -451,8 +443,7 @@ class CausalConv1dChannelpairsBwd(Kernel):
         batch, dim, seqlen = sizes
         walk = batch * seqlen * dim * input_t.itemsize / cls.VECTOR_BYTES
         block = cls.BLOCKS[walk > cls.SHORT_WALK * processors * cls.AT_A_TIME * cls.BLOCKS[1]]
-        lines = cls.LINES[dim * input_t.itemsize < cls.LINE_BYTES]
-        return cls(width, input_t, weight_t, block, lines, silu)
+        return cls(width, input_t, weight_t, block, silu)
 
     @property
     def vec(self) -> int:
@@ -502,7 +493,9 @@ class CausalConv1dChannellastVarlenBwd(Kernel):
 
     def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (dim, total), and the parts that sums are left in."""
-        return _ChannelWalks.share(self, self.vec, self.tokens, 3 if self.width <= 8 else 2, (1, dim, total))
+        # Filters of more than 8 taps take registers that leave room for two blocks.
+        blocks = 3 if self.width <= 8 else 2
+        return _ChannelWalks.share(self, self.vec, self.tokens, blocks, (1, dim, total))
 
 
 def _is_channel_vector(axes: dict[str, Any]) -> bool:

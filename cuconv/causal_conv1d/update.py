@@ -178,6 +178,7 @@ def causal_conv1d_update(
     return _run(WHOLE, inputs, extras, (out,), options)[0]
 
 
+@quick
 def step_by_token(
     x: Any,
     conv_state: Any,
@@ -203,6 +204,7 @@ def step_by_token(
     return _step_with_extras(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def step_by_blocks(
     x: Any,
     conv_state: Any,

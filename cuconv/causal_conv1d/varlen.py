@@ -138,6 +138,7 @@ def causal_conv1d_varlen_fn(
     return _run(WHOLE, inputs, extras, outs, activation, pad_slot_id, null_slot, pad_output, first_column)[0]
 
 
+@quick
 def convolve_by_token(
     x: Any,
     weight: Any,
@@ -169,6 +170,7 @@ def convolve_by_token(
     return _packed_with_extras(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def split_by_token(
     x: Any,
     weight: Any,
@@ -200,6 +202,7 @@ def split_by_token(
     return tuple(_packed_with_extras(inputs, options, split.names))
 
 
+@quick
 def qkv_split_by_token(
     x: Any, weight: Any, heads: tuple[int, ...], qk_l2norm: bool, payload: Any, gate: Any, other_gate: Any
 ) -> tuple[Any, Any, Any]:
@@ -219,6 +222,7 @@ def qkv_split_by_token(
     return q, k, v
 
 
+@quick
 def convolve_by_blocks(
     x: Any,
     weight: Any,

@@ -183,7 +183,7 @@ class Call(Generic[Operands]):
         have the arrays a0, a1, … as `given` names them.
         """
         known = self.recogniser
-        assert known is not None
+        assert known is not None and known.values.keys().isdisjoint(values)
         lines = self._unfollowed(known, [*lines, *known.lines])
         different = known.misaligned
         if self._written:

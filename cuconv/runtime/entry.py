@@ -195,9 +195,9 @@ class _Code:
         elif value is None or isinstance(value, bool):
             self.lines.append(f"if {name} is not {value}: return None")
         else:
-            self.values |= {f"v{number}": value, f"t{number}": type(value)}
-            different = f"type({name}) is not t{number} or {name} != v{number}"
-            self.lines.append(f"if {name} is not v{number} and ({different}): return None")
+            self.values |= {f"value{number}": value, f"type{number}": type(value)}
+            different = f"type({name}) is not type{number} or {name} != value{number}"
+            self.lines.append(f"if {name} is not value{number} and ({different}): return None")
         return name
 
 

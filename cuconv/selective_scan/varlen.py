@@ -156,6 +156,7 @@ def selective_scan_varlen_fn(
     return result
 
 
+@quick
 def scan_by_blocks(
     u: Any,
     ssm_states: Any,

@@ -12,9 +12,7 @@
 // way. All threads of a warp make the same number of steps. No atomics.
 //
 // kWidth    filter taps, 1 to 4      input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kBlock    threads a block
-// kLines    lines of 128 bytes, 1 or 2, that an access brings to the L2 cache
-// kSilu     silu after the sum
+// kBlock    threads a block          kSilu     silu after the sum
 #include "causal_conv1d/conv_bwd_channels.cuh"
 #include "common/warp.cuh"
 
@@ -49,13 +47,35 @@ struct CausalConv1dChannelpairsBwdParams {
     int taps_are_packed;
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kBlock, int kLines, bool kSilu>
+__device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1dChannelpairsBwdParams& params) {
+    CausalConv1dBwdOperands p{};
+    p.weight = params.weight;
+    p.bias = params.bias;
+    p.dweight = params.dweight;
+    p.dbias = params.dbias;
+    p.scratch = params.scratch;
+    p.dim = params.dim;
+    for (int i = 0; i < 2; ++i) {
+        p.weight_stride[i] = params.weight_stride[i];
+        p.dweight_stride[i] = params.dweight_stride[i];
+    }
+    p.bias_stride = params.bias_stride;
+    p.dbias_stride = params.dbias_stride;
+    p.bias_is_float32 = params.bias_is_float32;
+    p.dweight_is_float32 = params.dweight_is_float32;
+    p.dbias_is_float32 = params.dbias_is_float32;
+    p.taps_are_packed = params.taps_are_packed;
+    return p;
+}
+
+template <int kWidth, typename input_t, typename weight_t, int kBlock, bool kSilu>
 struct CausalConv1dChannelpairsBwdTraits {
     static constexpr int kThreads = kBlock;
     static constexpr int kMinBlocks = 2;
-    // Pieces in shared memory or on their way there, one of them being walked. More are better only where walks are so
-    // short that large blocks would begin and end more than they walk: B8 D4096 L2048 in bfloat16 takes 111 us on an
-    // H200 with four of them in small blocks and 103 with two in large ones, B1 D2048 L2048 11.0 and 11.6.
+    // Pieces in shared memory or on their way there, one of them being walked. Four in small blocks are better only for
+    // short walks: half as many threads begin and end them, and there is room for the launch that adds up the sums.
+    // Prototypes took 11.0 us on an H200 with them for B1 D2048 L2048 in bfloat16 and 11.6 with two in large blocks,
+    // but 111 and 103 for B8 D4096 L2048.
     static constexpr int kStages = kThreads > 128 ? 2 : 4;
     static constexpr int kHalo = kWidth - 1;
     static constexpr int kVec = 8 / static_cast<int>(sizeof(input_t));
@@ -74,7 +94,7 @@ struct CausalConv1dChannelpairsBwdTraits {
 };
 
 // Brings pieces for a thread and its neighbour: every second token of both, an access of 16 bytes each.
-template <int kPieceTokens, int kThreads, int kLines>
+template <int kPieceTokens, int kThreads>
 struct PairFetch {
     using Words = Vec<float, 4>;
     static constexpr int kTokenBytes = 8 * kThreads;  // in shared memory
@@ -92,10 +112,10 @@ struct PairFetch {
         char* const piece = to + stage * 2 * kPieceTokens * kTokenBytes;
 #pragma unroll
         for (int i = 0; i < kPieceTokens; i += 2) {
-            copy_vector_async<kLines>(reinterpret_cast<Words*>(piece + i * kTokenBytes),
-                                      reinterpret_cast<const float*>(x_at));
-            copy_vector_async<kLines>(reinterpret_cast<Words*>(piece + (kPieceTokens + i) * kTokenBytes),
-                                      reinterpret_cast<const float*>(dout_at));
+            copy_vector_async<true>(reinterpret_cast<Words*>(piece + i * kTokenBytes),
+                                    reinterpret_cast<const float*>(x_at));
+            copy_vector_async<true>(reinterpret_cast<Words*>(piece + (kPieceTokens + i) * kTokenBytes),
+                                    reinterpret_cast<const float*>(dout_at));
             x_at += params.x_bytes[2];
             dout_at += params.dout_bytes[2];
         }
@@ -157,38 +177,26 @@ struct PairWalk {
     // The gradients of the inputs of the last width - 1 tokens. Those of the tokens behind them lie in `firsts`; if
     // that is null, those tokens lie in `slots`; if that is null, too, there are none.
     __device__ __forceinline__ void end(const float* firsts, const Vector* slots, index_t dx_bytes) {
-        if (firsts == nullptr && slots != nullptr) {
-            float behind[kWidth][kVec];
+        float behind[kWidth][kVec];
 #pragma unroll
-            for (int i = 0; i < kHalo; ++i) {
+        for (int i = 0; i < kHalo; ++i) {
+            if (firsts == nullptr && slots != nullptr) {
                 set_input(kHalo + i, slots[i * kThreads]);
                 set_gradient(i, slots[(kTokens + i) * kThreads], behind[i]);
+                continue;
             }
-            finish(behind, dx_bytes);
-        } else {
-            float behind[kWidth][kVec];
 #pragma unroll
-            for (int i = 0; i < kHalo; ++i) {
+            for (int c = 0; c < kVec; ++c) behind[i][c] = firsts == nullptr ? 0.0f : firsts[(i * kVec + c) * kThreads];
+        }
 #pragma unroll
-                for (int c = 0; c < kVec; ++c) {
-                    behind[i][c] = firsts == nullptr ? 0.0f : firsts[(i * kVec + c) * kThreads];
-                }
-            }
-            finish(behind, dx_bytes);
+        for (int i = 0; i < kHalo; ++i, dx_at += dx_bytes) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) gradients[kHalo + i][c] = behind[i][c];
+            put(input_gradients(i));
         }
     }
 
  private:
-    __device__ __forceinline__ void finish(const float (&behind)[kWidth][kVec], index_t dx_bytes) {
-#pragma unroll
-        for (int i = 0; i < kHalo; ++i) {
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) gradients[kHalo + i][c] = behind[i][c];
-        }
-#pragma unroll
-        for (int i = 0; i < kHalo; ++i, dx_at += dx_bytes) put(input_gradients(i));
-    }
-
     __device__ __forceinline__ void set_input(int i, const Vector& v) {
 #pragma unroll
         for (int c = 0; c < kVec; ++c) x[i][c] = v.to_float(c);
@@ -246,13 +254,14 @@ struct PairWalk {
     }
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kBlock, int kLines, bool kSilu,
-          typename Traits = CausalConv1dChannelpairsBwdTraits<kWidth, input_t, weight_t, kBlock, kLines, kSilu>>
+template <int kWidth, typename input_t, typename weight_t, int kBlock, bool kSilu,
+          typename Traits = CausalConv1dChannelpairsBwdTraits<kWidth, input_t, weight_t, kBlock, kSilu>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channelpairs_bwd_kernel(const CausalConv1dChannelpairsBwdParams params) {
     constexpr int kStages = Traits::kStages;
     constexpr int kHalo = Traits::kHalo, kVec = Traits::kVec, kPieceTokens = Traits::kPieceTokens;
     using Vector = Vec<input_t, kVec>;
+    const CausalConv1dBwdOperands p = operands_of(params);
     __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
     const QuotientRemainder walk_vec = divide(threadIdx.x, params.block_vecs);
@@ -278,23 +287,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const char* const x = at(params.x, params.x_bytes);
     const char* const dout = at(params.dout, params.dout_bytes);
     const int odd = threadIdx.x % 2;
-    PairFetch<kPieceTokens, Traits::kThreads, kLines> fetch{
-        params,
-        x + odd * (params.x_bytes[1] - 8),
-        dout + odd * (params.dout_bytes[1] - 8),
-        reinterpret_cast<char*>(slots + odd * (Traits::kThreads - 1)),
-        2 * left + looks_ahead,
-        2 * row_left};
+    PairFetch<kPieceTokens, Traits::kThreads> fetch{params,
+                                                    x + odd * (params.x_bytes[1] - 8),
+                                                    dout + odd * (params.dout_bytes[1] - 8),
+                                                    reinterpret_cast<char*>(slots + odd * (Traits::kThreads - 1)),
+                                                    2 * left + looks_ahead,
+                                                    2 * row_left};
     fetch.fetch(0);
     end_copy_group();
-    if (params.scratch != nullptr) let_follower_start();
+    if (kStages > 2 && params.scratch != nullptr) let_follower_start();
     Vector before[kWidth];
 #pragma unroll
     for (int i = 0; i < kHalo; ++i) {
         before[i] = token > 0 ? load<kVec>(reinterpret_cast<const input_t*>(x - (kHalo - i) * params.x_bytes[1]))
                               : Vector::zero();
     }
-    const ChannelFilter<kWidth, weight_t, kVec> filter(params, channel);
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
 #pragma unroll
     for (int i = 1; i < kStages - 1; ++i) {
         fetch.fetch(i);
@@ -344,7 +352,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         walk.end(looks_ahead ? nullptr : firsts + params.block_vecs.divisor, slots + base * Traits::kPieceSlots,
                  dx_bytes);
     }
-    store_block_sums<Traits, kWidth, weight_t>(params, walk.sums, kSumScale<input_t, kSilu>, params.block_vecs,
+    store_block_sums<Traits, kWidth, weight_t>(p, walk.sums, kSumScale<input_t, kSilu>, params.block_vecs,
                                                params.block_walks, first_channel, part_dim.quotient,
                                                reinterpret_cast<ChannelSums<kVec>(*)[Traits::kThreads]>(memory.bytes));
 }

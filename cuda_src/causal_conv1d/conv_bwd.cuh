@@ -287,10 +287,10 @@ __device__ __forceinline__ void store_parameter_gradient(const Operands& p, inde
     }
 }
 
-// Writes a block's sum: as the result when the block has all tokens of the channel, else as one part of it. Operands:
-// as before, with scratch and dim.
-template <int kWidth, typename weight_t, typename Operands>
-__device__ __forceinline__ void store_block_sum(const Operands& p, unsigned part, index_t channel, int j, float sum) {
+// Writes a block's sum: as the result when the block has all tokens of the channel, else as one part of it.
+template <int kWidth, typename weight_t>
+__device__ __forceinline__ void store_block_sum(const CausalConv1dBwdOperands& p, unsigned part, index_t channel, int j,
+                                                float sum) {
     if (p.scratch == nullptr) {
         store_parameter_gradient<kWidth, weight_t>(p, channel, j, sum);
     } else {

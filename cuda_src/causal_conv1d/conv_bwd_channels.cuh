@@ -17,11 +17,11 @@ template <int kVec>
 using ChannelSums = Vec<float, kVec>;
 
 // Adds up a block's sums, one thread a vector of channels and parameter, and writes them.
-template <typename Traits, int kWidth, typename weight_t, typename Operands, int kVec>
-__device__ __forceinline__ void store_block_sums(const Operands& p, const ParameterSums<kWidth> (&sums)[kVec],
-                                                 float scale, const FastDiv& block_vecs, unsigned block_walks,
-                                                 index_t first_channel, unsigned part,
-                                                 ChannelSums<kVec> (*shared)[Traits::kThreads]) {
+template <typename Traits, int kWidth, typename weight_t, int kVec>
+__device__ __forceinline__ void store_block_sums(const CausalConv1dBwdOperands& p,
+                                                 const ParameterSums<kWidth> (&sums)[kVec], float scale,
+                                                 const FastDiv& block_vecs, unsigned block_walks, index_t first_channel,
+                                                 unsigned part, ChannelSums<kVec> (*shared)[Traits::kThreads]) {
     if (p.scratch != nullptr) let_follower_start();
     __syncthreads();
 #pragma unroll

@@ -282,8 +282,8 @@ __device__ __forceinline__ Vec<T, kVec> keep_part(const Vec<T, kVec>& v, int beg
 }
 
 // Brings the vector at p to shared memory, where it is after the copy group is waited for at the latest. kLines: the
-// rest of its line, or of two, comes to the L2 cache.
-template <int kLines = 0, typename T, int kVec>
+// rest of its line comes to the L2 cache.
+template <bool kLines = false, typename T, int kVec>
 __device__ __forceinline__ void copy_vector_async(Vec<T, kVec>* shared, const T* p) {
     if constexpr (Vec<T, kVec>::kBytes >= 4) {
         copy_async<Vec<T, kVec>::kBytes, kLines>(shared, p);

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import cuconv
@@ -69,9 +70,9 @@ class QuickFamily(AbstractFamily):
     def _recognise(self, given: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         lines, values = [], {}
         for place, array in given.items():
-            lines.append(f"if not like(a{place}, f{place}): return None")
+            lines.append(f"if not like(a{place}, t{place}): return None")
             lines.append(f"p{place} = a{place}.pointer")
-            values[f"f{place}"] = facts(array)
+            values[f"t{place}"] = facts(array)
         return lines, {**values, "like": lambda array, known: isinstance(array, Quick) and facts(array) == known}
 
     def maker(self, layout: Layout) -> Maker:
@@ -437,3 +438,53 @@ def test_a_function_is_known_by_what_it_is(gpu: QuickFamily) -> None:
     parameters = inspect.signature(function).parameters
     assert parameters["out"].kind is inspect.Parameter.KEYWORD_ONLY and parameters["pad_slot_id"].default == -1
     assert function.__name__ == "causal_conv1d_update" and "conv_state:" in (function.__doc__ or "")
+
+
+class Memory(NamedTuple):
+    """What CuPy knows of an array's memory."""
+
+    ptr: int
+    device_id: int
+
+
+class CupyLike:
+    """What calls ask of a CuPy array."""
+
+    def __init__(self, shape: Sequence[int], dtype: Any, memory: Any = None, strides: Sequence[int] = ()) -> None:
+        self.shape, self.dtype, self.strides = tuple(shape), np.dtype(dtype), tuple(strides)
+        self.data = Memory(next(_functions) << 44, 0)
+
+
+class CupyLikeFamily(arrays.CupyFamily):
+    """CuPy's family without a GPU: nothing is launched."""
+
+    def __init__(self) -> None:
+        self._ndarray: Any = CupyLike
+        self._get_device, self._alloc = (lambda: 0), lambda nbytes: None
+
+    def load(self, kernel: Kernel, device: int, defined: tuple[str, ...] = ()) -> Any:
+        found = LoadedKernel(None, 1, device, kernel.params)
+        found._launch, found.get_device, found._set_device = (lambda *call: None), (lambda: 0), lambda number: None
+        return found
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def keep_if_captured(self, array: Any, device: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("function", SMALL)
+def test_calls_on_arrays_of_cupy_are_run_at_once(
+    function: str, gpu: QuickFamily, operated: list[Operation[Any]]
+) -> None:
+    arrays.register(CupyLike, CupyLikeFamily)
+    workload = next(iter(workloads(SMALL, function)))
+    for _ in range(4):
+        made = {
+            name: CupyLike(each.shape, each.dtype.numpy, None, [n * each.dtype.itemsize for n in each.strides])
+            for name, each in workload.arrays.items()
+        }
+        operated.clear()
+        getattr(cuconv, function)(**workload.call(made, None))
+    assert not operated
