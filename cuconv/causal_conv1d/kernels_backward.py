@@ -413,25 +413,37 @@ class CausalConv1dChannelpairsBwd(Kernel):
     """Tokens per step."""
     VECTOR_BYTES: ClassVar[int] = 8
     """Bytes of a token that a thread walks."""
-    STAGES: ClassVar[tuple[int, ...]] = (2,)
     MAX_WIDTH: ClassVar[int] = 4
+    BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
     threads = _Block()
-    BLOCKS: ClassVar[tuple[int, int]] = CausalConv1dChannellastBwd.BLOCKS
+    AT_A_TIME: ClassVar[int] = 2
+    """Blocks at a time on a multiprocessor."""
+
+    SHORT_WALK: ClassVar[int] = 24
+    """Tokens per walk, were the GPU full of large blocks, up to which blocks are small (kStages of the device code)."""
 
     width: int
     input_t: DType
     weight_t: DType
     block: int
     """Threads per block: one of BLOCKS."""
-    stages: int
-    """Pieces of a step, two of which it has, that are in shared memory or on their way there: one of STAGES."""
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dChannelpairsBwd]:
         for width, input_t, weight_t in product(WIDTHS[: cls.MAX_WIDTH], FLOATS, FLOATS):
-            for block, stages, silu in product(cls.BLOCKS, cls.STAGES, (False, True)):
-                yield cls(width, input_t, weight_t, block, stages, silu)
+            for block, silu in product(cls.BLOCKS, (False, True)):
+                yield cls(width, input_t, weight_t, block, silu)
+
+    @classmethod
+    def suited(
+        cls, width: int, input_t: DType, weight_t: DType, silu: bool, sizes: tuple[int, ...], processors: int
+    ) -> CausalConv1dChannelpairsBwd:
+        """The kernel for x of `sizes` (batch, dim, seqlen) on this many multiprocessors."""
+        batch, dim, seqlen = sizes
+        walk = batch * seqlen * dim * input_t.itemsize / cls.VECTOR_BYTES
+        block = cls.BLOCKS[walk > cls.SHORT_WALK * processors * cls.AT_A_TIME * cls.BLOCKS[1]]
+        return cls(width, input_t, weight_t, block, silu)
 
     @property
     def vec(self) -> int:
@@ -441,15 +453,14 @@ class CausalConv1dChannelpairsBwd(Kernel):
     def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
         batch, dim, seqlen = sizes
-        blocks = CausalConv1dChannellastBwd.THREADS // self.block
-        return _ChannelWalks.share(self, self.vec, self.TOKENS, blocks, (batch, dim, seqlen))
+        return _ChannelWalks.share(self, self.vec, self.TOKENS, self.AT_A_TIME, (batch, dim, seqlen))
 
     def takes(self, dim: int, division: Division) -> bool:
         """Whether all threads of a warp make the same number of steps in a launch for `dim` channels."""
         block_vecs, block_walks = division["block_vecs"][0], division["block_walks"]
         is_filled = dim // self.vec % block_vecs == 0 and block_vecs * block_walks == self.block
         warp_steps = division["walk_steps"] * max(1, WARP_SIZE // block_vecs)
-        is_even = block_vecs % WARP_SIZE == 0 or division["steps"] % warp_steps == 0
+        is_even = block_vecs == WARP_SIZE or division["steps"] % warp_steps == 0
         return bool(is_filled and block_vecs % 2 == 0 and is_even)
 
 

@@ -152,11 +152,15 @@ def _channel_pairs(o: Operands) -> _Main | None:
     quantities = [q for each in (o.x, o.dout, o.dx) for q in (each.first, *each.active(0, 2))]
     if o.dout.strides[1] != 1 or any(quantity % (2 * vec) for quantity in quantities):
         return None
-    block = CausalConv1dChannellastBwd.block_for(o.width, vec, o.x.shape, multiprocessors(o.x.device))
-    stages = CausalConv1dChannelpairsBwd.STAGES[0]
-    kernel = CausalConv1dChannelpairsBwd(o.width, _dtype(o.x), _dtype(o.weight), block, stages, o.silu)
-    launch = kernel.launch_config(batch, dim, seqlen)
-    return _Main(kernel, *launch, vec, True) if kernel.takes(dim, launch[1]) else None
+    processors = multiprocessors(o.x.device)
+    kernel = CausalConv1dChannelpairsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, o.x.shape, processors)
+    config, division, parts = kernel.launch_config(batch, dim, seqlen)
+    if not kernel.takes(dim, division):
+        return None
+    for name, layout in (("x", o.x), ("dout", o.dout), ("dx", o.dx)):
+        row, token = (layout.strides[axis] * layout.itemsize for axis in (0, 2))
+        division[f"{name}_bytes"] = (row, token, 2 * token, row - seqlen * token)
+    return _Main(kernel, config, division, parts, vec, True)
 
 
 def _channel_first(o: Operands) -> _Main:
@@ -265,15 +269,8 @@ def _numbers(o: Operands, main: _Main) -> dict[str, Any]:
     def is_int64(layout: Layout | None) -> bool:
         return layout is not None and layout.dtype is INT64
 
-    def byte_steps(layout: Layout) -> tuple[int, ...]:
-        row, token = (layout.strides[axis] * layout.itemsize for axis in (0, 2))
-        return row, token, 2 * token, row - seqlen * token
-
     states = o.initial_states
     return {
-        "x_bytes": byte_steps(o.x),
-        "dout_bytes": byte_steps(o.dout),
-        "dx_bytes": byte_steps(o.dx),
         "x_stride": o.x.strides,
         "dout_stride": o.dout.strides,
         "dx_stride": o.dx.strides,

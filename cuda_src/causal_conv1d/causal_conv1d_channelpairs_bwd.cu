@@ -13,7 +13,6 @@
 //
 // kWidth    filter taps, 1 to 4      input_t   x, dout and dx            weight_t  weight, and bias unless float
 // kBlock    threads a block          kSilu     silu after the sum
-// kStages   pieces in shared memory or on their way there, one of them being walked
 #include "causal_conv1d/conv_bwd_channels.cuh"
 #include "common/warp.cuh"
 
@@ -69,13 +68,17 @@ __device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1
     return p;
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kBlock, int kStages, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, int kBlock, bool kSilu>
 struct CausalConv1dChannelpairsBwdTraits {
     static constexpr int kThreads = kBlock;
-    static constexpr int kMinBlocks = 512 / kThreads;
+    static constexpr int kMinBlocks = 2;
+    // Pieces in shared memory or on their way there, one of them being walked. Four in small blocks are better only for
+    // short walks: half as many threads begin and end them, and there is room for the launch that adds up the sums.
+    // Prototypes took 11.0 us on an H200 with them for B1 D2048 L2048 in bfloat16 and 11.6 with two in large blocks,
+    // but 111 and 103 for B8 D4096 L2048.
+    static constexpr int kStages = kThreads > 128 ? 2 : 4;
     static constexpr int kHalo = kWidth - 1;
-    static constexpr int kVectorBytes = 8;
-    static constexpr int kVec = kVectorBytes / static_cast<int>(sizeof(input_t));
+    static constexpr int kVec = 8 / static_cast<int>(sizeof(input_t));
     static constexpr int kPieceTokens = 4;
     static constexpr int kPieces = 2;
     static constexpr int kTokens = kPieces * kPieceTokens;
@@ -91,11 +94,10 @@ struct CausalConv1dChannelpairsBwdTraits {
 };
 
 // Brings pieces for a thread and its neighbour: every second token of both, an access of 16 bytes each.
-template <int kPieceTokens, int kThreads, int kVectorBytes>
+template <int kPieceTokens, int kThreads>
 struct PairFetch {
     using Words = Vec<float, 4>;
-    static constexpr int kTokenBytes = kVectorBytes * kThreads;  // in shared memory
-    static constexpr int kShared = 16 / kVectorBytes;
+    static constexpr int kTokenBytes = 8 * kThreads;  // in shared memory
 
     const CausalConv1dChannelpairsBwdParams& params;
     const char* x_at;
@@ -109,13 +111,13 @@ struct PairFetch {
         --left;
         char* const piece = to + stage * 2 * kPieceTokens * kTokenBytes;
 #pragma unroll
-        for (int i = 0; i < kPieceTokens; i += kShared) {
+        for (int i = 0; i < kPieceTokens; i += 2) {
             copy_vector_async<true>(reinterpret_cast<Words*>(piece + i * kTokenBytes),
                                     reinterpret_cast<const float*>(x_at));
             copy_vector_async<true>(reinterpret_cast<Words*>(piece + (kPieceTokens + i) * kTokenBytes),
                                     reinterpret_cast<const float*>(dout_at));
-            x_at += params.x_bytes[kShared];
-            dout_at += params.dout_bytes[kShared];
+            x_at += params.x_bytes[2];
+            dout_at += params.dout_bytes[2];
         }
         if (--row_left > 0) return;
         row_left = static_cast<int>(params.row_steps.divisor) * 2;
@@ -175,38 +177,26 @@ struct PairWalk {
     // The gradients of the inputs of the last width - 1 tokens. Those of the tokens behind them lie in `firsts`; if
     // that is null, those tokens lie in `slots`; if that is null, too, there are none.
     __device__ __forceinline__ void end(const float* firsts, const Vector* slots, index_t dx_bytes) {
-        if (firsts == nullptr && slots != nullptr) {
-            float behind[kWidth][kVec];
+        float behind[kWidth][kVec];
 #pragma unroll
-            for (int i = 0; i < kHalo; ++i) {
+        for (int i = 0; i < kHalo; ++i) {
+            if (firsts == nullptr && slots != nullptr) {
                 set_input(kHalo + i, slots[i * kThreads]);
                 set_gradient(i, slots[(kTokens + i) * kThreads], behind[i]);
+                continue;
             }
-            finish(behind, dx_bytes);
-        } else {
-            float behind[kWidth][kVec];
 #pragma unroll
-            for (int i = 0; i < kHalo; ++i) {
+            for (int c = 0; c < kVec; ++c) behind[i][c] = firsts == nullptr ? 0.0f : firsts[(i * kVec + c) * kThreads];
+        }
 #pragma unroll
-                for (int c = 0; c < kVec; ++c) {
-                    behind[i][c] = firsts == nullptr ? 0.0f : firsts[(i * kVec + c) * kThreads];
-                }
-            }
-            finish(behind, dx_bytes);
+        for (int i = 0; i < kHalo; ++i, dx_at += dx_bytes) {
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) gradients[kHalo + i][c] = behind[i][c];
+            put(input_gradients(i));
         }
     }
 
  private:
-    __device__ __forceinline__ void finish(const float (&behind)[kWidth][kVec], index_t dx_bytes) {
-#pragma unroll
-        for (int i = 0; i < kHalo; ++i) {
-#pragma unroll
-            for (int c = 0; c < kVec; ++c) gradients[kHalo + i][c] = behind[i][c];
-        }
-#pragma unroll
-        for (int i = 0; i < kHalo; ++i, dx_at += dx_bytes) put(input_gradients(i));
-    }
-
     __device__ __forceinline__ void set_input(int i, const Vector& v) {
 #pragma unroll
         for (int c = 0; c < kVec; ++c) x[i][c] = v.to_float(c);
@@ -264,10 +254,11 @@ struct PairWalk {
     }
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kBlock, int kStages, bool kSilu,
-          typename Traits = CausalConv1dChannelpairsBwdTraits<kWidth, input_t, weight_t, kBlock, kStages, kSilu>>
+template <int kWidth, typename input_t, typename weight_t, int kBlock, bool kSilu,
+          typename Traits = CausalConv1dChannelpairsBwdTraits<kWidth, input_t, weight_t, kBlock, kSilu>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_channelpairs_bwd_kernel(const CausalConv1dChannelpairsBwdParams params) {
+    constexpr int kStages = Traits::kStages;
     constexpr int kHalo = Traits::kHalo, kVec = Traits::kVec, kPieceTokens = Traits::kPieceTokens;
     using Vector = Vec<input_t, kVec>;
     const CausalConv1dBwdOperands p = operands_of(params);
@@ -290,24 +281,21 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     float* const firsts = reinterpret_cast<float*>(memory.bytes + kStages * Traits::kPieceBytes) + threadIdx.x;
     const index_t token = static_cast<index_t>(batch_step.remainder) * Traits::kTokens;
     const index_t channel_bytes = channel * static_cast<index_t>(sizeof(input_t));
-    const auto at = [&](const void* pointer, const index_t(&bytes)[4]) {
+    const auto at = [&](const void* pointer, const index_t* bytes) {
         return static_cast<const char*>(pointer) + channel_bytes + batch_step.quotient * bytes[0] + token * bytes[1];
     };
     const char* const x = at(params.x, params.x_bytes);
     const char* const dout = at(params.dout, params.dout_bytes);
-    const int odd = Traits::kVectorBytes == 16 ? 0 : threadIdx.x % 2;
-    PairFetch<kPieceTokens, Traits::kThreads, Traits::kVectorBytes> fetch{
-        params,
-        x + odd * (params.x_bytes[1] - 8),
-        dout + odd * (params.dout_bytes[1] - 8),
-        reinterpret_cast<char*>(slots + odd * (Traits::kThreads - 1)),
-        2 * left + looks_ahead,
-        2 * row_left};
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) {
-        fetch.fetch(i);
-        end_copy_group();
-    }
+    const int odd = threadIdx.x % 2;
+    PairFetch<kPieceTokens, Traits::kThreads> fetch{params,
+                                                    x + odd * (params.x_bytes[1] - 8),
+                                                    dout + odd * (params.dout_bytes[1] - 8),
+                                                    reinterpret_cast<char*>(slots + odd * (Traits::kThreads - 1)),
+                                                    2 * left + looks_ahead,
+                                                    2 * row_left};
+    fetch.fetch(0);
+    end_copy_group();
+    if (kStages > 2 && params.scratch != nullptr) let_follower_start();
     Vector before[kWidth];
 #pragma unroll
     for (int i = 0; i < kHalo; ++i) {
@@ -315,6 +303,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                               : Vector::zero();
     }
     const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+#pragma unroll
+    for (int i = 1; i < kStages - 1; ++i) {
+        fetch.fetch(i);
+        end_copy_group();
+    }
     const index_t dx_bytes = params.dx_bytes[1];
     PairWalk<kWidth, input_t, kVec, kPieceTokens, kSilu, Traits::kThreads> walk;
     walk.dx_at = const_cast<char*>(at(params.dx, params.dx_bytes)) - kHalo * dx_bytes;

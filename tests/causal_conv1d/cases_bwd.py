@@ -154,7 +154,7 @@ UNIT = (
     Case(5, 128, 24, 2, "float32", layout="last_sliced_seq", activation=None),
     Case(2, 128, 64, 1, "float16", "float16", layout="channel_last", bias=None),
     Case(4, 8, 512, layout="channel_last", others="offset_weight"),
-    Case(3, 128, 128, layout="last_sliced_dim", processors=1),
+    Case(3, 128, 136, layout="last_sliced_dim", processors=1),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),

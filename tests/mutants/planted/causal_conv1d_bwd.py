@@ -111,9 +111,7 @@ MUTANTS = (
     Mutant(
         "The gradients of the next walk of pairs are read before they are there.",
         "causal_conv1d/causal_conv1d_channelpairs_bwd.cu",
-        """    // The next walk's first gradients are there, and what a thread's neighbour has brought.
-    __syncthreads();
-""",
+        "    __syncthreads();\n",
         "",
         (_BWD_PAIRS,),
     ),
