@@ -5,7 +5,7 @@ parameters as fields.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -405,6 +405,12 @@ ODD_CHANNELS, ODD_LANES, ODD_WIDTHS = 4, 30, range(1, 5)
 with more taps, 6, one channel per thread is quicker, 60.5 us instead of 63.3 for 8 x 2049 x 2048 (measured on an H200).
 """
 
+ODD_TOKENS, MOST_ODD_TOKENS = 8, 9
+"""Tokens per thread of CausalConv1dOddchannelsFwd, and those where registers allow it and they make fewer blocks. On an
+H200 71.3 us instead of 72.9 for 8 x 4097 x 2048, and for 1 x 2049 x 2048, which then is one wave of blocks, 7.9 instead
+of 8.8; but 26.3 instead of 25.6 for 512 x 515 x 64, with as many blocks. With 10 the first two take 70.8 and 8.2.
+"""
+
 
 @dataclass(frozen=True)
 class CausalConv1dOddchannelsFwd(FilterKernel):
@@ -426,9 +432,16 @@ class CausalConv1dOddchannelsFwd(FilterKernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dOddchannelsFwd]:
         for axes in _dense_axes():
-            width, itemsize = axes["width"], axes["input_t"].itemsize
-            if itemsize == 2 and width in ODD_WIDTHS and axes["vec"] == ODD_CHANNELS:
-                yield cls(tokens=channel_tile_tokens(itemsize, width, WARP_SIZE), **axes)
+            if axes["input_t"].itemsize == 2 and axes["width"] in ODD_WIDTHS and axes["vec"] == ODD_CHANNELS:
+                yield cls(tokens=ODD_TOKENS, **axes)
+                if not (axes["seq_idx"] or axes["states"]):
+                    yield cls(tokens=MOST_ODD_TOKENS, **axes)
+
+    def with_most_tokens(self, seqlen: int) -> CausalConv1dOddchannelsFwd:
+        """The same with as many tokens per thread as are best for x of this length."""
+        fewer, more = (ceil_div(seqlen, self.warps * tokens) for tokens in (MOST_ODD_TOKENS, ODD_TOKENS))
+        is_lean = not (self.seq_idx or self.states)
+        return replace(self, tokens=MOST_ODD_TOKENS) if is_lean and fewer < more else self
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division]:
         """The launch for x of (batch, dim, seqlen)."""

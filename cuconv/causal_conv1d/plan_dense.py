@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from cuconv.causal_conv1d.kernels import (
     ODD_CHANNELS,
     ODD_LANES,
+    ODD_TOKENS,
     ODD_WIDTHS,
     WIDE_WIDTHS,
     CausalConv1dChannellastFwd,
@@ -39,10 +40,10 @@ us instead of 78.4 with 130 of 16 bits, and 77 instead of 198 with 2048, but 107
 of 43.5 with 66 of float32.
 """
 
-MANY_ELEMENTS, BUSY_LANES = 2**24, 0.8
+MANY_ELEMENTS, BUSY_LANES = 2**22, 0.8
 """Elements of x, and the fraction of lanes with channels, from which tokens that begin at any element are put together
-of aligned vectors: on an H200 75.0 us instead of 111 for 8 x 4097 x 2048, and 29.0 instead of 33.5 for 512 x 515 x 64,
-but 10.7 instead of 9.5 for 1 x 2049 x 2048.
+of aligned vectors: on an H200 71.3 us instead of 111 for 8 x 4097 x 2048, 20.5 instead of 29.6 for 2 x 4097 x 2048, and
+7.9 instead of 9.2 for 1 x 2049 x 2048, but 5.0 instead of 4.0 for 2 x 515 x 1024.
 """
 
 FEW_ELEMENTS = 2**14
@@ -145,9 +146,7 @@ def _prefers_odd(o: Operands, vec: int) -> bool:
 
 
 def _odd_channels(o: Operands) -> Launch:
-    width = o.weight.shape[1]
-    tokens = channel_tile_tokens(o.x.itemsize, width, WARP_SIZE)
-    kernel = CausalConv1dOddchannelsFwd(tokens=tokens, **_axes(o, ODD_CHANNELS))
+    kernel = CausalConv1dOddchannelsFwd(tokens=ODD_TOKENS, **_axes(o, ODD_CHANNELS)).with_most_tokens(o.x.shape[2])
     config, division = kernel.launch_config(*o.x.shape)
     return Launch.packed(kernel, config, **_numbers(o, ODD_CHANNELS), **division)
 

@@ -24,9 +24,9 @@ struct CausalConv1dWideshortFwdParams {
 template <int kWidth, typename input_t, typename weight_t, bool kSilu>
 struct CausalConv1dWideshortFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 9;
+    static constexpr int kMinBlocks = 10;
     static constexpr int kWarps = kThreads / kWarpSize;
-    static constexpr int kStages = 4;
+    static constexpr int kStages = 3;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(input_t));
     static_assert(kIsWidth<kWidth> && sizeof(input_t) == 2);
 };

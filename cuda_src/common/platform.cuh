@@ -78,13 +78,17 @@ __device__ __forceinline__ void prefetch(const void* pointer) {
 
 // Starts to copy kBytes, 4, 8 or 16, from global to shared memory, both aligned to that. Before compute capability 8.0
 // they are copied when it returns. The copy goes through the L1 cache: past it, blocks that read the same memory wait
-// for each other. kLines: the rest of a line of 128 bytes comes to the L2 cache, where it is read soon.
-template <int kBytes = 16, bool kLines = false>
+// for each other. kLines: the rest of a line of 128 bytes comes to the L2 cache, where it is read soon. kOnce: of 16
+// bytes that no other block reads, and past the L1 cache.
+template <int kBytes = 16, bool kLines = false, bool kOnce = false>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one asynchronous copy is 4, 8 or 16 bytes");
+    static_assert(!kOnce || kBytes == 16 && !kLines, "a copy past the L1 cache is 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (kLines) {
+    if constexpr (kOnce) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+    } else if constexpr (kLines) {
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes)
                      : "memory");
     } else {
@@ -292,6 +296,15 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
     return greater;
 #else
     return b != b || a < b ? b : a;
+#endif
+}
+
+// The greatest of three integers, by one instruction from compute capability 9.0 on.
+__device__ __forceinline__ unsigned max_of_three(unsigned a, unsigned b, unsigned c) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return __vimax3_u32(a, b, c);
+#else
+    return max(max(a, b), c);
 #endif
 }
 

@@ -65,13 +65,25 @@ struct RingCursor {
     int* place;
 
     template <typename Operands>
-    __device__ __forceinline__ RingCursor(const Operands& p, int slot)
-        : place(static_cast<int*>(p.cursors) + slot * static_cast<index_t>(p.cursors_stride)) {
-        const uint2 words = load_word<Memory::kMutable, uint2>(place);
+    __device__ __forceinline__ RingCursor(const Operands& p, int slot) : RingCursor(p, slot, load(p, slot)) {}
+
+    // `words` have been loaded before.
+    template <typename Operands>
+    __device__ __forceinline__ RingCursor(const Operands& p, int slot, uint2 words) : place(place_of(p, slot)) {
         const int row = static_cast<int>(words.x);
         // Whatever a cursor holds, no other memory than that of the ring is touched.
         start = uniform(row >= 0 && row < p.ring_rows ? row : 0);
         live = uniform(min(max(static_cast<int>(words.y), 0), p.window));
+    }
+
+    template <typename Operands>
+    __device__ __forceinline__ static int* place_of(const Operands& p, int slot) {
+        return static_cast<int*>(p.cursors) + slot * static_cast<index_t>(p.cursors_stride);
+    }
+
+    template <typename Operands>
+    __device__ __forceinline__ static uint2 load(const Operands& p, int slot) {
+        return load_word<Memory::kMutable, uint2>(place_of(p, slot));
     }
 
     // The ring's row of the token `number` places behind the oldest; it is at most ring_rows - 1.

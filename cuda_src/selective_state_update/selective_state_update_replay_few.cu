@@ -177,7 +177,8 @@ struct StagedTokens {
     __device__ __forceinline__ void start(const input_t* from, int parity) const {
 #pragma unroll
         for (int i = 0; i < kPasses; ++i) {
-            if (places[i] >= 0) copy_async(place(parity, i, lane_id() % 4, lane_id() / 4), from + places[i]);
+            if (places[i] >= 0)
+                copy_async<16, false, true>(place(parity, i, lane_id() % 4, lane_id() / 4), from + places[i]);
         }
     }
 
@@ -284,7 +285,7 @@ struct StagedTiles {
             for (int i = 0; i < kTileVecs; i += kWarpSize) {
                 const int group = i / kPairVecs + lane_id() / kPairVecs;
                 StateVec* const to = staged + tile % Traits::kPart * kTileVecs + i + (lane_id() ^ group % 2 * 4);
-                copy_async(to, head + (tile % Traits::kTiles * kTileVecs + i) * Traits::kVecs);
+                copy_async<16, false, true>(to, head + (tile % Traits::kTiles * kTileVecs + i) * Traits::kVecs);
             }
         }
         end_copy_group();
@@ -593,9 +594,21 @@ struct ReplayFewWarp {
         return scales_of<Traits>(p, step.slot, warp.head, Traits::row(warp, lane_id() % 4 * Traits::kTile));
     }
 
-    // Brings what the head after that of `warp` needs to the L2 cache; ring: of that head.
-    __device__ __forceinline__ void prefetch_next(WarpRows warp, const Ring<Traits>& ring) const {
-        ++warp.head;
+    __device__ __forceinline__ OwnRows<Traits> own_x(const HeadTokens<Traits>& head) const {
+        OwnRows<Traits> own = head.x[0];
+#pragma unroll
+        for (int i = 1; i < Traits::kTokens; ++i) own.take(i == token, head.x[i]);
+        return own;
+    }
+
+    __device__ __forceinline__ void load(HeadTokens<Traits>& head, const WarpRows& warp, const Ring<Traits>& ring,
+                                         bool has_past = true) const {
+        head.load(p, warp, step.tokens, row, token, scales(warp));
+        if (has_past) head.live_step = load_steps<Traits>(p, ring, cursor, step.live);
+    }
+
+    // Brings what a head needs to the L2 cache.
+    __device__ __forceinline__ void prefetch_next(const WarpRows& warp, const Ring<Traits>& ring) const {
         const SelectiveStateUpdateSingleOperands& s = p.operands;
         const auto place = [&](const int* stride) {
             return warp.batch * stride[0] + token * stride[1] + warp.head * stride[2] + row;
@@ -640,7 +653,7 @@ struct ReplayFewWarp {
     // Stores the results of a head. of_states: C * S of the lane's own rows, which are still to be multiplied by what
     // is left of them.
     __device__ __forceinline__ void finish(input_t* out, const HeadTokens<Traits>& head, const Weights& weights,
-                                           float rate, float own_step, const OwnRows<Traits>& own_x, int parity,
+                                           float rate, float own_step, int parity,
                                            const float (&of_states)[Traits::kOwnRows]) const {
         const SelectiveStateUpdateSingleOperands& s = p.operands;
         float y[Traits::kOwnRows];
@@ -663,9 +676,10 @@ struct ReplayFewWarp {
 #pragma unroll
             for (int r = 0; r < Traits::kOwnRows; ++r) y[r] = fmaf(input, head.x[i].to_float(r), y[r]);
         }
+        const OwnRows<Traits> own = own_x(head);
 #pragma unroll
         for (int r = 0; r < Traits::kOwnRows; ++r) {
-            if (s.D != nullptr) y[r] = fmaf(head.D[r].to_float(s.D_is_float32), own_x.to_float(r), y[r]);
+            if (s.D != nullptr) y[r] = fmaf(head.D[r].to_float(s.D_is_float32), own.to_float(r), y[r]);
             if (s.z != nullptr) y[r] *= silu<float>(head.z.to_float(r));
         }
         // Results may lie where x does, which the other lanes have loaded.
@@ -688,33 +702,32 @@ struct ReplayFewWarp {
 #pragma unroll 1
         for (int heads = p.warp_heads, parity = 0; heads > 0; --heads, parity ^= 1) {
             const bool is_last = heads == 1;
-            const HeadTokens<Traits> head = next;
+            HeadTokens<Traits> head;
+            if constexpr (kFolds) {
+                load(head, warp, ring);
+            } else {
+                head = next;
+            }
             float own_step = 0.0f;
             if (!Traits::kHasMany || lane_id() < step.tokens) {
                 own_step = step_length<Traits>(s, head.parameters, head.dt);
             }
-            OwnRows<Traits> own_x = head.x[0];
-#pragma unroll
-            for (int i = 1; i < Traits::kTokens; ++i) own_x.take(i == token, head.x[i]);
             // What the new tokens leave for later steps.
-            if (token < step.tokens) own_x.store(ring.x_at(p, cursor.row(p, cursor.live + token), row));
+            if (token < step.tokens) own_x(head).store(ring.x_at(p, cursor.row(p, cursor.live + token), row));
             if (warp.first_row == 0 && lane_id() < step.tokens) {
                 ring.dt[cursor.row(p, cursor.live + lane_id())] = own_step;
             }
             ring.x += p.ring_rows * s.headdim;
             ring.dt += p.ring_rows;
-            const auto load_next = [&] {
-                if (is_last) return;
+            if (!is_last) {
                 WarpRows following = warp;
                 ++following.head;
-                next.load(p, following, step.tokens, row, token, scales(following));
-                next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
-            };
-            // The next head's inputs are on their way while this one's are used.
-            if (!kFolds) {
-                load_next();
-            } else if (!is_last) {
-                prefetch_next(warp, ring);
+                if constexpr (kFolds) {
+                    prefetch_next(following, ring);
+                } else {
+                    // The next head's inputs are on their way while this one's are used.
+                    load(next, following, ring);
+                }
             }
             const float rate = kLog2E * head.parameters.A[0][0].to_float(0);
             const Weights weights(rate, head.live_step);
@@ -747,15 +760,22 @@ struct ReplayFewWarp {
                     fold(tiles, warp, m, parity, head, weights, tokens);
                     start_next(m);
                 }
-                load_next();
+                // Loads once more what would take registers all the time.
+                WarpRows same = warp;
+                same.head = opaque(warp.head);
+                HeadTokens<Traits> again;
+                load(again, same, ring, false);
+                again.scale[0] = head.scale[0];
+                again.scale[1] = head.scale[1];
+                finish(out, again, weights, rate, own_step, parity, of_states);
             } else {
 #pragma unroll
                 for (int m = 0; m < Traits::kTiles; ++m) {
                     read_tile(m);
                     start_next(m);
                 }
+                finish(out, head, weights, rate, own_step, parity, of_states);
             }
-            finish(out, head, weights, rate, own_step, own_x, parity, of_states);
             tiles.from += tiles.next;
             out += s.out_stride[2];
             ++warp.head;
@@ -763,30 +783,66 @@ struct ReplayFewWarp {
     }
 };
 
+// Replays the heads of a warp from when its cursor is known. C, B: of the new tokens, as columns and as rows of
+// products.
+template <bool kFolds, typename Traits>
+__device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const SequenceStep& step, const WarpRows& warp,
+                                             const RingCursor& cursor, const TokenMatrix<Traits>& C,
+                                             const TokenMatrix<Traits>& B, const StateFactors<Traits>& factors,
+                                             StagedTiles<Traits>& tiles, HeadTokens<Traits>& next,
+                                             typename StagedTokens<Traits>::TokenVec* staged, __nv_bfloat16* out) {
+    using input_t = __nv_bfloat16;
+    constexpr int kDState = Traits::kElements * 4;
+    const SelectiveStateUpdateSingleOperands& s = p.operands;
+    const int row = Traits::row(warp, Traits::kHasMany ? 0 : lane_id() % 4 * Traits::kTile);
+    const int token = Traits::kHasMany ? lane_id() % 4 : 0;
+    const int appended = Traits::kHasMany ? min(lane_id() / 4, step.tokens - 1) : 0;
+    Ring<Traits> ring(p, step.slot, warp.head);
+    next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
+    const StagedTokens<Traits> old(p, cursor, staged);
+    old.start(ring.x + warp.first_row, 0);
+    end_copy_group();
+    const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
+    float products[4];
+    C.multiply(B, B, products);
+    if (warp.first_row == 0) {
+        if (warp.head % static_cast<int>(s.group_heads.divisor) == 0 && lane_id() / 4 < step.tokens) {
+            input_t* const to = ring.B + cursor.row(p, cursor.live + appended) * kDState;
+#pragma unroll
+            for (int i = 0; i < Traits::kMatrixChunks; ++i) ::store(to + (i * 4 + lane_id() % 4) * 8, B.parts[i]);
+        }
+        if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, kFolds ? cursor.live : 0);
+    }
+    wait_for_copies();
+    const ReplayFewWarp<Traits> own{p, step, cursor, old, live_products, products, factors, row, token};
+    own.template replay<kFolds>(warp, tiles, ring, next, out);
+}
+
 // The sequence that is the `rank`-th when those that flush come first. They take longest: the last warps would go on
 // while most of the GPU has nothing to do.
 template <typename Traits>
 __device__ __forceinline__ int sequence_of_rank(const ReplayFewOperands& p, int rank) {
     constexpr int kParts = kMostRanked / kWarpSize;
     const SelectiveStateUpdateSingleOperands& s = p.operands;
+    bool flushes[kParts];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+        flushes[i] = false;
+        if (i * kWarpSize >= s.batch) continue;
+        const int sequence = i * kWarpSize + lane_id();
+        const int slot = sequence < s.batch ? load_slot<Traits>(s, sequence) : -1;
+        if (slot < 0) continue;
+        const int live = min(max(static_cast<int>(RingCursor::load(p, slot).y), 0), p.window);
+        flushes[i] = live + (Traits::kHasMany ? p.tokens : 1) > p.window;
+        if (p.force_flush != nullptr) {
+            flushes[i] |= static_cast<const unsigned char*>(p.force_flush)[sequence * p.force_flush_stride] != 0;
+        }
+    }
     unsigned flushing[kParts];
     int count = 0;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-        flushing[i] = 0;
-        if (i * kWarpSize >= s.batch) continue;
-        const int sequence = i * kWarpSize + lane_id();
-        const int slot = sequence < s.batch ? load_slot<Traits>(s, sequence) : -1;
-        bool flushes = false;
-        if (slot >= 0) {
-            const int* const cursor =
-                static_cast<const int*>(p.cursors) + slot * static_cast<index_t>(p.cursors_stride);
-            flushes = min(max(cursor[1], 0), p.window) + (Traits::kHasMany ? p.tokens : 1) > p.window;
-            if (p.force_flush != nullptr) {
-                flushes |= static_cast<const unsigned char*>(p.force_flush)[sequence * p.force_flush_stride] != 0;
-            }
-        }
-        flushing[i] = lanes_where(flushes);
+        flushing[i] = lanes_where(flushes[i]);
         count += __popc(flushing[i]);
     }
     const bool is_first = rank < count;
@@ -860,32 +916,17 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows 
     // The cursor comes last, behind a barrier: whatever is loaded after it the compiler would put behind the wait for
     // it.
     sync_warp();
-    const RingCursor cursor(p, step.slot);
+    const uint2 words = RingCursor::load(p, step.slot);
+    const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
+    const RingCursor cursor(p, step.slot, words);
     step.live = cursor.live;
     step.folds = uniform(static_cast<int>(is_forced)) != 0 || step.live + step.tokens > p.window;
-    Ring<Traits> ring(p, step.slot, warp.head);
-    next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
-    const StagedTokens<Traits> old(p, cursor, shared.tokens);
-    old.start(ring.x + warp.first_row, 0);
-    end_copy_group();
-    const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
-    float products[4];
-    C.multiply(B, B, products);
-    if (warp.first_row == 0) {
-        if (warp.head % static_cast<int>(s.group_heads.divisor) == 0 && lane_id() / 4 < step.tokens) {
-            input_t* const to = ring.B + cursor.row(p, cursor.live + appended) * kDState;
-#pragma unroll
-            for (int i = 0; i < Traits::kMatrixChunks; ++i) ::store(to + (i * 4 + lane_id() % 4) * 8, B.parts[i]);
-        }
-        if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
-    }
-    const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
-    wait_for_copies();
-    const ReplayFewWarp<Traits> own{p, step, cursor, old, live_products, products, factors, row, token};
     if (step.folds) {
-        own.template replay<true>(warp, tiles, ring, next, out);
+        // Loads again what the other case has loaded ahead: else the compiler would keep it in memory for both.
+        const StateFactors<Traits> again(opaque(C_at), s.C_stride[1], step.tokens);
+        replay_heads<true, Traits>(p, step, warp, cursor, C, B, again, tiles, next, shared.tokens, out);
     } else {
-        own.template replay<false>(warp, tiles, ring, next, out);
+        replay_heads<false, Traits>(p, step, warp, cursor, C, B, factors, tiles, next, shared.tokens, out);
     }
 }
 

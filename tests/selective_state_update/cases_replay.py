@@ -154,6 +154,7 @@ class Case(plain.Case):
                 mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)),
                 mock.patch.object(planner, "work", lambda *sizes: self.work or work(*sizes)),
                 mock.patch.object(planner, "few_work", lambda *sizes: self.work or few_work(*sizes)),
+                mock.patch.object(planner, "FEW_LEAST", 0 if self.work else planner.FEW_LEAST),
             ):
                 return planner.plan(o)
 
@@ -193,17 +194,32 @@ UNIT = (
     Case(5, 4, 37, 64, 2, work=(2, 2), tokens=2, others="strided", fresh=True, keep=True, **SERVED),
     Case("off1+3+1+0+2+off2", 4, 24, 128, 2, room=3, work=(2, 2), state_dtype="int8"),
     # Whole heads of contiguous rows.
-    Case(5, 4, 64, 128, 2, window=16),
-    Case(4, 4, 128, 64, 2, window=16, room=3, live=13, forced=True, without="D z", **SERVED),
-    Case(3, 2, 64, 128, window=16, live=16, state_dtype="float32", dtypes="dt", lies="fused", null_slot=0),
-    Case(5, 2, 64, 128, 1, state_dtype="int8", forced=True, pool="slot_strided", **SERVED),
-    Case(3, 2, 64, 64, state_dtype="float8_e4m3fn", window=7, keep=True, null_slot=0, softplus=False),
-    Case(3, 2, 64, 64, state_dtype="int16", live=3, A_dtype=""),
-    Case(3, 2, 64, 64, state_dtype="float16", window=1, room=1, without="dt_bias"),
-    Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, **SERVED),
-    Case(3, 2, 64, 64, tokens=2, state_dtype="float32", window=16, room=2, live=15, lies="fused", without="D"),
-    Case(3, 2, 128, 128, tokens=3, state_dtype="int8", live=5, window=8, room=3, keep=True, null_slot=0),
-    Case(3, 2, 64, 64, tokens=4, state_dtype="int16", window=5, room=4, without="z dt_bias", softplus=False),
+    Case(5, 4, 64, 128, 2, window=16, work=(1, 0)),
+    Case(4, 4, 128, 64, 2, window=16, room=3, live=13, forced=True, without="D z", work=(1, 0), **SERVED),
+    Case(3, 2, 64, 128, window=16, live=16, state_dtype="float32", dtypes="dt", lies="fused", null_slot=0, work=(1, 0)),
+    Case(5, 2, 64, 128, 1, state_dtype="int8", forced=True, pool="slot_strided", work=(1, 0), **SERVED),
+    Case(3, 2, 64, 64, state_dtype="float8_e4m3fn", window=7, keep=True, null_slot=0, softplus=False, work=(1, 0)),
+    Case(3, 2, 64, 64, state_dtype="int16", live=3, A_dtype="", work=(1, 0)),
+    Case(3, 2, 64, 64, state_dtype="float16", window=1, room=1, without="dt_bias", work=(1, 0)),
+    Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(1, 0), **SERVED),
+    Case(
+        3,
+        2,
+        64,
+        64,
+        tokens=2,
+        state_dtype="float32",
+        window=16,
+        room=2,
+        live=15,
+        lies="fused",
+        without="D",
+        work=(1, 0),
+    ),
+    Case(3, 2, 128, 128, tokens=3, state_dtype="int8", live=5, window=8, room=3, keep=True, null_slot=0, work=(1, 0)),
+    Case(
+        3, 2, 64, 64, tokens=4, state_dtype="int16", window=5, room=4, without="z dt_bias", softplus=False, work=(1, 0)
+    ),
     # Several of them a warp.
     Case(5, 4, 64, 128, 2, window=16, work=(2, 1)),
     Case(4, 4, 128, 64, 1, window=16, live=13, forced=True, work=(4, 0), lies="fused", **SERVED),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import cuconv
 from cuconv.bench import device
 from cuconv.runtime.dtypes import BFLOAT16 as _BFLOAT16
+from cuconv.selective_state_update import plan_replay
 from cuconv.selective_state_update.reference_replay import APPENDED, LIVE, START
 from tests import emulator
 from tests.emulator.family import EmulatedArray
@@ -241,11 +243,13 @@ def test_small_elements_of_c_count_beside_a_large_one(library: Any) -> None:
     x, dt = np.zeros((1, 2, 64), BFLOAT16), np.zeros((1, 2), np.float32)
     rings = np.zeros((1, 2, 17, 64), BFLOAT16), np.zeros((1, 1, 17, 64), BFLOAT16), np.zeros((1, 2, 17), np.float32)
     out = upload(x)
-    cuconv.selective_state_update_replay(
-        upload(codes), *map(upload, rings), upload(np.zeros((1, 4), np.int32)), x=upload(x.copy()), dt=upload(dt),
-        A=upload(np.full(2, -1.0, np.float32)), B=upload(np.ones_like(C)), C=upload(C),
-        state_scale=upload(np.ones((1, 2, 64), np.float32)), window=16, fold=False, out=out,
-    )  # fmt: skip
+    # So few heads would be divided further.
+    with mock.patch.object(plan_replay, "FEW_LEAST", 0):
+        cuconv.selective_state_update_replay(
+            upload(codes), *map(upload, rings), upload(np.zeros((1, 4), np.int32)), x=upload(x.copy()), dt=upload(dt),
+            A=upload(np.full(2, -1.0, np.float32)), B=upload(np.ones_like(C)), C=upload(C),
+            state_scale=upload(np.ones((1, 2, 64), np.float32)), window=16, fold=False, out=out,
+        )  # fmt: skip
     found = (device.fetch(out) if library is _cupy else of.download(out)).astype(np.float64)
     assert (np.abs(found - wanted) <= 2.0**-9 * np.abs(wanted) + 1e-3 * terms).all()
 
