@@ -366,6 +366,18 @@ def test_a_result_over_an_argument_is_told_from_one_beside_it(gpu: QuickFamily) 
         assert outcome(gpu, cuconv.causal_conv1d_varlen_fn, **beside) == apart[0]
 
 
+@pytest.mark.parametrize("change", [lambda out: out[:-1], lambda out: (*out, None), list, lambda out: (None, *out[1:])])
+def test_results_in_a_tuple_are_told_from_others(change: Callable[[Any], Any], gpu: QuickFamily) -> None:
+    known = called(MAKERS["causal_conv1d_update_split"](batch=2), True)
+    changed = known | {"out": change(known["out"])}
+    wanted = outcome(gpu, cuconv.causal_conv1d_update_split, **changed)
+    forget()
+    for _ in range(4):
+        outcome(gpu, cuconv.causal_conv1d_update_split, **known)
+    for _ in range(4):
+        assert outcome(gpu, cuconv.causal_conv1d_update_split, **changed) == wanted
+
+
 def test_arguments_by_place_and_by_name_are_the_same(gpu: QuickFamily, operated: list[Operation[Any]]) -> None:
     arguments = known_step(gpu)
     wanted = outcome(gpu, cuconv.causal_conv1d_update, **arguments)
@@ -405,14 +417,24 @@ def scaled(x: Any, conv_state: Any, weight: Any) -> Any:
 
 
 def twice(x: Any, conv_state: Any, weight: Any) -> Any:
-    return cuconv.causal_conv1d_update(x, conv_state, weight), cuconv.causal_conv1d_update(x, conv_state, weight)
+    first = cuconv.causal_conv1d_update(x, conv_state, weight)
+    cuconv.causal_conv1d_update(x, conv_state, weight)
+    return first
+
+
+def doubled(x: Any, conv_state: Any, weight: Any) -> Any:
+    return cuconv.causal_conv1d_update(x, conv_state, weight, residual=x)
+
+
+def plain(x: Any, conv_state: Any, weight: Any) -> Any:
+    return cuconv.causal_conv1d_update(x, conv_state, weight)
 
 
 def biased(x: Any, conv_state: Any, weight: Any) -> Any:
     return cuconv.causal_conv1d_update(x, conv_state, weight, Quick((weight.shape[0],), (1,), weight.dtype))
 
 
-@pytest.mark.parametrize("function", [scaled, twice, biased])
+@pytest.mark.parametrize("function", [scaled, twice, biased, doubled, plain])
 def test_a_function_that_does_more_is_called_every_time(function: Callable[..., Any], gpu: QuickFamily) -> None:
     calls = []
 
@@ -422,6 +444,9 @@ def test_a_function_that_does_more_is_called_every_time(function: Callable[..., 
         return function(x, conv_state, weight)
 
     arguments = {name: each for name, each in step().items() if name in ("x", "conv_state", "weight")}
+    if function is plain:
+        # An array that does not get to the operation.
+        arguments["unused"] = Quick((1,), (1,), INT32)
     count = 0
     for _ in range(6):
         counted(**arguments)
