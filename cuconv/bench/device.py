@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -45,6 +45,14 @@ def arrays(workload: Workload, number: int = 0) -> dict[str, Any]:
         seed = workload.seed(name, number)
         made[name] = _random(array, seed) if array.values is None else upload(array.host(seed))
     return made
+
+
+def renew(workload: Workload, number: int, made: Mapping[str, Any], results: Sequence[Any]) -> None:
+    """Give what `arrays` and `outs` have made the contents again that it had."""
+    for name, again in arrays(workload, number).items():
+        made[name].data.copy_from_device(again.data, workload.arrays[name].nbytes)
+    for out, result in zip(workload.outs.values(), results, strict=True):
+        result.data.memset(POISON, out.nbytes)
 
 
 def upload(array: np.ndarray[Any, Any]) -> Any:

@@ -82,6 +82,10 @@ class Machine:
         """Arrays for the results of a call, full of NaN."""
         return device.outs(workload)
 
+    def renew(self, workload: Workload, number: int, arrays: Mapping[str, Any], outs: Sequence[Any]) -> None:
+        """Let arrays of a call, and those for its results, be as `arrays` and `outs` have made them."""
+        device.renew(workload, number, arrays, outs)
+
     def tensors(self, arrays: Mapping[Name, Any]) -> dict[Name, Any]:
         """Torch tensors over the memory of arrays; ImportError without a torch that has this GPU."""
         tensors.check()

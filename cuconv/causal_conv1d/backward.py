@@ -12,6 +12,7 @@ from cuconv.causal_conv1d.kernels import MAX_TOKENS, WIDTHS
 from cuconv.causal_conv1d.plan_backward import Operands, plan
 from cuconv.runtime import checks, slots
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, INT32, DType
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense, is_channel_last, order_like
@@ -19,6 +20,7 @@ from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays, Checked, Layouts
 
 
+@quick
 def causal_conv1d_bwd(
     x: Any,
     weight: Any,
@@ -83,6 +85,7 @@ def causal_conv1d_bwd(
     return dx, dweight, dbias, dinitial_states
 
 
+@quick
 def causal_conv1d_varlen_bwd(
     x: Any,
     weight: Any,

@@ -10,6 +10,7 @@ from cuconv.causal_conv1d.kernels import GATES, WIDTHS
 from cuconv.causal_conv1d.plan_dense import Operands, plan
 from cuconv.runtime import checks
 from cuconv.runtime.dtypes import FLOATS, INT32
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import dense, order_like
@@ -17,6 +18,7 @@ from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays, Checked, Layouts
 
 
+@quick
 def causal_conv1d_fn(
     x: Any,
     weight: Any,

@@ -9,6 +9,7 @@ from cuconv.causal_conv1d import reference
 from cuconv.causal_conv1d.kernels_varlen import MANY_COLUMNS, MANY_VECTORS, CausalConv1dVarlenStates
 from cuconv.runtime import checks
 from cuconv.runtime.dtypes import FLOATS
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
 from cuconv.runtime.layout import Layout, dense, index_numbers, strides_or_zeros
@@ -16,6 +17,7 @@ from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays, Checked, Launch, Layouts, Plan
 
 
+@quick
 def causal_conv1d_varlen_states(
     x: Any, cu_seqlens: Any, state_len: int, *, previous_states: Any = None, out: Any = None
 ) -> Any:

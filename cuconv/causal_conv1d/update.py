@@ -18,10 +18,12 @@ from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_update import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import checks, slots, trees
+from cuconv.runtime.entry import quick
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays
 
 
+@quick
 def causal_conv1d_update(
     x: Any,
     conv_state: Any,
@@ -176,6 +178,7 @@ def causal_conv1d_update(
     return _run(WHOLE, inputs, extras, (out,), options)[0]
 
 
+@quick
 def step_by_token(
     x: Any,
     conv_state: Any,
@@ -201,6 +204,7 @@ def step_by_token(
     return _step_with_extras(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def step_by_blocks(
     x: Any,
     conv_state: Any,
@@ -237,6 +241,7 @@ def step_by_blocks(
     return _step_by_blocks(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def causal_conv1d_update_split(
     x: Any,
     conv_state: Any,
@@ -309,6 +314,7 @@ def causal_conv1d_update_split(
     return tuple(_run(split, inputs, extras, split.given_outs(out), options))
 
 
+@quick
 def causal_conv1d_update_qkv_split(
     x: Any,
     conv_state: Any,

@@ -21,6 +21,7 @@ from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split, by_heads, by_sizes
 from cuconv.runtime import blocks, checks, slots
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays
@@ -28,6 +29,7 @@ from cuconv.runtime.plan import Arrays
 L2NORM_EPS = 1e-6
 
 
+@quick
 def causal_conv1d_varlen_fn(
     x: Any,
     weight: Any,
@@ -136,6 +138,7 @@ def causal_conv1d_varlen_fn(
     return _run(WHOLE, inputs, extras, outs, activation, pad_slot_id, null_slot, pad_output, first_column)[0]
 
 
+@quick
 def convolve_by_token(
     x: Any,
     weight: Any,
@@ -167,6 +170,7 @@ def convolve_by_token(
     return _packed_with_extras(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def split_by_token(
     x: Any,
     weight: Any,
@@ -198,6 +202,7 @@ def split_by_token(
     return tuple(_packed_with_extras(inputs, options, split.names))
 
 
+@quick
 def qkv_split_by_token(
     x: Any, weight: Any, heads: tuple[int, ...], qk_l2norm: bool, payload: Any, gate: Any, other_gate: Any
 ) -> tuple[Any, Any, Any]:
@@ -217,6 +222,7 @@ def qkv_split_by_token(
     return q, k, v
 
 
+@quick
 def convolve_by_blocks(
     x: Any,
     weight: Any,
@@ -253,6 +259,7 @@ def convolve_by_blocks(
     return _packed_by_blocks(inputs, options, WHOLE.names)[0]
 
 
+@quick
 def causal_conv1d_split(
     x: Any,
     weight: Any,
@@ -303,6 +310,7 @@ def causal_conv1d_split(
     return tuple(_run(split, inputs, extras, out, activation, pad_slot_id, null_slot, pad_output, first_column))
 
 
+@quick
 def causal_conv1d_qkv_split(
     x: Any,
     weight: Any,

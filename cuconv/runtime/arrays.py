@@ -40,41 +40,56 @@ class Recogniser:
         self,
         given: Sequence[Any],
         recognise: Callable[[Mapping[int, Any]], tuple[list[str], dict[str, Any]]],
+        address: Callable[[Any], int],
+        mark_written: Callable[[Sequence[Any]], None],
         followed_places: tuple[int, ...] = (),
     ) -> None:
         """Take the arrays of a call, None for absent ones.
 
         `recognise` gets the arrays by their places, each once; it returns lines of code and the values of names in
-        them. The lines leave by `return None` if one of the arrays a0, a1, … in these places has other facts, and else
-        have the addresses in p0, p1, …
+        them. The lines leave by `return None` if one of the arrays a0, a1, … in these places has other facts, but for
+        the address, and else have the addresses in p0, p1, …
         """
         places = {place: array for place, array in enumerate(given) if array is not None}
         first = {id(array): place for place, array in reversed(places.items())}
         same = {place: first[id(array)] for place, array in places.items() if first[id(array)] != place}
-        differs = [f"a{place} is not None" for place in range(len(given)) if place not in places]
-        differs += [f"a{place} is not a{other}" for place, other in same.items()]
-        lines, self.values = recognise({place: array for place, array in places.items() if place not in same})
+        distinct = {place: array for place, array in places.items() if place not in same}
+        lines, self.values = recognise(distinct)
+        self.misaligned = _misaligned(distinct, address)
+        """Code that says whether arrays that are recognised have other addresses modulo ALIGNMENT."""
         self.unpacking = f"{''.join(f'a{place}, ' for place in range(len(given)))} = given"
         """The code that names the arrays of `given`."""
         self.lines = [
-            self.unpacking,
-            *([f"if {' or '.join(differs)}: return None"] if differs else []),
+            *_unless([f"a{place} is not a{other}" for place, other in same.items()]),
             *lines,
             *(f"p{place} = p{other}" for place, other in same.items()),
         ]
-        """The code that recognises `given`, and has the addresses then."""
+        """The code that recognises arrays in their places, but for alignment, and has the addresses then."""
+        absent = [f"a{place} is not None" for place in range(len(given)) if place not in places]
+        self.of_given = [self.unpacking, *_unless(absent), *self.lines]
+        """The code that does so for the arrays of `given`, of which no others are there."""
+        self.count = len(distinct)
+        """The number of arrays, each counted once."""
         self.pointers = [f"p{place}" for place in places]
         """The names of the addresses in the order of the arrays."""
+        self.mark_written = mark_written
+        """Tells the library that some of the arrays have new contents."""
         self.addresses: Callable[[Sequence[Any]], list[int] | None] = generated.function(
-            "given", [*self.lines, f"return [{', '.join(self.pointers)}]"], self.values
+            "given",
+            [*self.of_given, *_unless([self.misaligned]), f"return [{', '.join(self.pointers)}]"],
+            self.values,
         )
         """The addresses of arrays with the facts of an earlier call; None where it cannot be sure."""
         self.followed_places = followed_places
         """The places in the call of the arrays that autograd follows in grad mode."""
 
 
+def _unless(conditions: Sequence[str]) -> list[str]:
+    """The line that leaves where one of these conditions holds; none for no conditions."""
+    return [f"if {' or '.join(conditions)}: return None"] if conditions else []
+
+
 def _misaligned(arrays: Mapping[int, Any], address: Callable[[Any], int]) -> str:
-    """Code that says whether addresses are others modulo ALIGNMENT than those of these arrays."""
     offsets = {place: address(array) % ALIGNMENT for place, array in arrays.items()}
     differences = (f"p{place} ^ {offset}" if offset else f"p{place}" for place, offset in offsets.items())
     return f"({' | '.join(differences)}) & {ALIGNMENT - 1}"
@@ -159,7 +174,7 @@ class Family:
     follows_writes: Callable[[], bool] | None = None
     """Whether the library wants to know at present that arrays of a caller have new contents; None for never."""
 
-    def mark_written(self, written: list[Any]) -> None:
+    def mark_written(self, written: Sequence[Any]) -> None:
         """Tell the library that arrays of a caller have new contents."""
 
     def checks_contents(self) -> bool:
@@ -270,7 +285,7 @@ class CupyFamily(ByteStrideFamily):
     def recogniser(self, given: Sequence[Any]) -> Recogniser | None:
         # Types of programs are not kept alive, and may have attributes of their own.
         is_plain = all(array is None or type(array) is self._ndarray for array in given)
-        return Recogniser(given, self._recognise) if is_plain else None
+        return Recogniser(given, self._recognise, self.address, self.mark_written) if is_plain else None
 
     def _recognise(self, arrays: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         lines, values = [], {"ndarray": self._ndarray}
@@ -283,7 +298,7 @@ class CupyFamily(ByteStrideFamily):
             ]
             facts = array.shape, array.strides, array.dtype, array.data.device_id
             values |= zip((f"s{n}", f"t{n}", f"d{n}", f"c{n}"), facts, strict=True)
-        return [*lines, f"if {_misaligned(arrays, self.address)}: return None"], values
+        return lines, values
 
     def maker(self, layout: Layout) -> Maker:
         make_here, device, get_device = self.maker_here(layout), layout.device, self._get_device
@@ -399,7 +414,10 @@ class TorchFamily(Family):
         if not _family_of_type.keys() >= {type(tensor) for tensor in given if tensor is not None}:
             return None
         followed = tuple(place for place, tensor in enumerate(given) if tensor is not None and tensor.requires_grad)
-        return Recogniser(given, self._recognise, followed)
+        # Tensors that are recognised are inference tensors only where these are: their dispatch keys differ.
+        is_inference = any(tensor is not None and tensor.is_inference() for tensor in given)
+        mark_written = self.mark_written if is_inference else self._increment_version
+        return Recogniser(given, self._recognise, self.address, mark_written, followed)
 
     def _recognise(self, tensors: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         check = self._guards(
@@ -411,7 +429,6 @@ class TorchFamily(Family):
         lines = [
             f"if forward_mode._current_level >= 0 or not check({checked}): return None",
             *(f"p{place} = address(a{place})" for place in tensors),
-            f"if {_misaligned(tensors, self.address)}: return None",
         ]
         return lines, {"check": check, "address": self.address, "forward_mode": self._forward_mode}
 
@@ -471,7 +488,7 @@ class TorchFamily(Family):
         memory: np.ndarray[Any, Any] = plain.numpy()
         return memory
 
-    def mark_written(self, written: list[Any]) -> None:
+    def mark_written(self, written: Sequence[Any]) -> None:
         # A kernel writes through an address, and so autograd would not notice otherwise what is gone.
         try:
             self._increment_version(written)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from cuconv.runtime import arrays, dlpack
-from cuconv.runtime.arrays import Family
 from cuconv.runtime.call import Call
 from cuconv.runtime.dependent import contexts
 from cuconv.runtime.errors import message
+from cuconv.runtime.held import Held, held, taking
 from cuconv.runtime.operation import Operation, is_traced
 from cuconv.runtime.plan import NO_NUMBERS, Late
 
@@ -54,14 +54,11 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
     if is_traced():
         raise RuntimeError("cuconv.bind cannot be traced: call the function itself, or bind outside")
     bound: list[Bound] = []
-    token = _bound.set(bound)
-    try:
-        held: dict[int, Held] = {}
+    with taking(partial(_prepare, bound)):
+        known: dict[int, Held] = {}
         results = function(
-            *(_held(value, held) for value in args), **{name: _held(value, held) for name, value in kwargs.items()}
+            *(held(value, known) for value in args), **{name: held(value, known) for name, value in kwargs.items()}
         )
-    finally:
-        _bound.reset(token)
     if not bound:
         # A function without arrays has raised, unless nothing of it is an array.
         raise TypeError(message("function", name, "a function of cuconv that takes arrays"))
@@ -122,38 +119,16 @@ class Bound:
 _requires_grad = attrgetter("requires_grad")
 
 
-class Held:
-    """An array in the place of which bind calls a function."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __getattr__(self, name: str) -> Any:
-        """What the array has: where another argument does not fit, an error is to name that one."""
-        return getattr(self.array, name)
-
-
-def _held(value: Any, held: dict[int, Held]) -> Any:
-    """What a function gets in the place of an argument: one for an array in several places, because functions ask."""
-    if isinstance(value, tuple | list):
-        return tuple(_held(each, held) for each in value)
-    if arrays.family(value) is None and not dlpack.is_array(value):
-        return value
-    return held.setdefault(id(value), Held(value))
-
-
-_bound: ContextVar[list[Bound]] = ContextVar("bound")
-
-
 def _prepare(
+    prepared: list[Bound],
     operation: Operation[Any],
-    held: tuple[Any, ...],
+    standing: tuple[Any, ...],
     options: tuple[Any, ...],
     outputs: tuple[str, ...] | None = None,
     late: Late = NO_NUMBERS,
 ) -> Sequence[Any]:
     """Leave a Bound instead of running an operation; its results."""
-    given = original = tuple(each.array if isinstance(each, Held) else each for each in held)
+    given = original = tuple(each.array if isinstance(each, Held) else each for each in standing)
     names = operation.names(outputs)
     family = arrays.family(original[operation.place_of_leader])
     is_foreign = family is None
@@ -167,7 +142,7 @@ def _prepare(
         _refuse_followed(names, given)
         raise TypeError(message(operation.leader, "a tensor without memory", "a plain one")) from None
     bound = Bound(call, given, pointers, late)
-    _bound.get().append(bound)
+    prepared.append(bound)
     results: Sequence[Any] = bound.results
     if is_foreign:
         return dlpack.exported(results, original[len(operation.inputs) :], original[operation.place_of_leader])
@@ -180,11 +155,3 @@ def _refuse_followed(names: Sequence[str], given: Sequence[Any]) -> None:
         if getattr(array, "requires_grad", False):
             wanted = "torch.no_grad() or a detached tensor: autograd does not follow bound calls"
             raise ValueError(message(name, "a tensor that requires grad while grad mode is on", wanted))
-
-
-class HeldFamily(Family):
-    name = "held"
-    through = staticmethod(_prepare)
-
-
-arrays.register(Held, HeldFamily)

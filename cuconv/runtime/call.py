@@ -31,6 +31,17 @@ class Known(NamedTuple):
     outputs: tuple[str, ...] | None
     run: Callable[[tuple[Any, ...], Late], Sequence[Any] | None]
     """Runs the call on given arrays, with late numbers; None where they are not like those."""
+    call: Call[Any] | None
+    """The call that this is; None where autograd follows it."""
+
+
+Returned = Callable[[Sequence[str]], str]
+"""Code for what a public function returns, out of the code of all results of its call."""
+
+
+def all_of(results: Sequence[str]) -> str:
+    """The code of all results in order."""
+    return f"({''.join(f'{result}, ' for result in results)})"
 
 
 Follow = Callable[[tuple[Any, ...], list[int]], Sequence[Any]]
@@ -114,6 +125,8 @@ class Call(Generic[Operands]):
         """Tells other arrays with the facts of this call."""
         self.known: tuple[Known, ...] = ()
         """How they are handled then: plainly, and before that as autograd follows them where that is known."""
+        self.entries: dict[Any, Callable[..., Any] | None] = {}
+        """What `enter` has made, by what it was made for; None for arguments that nothing can be made for."""
         self.resume: Callable[..., Sequence[Any]] | None = None
         """`run`, quicker, for arrays that are recognised and that autograd follows."""
         self.apart: set[tuple[int, ...]] = set()
@@ -155,34 +168,79 @@ class Call(Generic[Operands]):
 
     def recognise(self, recogniser: Recogniser | None) -> None:
         """Run the call at once from now on, on arrays that are recognised."""
-        self.recogniser, self.known = recogniser, ()
+        self.recogniser, self.known, self.entries = recogniser, (), {}
         if recogniser is not None:
-            lines, values = self._quick(recogniser.pointers)
-            lines = recogniser.lines + lines
-            if recogniser.followed_places:
-                lines.insert(0, "if follows_writes(): return None")
-            run = generated.function("given, late", lines, recogniser.values | values)
-            self.known = (Known(self.options, self.outputs, run),)
+            lines = self._unfollowed(recogniser, recogniser.of_given)
+            run = self._generated("given, late", lines, recogniser.misaligned)
+            self.known = (Known(self.options, self.outputs, run, self),)
 
-    def _quick(self, addresses: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-        """The code of `run` on arrays a0, a1, … with the addresses in these variables, and the values that it names."""
-        pointers = list(addresses)
-        lines, slow = [], f"return run(given, [{', '.join(pointers)}], late)"
-        values: dict[str, Any] = {"run": self.run, "follows_writes": self.family.follows_writes}
+    def enter(
+        self, arguments: str, lines: list[str], values: Mapping[str, Any], given: str, returned: Returned
+    ) -> Callable[..., Any]:
+        """What runs the call on the arguments of the public function, and returns what that does: None for others.
+
+        `lines`, with these values of names, leave by `return None` unless all that is no array is as in this call, and
+        have the arrays a0, a1, … as `given` names them.
+        """
+        known = self.recogniser
+        assert known is not None and known.values.keys().isdisjoint(values)
+        lines = self._unfollowed(known, [*lines, *known.lines])
+        different = known.misaligned
+        if self._written:
+            # A function asks whether it is to write over another argument.
+            different = f"{different} or len({{{', '.join(known.pointers)}}}) != {known.count}"
+        return self._generated(arguments, lines, different, values, given, "NO_NUMBERS", returned)
+
+    def _unfollowed(self, recogniser: Recogniser, lines: list[str]) -> list[str]:
+        """The code that recognises arrays, those that autograd follows in grad mode only outside of it."""
+        return ["if follows_writes(): return None", *lines] if recogniser.followed_places else lines
+
+    def _generated(
+        self,
+        arguments: str,
+        lines: list[str],
+        misaligned: str | None,
+        more: Mapping[str, Any] = NO_NUMBERS,
+        given: str = "given",
+        late: str = "late",
+        returned: Returned = all_of,
+    ) -> Callable[..., Any]:
+        """A function with these lines, which recognise arrays, and then the code of `run` on them.
+
+        The lines have the arrays a0, a1, … and the addresses of those that are there in p0, p1, …; `misaligned` says
+        whether these are others modulo ALIGNMENT, None where it is known.
+        """
+        known = self.recogniser
+        assert known is not None
+        pointers, lines = list(known.pointers), list(lines)
+        places = range(len(self.names) - self._count)
+        slow = f"results = run({given}, [{', '.join(pointers)}], {late}); return "
+        slow += returned([f"results[{place}]" for place in places])
+        leave = [] if misaligned is None else [f"if {misaligned}: return None"]
+        values = {**known.values, **more, "run": self.run, "follows_writes": self.family.follows_writes}
+        values["NO_NUMBERS"] = NO_NUMBERS
         if self.on_host or not self._launches:
-            return [slow], values
+            return generated.function(arguments, [*lines, *leave, slow], values)
         family, device = self.family, self.device
         loaded = [family.load(launch.kernel, device) for launch in self._launches]
+        if self._written:
+            # At addresses that were checked once arrays are aligned as they were then.
+            values |= {"apart": self.apart, "check_written": self.check_written}
+            lines.append(f"if ({', '.join(pointers)},) not in apart:")
+            lines += [f"    {line}" for line in (*leave, f"check_written({given}, [{', '.join(pointers)}])")]
+        else:
+            lines += leave
         values |= {"contexts": contexts, "thread": thread, "device": device, "get_device": loaded[0].get_device}
-        rare = "contexts or late or get_device() != device or device not in (own := thread.own).devices"
+        elsewhere = [] if machine.has_one_device() else ["get_device() != device"]
+        rare = ["contexts", *elsewhere, "device not in (own := thread.own).devices"]
+        if late != "NO_NUMBERS":
+            rare.append(late)
         if self.definition.contents is not None:
             values |= {"variable": variable, "CHECK": CHECK}
-            rare = f"variable(CHECK) is not None or {rare}"
-        lines.append(f"if {rare}: {slow}")
-        if self._written:
-            values |= {"apart": self.apart, "check_written": self.check_written}
-            lines.append(f"if ({', '.join(pointers)},) not in apart: check_written(given, [{', '.join(pointers)}])")
-        results = [f"a{self._count + place}" for place in range(len(self.names) - self._count)]
+            rare.append("variable(CHECK) is not None")
+        lines.append(f"if {' or '.join(rare)}: {slow}")
+        given_places = {self._count + place for place in places if f"p{self._count + place}" in pointers}
+        results = [f"a{place}" if place in given_places else "None" for place in range(self._count, len(self.names))]
         values |= {"address": family.address, "stream": family.stream}
         layouts = self._held[len(self._given) :]
         for number, ((place, _), layout) in enumerate(zip(self._makers, layouts, strict=False)):
@@ -194,35 +252,35 @@ class Call(Generic[Operands]):
             values |= {"make_scratch": family.maker_here(layouts[len(self._makers)]), "keep": family.keep_if_captured}
             lines += ["scratch = make_scratch()", "keep(scratch, device)", "s = address(scratch)"]
             pointers += ["s", *(f"s + {first}" for first in self._regions)]
-        pointers.append("0")
         lines.append("on = stream(device)")
         for number, (launch, order) in enumerate(zip(self._launches, self._places_of_pointers, strict=True)):
-            values[f"pack{number}"] = loaded[number].packer(len(order))
+            values[f"pack{number}"] = loaded[number].packer([place >= 0 for place in order])
             values[f"numbers{number}"] = launch.numbers
-            values[f"launch{number}"] = loaded[number].launcher(launch.config)
-            taken = "".join(f"{pointers[place]}, " for place in order)
+            values[f"launch{number}"], first = loaded[number].launcher(launch.config)
+            fixed = {f"c{number}_{place}": value for place, value in enumerate(first)}
+            values |= fixed
+            taken = "".join(f"{pointers[place]}, " for place in order if place >= 0)
             lines += [
                 f"pack{number}(own.bytes, 0, {taken}numbers{number})",
-                f"launch{number}(on, own.pointers, 0)",
+                f"launch{number}({''.join(f'{name}, ' for name in fixed)}on, own.pointers, 0)",
             ]
         if self._follows_writes is not None:
-            values["mark_written"] = family.mark_written
-            written = ", ".join(f"a{self._given[number]}" for number in self._written)
-            lines.append(f"if follows_writes(): mark_written([{written}])")
-        return [*lines, f"return ({''.join(f'{result}, ' for result in results)})"], values
+            values["mark_written"] = known.mark_written
+            written = "".join(f"a{self._given[number]}, " for number in self._written)
+            lines.append(f"if follows_writes(): mark_written(({written}))")
+        return generated.function(arguments, [*lines, f"return {returned(results)}"], values)
 
     def follow(self, options: tuple[Any, ...], outputs: tuple[str, ...] | None, follow: Follow) -> None:
         """Let autograd follow calls with these options, on arrays that are recognised, in this way."""
         known = self.recogniser
         assert known is not None
         pointers = ", ".join(known.pointers)
-        lines = ["if not follows_writes(): return None", *known.lines, f"return follow(given, [{pointers}])"]
-        values = {"follows_writes": self.family.follows_writes, "follow": follow}
-        run = generated.function("given, late", lines, known.values | values)
-        self.known = (Known(options, outputs, run), *self.known[-1:])
-        lines, values = self._quick(known.pointers)
-        lines = [known.unpacking, f"{pointers}, = pointers", *lines]
-        self.resume = generated.function("given, pointers, late=NO_NUMBERS", lines, values | {"NO_NUMBERS": NO_NUMBERS})
+        lines = ["if not follows_writes(): return None", *known.of_given, f"if {known.misaligned}: return None"]
+        values = known.values | {"follows_writes": self.family.follows_writes, "follow": follow}
+        run = generated.function("given, late", [*lines, f"return follow(given, [{pointers}])"], values)
+        self.known = (Known(options, outputs, run, None), *self.known[-1:])
+        lines = [known.unpacking, f"{pointers}, = pointers"]
+        self.resume = self._generated("given, pointers, late=NO_NUMBERS", lines, None)
 
     def fixed(self, given: tuple[Any, ...], pointers: list[int], late: Late) -> tuple[list[Any], list[Replay], Any]:
         """The results of a call that is run later, as often as wanted, on these arrays; what runs it on a stream; and

@@ -40,9 +40,14 @@ class Params:
         self.dtype = np.dtype([*((name, "u8") for name in pointers), *numbers], align=True)
         if self.dtype.itemsize != self.pointers.size + self.numbers.itemsize:
             raise TypeError(f"the numbers of {self.dtype.names} are not aligned behind the pointers")
-        formats = (f"={n}Q{8 * (len(pointers) - n)}x{self.numbers.itemsize}s" for n in range(len(pointers) + 1))
-        self.packing = tuple(map(struct.Struct, formats))
+        self.packing = tuple(self.packing_of([True] * n) for n in range(len(pointers) + 1))
         """The packing of pointers and the numbers' bytes, by how many pointers are given; further ones are null."""
+
+    def packing_of(self, given: Sequence[bool]) -> struct.Struct:
+        """The packing of the pointers that are given, of the first ones, and the numbers' bytes; others are null."""
+        # "P" takes half as long as "Q", and there is nothing to align.
+        pointers = "".join("P" if each else "8x" for each in given)
+        return struct.Struct(f"{pointers}{8 * (len(self.pointer_names) - len(given))}x{self.numbers.itemsize}s")
 
     @classmethod
     def declared(cls, fields: Sequence[structs.Field]) -> Params:
@@ -264,30 +269,35 @@ class LoadedKernel:
         self._module = module
         self._pointer = pointer
         self._device = device
-        self._packing = params.packing
+        self._packing, self._packing_of = params.packing, params.packing_of
         self._starts_early = starts_early
         # The driver's own launch takes 2 us; CuPy's goes through a description of every argument and takes 8.
         self._launch = driver.launchKernel
         self.get_device: Callable[[], int] = runtime.getDevice
         self._set_device = runtime.setDevice
 
-    def launcher(self, config: LaunchConfig) -> Callable[[int, int, int], None]:
-        """What launches with this configuration: it takes the stream, the address of the arguments' address, and 0.
+    def launcher(self, config: LaunchConfig) -> tuple[Callable[..., None], tuple[int, ...]]:
+        """What launches with this configuration, and its first arguments: it takes the stream, the address of the
+        kernel's arguments' address, and 0 behind them.
 
         The kernel's device has to be the current one, in a thread that has used it before.
         """
         if self._starts_early:
-            return dependent.launcher(self._pointer, config)
-        return partial(self._launch, self._pointer, *config.flat)
+            return dependent.launcher(self._pointer, config), ()
+        return self._launch, (self._pointer, *config.flat)
 
-    def packer(self, pointers: int) -> Callable[..., None]:
-        """What writes this many pointers, and null for the others, and packed numbers to a buffer at a place in it."""
-        return self._packing[pointers].pack_into
+    def _launcher(self, config: LaunchConfig) -> Callable[[int, int, int], None]:
+        launch, first = self.launcher(config)
+        return partial(launch, *first) if first else launch
+
+    def packer(self, given: Sequence[bool]) -> Callable[..., None]:
+        """What writes the pointers that are given, null for the others, and packed numbers to a place in a buffer."""
+        return self._packing_of(given).pack_into
 
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:
         """A function that enqueues launches with this configuration and packed numbers; missing pointers are null."""
         # Attributes are looked up here once: `enqueue` is on the path of every call.
-        launch = self.launcher(config)
+        launch = self._launcher(config)
         packing, own_device, get_device = self._packing, self._device, self.get_device
 
         def enqueue(pointers: Sequence[int], stream: int, numbers: bytes = numbers) -> None:
@@ -302,7 +312,7 @@ class LoadedKernel:
 
     def fixed(self, config: LaunchConfig, numbers: bytes, pointers: Sequence[int]) -> Replay:
         """A function that enqueues one launch, with these pointers and packed numbers, as often as it is called."""
-        launch = self.launcher(config)
+        launch = self._launcher(config)
         buffer = _Buffer(self._packing[len(pointers)].pack(*pointers, numbers))
         own_device, get_device = self._device, self.get_device
 

@@ -46,6 +46,17 @@ def has_dependent_launch(device: int) -> bool:
     return capability >= DEPENDENT_CAPABILITY and cupy.cuda.runtime.driverGetVersion() >= DEPENDENT_DRIVER
 
 
+@cache
+def has_one_device() -> bool:
+    """Whether there is one GPU in this process, which is the current one then."""
+    import cupy
+
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount()) == 1
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return False
+
+
 @contextmanager
 def assuming(count: int) -> Iterator[None]:
     """Plan calls on arrays of no device for a GPU with this many multiprocessors."""

@@ -40,6 +40,15 @@ def is_traced() -> bool:
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
+class _Latest:
+    """The call of the arrays that were recognised last, in any thread: a hint that such calls are worth an entry."""
+
+    call: Call[Any] | None = None
+
+
+latest = _Latest()
+
+
 @dataclass(eq=False)
 class Operation(Definition[Operands]):
     """A public function that can be called: it finds or prepares what its definition says for the arrays of a call."""
@@ -80,12 +89,13 @@ class Operation(Definition[Operands]):
         # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
         # arrays is quicker than comparing facts, and that takes half as long as hashing them.
         for known in self.known:
-            known_options, known_outputs, run = known
+            known_options, known_outputs, run, call = known
             if known_options == options and known_outputs == outputs:
                 results = run(given, late)
                 if results is not None:
                     if known is not self.known[0]:
                         self._known_first(known)
+                    latest.call = call
                     return results
         family = arrays.family(leader)
         if family is None:

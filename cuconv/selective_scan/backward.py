@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from cuconv.runtime import checks
 from cuconv.runtime.dtypes import FLOAT32, INDICES
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.layout import Layout, dense, order_like
@@ -32,6 +33,7 @@ class SelectiveScanGradients(NamedTuple):
     dinitial_state: Any
 
 
+@quick
 def selective_scan_bwd(
     u: Any,
     delta: Any,
@@ -121,6 +123,7 @@ def selective_scan_bwd(
     )
 
 
+@quick
 def selective_scan_varlen_bwd(
     u: Any,
     delta: Any,

@@ -6,6 +6,7 @@ from typing import Any
 
 from cuconv.runtime import checks
 from cuconv.runtime.dtypes import FLOAT32
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.layout import dense
@@ -17,6 +18,7 @@ from cuconv.selective_scan.kernels import chunk_tokens
 from cuconv.selective_scan.plan_dense import Operands, plan
 
 
+@quick
 def selective_scan_fn(
     u: Any,
     delta: Any,

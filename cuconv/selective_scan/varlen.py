@@ -10,6 +10,7 @@ import numpy as np
 
 from cuconv.runtime import blocks, checks, codes, slots
 from cuconv.runtime.dtypes import BOOL, CODES, STATES
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout
@@ -21,6 +22,7 @@ from cuconv.selective_scan.kernels import MAX_TOKENS
 from cuconv.selective_scan.plan_varlen import Chunks, Operands, plan
 
 
+@quick
 def selective_scan_varlen_fn(
     u: Any,
     ssm_states: Any,
@@ -154,6 +156,7 @@ def selective_scan_varlen_fn(
     return result
 
 
+@quick
 def scan_by_blocks(
     u: Any,
     ssm_states: Any,

@@ -29,6 +29,12 @@ MAX_D_STATE = 512
 CAPACITIES = (*D_STATES, MAX_D_STATE)
 """D_STATES and a kernel for all above them."""
 
+HEADS_D_STATES = (64, 128, 256)
+"""The d_state of the kernel of which warps walk over heads."""
+
+BYTES = tuple(state_t for state_t in CODES if state_t.itemsize == 1)
+"""Codes of 8 bits."""
+
 ROWS = (1, 2, 4, 8, 16)
 """Rows that a group of lanes loads at once."""
 
@@ -65,6 +71,11 @@ def most_rows(capacity: int, vec: int, state_t: DType, shared_decay: bool, many:
     limit = 16 if not shared_decay or (many and state_t not in CODES) else most
     fitting = [rows for rows in ROWS if rows <= sharing and rows * elements <= limit]
     return max(fitting, default=1)
+
+
+def heads_tile(d_state: int) -> int:
+    """Rows that a warp that walks over heads has at once, each on lanes with 16 elements."""
+    return WARP_SIZE * 16 // d_state * (4 if d_state < 128 else 8)
 
 
 @dataclass(frozen=True)
@@ -192,3 +203,35 @@ class SelectiveStateUpdateQuantised(_Steps):
     """States are codes with a scale per row: more arguments, which other states need not wait for."""
 
     STATES = CODES
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantisedHeads(Kernel):
+    """One token, states of 8-bit codes and one decay a head, for many sequences: warps walk over heads."""
+
+    EARLY = _Rows.EARLY
+
+    d_state: int
+    input_t: DType
+    state_t: DType
+    a_t: DType
+    b_t: DType
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedHeads]:
+        for d_state, input_t, state_t in product(HEADS_D_STATES, FLOATS, BYTES):
+            for a_t, b_t in dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t))):
+                yield cls(d_state, input_t, state_t, a_t, b_t)
+
+    @property
+    def tile(self) -> int:
+        """Rows that a warp has at once."""
+        return heads_tile(self.d_state)
+
+    def launch_config(self, batch: int, nheads: int, headdim: int, heads: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences, `heads` heads a warp; ValueError when they are too many."""
+        if batch * nheads > MAX_DIVIDEND:
+            raise TooLarge(f"the problem has {batch * nheads} heads; a launch takes at most {MAX_DIVIDEND}")
+        config = self.config(ceil_div(batch * nheads // heads, self.warps))
+        numbers = {"row_tiles": fast_div(headdim // self.tile), "nheads": fast_div(nheads), "heads": heads}
+        return config, numbers

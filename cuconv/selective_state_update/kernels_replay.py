@@ -160,7 +160,7 @@ class SelectiveStateUpdateReplay(_OfRows):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateReplayFew(Kernel):
-    """A few tokens, x, B and C of bfloat16: a warp has 64 contiguous rows of a head."""
+    """A few tokens, x, B and C of bfloat16: a warp has 64 contiguous rows of some heads of one group."""
 
     EARLY = ("state_batch_indices",)
 
@@ -176,6 +176,9 @@ class SelectiveStateUpdateReplayFew(Kernel):
     WINDOW = 16
     """Live tokens at most."""
 
+    RANKED = 256
+    """Sequences at most that it can put in another order."""
+
     d_state: int
     state_t: DType
     a_t: DType
@@ -186,9 +189,12 @@ class SelectiveStateUpdateReplayFew(Kernel):
         for fields in product(cls.D_STATES, (*FLOATS, *CODES), (FLOAT32, BFLOAT16), (False, True)):
             yield cls(*fields)
 
-    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences; ValueError when they are too many."""
-        return _divided(self, batch, nheads, headdim // self.ROWS)
+    def launch_config(
+        self, batch: int, nheads: int, headdim: int, warp_heads: int, flushes_first: bool
+    ) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences, each warp with this many heads; ValueError when they are too many."""
+        config, division = _divided(self, batch, nheads // warp_heads, headdim // self.ROWS)
+        return config, {**division, "warp_heads": warp_heads, "flushes_first": int(flushes_first)}
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,22 @@ MANY_WAVES = 8192
 """Warps below which each has one head: those that flush take twice as long as others, which go on meanwhile."""
 
 
+FEW_WARPS = {False: 4096, True: 2048}
+"""Warps of SelectiveStateUpdateReplayFew, by whether there are several tokens, that are left when each has more heads,
+and from which sequences that flush come first: more than run at once, so that what a warp does before its first head is
+hidden. On an H200 with Mamba-2 of 128 heads, int8 and sequences that flush in turn, 32, 64 and 256 sequences take 22.4,
+41 and 133 us with one head a warp, 23.4, 30.5 and 114 with two, and 44 and 103 with four; 64 take 41.6 with two where
+those that flush come last."""
+
+FEW_HEADS = 4
+"""Heads of such a warp at most: one that flushes takes as long as several others."""
+
+FEW_LEAST = 256
+"""Warps of SelectiveStateUpdateReplayFew below which SelectiveStateUpdateReplay divides heads further. A sequence of
+128 heads takes 5.1 us instead of 7.1 with float32 states, 5.5 instead of 5.7 with bfloat16; four take 11.0 instead of
+9.3."""
+
+
 class Rings(NamedTuple):
     """The layouts of rings and cursors."""
 
@@ -111,11 +127,15 @@ def plan(o: Operands) -> Plan:
     kernel = choose(o)
     _, nheads, headdim, _ = o.step.state.shape
     sequences = max(1, o.step.sequences)
-    if not isinstance(kernel, SelectiveStateUpdateReplay):
-        config, division = kernel.launch_config(sequences, nheads, headdim)
-    else:
-        shares = work(sequences, nheads, nheads // o.step.B.shape[2], ceil_div(headdim, kernel.tile))
+    group_heads = nheads // o.step.B.shape[2]
+    if isinstance(kernel, SelectiveStateUpdateReplay):
+        shares = work(sequences, nheads, group_heads, ceil_div(headdim, kernel.tile))
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+    elif isinstance(kernel, SelectiveStateUpdateReplayFew):
+        shares = few_work(sequences, nheads * (headdim // kernel.ROWS), group_heads, kernel.many)
+        config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+    else:
+        config, division = kernel.launch_config(sequences, nheads, headdim)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
     return _launch(kernel, config, {**numbers, **division})
 
@@ -192,19 +212,21 @@ def _is_few(o: Operands, vec: int, index32: bool) -> bool:
     is_whole_head = d_state in kernel.D_STATES and headdim % kernel.ROWS == 0 and s.state.strides[2] == d_state
     types = {plain._dtype(layout) for layout in (s.x, s.B, s.C, s.z) if layout is not None}
     has_others = s.cu_seqlens is not None or s.has_initial_state is not None
+    is_small = tokens == 1 and s.sequences * s.state.shape[1] * (headdim // kernel.ROWS) < FEW_LEAST
     has_rows_of_scales = s.state_scale is None or s.state_scale.strides[2] == 1
     is_short = tokens <= kernel.TOKENS and o.rings.window <= kernel.WINDOW
     if (
         not (is_short and index32 and _has_strides32(o) and is_whole_head and has_rows_of_scales)
         or has_others
+        or is_small
         or types != {BFLOAT16}
     ):
         return False
-    # With several tokens a lane has eight rows of one, else two.
+    # A lane has two rows at once.
     own = (layout for layout in (s.x, s.z, s.out) if layout is not None)
     matrices = plain._is_packed(s.B, 8) and plain._is_packed(s.C, 8) and plain._is_packed(o.rings.B, 8)
     is_wide = is_whole(plain._dtype(s.state), vec) and plain._is_packed(o.rings.x, 8)
-    return matrices and is_wide and all(plain._is_packed(layout, 8 if tokens > 1 else 2) for layout in own)
+    return matrices and is_wide and all(plain._is_packed(layout, 2) for layout in own)
 
 
 def _has_strides32(o: Operands) -> bool:
@@ -234,6 +256,16 @@ def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int
         while group_heads % (2 * heads) == 0 and sequences * nheads // (2 * heads) >= MANY_WAVES:
             heads *= 2
     return heads, own
+
+
+def few_work(sequences: int, tiles: int, group_heads: int, many: bool) -> tuple[int, bool]:
+    """The heads of a warp of SelectiveStateUpdateReplayFew, `tiles` of 64 rows a sequence, and whether sequences that
+    flush come first.
+    """
+    heads, warps = 1, sequences * tiles
+    while heads < FEW_HEADS and group_heads % (2 * heads) == 0 and warps // (2 * heads) >= FEW_WARPS[many]:
+        heads *= 2
+    return heads, warps >= FEW_WARPS[many] and sequences <= SelectiveStateUpdateReplayFew.RANKED
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -308,6 +340,7 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "state_scale_stride": (0, 0, 0),
         "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
+        "flushes_first": 0,
         "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],

@@ -9,6 +9,7 @@ import numpy as np
 
 from cuconv.runtime import checks, codes, slots
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INT32, DType
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense_strides
@@ -23,6 +24,7 @@ RINGS = ("x_ring", "B_ring", "dt_ring", "cursors")
 """The arguments that are rings and their cursors."""
 
 
+@quick
 def selective_state_update_replay(
     state: Any,
     x_ring: Any,

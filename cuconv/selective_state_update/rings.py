@@ -8,6 +8,7 @@ import numpy as np
 
 from cuconv.runtime import arrays, checks, codes, slots
 from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, INDICES, INT32, DType
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import dense
@@ -19,6 +20,7 @@ from cuconv.selective_state_update.plan_replay import CommitOperands, FoldOperan
 from cuconv.selective_state_update.replay import RINGS, by_row, check_decay, check_rings, selective_state_update_replay
 
 
+@quick
 def selective_state_update_commit(
     cursors: Any,
     accepted: Any = None,
@@ -61,6 +63,7 @@ def selective_state_update_commit(
     _commit((cursors, accepted, state_batch_indices), options)
 
 
+@quick
 def selective_state_update_materialise(
     state: Any,
     x_ring: Any,

@@ -9,6 +9,7 @@ import numpy as np
 
 from cuconv.runtime import checks, codes, slots, trees
 from cuconv.runtime.dtypes import BOOL, FLOAT32, FLOATS, INDICES, STATES, DType
+from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
 from cuconv.runtime.layout import Layout, dense
@@ -25,6 +26,7 @@ MAX_TOKENS = 2**30
 """Tokens of a call at most, and sequences: the kernel counts them in 32 bits, and a little beyond the last one."""
 
 
+@quick
 def selective_state_update(
     state: Any,
     x: Any,

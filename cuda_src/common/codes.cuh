@@ -7,6 +7,24 @@
 // A row of smaller magnitude is stored as zeros: its scale would be no normal number, and its inverse infinite.
 inline constexpr float kLeastMagnitude = 3.8518598887744717e-34f;  // 2**-111
 
+// The largest magnitude of kCount values; NaN if one of them is.
+template <int kCount>
+__device__ __forceinline__ float largest_magnitude(const float (&values)[kCount]) {
+    // Magnitudes are in the order of their bits, NaN above all others, and integers are compared by threes.
+    constexpr int kPairs = (kCount + 1) / 2;
+    unsigned pairs[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+        const float second = values[2 * i + 1 < kCount ? 2 * i + 1 : 2 * i];
+        pairs[i] = __float_as_uint(max_or_nan(fabsf(values[2 * i]), fabsf(second)));
+    }
+    unsigned largest = pairs[0];
+#pragma unroll
+    for (int i = 1; i + 1 < kPairs; i += 2) largest = max_of_three(largest, pairs[i], pairs[i + 1]);
+    if constexpr (kPairs % 2 == 0) largest = max(largest, pairs[kPairs - 1]);
+    return __uint_as_float(largest);
+}
+
 // What turns a row of this largest magnitude into codes; NaN for one that is not finite, 0 for one above 2**126.
 template <typename state_t>
 __device__ __forceinline__ float code_factor(float magnitude) {

@@ -41,3 +41,35 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a
         }
     }
 }
+
+// The product of four pairs of signed bytes.
+__device__ __forceinline__ int multiply_bytes(unsigned a, unsigned b) {
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 32; i += 8) sum += static_cast<signed char>(a >> i) * static_cast<signed char>(b >> i);
+    return sum;
+}
+
+// The same for signed integers of 8 bits, exactly: a has 32 columns, and a word four neighbours along the axis that
+// both share (PTX, mma.m16n8k32).
+__device__ __forceinline__ void multiply_add_codes(int (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    if constexpr (kHasTensorCores) {
+        multiply_add_tile_codes(sum, a, b);
+    } else {
+        const int row = lane_id() / 4 * 4, column = lane_id() % 4 * 8;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const unsigned first = word_of_lane(a[2 * half], row + i);
+                const unsigned second = word_of_lane(a[2 * half + 1], row + i);
+                const unsigned left = word_of_lane(b[half], column + i);
+                const unsigned right = word_of_lane(b[half], column + 4 + i);
+                sum[0] += multiply_bytes(first, left);
+                sum[1] += multiply_bytes(first, right);
+                sum[2] += multiply_bytes(second, left);
+                sum[3] += multiply_bytes(second, right);
+            }
+        }
+    }
+}

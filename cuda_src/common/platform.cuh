@@ -78,13 +78,17 @@ __device__ __forceinline__ void prefetch(const void* pointer) {
 
 // Starts to copy kBytes, 4, 8 or 16, from global to shared memory, both aligned to that. Before compute capability 8.0
 // they are copied when it returns. The copy goes through the L1 cache: past it, blocks that read the same memory wait
-// for each other. kLines: the rest of a line of 128 bytes comes to the L2 cache, where it is read soon.
-template <int kBytes = 16, bool kLines = false>
+// for each other. kLines: the rest of a line of 128 bytes comes to the L2 cache, where it is read soon. kOnce: of 16
+// bytes that no other block reads, and past the L1 cache.
+template <int kBytes = 16, bool kLines = false, bool kOnce = false>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one asynchronous copy is 4, 8 or 16 bytes");
+    static_assert(!kOnce || kBytes == 16 && !kLines, "a copy past the L1 cache is 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (kLines) {
+    if constexpr (kOnce) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+    } else if constexpr (kLines) {
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes)
                      : "memory");
     } else {
@@ -275,6 +279,15 @@ __device__ __forceinline__ void multiply_add_tile(float (&sum)[4], const unsigne
 #endif
 }
 
+// sum += a * b of a warp, of signed integers of 8 bits, by the layout of common/mma.cuh.
+__device__ __forceinline__ void multiply_add_tile_codes(int (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
 // The greater of two numbers; NaN if one of them is, where fmaxf gives the other.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -283,6 +296,15 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
     return greater;
 #else
     return b != b || a < b ? b : a;
+#endif
+}
+
+// The greatest of three integers, by one instruction from compute capability 9.0 on.
+__device__ __forceinline__ unsigned max_of_three(unsigned a, unsigned b, unsigned c) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return __vimax3_u32(a, b, c);
+#else
+    return max(max(a, b), c);
 #endif
 }
 
@@ -325,32 +347,6 @@ __device__ __forceinline__ unsigned floats_to_e4m3(float low, float high) {
         pair |= (bits | (all >> 24 & 0x80u)) << (8 * i);
     }
     return pair;
-#endif
-}
-
-// The four codes of 8 bits in a word as pairs of bfloat16, the first and the third, and the other two. A bfloat16 has 7
-// bits behind the leading one: a code is 128 and its lower bits, less 256 if it is negative, else 128.
-__device__ __forceinline__ void codes_to_pairs(unsigned word, unsigned& even, unsigned& odd) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    const unsigned words[2] = {word, word >> 8};
-    unsigned pairs[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        unsigned above, off;
-        // (a & b) | c; the compiler makes two instructions of it.
-        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(above) : "r"(words[i]), "r"(0x007f007fu), "r"(0x43004300u));
-        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(off) : "r"(words[i]), "r"(0x00800080u), "r"(0x43004300u));
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pairs[i]) : "r"(off), "r"(0xbf80bf80u), "r"(above));
-    }
-    even = pairs[0];
-    odd = pairs[1];
-#else
-    unsigned halves[4];
-    for (int i = 0; i < 4; ++i) {
-        halves[i] = __float_as_uint(static_cast<float>(static_cast<signed char>(word >> (8 * i)))) >> 16;
-    }
-    even = halves[0] | halves[2] << 16;
-    odd = halves[1] | halves[3] << 16;
 #endif
 }
 

@@ -99,10 +99,10 @@ __device__ __forceinline__ float from_lane(float value, int lane) {
     return __shfl_sync(kAllLanes, value, lane & (kWarpSize - 1));
 }
 
-// The sums of kRows values over each group of kLanes consecutive lanes, both powers of two. Lane i of a group gets the
-// sum of value i modulo kRows. With every step a lane has half as many values left to add.
-template <int kRows, int kLanes>
-__device__ __forceinline__ float sum_rows_over_lanes(float (&values)[kRows]) {
+// kRows values, each joined over every group of kLanes consecutive lanes, both powers of two. Lane i of a group gets
+// value i modulo kRows. With every step a lane has half as many values left to join.
+template <int kRows, int kLanes, typename Join>
+__device__ __forceinline__ float join_rows_over_lanes(float (&values)[kRows], Join join) {
     static_assert(kRows <= kLanes && kLanes <= kWarpSize, "every lane is left with one value");
 #pragma unroll
     for (int distance = 1; distance < kRows; distance *= 2) {
@@ -111,13 +111,26 @@ __device__ __forceinline__ float sum_rows_over_lanes(float (&values)[kRows]) {
         for (int i = 0; i < kRows / (2 * distance); ++i) {
             const float kept = is_upper ? values[2 * i + 1] : values[2 * i];
             const float sent = is_upper ? values[2 * i] : values[2 * i + 1];
-            values[i] = kept + __shfl_xor_sync(kAllLanes, sent, distance);
+            values[i] = join(kept, __shfl_xor_sync(kAllLanes, sent, distance));
         }
     }
-    float sum = values[0];
+    float joined = values[0];
 #pragma unroll
-    for (int distance = kRows; distance < kLanes; distance *= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
-    return sum;
+    for (int distance = kRows; distance < kLanes; distance *= 2) {
+        joined = join(joined, __shfl_xor_sync(kAllLanes, joined, distance));
+    }
+    return joined;
+}
+
+template <int kRows, int kLanes>
+__device__ __forceinline__ float sum_rows_over_lanes(float (&values)[kRows]) {
+    return join_rows_over_lanes<kRows, kLanes>(values, [](float a, float b) { return a + b; });
+}
+
+// The maxima, NaN where one of the values is.
+template <int kRows, int kLanes>
+__device__ __forceinline__ float max_rows_over_lanes(float (&values)[kRows]) {
+    return join_rows_over_lanes<kRows, kLanes>(values, [](float a, float b) { return max_or_nan(a, b); });
 }
 
 // The value of lane `lane` of each group of kLanes consecutive lanes.

@@ -92,8 +92,6 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
     typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
 #pragma unroll
     for (int r = 0; r < Rows::kRowsOfGroup; ++r) load_row<Rows>(s, warp, from_rows, r, raw[r], goes_on);
-    uint2 words = make_uint2(0, 0);
-    if (slot >= 0) words = RingCursor::load(p, slot);
     float scale = 1.0f;
     if constexpr (Rows::kIsQuantised) {
         if (goes_on) scale = load_scale<Rows>(scale_of_slot<Rows>(p, warp, slot));
@@ -112,7 +110,9 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
         if (kToken && !s.keeps_padding) at.store(s, 0.0f);
         return;
     }
-    const RingCursor cursor(p, slot, words);
+    // The cursor comes last: whatever is loaded after it the compiler would put behind the wait for it.
+    sync_warp();
+    const RingCursor cursor(p, slot);
     int count = goes_on ? cursor.live : 0;
     if constexpr (!kToken) {
         if (p.count != nullptr) {

@@ -15,10 +15,51 @@ __device__ __forceinline__ float* scale_place(const SelectiveStateUpdateOperands
     return static_cast<float*>(scales) + at + warp.head * stride[0] + warp.own_row(p) * stride[1];
 }
 
+// The input and the decay of a row in a unit of its own, a power of two, in which the product of a code and the decay
+// is one fma without a conversion. The bits of the code plus half of the range of codes, 128 or 32768, placed below the
+// exponent of a float, are the float (code + half) * 2**-133, or 2**-141 with codes of 16 bits. The decay makes up for
+// 2**-127 of that and the unit for the rest, and the fma takes off half * decay: the product is rounded once. That is
+// one of eight instructions less for each element, and on an H200 about 1 % of the time.
+template <typename state_t>
+struct ScaledRow {
+    // Of codes that are integers; 0 for the others, of which the unit is 1.
+    static constexpr int kShift = kIsSame<state_t, float8_e4m3fn> ? 0 : sizeof(state_t) == 1 ? 6 : 14;
+
+    float input;
+    float decay;
+    float unit = 1.0f;
+
+    __device__ __forceinline__ ScaledRow(float input, float decay) : input(input), decay(decay) {
+        if constexpr (kShift > 0) {
+            // The exponent of the decay or, where the input is far greater, one that leaves the input finite.
+            const int of_decay = static_cast<int>(__float_as_uint(fabsf(decay)));
+            const int of_input = static_cast<int>(__float_as_uint(fabsf(input))) - (100 << 23);
+            const int exponent = min(max(of_decay, of_input) & 0x7f800000, (251 - kShift) << 23);
+            unit = __uint_as_float(exponent + ((2 + kShift) << 23));
+            this->input *= __uint_as_float(((252 - kShift) << 23) - exponent);
+            this->decay *= __uint_as_float((252 << 23) - exponent);
+            this->decay *= 1.7014118346046923e38f;  // 2**127
+        }
+    }
+
+    // Code i of a vector times the row's decay.
+    template <int kVec>
+    __device__ __forceinline__ static float decayed(const Vec<state_t, kVec>& codes, int i, float decay) {
+        if constexpr (kShift > 0) {
+            constexpr bool kIsByte = sizeof(state_t) == 1;
+            const unsigned word = codes.words[i / Dtype<state_t>::kPerWord] ^ (kIsByte ? 0x80808080u : 0x80008000u);
+            const unsigned selector = kIsByte ? 0x4044u | (i % 4) << 8 : i % 2 == 0 ? 0x4104u : 0x4324u;
+            return fmaf(__uint_as_float(__byte_perm(word, 0, selector)), decay, decay * -1.1754943508222875e-38f);
+        } else {
+            return codes.to_float(i) * decay;
+        }
+    }
+};
+
 // Factors of the rows that a group stores one after the other; nothing for states without scales.
 template <typename Traits, bool kIsQuantised = Traits::kIsQuantised>
 struct RowFactors {
-    __device__ __forceinline__ float find(int, const float (&)[Traits::kElements]) { return 1.0f; }
+    __device__ __forceinline__ float find(int, const float (&)[Traits::kElements], float = 1.0f) { return 1.0f; }
     __device__ __forceinline__ void store_scale(const typename Traits::Operands&, const WarpRows&, float*,
                                                 bool = true) const {}
 };
@@ -27,14 +68,13 @@ template <typename Traits>
 struct RowFactors<Traits, true> {
     float kept = 1.0f;  // in lane i of a group that of row i
 
-    // The factor of row r of the group, from the lane's elements of it; all lanes of the warp take part.
-    __device__ __forceinline__ float find(int r, const float (&state)[Traits::kElements]) {
-        float magnitude = 0.0f;
-#pragma unroll
-        for (int i = 0; i < Traits::kElements; ++i) magnitude = max_or_nan(magnitude, fabsf(state[i]));
-        const float factor = code_factor<typename Traits::State>(max_over_lanes<Traits::kLanes>(magnitude));
+    // The factor of row r of the group, from the lane's elements of it, both in a unit. All lanes of the warp take
+    // part.
+    __device__ __forceinline__ float find(int r, const float (&state)[Traits::kElements], float unit = 1.0f) {
+        const float magnitude = max_over_lanes<Traits::kLanes>(largest_magnitude(state));
+        const float factor = code_factor<typename Traits::State>(magnitude * unit);
         kept = lane_id() % Traits::kLanes == r ? factor : kept;
-        return factor;
+        return factor * unit;
     }
 
     // Stores the scale of the lane's own row, when all rows have their factors.

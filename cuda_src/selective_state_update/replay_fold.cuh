@@ -35,20 +35,34 @@ __device__ __forceinline__ void split_products(float (&products)[2][4], unsigned
     }
 }
 
-// Adds the lanes' tokens, four each, to one vector of each of the lane's two rows. B: of the lane's tokens, in the
-// elements that the lane's group stands for.
+// B of the lane's four tokens in the elements of a vector that the lane's group stands for, as tensor cores take them.
 template <typename Traits>
-__device__ __forceinline__ void add_products(const unsigned (&inputs)[kFoldTerms][4],
-                                             const PackedVec<typename Traits::Input, Traits::kVecs / 2> (&B)[4],
+struct TokenPairs {
+    static constexpr int kHalf = Traits::kVecs / 2;
+
+    unsigned pairs[kHalf][2];
+
+    __device__ __forceinline__ TokenPairs() = default;
+    __device__ __forceinline__ explicit TokenPairs(const PackedVec<typename Traits::Input, kHalf> (&B)[4]) {
+#pragma unroll
+        for (int e = 0; e < kHalf; ++e) {
+            pairs[e][0] = pair_of(B[0], B[1], e);
+            pairs[e][1] = pair_of(B[2], B[3], e);
+        }
+    }
+};
+
+// Adds the lanes' tokens, four each, to one vector of each of the lane's two rows.
+template <typename Traits>
+__device__ __forceinline__ void add_products(const unsigned (&inputs)[kFoldTerms][4], const TokenPairs<Traits>& B,
                                              float (&state)[2][Traits::kVecs]) {
     constexpr int kHalf = Traits::kVecs / 2;
 #pragma unroll
     for (int e = 0; e < kHalf; ++e) {
-        const unsigned b[2] = {pair_of(B[0], B[1], e), pair_of(B[2], B[3], e)};
         float sums[4] = {state[0][e], state[0][e + kHalf], state[1][e], state[1][e + kHalf]};
 #pragma unroll
         for (int term = kFoldTerms - 1; term >= 0; --term) {
-            multiply_add<typename Traits::Input>(sums, inputs[term], b);
+            multiply_add<typename Traits::Input>(sums, inputs[term], B.pairs[e]);
         }
         state[0][e] = sums[0];
         state[0][e + kHalf] = sums[1];
@@ -110,7 +124,7 @@ struct FoldInputs {
                     B[i].template load<Memory::kMutable>(ring.B + places[block][i] + element);
                 }
             }
-            add_products<Traits>(inputs[block], B, state);
+            add_products<Traits>(inputs[block], TokenPairs<Traits>(B), state);
         }
     }
 };

@@ -209,7 +209,10 @@ __device__ __forceinline__ float advance_row(const RowParameters<Traits>& parame
         if constexpr (!Traits::kHasSharedDecay) {
             decay = exp2_approx(scaled_step * parameters.A[r][chunk].to_float(at)) * scale;
         }
-        state[i] = fmaf(state[i], decay, row_input * maps.B[chunk].to_float(at));
+        const float entry = maps.B[chunk].to_float(at);
+        // States of codes are rounded as advance_codes does.
+        state[i] =
+            Traits::kIsQuantised ? fmaf(row_input, entry, state[i] * decay) : fmaf(state[i], decay, row_input * entry);
         sum = fmaf(state[i], maps.C[chunk].to_float(at), sum);
     }
     return sum;

@@ -103,6 +103,23 @@ __device__ __forceinline__ float load_scale(const float* place) {
     }
 }
 
+// The same as advance_row for a row of codes with a shared decay: the state and the sum are in the row's unit.
+template <typename Traits>
+__device__ __forceinline__ float advance_codes(const TokenMatrices<Traits>& maps,
+                                               const ScaledRow<typename Traits::State>& own, int r,
+                                               const typename Traits::StateVec (&raw)[Traits::kChunks],
+                                               float (&state)[Traits::kElements]) {
+    const float input = Traits::of_row(own.input, r), decay = Traits::of_row(own.decay, r);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Traits::kElements; ++i) {
+        const int chunk = i / Traits::kVecs, at = i % Traits::kVecs;
+        state[i] = fmaf(input, maps.B[chunk].to_float(at), own.decayed(raw[chunk], at, decay));
+        sum = fmaf(state[i], maps.C[chunk].to_float(at), sum);
+    }
+    return sum;
+}
+
 // Advances the rows' states by one token, whose result it stores, and stores the states.
 template <typename Traits>
 __device__ __forceinline__ void store_rows(
@@ -114,17 +131,29 @@ __device__ __forceinline__ void store_rows(
     const TokenStep<Traits> pace(p, parameters, inputs, scale);
     RowFactors<Traits> factors;
     const float input = pace.step * inputs.x.to_float(0);
-    float sums[Traits::kRowsOfGroup];
+    float sums[Traits::kRowsOfGroup], state[Traits::kElements];
+    float y;
+    if constexpr (Traits::kIsQuantised && Traits::kHasSharedDecay) {
+        const ScaledRow<typename Traits::State> own(input, pace.decay);
 #pragma unroll
-    for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
-        float state[Traits::kElements];
-        to_floats<Traits>(raw[r], state);
-        sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state);
-        const float factor = factors.find(r, state);
-        if (Traits::kIsQuantised || stores) store_row<Traits>(p, warp, to, r, 0, state, factor, stores);
+        for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+            sums[r] = advance_codes<Traits>(maps, own, r, raw[r], state);
+            const float factor = factors.find(r, state, Traits::of_row(own.unit, r));
+            store_row<Traits>(p, warp, to, r, 0, state, factor, stores);
+        }
+        y = gather_own_sum<Traits>(sums) * own.unit;
+    } else {
+#pragma unroll
+        for (int r = 0; r < Traits::kRowsOfGroup; ++r) {
+            to_floats<Traits>(raw[r], state);
+            sums[r] = advance_row<Traits>(parameters, maps, pace, input, r, state);
+            const float factor = factors.find(r, state);
+            if (Traits::kIsQuantised || stores) store_row<Traits>(p, warp, to, r, 0, state, factor, stores);
+        }
+        y = gather_own_sum<Traits>(sums);
     }
     factors.store_scale(p, warp, scale_place, stores);
-    at.store(p, gather_result<Traits>(p, parameters, inputs, sums));
+    at.store(p, finish_result<Traits>(p, parameters, inputs, y));
 }
 
 // One token, the state after which goes to one slot.

@@ -48,12 +48,19 @@ def test_the_memory_of_repeated_elements_holds_them_once() -> None:
 def test_arrays_on_a_gpu(function: str, dtype: Any) -> None:
     workload = next(workloads(SMALL, function, dtype=dtype.name))
     made, again, other = (device.arrays(workload, number) for number in (0, 0, 1))
+    renewed, results = device.arrays(workload, 1), device.outs(workload)
+    for out, result in zip(workload.outs.values(), results, strict=True):
+        result.data.memset(0, out.nbytes)
+    device.renew(workload, 0, renewed, results)
+    for result, poisoned in zip(results, device.outs(workload), strict=True):
+        np.testing.assert_array_equal(device.fetch(result), device.fetch(poisoned))
     host = workload.host()
     for name, array in workload.arrays.items():
         found = device.fetch(made[name])
         assert (found.shape, found.dtype) == (array.shape, array.dtype.numpy)
         assert [stride // found.itemsize for stride in made[name].strides] == list(array.strides)
         np.testing.assert_array_equal(found, device.fetch(again[name]))
+        np.testing.assert_array_equal(found, device.fetch(renewed[name]))
         np.testing.assert_array_equal(workload.cut(name, found), device.cut(workload, name, made[name]))
         if array.values is None:
             assert (found != device.fetch(other[name])).any()

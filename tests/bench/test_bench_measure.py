@@ -172,9 +172,26 @@ def test_a_library_without_the_means_has_no_row_and_makes_no_more_arrays() -> No
     other = peer(cuconv.causal_conv1d_fn)
     unable = Loaded(replace(other.peer, prepare=lambda *arguments: None), other.function)
     elsewhere = peer(cuconv.causal_conv1d_update, ours="causal_conv1d_update")
-    machine.memory = machine.needed + 1
+    machine.memory = machine.needed
     assert [row.library for row in measure.kernels(machine, CONV, [unable, elsewhere])] == [OURS]
     assert machine.memory == 0
+
+
+def test_all_libraries_work_on_the_same_arrays() -> None:
+    places: dict[str, list[int]] = {"one": [], "other": []}
+
+    def noting(name: str) -> Any:
+        def function(**arguments: Any) -> Any:
+            places[name].append(arguments["x"].ctypes.data)
+            return cuconv.causal_conv1d_fn(**arguments)
+
+        return function
+
+    machine = FakeMachine()
+    machine.memory = machine.needed
+    rows = measure.kernels(machine, CONV, [peer(noting(name), name) for name in places])
+    assert all(row.is_right for row in rows) and machine.memory == 0
+    assert places["one"] == places["other"] and len(set(places["one"])) == machine.needed
 
 
 def test_libraries_find_the_same_index_arrays_with_every_set() -> None:

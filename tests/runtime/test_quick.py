@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import cuconv
 from cuconv.bench.makers import MAKERS
 from cuconv.bench.workloads import SMALL, workloads
-from cuconv.runtime import arrays
+from cuconv.runtime import arrays, entry
 from cuconv.runtime.abstract import AbstractArray, AbstractFamily
 from cuconv.runtime.arrays import Maker, Recogniser
 from cuconv.runtime.call import Call
+from cuconv.runtime.dtypes import INT32
 from cuconv.runtime.kernel import Kernel, LoadedKernel
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.operation import Operation, _prepared
@@ -61,14 +65,14 @@ class QuickFamily(AbstractFamily):
         return super().inspect(*call)
 
     def recogniser(self, given: Sequence[Any]) -> Recogniser:  # type: ignore[override]
-        return Recogniser(given, self._recognise)
+        return Recogniser(given, self._recognise, self.address, self.mark_written)
 
     def _recognise(self, given: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         lines, values = [], {}
         for place, array in given.items():
-            lines.append(f"if not like(a{place}, f{place}): return None")
+            lines.append(f"if not like(a{place}, t{place}): return None")
             lines.append(f"p{place} = a{place}.pointer")
-            values[f"f{place}"] = facts(array)
+            values[f"t{place}"] = facts(array)
         return lines, {**values, "like": lambda array, known: isinstance(array, Quick) and facts(array) == known}
 
     def maker(self, layout: Layout) -> Maker:
@@ -112,8 +116,8 @@ class QuickFamily(AbstractFamily):
             taken = taken.replace(made.to_bytes(8, "little"), number.to_bytes(8, "little"))
         self.launched.append(Launched(function, tuple(config), stream, taken))
 
-    def mark_written(self, written: list[Any]) -> None:
-        self.written = written
+    def mark_written(self, written: Sequence[Any]) -> None:
+        self.written = list(written)
 
 
 _functions = count(1)
@@ -127,13 +131,35 @@ def facts(array: Quick) -> tuple[Any, ...]:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> QuickFamily:
     monkeypatch.setattr("cuconv.runtime.machine._asked", lambda device: 132)
+    monkeypatch.setattr("cuconv.runtime.machine.has_one_device", lambda: False)
     found = arrays.family(Quick((1,), (1,), None))  # type: ignore[arg-type]
     assert isinstance(found, QuickFamily)
     found.__init__()  # type: ignore[misc]
+    forget()
+    return found
+
+
+def forget() -> None:
+    """Let the next call be the first one of all."""
     _prepared.cache_clear()
     for operation in Operation.named.values():
         operation.recent = operation.known = ()
-    return found
+    for each in entry.entries:
+        each.forget()
+
+
+@pytest.fixture
+def operated(monkeypatch: pytest.MonkeyPatch) -> list[Operation[Any]]:
+    """The operations that are called, one for each call."""
+    made: list[Operation[Any]] = []
+    call = Operation.__call__
+
+    def counted(self: Operation[Any], *given: Any, **more: Any) -> Any:
+        made.append(self)
+        return call(self, *given, **more)
+
+    monkeypatch.setattr(Operation, "__call__", counted)
+    return made
 
 
 def forms() -> list[Any]:
@@ -159,7 +185,9 @@ def run(gpu: QuickFamily, function: Callable[..., Any], arguments: Mapping[str, 
 
 
 @pytest.mark.parametrize(("workload", "given"), forms())
-def test_a_call_that_is_recognised_launches_the_same(workload: Workload, given: bool, gpu: QuickFamily) -> None:
+def test_a_call_that_is_recognised_launches_the_same(
+    workload: Workload, given: bool, gpu: QuickFamily, operated: list[Operation[Any]]
+) -> None:
     function, arguments = getattr(cuconv, workload.function), called(workload, given)
     wanted, results = run(gpu, function, arguments)
     assert wanted
@@ -172,7 +200,9 @@ def test_a_call_that_is_recognised_launches_the_same(workload: Workload, given: 
     for one, other in zip(*(each if isinstance(each, tuple) else (each,) for each in (results, again)), strict=True):
         assert one is other if given or one is None else facts(one)[:3] == facts(other)[:3], "new ones are alike"
     moved = called(workload, given)
+    operated.clear()
     launched, _ = run(gpu, function, moved)
+    assert not operated, "it has gone from its arguments to its launches"
     assert gpu.inspected == before and launched != wanted and len(launched) == len(wanted)
 
 
@@ -208,6 +238,21 @@ def test_another_current_device_is_left_as_it_was(gpu: QuickFamily) -> None:
     inspected = gpu.inspected
     assert run(gpu, cuconv.causal_conv1d_update, arguments)[0] == wanted
     assert gpu.set_devices == [0, 1] and gpu.inspected == inspected
+
+
+def test_the_only_device_is_not_asked_for(gpu: QuickFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("cuconv.runtime.machine.has_one_device", lambda: True)
+    wanted = outcome(gpu, cuconv.causal_conv1d_update, **known_step(gpu))
+    forget()
+    gpu.__init__()  # type: ignore[misc]
+    for _ in range(4):
+        assert outcome(gpu, cuconv.causal_conv1d_update, **step())[1:] == wanted[1:]
+    for each in gpu.kernels.values():
+        each.get_device = lambda: asked.append(True) or 0
+    before = gpu.inspected
+    outcome(gpu, cuconv.causal_conv1d_update, **step())
+    assert gpu.inspected == before and not asked
 
 
 def test_a_thread_makes_the_device_its_own_first(gpu: QuickFamily) -> None:
@@ -262,3 +307,184 @@ def test_a_dependent_launch_is_noticed(gpu: QuickFamily, monkeypatch: pytest.Mon
     assert len(early) == 1 and not gpu.launched
     run(gpu, cuconv.causal_conv1d_update, arguments)
     assert len(early) == 1 and gpu.launched
+
+
+def outcome(gpu: QuickFamily, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What a call launches and returns, or how it fails."""
+    try:
+        launched, results = run(gpu, partial(function, *given), named)
+    except (TypeError, ValueError) as error:
+        return repr(error)
+    made = results if isinstance(results, tuple) else (results,)
+    return launched, type(results), [None if each is None else facts(each)[:3] for each in made]
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "another activation": lambda known: {"activation": None},
+    "an equal activation": lambda known: {"activation": "swish"},
+    "no activation at all": lambda known: {"activation": known["x"]},
+    "an array that was absent": lambda known: {"cache_seqlens": Quick((3,), (1,), INT32)},
+    "an array in a place of its own": lambda known: {"conv_state_indices": Quick((3,), (1,), INT32)},
+    "no bias": lambda known: {"bias": None},
+    "a number for an array": lambda known: {"bias": 3},
+    "a result that is given": lambda known: {"out": Quick(*facts(known["x"])[:3])},
+    "the result over x": lambda known: {"out": known["x"]},
+    "the state as x": lambda known: {"x": known["conv_state"]},
+    "a flag": lambda known: {"disable_state_update": True},
+    "a flag as a number": lambda known: {"disable_state_update": 0},
+    "no flag": lambda known: {"disable_state_update": "no"},
+    "another slot for padding": lambda known: {"pad_slot_id": 5},
+    "the same slot for padding": lambda known: {"pad_slot_id": -1},
+    "a slot that is no integer": lambda known: {"pad_slot_id": -1.0},
+    "an argument that there is not": lambda known: {"silu": True},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("usual", [{}, {"pad_slot_id": -1, "disable_state_update": False, "out": None}], ids=len)
+def test_what_differs_goes_its_own_way(change: str, usual: dict[str, Any], gpu: QuickFamily) -> None:
+    known = step(**usual)
+    changed = known | CHANGES[change](known)
+    wanted = outcome(gpu, cuconv.causal_conv1d_update, **changed)
+    forget()
+    for _ in range(4):
+        outcome(gpu, cuconv.causal_conv1d_update, **known)
+    for _ in range(4):
+        assert outcome(gpu, cuconv.causal_conv1d_update, **changed) == wanted
+
+
+def test_a_result_over_an_argument_is_told_from_one_beside_it(gpu: QuickFamily) -> None:
+    made = MAKERS["causal_conv1d_varlen_fn"](sequences="16x64", dim=256)
+    beside = called(made, True)
+    over = beside | {"out": beside["x"]}
+    wanted = outcome(gpu, cuconv.causal_conv1d_varlen_fn, **over)
+    forget()
+    apart = [outcome(gpu, cuconv.causal_conv1d_varlen_fn, **beside) for _ in range(4)]
+    assert wanted[0] and all(each == apart[0] for each in apart) and len(wanted[0]) != len(apart[0][0])
+    for _ in range(4):
+        assert outcome(gpu, cuconv.causal_conv1d_varlen_fn, **over) == wanted
+        assert outcome(gpu, cuconv.causal_conv1d_varlen_fn, **beside) == apart[0]
+
+
+def test_arguments_by_place_and_by_name_are_the_same(gpu: QuickFamily, operated: list[Operation[Any]]) -> None:
+    arguments = known_step(gpu)
+    wanted = outcome(gpu, cuconv.causal_conv1d_update, **arguments)
+    operated.clear()
+    places = ("x", "conv_state", "weight", "bias", "activation", "cache_seqlens", "conv_state_indices")
+    in_order = [arguments.get(name) for name in places]
+    assert outcome(gpu, cuconv.causal_conv1d_update, *in_order) == wanted and not operated
+    backwards = dict(reversed(arguments.items()))
+    assert outcome(gpu, cuconv.causal_conv1d_update, **backwards) == wanted and not operated
+    wrong = outcome(gpu, cuconv.causal_conv1d_update, *in_order, None)
+    assert wrong.startswith("TypeError") and "causal_conv1d_update()" in wrong
+
+
+def test_calls_of_several_forms_take_turns(gpu: QuickFamily, operated: list[Operation[Any]]) -> None:
+    several = [called(workload, False) for workload in list(workloads(SMALL, "causal_conv1d_update"))[:4]]
+    wanted = [outcome(gpu, cuconv.causal_conv1d_update, **each) for each in several]
+    for _ in range(4):
+        operated.clear()
+        assert [outcome(gpu, cuconv.causal_conv1d_update, **each) for each in several] == wanted
+    assert not operated
+
+
+def test_shapes_that_never_come_again_are_not_compared(gpu: QuickFamily) -> None:
+    several = [called(MAKERS["causal_conv1d_update"](batch=batch), False) for batch in range(1, 14)]
+    arguments = known_step(gpu)
+    (mine,) = [each for each in entry.entries if each.first is not entry.never]
+    for each in several:
+        run(gpu, cuconv.causal_conv1d_update, each)
+    assert mine.first is entry.never
+    for _ in range(12):
+        wanted = outcome(gpu, cuconv.causal_conv1d_update, **arguments)
+    assert mine.first is not entry.never and outcome(gpu, cuconv.causal_conv1d_update, **arguments) == wanted
+
+
+def scaled(x: Any, conv_state: Any, weight: Any) -> Any:
+    return cuconv.causal_conv1d_update(x, conv_state, weight), 2.0
+
+
+def twice(x: Any, conv_state: Any, weight: Any) -> Any:
+    return cuconv.causal_conv1d_update(x, conv_state, weight), cuconv.causal_conv1d_update(x, conv_state, weight)
+
+
+def biased(x: Any, conv_state: Any, weight: Any) -> Any:
+    return cuconv.causal_conv1d_update(x, conv_state, weight, Quick((weight.shape[0],), (1,), weight.dtype))
+
+
+@pytest.mark.parametrize("function", [scaled, twice, biased])
+def test_a_function_that_does_more_is_called_every_time(function: Callable[..., Any], gpu: QuickFamily) -> None:
+    calls = []
+
+    @entry.quick
+    def counted(x: Any, conv_state: Any, weight: Any, unused: Any = None) -> Any:
+        calls.append(x)
+        return function(x, conv_state, weight)
+
+    arguments = {name: each for name, each in step().items() if name in ("x", "conv_state", "weight")}
+    count = 0
+    for _ in range(6):
+        counted(**arguments)
+        # One more is with stand-ins, to see what it does.
+        count += sum(each is arguments["x"] for each in calls)
+        calls.clear()
+    entry.entries.pop()
+    assert count == 6
+
+
+def test_a_function_is_known_by_what_it_is(gpu: QuickFamily) -> None:
+    function = cuconv.causal_conv1d_update
+    assert pickle.loads(pickle.dumps(function)) is function
+    parameters = inspect.signature(function).parameters
+    assert parameters["out"].kind is inspect.Parameter.KEYWORD_ONLY and parameters["pad_slot_id"].default == -1
+    assert function.__name__ == "causal_conv1d_update" and "conv_state:" in (function.__doc__ or "")
+
+
+class Memory(NamedTuple):
+    """What CuPy knows of an array's memory."""
+
+    ptr: int
+    device_id: int
+
+
+class CupyLike:
+    """What calls ask of a CuPy array."""
+
+    def __init__(self, shape: Sequence[int], dtype: Any, memory: Any = None, strides: Sequence[int] = ()) -> None:
+        self.shape, self.dtype, self.strides = tuple(shape), np.dtype(dtype), tuple(strides)
+        self.data = Memory(next(_functions) << 44, 0)
+
+
+class CupyLikeFamily(arrays.CupyFamily):
+    """CuPy's family without a GPU: nothing is launched."""
+
+    def __init__(self) -> None:
+        self._ndarray: Any = CupyLike
+        self._get_device, self._alloc = (lambda: 0), lambda nbytes: None
+
+    def load(self, kernel: Kernel, device: int, defined: tuple[str, ...] = ()) -> Any:
+        found = LoadedKernel(None, 1, device, kernel.params)
+        found._launch, found.get_device, found._set_device = (lambda *call: None), (lambda: 0), lambda number: None
+        return found
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def keep_if_captured(self, array: Any, device: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("function", SMALL)
+def test_calls_on_arrays_of_cupy_are_run_at_once(
+    function: str, gpu: QuickFamily, operated: list[Operation[Any]]
+) -> None:
+    arrays.register(CupyLike, CupyLikeFamily)
+    workload = next(iter(workloads(SMALL, function)))
+    for _ in range(4):
+        made = {
+            name: CupyLike(each.shape, each.dtype.numpy, None, [n * each.dtype.itemsize for n in each.strides])
+            for name, each in workload.arrays.items()
+        }
+        operated.clear()
+        getattr(cuconv, function)(**workload.call(made, None))
+    assert not operated

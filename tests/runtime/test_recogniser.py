@@ -92,6 +92,36 @@ def test_what_autograd_follows_is_told_apart(family: Any) -> None:
     assert seen == [None]
 
 
+def test_calls_that_went_a_quick_way_are_followed_when_autograd_asks(family: Any) -> None:
+    # Sizes of their own, because what was recognised once stays known.
+    x, weight = torch.randn(2, 5, 9), torch.randn(5, 3, requires_grad=True)
+    with torch.no_grad():
+        wanted = [cuconv.causal_conv1d_fn(x, weight) for _ in range(4)]
+    for _ in range(3):
+        followed = cuconv.causal_conv1d_fn(x, weight)
+        assert followed.requires_grad and torch.equal(followed, wanted[0])
+        with torch.no_grad():
+            assert not cuconv.causal_conv1d_fn(x, weight).requires_grad
+    (gradient,) = torch.autograd.grad(followed.sum(), weight)
+    assert gradient.shape == weight.shape and gradient.abs().sum() > 0
+
+
+def test_autograd_notices_what_a_quick_call_writes(family: Any) -> None:
+    conv_state, weight = torch.zeros(2, 5, 3), torch.randn(5, 4)
+    for _ in range(4):
+        before = conv_state._version
+        cuconv.causal_conv1d_update(torch.randn(2, 5), conv_state, weight)
+        assert conv_state._version == before + 1
+    with torch.inference_mode():
+        kept = torch.zeros(2, 5, 3)
+        for _ in range(4):
+            cuconv.causal_conv1d_update(torch.randn(2, 5), kept, weight)
+    with torch.no_grad():
+        for _ in range(4):
+            cuconv.causal_conv1d_update(torch.randn(2, 5), kept, weight)
+    cuconv.causal_conv1d_update(torch.randn(2, 5), kept, weight)
+
+
 def test_tensors_of_inference_mode_are_told_apart(family: Any) -> None:
     recognise = recogniser_of(family, given())
     with torch.inference_mode():

@@ -19,6 +19,7 @@ from cuconv.selective_scan import plan_varlen, varlen
 from tests.selective_scan import cases_dense as rows
 from tests.selective_scan import cases_varlen as packed
 from tests.support.compare import ROUNDING, assert_same_bits
+from tests.support.entries import replaced
 from tests.support.placement import Array
 from tests.support.runners import Runner
 
@@ -112,8 +113,7 @@ def test_bits_do_not_depend_on_who_takes_which_sequences(
         monkeypatch.setattr(plan_varlen, "LONG_BLOCKS", blocks)
         forgetful = copy(varlen._packed_scan)
         forgetful._remembered, forgetful.recent = forgetful._prepare, ()  # type: ignore[assignment]
-        monkeypatch.setattr(varlen, "_packed_scan", forgetful)
-        with machine.assuming(processors):
+        with replaced(varlen, "_packed_scan", forgetful), machine.assuming(processors):
             found.append(run(case, values))
     for name, array in found[0].items():
         assert_same_bits(found[1][name], array, name)

@@ -23,6 +23,7 @@ from cuconv.selective_state_update.reference import SelectiveStateUpdate
 from tests import cases
 from tests.support.batches import batch
 from tests.support.compare import ROUNDING, Between, Kept
+from tests.support.entries import replaced
 from tests.support.layouts import BY_TOKEN, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placement, place
 
@@ -303,11 +304,13 @@ class Case(cases.Case):
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
         index32, choose, fits = changes.pop("index32", True), planner.choose, planner._fits_index32
+        walked = 0 if changes.pop("heads", False) else planner.WALKED
 
         def plan(o: planner.Operands) -> Plan:
             # Which kernel there is follows from the offsets.
             with (
                 mock.patch.object(planner, "_fits_index32", lambda o: index32 and fits(o)),
+                mock.patch.object(planner, "WALKED", walked),
                 mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)),
             ):
                 return planner.plan(o)
@@ -315,7 +318,7 @@ class Case(cases.Case):
         operation = copy(update._update)
         # Without what is remembered of calls with the kernel that is planned otherwise.
         operation.plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
-        return mock.patch.object(update, "_update", operation)
+        return replaced(update, "_update", operation)
 
 
 def _nan(array: Array) -> Any:
@@ -408,6 +411,11 @@ UNIT = (
     Case(3, 2, 37, 128, state_dtype="int8", force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, state_dtype="int16", force="rows=8 stream=0 index32=0", targets="one", **PER_HEAD),
     Case(3, 2, 9, 128, state_dtype="float8_e4m3fn", dtype="float32", **PER_HEAD),
+    Case(3, 4, 64, 128, 2, state_dtype="int8", force="heads=1", lies="fused", targets="one", **PER_HEAD, **SERVED),
+    Case(4, 3, 32, 128, state_dtype="int8", force="heads=1", pool="slot_strided", scale_axis=True, **PER_HEAD),
+    Case(2, 4, 32, 64, state_dtype="int8", dtype="float32", force="heads=1", without="all", frozen=True, **PER_HEAD),
+    Case(3, 2, 32, 256, 2, state_dtype="float8_e4m3fn", dtype="float16", force="heads=1", null_slot=0, **PER_HEAD),
+    Case(3, 1, 16, 256, state_dtype="int8", dtype="float16", A_dtype="", force="heads=1", keep=True, **PER_HEAD),
     Case(2, 2, 37, 128, state_dtype="float8_e4m3fn", tokens=2, steps="row", force="rows=4", **PER_HEAD),
     Case(3, 0, 40, 16, state_dtype="int16", dtype="float32", null_slot=0),
     Case(2, 0, 9, 16, state_dtype="float8_e4m3fn", pool="transposed"),

@@ -20,6 +20,7 @@ from cuconv.selective_state_update.reference import SelectiveStateUpdate
 from cuconv.selective_state_update.reference_replay import Replay
 from tests.selective_state_update import cases as plain
 from tests.support.compare import Between, Kept
+from tests.support.entries import replaced
 from tests.support.placement import Array
 
 RINGS = ("x_ring", "B_ring", "dt_ring", "cursors")
@@ -41,7 +42,7 @@ class Case(plain.Case):
     live: int | None = None  # live tokens of every slot; None: some and some
     forced: bool = False  # some sequences flush
     fold: bool = False
-    work: tuple[int, int] | None = None  # heads of a warp, and tiles of each, as larger calls have them
+    work: tuple[int, int] | None = None  # of a warp: heads, and tiles of each, or whether flushes come first
 
     def options(self) -> dict[str, Any]:
         named = super().options()
@@ -146,19 +147,21 @@ class Case(plain.Case):
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
-        choose, work = planner.choose, planner.work
+        choose, work, few_work = planner.choose, planner.work, planner.few_work
 
         def plan(o: planner.Operands) -> Plan:
             with (
                 mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)),
                 mock.patch.object(planner, "work", lambda *sizes: self.work or work(*sizes)),
+                mock.patch.object(planner, "few_work", lambda *sizes: self.work or few_work(*sizes)),
+                mock.patch.object(planner, "FEW_LEAST", 0 if self.work else planner.FEW_LEAST),
             ):
                 return planner.plan(o)
 
         operation = copy(operator._replay)
         # Without what is remembered of calls with the kernel that is planned otherwise.
         operation.plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
-        return mock.patch.object(operator, "_replay", operation)
+        return replaced(operator, "_replay", operation)
 
 
 SERVED = plain.SERVED
@@ -191,17 +194,40 @@ UNIT = (
     Case(5, 4, 37, 64, 2, work=(2, 2), tokens=2, others="strided", fresh=True, keep=True, **SERVED),
     Case("off1+3+1+0+2+off2", 4, 24, 128, 2, room=3, work=(2, 2), state_dtype="int8"),
     # Whole heads of contiguous rows.
-    Case(5, 4, 64, 128, 2, window=16),
-    Case(4, 4, 128, 64, 2, window=16, room=3, live=13, forced=True, without="D z", **SERVED),
-    Case(3, 2, 64, 128, window=16, live=16, state_dtype="float32", dtypes="dt", lies="fused", null_slot=0),
-    Case(5, 2, 64, 128, 1, state_dtype="int8", forced=True, pool="slot_strided", **SERVED),
-    Case(3, 2, 64, 64, state_dtype="float8_e4m3fn", window=7, keep=True, null_slot=0, softplus=False),
-    Case(3, 2, 64, 64, state_dtype="int16", live=3, A_dtype=""),
-    Case(3, 2, 64, 64, state_dtype="float16", window=1, room=1, without="dt_bias"),
-    Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, **SERVED),
-    Case(3, 2, 64, 64, tokens=2, state_dtype="float32", window=16, room=2, live=15, lies="fused", without="D"),
-    Case(3, 2, 128, 128, tokens=3, state_dtype="int8", live=5, window=8, room=3, keep=True, null_slot=0),
-    Case(3, 2, 64, 64, tokens=4, state_dtype="int16", window=5, room=4, without="z dt_bias", softplus=False),
+    Case(5, 4, 64, 128, 2, window=16, work=(1, 0)),
+    Case(4, 4, 128, 64, 2, window=16, room=3, live=13, forced=True, without="D z", work=(1, 0), **SERVED),
+    Case(3, 2, 64, 128, window=16, live=16, state_dtype="float32", dtypes="dt", lies="fused", null_slot=0, work=(1, 0)),
+    Case(5, 2, 64, 128, 1, state_dtype="int8", forced=True, pool="slot_strided", work=(1, 0), **SERVED),
+    Case(3, 2, 64, 64, state_dtype="float8_e4m3fn", window=7, keep=True, null_slot=0, softplus=False, work=(1, 0)),
+    Case(3, 2, 64, 64, state_dtype="int16", live=3, A_dtype="", work=(1, 0)),
+    Case(3, 2, 64, 64, state_dtype="float16", window=1, room=1, without="dt_bias", work=(1, 0)),
+    Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(1, 0), **SERVED),
+    Case(
+        3,
+        2,
+        64,
+        64,
+        tokens=2,
+        state_dtype="float32",
+        window=16,
+        room=2,
+        live=15,
+        lies="fused",
+        without="D",
+        work=(1, 0),
+    ),
+    Case(3, 2, 128, 128, tokens=3, state_dtype="int8", live=5, window=8, room=3, keep=True, null_slot=0, work=(1, 0)),
+    Case(
+        3, 2, 64, 64, tokens=4, state_dtype="int16", window=5, room=4, without="z dt_bias", softplus=False, work=(1, 0)
+    ),
+    # Several of them a warp.
+    Case(5, 4, 64, 128, 2, window=16, work=(2, 1)),
+    Case(4, 4, 128, 64, 1, window=16, live=13, forced=True, work=(4, 0), lies="fused", **SERVED),
+    Case(5, 6, 64, 128, 2, state_dtype="int8", window=16, forced=True, work=(3, 1), pool="slot_strided"),
+    Case(3, 4, 64, 64, 2, state_dtype="float32", window=7, live=7, work=(2, 1), keep=True, null_slot=0),
+    Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(2, 1), state_dtype="int8", **SERVED),
+    Case(3, 4, 64, 64, 2, tokens=3, window=9, room=3, work=(2, 0), without="D"),
+    Case(70, 2, 64, 64, window=2, forced=True, work=(2, 1), null_slot=3, index="int64"),
     # Several tokens.
     Case(6, 2, 6, 128, tokens=2),
     Case(6, 4, 20, 128, 2, tokens=5, window=8, room=5, dtype="float32", forced=True, **SERVED),

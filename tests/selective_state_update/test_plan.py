@@ -13,9 +13,11 @@ from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
 from cuconv.runtime.plan import Launch
 from cuconv.selective_state_update.kernels import (
+    BYTES,
     CAPACITIES,
     SelectiveStateUpdate,
     SelectiveStateUpdateQuantised,
+    SelectiveStateUpdateQuantisedHeads,
     SelectiveStateUpdateSingle,
 )
 from cuconv.selective_state_update.plan import Operands, plan
@@ -179,6 +181,53 @@ def test_strides_of_64_bits_are_possible() -> None:
     assert isinstance(single.kernel, SelectiveStateUpdateSingle) and isinstance(general.kernel, SelectiveStateUpdate)
     _, (general,) = planned(near, Case(1, 1, 1, 1, pad_slot_id=2**40))
     assert isinstance(general.kernel, SelectiveStateUpdate)
+
+
+def codes(dtype: DType, batch: int, nheads: int, headdim: int, d_state: int, ngroups: int) -> dict[str, Placement]:
+    """The arrays of a dense call with quantised states and one decay a head."""
+    given = large(BFLOAT16, batch, nheads, headdim, d_state)
+    given |= {name: place(BFLOAT16, (batch, ngroups, d_state)) for name in "BC"}
+    given["dt"] = place(BFLOAT16, (batch, nheads, headdim), repeated=(2,))
+    given["A"] = place(FLOAT32, (nheads, headdim, d_state), repeated=(1, 2))
+    given["state"] = place(dtype, (batch, nheads, headdim, d_state))
+    given["state_scale"] = place(FLOAT32, (batch, nheads, headdim))
+    return given
+
+
+@pytest.mark.parametrize("dtype", BYTES, ids=str)
+@pytest.mark.parametrize("sizes", [(64, 128, 64, 128, 8), (65, 96, 96, 64, 32), (40, 80, 32, 256, 2)], ids=str)
+def test_every_head_is_one_walking_warps(dtype: DType, sizes: tuple[int, ...]) -> None:
+    """All heads of a warp share B and C, and tiles are whole, by the arithmetic of the kernel's first lines."""
+    batch, nheads, headdim, d_state, ngroups = sizes
+    o, (launch,) = planned(codes(dtype, *sizes))
+    kernel, n = launch.kernel, numbers_of(launch)
+    assert isinstance(kernel, SelectiveStateUpdateQuantisedHeads) and kernel in set(kernel.variants())
+    assert_launchable(launch)
+    heads = int(n["heads"])
+    first = np.arange(launch.config.grid[0] * kernel.warps) * heads
+    first = first[first // int(n["nheads"][0]) < batch]
+    walked = (first[:, None] + np.arange(heads)).reshape(-1)
+    assert sorted(walked) == list(range(batch * nheads)) and (nheads // ngroups) % heads == 0 and heads <= WARP_SIZE
+    assert int(n["row_tiles"][0]) * kernel.tile == headdim and kernel.tile <= WARP_SIZE
+    assert tuple(n["state_scale_stride"]) == o.state_scale.strides  # type: ignore[union-attr]
+    # A tile and the next one are in shared memory, for which there are 48 KiB without asking for more.
+    assert 2 * kernel.warps * kernel.tile * d_state * dtype.itemsize <= 48 * 1024
+
+
+def test_heads_are_walked_over_where_rows_are_whole_tiles_one_behind_the_other() -> None:
+    sizes, dtype = (64, 128, 64, 128, 8), BYTES[0]
+    others = {
+        "words": codes(CODES[0], *sizes),
+        "few": codes(dtype, 2, *sizes[1:]),
+        "rows": codes(dtype, 64, 128, 60, 128, 8),
+        "apart": {**codes(dtype, *sizes), "state": place(dtype, (64, 128, 64, 128), pad=(0, 0, 0, 16))},
+        "decays": {**codes(dtype, *sizes), "A": place(FLOAT32, (128, 64, 128))},
+        "scales": {**codes(dtype, *sizes), "state_scale": place(FLOAT32, (64, 128, 64), pad=(0, 2**26, 0))},
+        "shifted": {**codes(dtype, *sizes), "state": place(dtype, (64, 128, 64, 128), shift=1)},
+    }
+    for what, placements in others.items():
+        _, (launch,) = planned(placements)
+        assert isinstance(launch.kernel, SelectiveStateUpdateQuantised), what
 
 
 @pytest.mark.parametrize("dtype", FLOATS + CODES, ids=str)

@@ -11,6 +11,7 @@ import pytest
 import cuconv
 from cuconv.runtime.dtypes import CODES, FLOAT8_E4M3FN, DType
 from cuconv.runtime.rounding import LARGEST, codes_of, quantised, random_numbers
+from cuconv.selective_state_update.kernels import BYTES
 from tests.selective_state_update.cases import BY_TOKENS, Case
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
@@ -219,6 +220,30 @@ def test_one_token_has_the_bits_of_one_whose_state_is_kept(dtype: DType, seed: i
     for buffer, pool in (("intermediate_states_buffer", "state"), ("intermediate_state_scales", "state_scale")):
         assert_same_bits(got[pool], alone[pool], pool)
         assert_same_bits(got[buffer][rows, 0], alone[pool][slots], buffer)
+
+
+@EACH_CODE
+@pytest.mark.parametrize("spread", [0, 40, 100])
+def test_units_of_rows_change_no_bits(dtype: DType, spread: int, run: Runner) -> None:
+    """Decays and inputs of any ratio, in one token, which takes rows in units of their own, and in larger calls."""
+    case = Case(3, 4, 64, 128, 2, dtype="float32", state_dtype=str(dtype), odd=True, **PER_HEAD)
+    kept, larger = replace(case, tokens=1, steps="row"), replace(case, force="heads=1")
+    others = [case, larger][: 1 + (dtype in BYTES)]
+    prebuild(run, [kept, *others])
+    values, random = kept.inputs(), np.random.default_rng(6)
+    for name in ("x", "state_scale"):
+        values[name][...] *= np.ldexp(1.0, random.integers(-spread, spread + 1, values[name].shape)).astype(np.float32)
+    values["state"][:, 0, 3], values["x"][:, 0, 0, 3:7] = 0, 0.0
+    values["state_scale"][:, 1, :4] = [0.0, np.nan, np.inf, 2.0**-126]
+    values["x"][0, 0, 2, :3] = [np.inf, -np.inf, np.nan]
+    wanted = run(kept, values)
+    single = {name: each[:, 0] if name in BY_TOKENS else each for name, each in values.items()}
+    for other in others:
+        with other.running():
+            got = run(other, {name: each for name, each in single.items() if not name.startswith("intermediate")})
+        for name, array in {**wanted, "out": wanted["out"][:, 0]}.items():
+            if name in got:
+                np.testing.assert_array_equal(got[name].astype(float), array.astype(float), f"{name} {other.force}")
 
 
 @EACH_CODE

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import cuconv
+from cuconv.bench import device
+from cuconv.runtime.dtypes import BFLOAT16 as _BFLOAT16
+from cuconv.selective_state_update import plan_replay
 from cuconv.selective_state_update.reference_replay import APPENDED, LIVE, START
 from tests import emulator
 from tests.emulator.family import EmulatedArray
@@ -17,6 +21,7 @@ from tests.emulator.family import EmulatedArray
 HEADS, GROUPS, DIM, N = 4, 2, 5, 16
 SLOTS, WINDOW, TOKENS = 6, 5, 3
 ROWS = WINDOW + TOKENS
+BFLOAT16 = _BFLOAT16.numpy
 Array = np.ndarray[Any, Any]
 
 
@@ -222,6 +227,31 @@ def test_a_rejected_token_changes_nothing(library: Any) -> None:
     half = len(found) // 2
     for one, other in zip(found[:half], found[half:], strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_small_elements_of_c_count_beside_a_large_one(library: Any) -> None:
+    """Codes are multiplied by C in a unit of its largest element, here of one that meets codes of zero."""
+    random, of = np.random.default_rng(11), library()
+    upload = device.upload if library is _cupy else of.upload
+    codes = random.integers(-127, 128, (1, 2, 64, 64), np.int8)
+    codes[..., 5] = 0
+    C = (0.002 * random.normal(size=(1, 1, 64))).astype(BFLOAT16)
+    numbers = codes.astype(np.float64), C.astype(np.float64)
+    wanted, terms = (np.einsum("bhpn,bgn->bhp", *each) for each in (numbers, map(np.abs, numbers)))
+    C[..., 5] = 8.0
+    x, dt = np.zeros((1, 2, 64), BFLOAT16), np.zeros((1, 2), np.float32)
+    rings = np.zeros((1, 2, 17, 64), BFLOAT16), np.zeros((1, 1, 17, 64), BFLOAT16), np.zeros((1, 2, 17), np.float32)
+    out = upload(x)
+    # So few heads would be divided further.
+    with mock.patch.object(plan_replay, "FEW_LEAST", 0):
+        cuconv.selective_state_update_replay(
+            upload(codes), *map(upload, rings), upload(np.zeros((1, 4), np.int32)), x=upload(x.copy()), dt=upload(dt),
+            A=upload(np.full(2, -1.0, np.float32)), B=upload(np.ones_like(C)), C=upload(C),
+            state_scale=upload(np.ones((1, 2, 64), np.float32)), window=16, fold=False, out=out,
+        )  # fmt: skip
+    found = (device.fetch(out) if library is _cupy else of.download(out)).astype(np.float64)
+    assert (np.abs(found - wanted) <= 2.0**-9 * np.abs(wanted) + 1e-3 * terms).all()
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

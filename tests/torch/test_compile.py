@@ -12,6 +12,7 @@ import cuconv
 from cuconv.bench.workloads import SMALL, workloads
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import NO_NUMBERS
+from tests.support.entries import the_whole_way
 from tests.torch import inputs
 from tests.torch.inputs import as_tensor, random
 
@@ -315,7 +316,7 @@ def test_operators_keep_what_their_schemas_say(function: str, device: str, monke
 
     call, tensors, options = call_of(function)
     monkeypatch.setattr(Operation, "__call__", operate)
-    with Recorder() as recorder:
+    with Recorder() as recorder, the_whole_way():
         call(**{name: tensor.to(device) for name, tensor in tensors.items()}, **options)
     ((operator, arguments),) = recorder.calls
     assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}

@@ -9,6 +9,7 @@ import pytest
 
 import cuconv
 from cuconv.runtime.operation import Operation
+from tests.support.entries import the_whole_way
 from tests.torch import inputs
 from tests.torch.inputs import random
 
@@ -85,7 +86,7 @@ def test_tokens_stay_contiguous_between_projections(bias: bool, monkeypatch: pyt
 
     monkeypatch.setattr(Operation, "__call__", spied)
     block, x = Mamba(8, d_state=4, bias=bias), random(2, 9, 8, dtype=torch.float32)
-    with Copies() as copies:
+    with Copies() as copies, the_whole_way():
         block(x).sin().sum().backward()
     assert {name for name, _ in seen} == {
         *("causal_conv1d_fn", "selective_scan_fn", "selective_scan_bwd", "causal_conv1d_bwd")

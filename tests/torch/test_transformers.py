@@ -13,6 +13,7 @@ import pytest
 
 import cuconv
 from cuconv.runtime.operation import Operation
+from tests.support.entries import the_whole_way
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -133,7 +134,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         return run(self, *arguments, **named)
 
     monkeypatch.setattr(Operation, "__call__", counted)
-    yield count
+    with the_whole_way():
+        yield count
     unpatch_transformers()
 
 

@@ -308,15 +308,15 @@ MUTANTS = (
     Mutant(
         "Sequences of one token all start from the state of the first.",
         "causal_conv1d/conv_bwd_row_walk.cuh",
-        "const int own = i * kRowPlaces;",
-        "const int own = 0;",
+        "add_single(at + i, place + i * kRowPlaces,",
+        "add_single(at + i, place,",
         (_BWD_WALK_SINGLES,),
     ),
     Mutant(
         "A token that is a sequence misses the gradient of what it leaves.",
         "causal_conv1d/conv_bwd_row_walk.cuh",
-        " + (k > 0 ? final(k - 1) : 0.0f)",
-        "",
+        "kStates && k > 0 ? finals.get(own_place + k - 1) : 0.0f",
+        "0.0f",
         (_BWD_WALK_SINGLES,),
     ),
     Mutant(

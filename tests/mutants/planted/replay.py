@@ -16,9 +16,12 @@ _ODD_ROWS = _REPLAY + "3-6-37-128-groups_2-dtype_float32-window_6-forced-work_3,
 _FOLD = _REPLAY + "5-4-8-128-groups_2-fold"
 _FOLD_ROWS = _REPLAY + "3-2-37-128-force_rows=4-fold"
 _INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
-_WHOLE = _REPLAY + "5-4-64-128-groups_2-window_16"
-_WHOLE_INT8 = _REPLAY + "5-2-64-128-state_dtype_int8-pool_slot_strided-odd-index_int64-forced"
-_WHOLE_MANY = _REPLAY + "4-4-64-128-groups_2-tokens_4-odd-index_int64-window_16-room_4-forced"
+_WHOLE = _REPLAY + "5-4-64-128-groups_2-window_16-work_1,0"
+_WHOLE_INT8 = _REPLAY + "5-2-64-128-state_dtype_int8-pool_slot_strided-odd-index_int64-forced-work_1,0"
+_WHOLE_HEADS = _REPLAY + "5-4-64-128-groups_2-window_16-work_2,1"
+_WHOLE_INT8_HEADS = _REPLAY + "5-6-64-128-groups_2-state_dtype_int8-pool_slot_strided-window_16-forced-work_3,1"
+_WHOLE_RANKED = _REPLAY + "70-2-64-64-index_int64-null_slot_3-window_2-forced-work_2,1"
+_WHOLE_MANY = _REPLAY + "4-4-64-128-groups_2-tokens_4-odd-index_int64-window_16-room_4-forced-work_1,0"
 _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
 
@@ -180,16 +183,65 @@ MUTANTS = (
     Mutant(
         "Tiles of codes have the scales of the first one.",
         _FEW,
-        "left[r] *= from_lane(scale[r], lane_id() / 4 * 4 + m);",
-        "left[r] *= from_lane(scale[r], lane_id() / 4 * 4);",
+        "left[r] *= from_lane(head.scale[r], lane_id() / 4 * 4 + number);",
+        "left[r] *= from_lane(head.scale[r], lane_id() / 4 * 4);",
         (_WHOLE_INT8,),
     ),
     Mutant(
-        "Tensor cores take pairs of codes in the order of C.",
+        "Tensor cores multiply every word of codes by C of the first.",
         _FEW,
-        "b[0] = __byte_perm(C[i].word(w), C[i].word(w + 1), 0x5410u);",
-        "b[0] = C[i].word(w);",
+        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 4;",
+        "own = from + new_token<Traits>(tokens) * token_stride;",
         (_WHOLE_INT8,),
+    ),
+    Mutant(
+        "Tensor cores multiply every word of bfloat16 by C of the first.",
+        _FEW,
+        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;",
+        "own = from + new_token<Traits>(tokens) * token_stride;",
+        (_WHOLE,),
+    ),
+    Mutant(
+        "The lowest part of C does not count in products with codes.",
+        _FEW,
+        "256.0f, static_cast<float>(products[0]));",
+        "256.0f, 0.0f);",
+        ("selective_state_update/test_replay.py::test_small_elements_of_c_count_beside_a_large_one",),
+    ),
+    Mutant(
+        "The next head of a warp has the states of this one.",
+        _FEW,
+        "tiles.from += tiles.next;",
+        "tiles.from += 0;",
+        (_WHOLE_HEADS, _WHOLE_INT8_HEADS),
+    ),
+    Mutant(
+        "The live tokens of the next head take the place of this one's.",
+        _FEW,
+        "old.start(ring.x + warp.first_row, parity ^ 1);",
+        "old.start(ring.x + warp.first_row, parity);",
+        (_WHOLE_HEADS, _WHOLE_INT8_HEADS),
+    ),
+    Mutant(
+        "Rows of shared memory that no live token is copied to keep what they held.",
+        _FEW,
+        "place(parity, i, lane_id() % 4, lane_id() / 4)), TokenVec::zero());",
+        "place(0, i, lane_id() % 4, lane_id() / 4)), TokenVec::zero());",
+        (_WHOLE_HEADS,),
+    ),
+    Mutant(
+        "Sequences that do not flush have the ranks of those that do.",
+        _FEW,
+        "if (!is_first) rank -= count;",
+        "if (!is_first) rank -= 0;",
+        (_WHOLE_RANKED,),
+    ),
+    Mutant(
+        "Sequences from the 33rd on have the ranks of the first ones.",
+        _FEW,
+        "begin = i * kWarpSize;",
+        "begin = 0;",
+        (_WHOLE_RANKED,),
     ),
     Mutant(
         "Lanes read a tile that other lanes may still be copying.",
@@ -201,8 +253,8 @@ MUTANTS = (
     Mutant(
         "Live tokens count in the rows of the next tile.",
         _FEW,
-        "ring.x + group_row + 2 * m, step.live",
-        "ring.x + group_row + (2 * m + 2) % 8, step.live",
+        "place(parity, pass, q, 2 * tile + lane_id() / 16);",
+        "place(parity, pass, q, 2 * tile + 2 + lane_id() / 16);",
         (_WHOLE, _WHOLE_INT8),
     ),
     Mutant(

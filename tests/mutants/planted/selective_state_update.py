@@ -25,6 +25,10 @@ _STATE_INT8_MANY = (
     "selective_state_update-5-2-6-128-tokens_3-state_dtype_int8-per_head_all-targets_one-steps_slot-odd-index_int64"
 )
 _QUANTISED = "selective_state_update/test_quantised.py::test_"
+_HEADS = "selective_state_update/selective_state_update_quantised_heads.cu"
+_UNITS_INT8 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int8]"
+_UNITS_FAR = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-100-int8]"
+_UNITS_INT16 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int16]"
 _BIT_BY_BIT = _QUANTISED + "a_kernel_rounds_bit_by_bit_as_numpy"
 
 MUTANTS = (
@@ -157,9 +161,79 @@ MUTANTS = (
     Mutant(
         "The largest magnitude of a row is that of one lane's elements.",
         "selective_state_update/quantised.cuh",
-        "max_over_lanes<Traits::kLanes>(magnitude)",
-        "max_over_lanes<Traits::kLanes / 2>(magnitude)",
+        "max_over_lanes<Traits::kLanes>(largest_magnitude(state))",
+        "max_over_lanes<Traits::kLanes / 2>(largest_magnitude(state))",
         (_STATE_INT8,),
+    ),
+    Mutant(
+        "Two of the last pairs of elements do not count in the largest magnitude.",
+        "common/codes.cuh",
+        "i + 1 < kPairs; i += 2",
+        "i + 3 < kPairs; i += 2",
+        (_UNITS_INT8,),
+    ),
+    Mutant(
+        "All blocks walk over the first block's heads.",
+        _HEADS,
+        "blockIdx.x * kWarps + warp",
+        "warp",
+        (_UNITS_INT8,),
+    ),
+    Mutant(
+        "A warp walks over one head again and again.",
+        _HEADS,
+        "return {head + is_last, is_last ? 0 : number + 1};",
+        "return {head, is_last ? 0 : number + 1};",
+        (_UNITS_INT8,),
+    ),
+    Mutant(
+        "The rows of a part are read before they are there.",
+        _HEADS,
+        "wait_for_copy_groups<2 * Rows::kRowsOfGroup / kPart - 1>();",
+        "wait_for_copy_groups<2 * Rows::kRowsOfGroup / kPart>();",
+        (_UNITS_INT8,),
+    ),
+    Mutant(
+        "An input that is far greater than the decay becomes infinite.",
+        "selective_state_update/quantised.cuh",
+        "min(max(of_decay, of_input) & 0x7f800000,",
+        "min(of_decay & 0x7f800000,",
+        (_UNITS_FAR,),
+    ),
+    Mutant(
+        "The unit of a row is another one for codes of 16 bits.",
+        "selective_state_update/quantised.cuh",
+        "sizeof(state_t) == 1 ? 6 : 14;",
+        "6;",
+        (_UNITS_INT16,),
+    ),
+    Mutant(
+        "The largest magnitude of a row is in its unit.",
+        _HEADS,
+        "max_rows_over_lanes<kPart, kLanes>(magnitudes) * unit)",
+        "max_rows_over_lanes<kPart, kLanes>(magnitudes))",
+        (_UNITS_INT8,),
+    ),
+    Mutant(
+        "A single token's results stay in the units of their rows.",
+        "selective_state_update/steps.cuh",
+        "gather_own_sum<Traits>(sums) * own.unit;",
+        "gather_own_sum<Traits>(sums);",
+        (_UNITS_INT16,),
+    ),
+    Mutant(
+        "A result stays in the unit of its row.",
+        _HEADS,
+        "from_lane(y, holder) * row.unit",
+        "from_lane(y, holder)",
+        (_UNITS_INT8,),
+    ),
+    Mutant(
+        "A padding sequence's results of walked heads are not set to zero.",
+        _HEADS,
+        "if (p.keeps_padding || !is_row) return;",
+        "return;",
+        (_UNITS_INT8,),
     ),
     Mutant(
         "A row's scale is that of another row.",

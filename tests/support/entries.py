@@ -1,0 +1,27 @@
+"""Calls that go the whole way through a function and its operation, for tests that look at what happens there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from cuconv.runtime import entry
+
+
+@contextmanager
+def the_whole_way() -> Iterator[None]:
+    """Run no call of a public function at once."""
+    for each in entry.entries:
+        each.forget()
+    with mock.patch.object(entry.Entry, "_enter", lambda *call: None):
+        yield
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, operation: Any) -> Iterator[None]:
+    """Let the public functions of a module call another operation by this name."""
+    with the_whole_way(), mock.patch.object(module, name, operation):
+        yield
