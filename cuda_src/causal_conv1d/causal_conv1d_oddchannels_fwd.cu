@@ -26,9 +26,9 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
 struct CausalConv1dOddchannelsFwdTraits {
     static constexpr int kThreads = 128;
     // About as causal_conv1d_channellast_fwd has them: 75.0 us for 8 x 4097 x 2048 (H200), with 7 blocks 79.3. With
-    // states 86.1 us instead of 96.4 with 5 blocks, with sequence numbers, too, 107.8 instead of 110.2 with 4.
+    // states 87.2 us instead of 96.5 with 5 blocks; with sequence numbers 99.5, and 101.2 with 6.
     static constexpr bool kIsLean = kWidth <= 4 && !kSeqIdx && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 8 : 6;
+    static constexpr int kMinBlocks = kIsLean ? 8 : kStates ? 6 : 5;
     static constexpr bool kIsScaled = kSilu && kIsLean;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kLanes = 30;  // lanes of a warp with results
