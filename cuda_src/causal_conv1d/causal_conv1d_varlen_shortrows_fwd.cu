@@ -295,7 +295,7 @@ struct TileSnapshots {
         bool is_hit = static_cast<unsigned>(sequence) < static_cast<unsigned>(p.sequences);
         unsigned begin = -first;
         if (is_hit && p.query_start_loc != nullptr) begin += load_low_word(p.query_start_loc, sequence, start_step);
-        const unsigned last = begin + max(position - 1, 0);
+        const unsigned last = begin + max(position, 1) - 1;
         is_hit = is_hit && (begin < Tile::kTile || last < Tile::kTile);
         if (lanes_where(is_hit) == 0) return;
         bool is_own = false, is_left = false;
@@ -308,7 +308,7 @@ struct TileSnapshots {
             const Snapshot snapshot{sequence, position, slot};
             const bool has_slot = number >= 0 && number < p.snapshot_slots && number != p.snapshot_pad_slot;
             if (has_slot && high == 0 && position >= 0 && source.has(snapshot)) {
-                const int own_begin = source.begin - first, own_last = own_begin + max(position - 1, 0);
+                const int own_begin = source.begin - first, own_last = own_begin + max(position, 1) - 1;
                 is_left = is_of_prefix<kWidth>(p, snapshot, source);
                 is_own = !is_left && own_last >= 0 && own_last < Tile::kTile;
                 is_left = is_left && own_begin >= 0 && own_begin < Tile::kTile;

@@ -219,7 +219,7 @@ def test_bars_are_beside_each_other() -> None:
 
 def test_shapes_are_beside_a_copy() -> None:
     made = figure("forward", kernels(share=1.3))
-    assert [points([axes]) for axes in made.axes] == [[(1.3, float(place)) for place in range(11)]] * 2
+    assert [points([axes]) for axes in made.axes] == [[(1.3, float(place)) for place in range(15)]] * 2
     # What is faster than a copy is in the picture, too.
     assert all(axes.get_xlim()[1] > 1.3 for axes in made.axes)
     shape = {"batch": 8, "dim": 4096, "seqlen": 2048}

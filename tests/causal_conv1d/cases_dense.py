@@ -206,6 +206,7 @@ UNIT = (
     # Short rows of wide filters, so many that a warp walks batch entries, with all of its lanes and with most. The last
     # walk and the last warp have less to do.
     Case(1030, 7, 64, 16, processors=1),
+    Case(1030, 3, 64, 6, "float16", bias=None, processors=1),
     Case(605, 8, 72, 9, "float16", "float32", bias="float32", activation=None, others="strided", processors=1),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, 4, **STATES),

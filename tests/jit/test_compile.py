@@ -114,7 +114,7 @@ SPILLS = {
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dOddchannelsFwd": 24,
     "CausalConv1dVarlenShortrowsFwd": 8,
-    "CausalConv1dVarlenRowstripsFwd": 16,
+    "CausalConv1dVarlenRowstripsFwd": 24,
     "CausalConv1dVarlenPrefixes": 256,
     "CausalConv1dUpdateSeveral": 96,
     "SelectiveStateUpdateReplay": 384,
@@ -134,7 +134,7 @@ Decode steps of several tokens keep some words, so that a multiprocessor has eig
 What is in front of results over x has six blocks on a multiprocessor, and keeps there what it knows of snapshots.
 Unaligned channels with states, or sequence numbers, keep up to six words there for a sixth block on a multiprocessor:
 86 us instead of 96 for 8 x 4097 x 2048 with states.
-Short rows with snapshots and results over x keep up to four words in a few variants, even with 80 registers.
+Short rows with snapshots and results over x keep up to six words in a few variants, even with 80 registers.
 """
 
 

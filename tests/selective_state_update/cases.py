@@ -416,6 +416,7 @@ UNIT = (
     Case(2, 4, 32, 64, state_dtype="int8", dtype="float32", force="heads=1", without="all", frozen=True, **PER_HEAD),
     Case(3, 2, 32, 256, 2, state_dtype="float8_e4m3fn", dtype="float16", force="heads=1", null_slot=0, **PER_HEAD),
     Case(3, 1, 16, 256, state_dtype="int8", dtype="float16", A_dtype="", force="heads=1", keep=True, **PER_HEAD),
+    Case(3, 2, 32, 128, state_dtype="int8", A_dtype="", force="heads=1", **PER_HEAD),
     Case(2, 2, 37, 128, state_dtype="float8_e4m3fn", tokens=2, steps="row", force="rows=4", **PER_HEAD),
     Case(3, 0, 40, 16, state_dtype="int16", dtype="float32", null_slot=0),
     Case(2, 0, 9, 16, state_dtype="float8_e4m3fn", pool="transposed"),

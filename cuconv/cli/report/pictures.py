@@ -228,7 +228,7 @@ def forward(measured: Measured) -> Any:
         for sizes, _ in shapes
     ]
     for number, (title, layout) in enumerate((("channel-first", TOKENS), ("channel-last", CHANNELS))):
-        axes = figure.add_axes((0.25 + 0.375 * number, 0.145, 0.31, 0.635))
+        axes = figure.add_axes((0.253 + 0.375 * number, 0.145, 0.31, 0.635))
         axes.set_title(title)
         for place, (_, layouts) in enumerate(shapes):
             sizes = layouts[layout]
