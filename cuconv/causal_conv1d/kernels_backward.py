@@ -13,7 +13,6 @@ from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
-    MAX_VECTOR_BYTES,
     WARP_SIZE,
     LaunchConfig,
     TooLarge,
@@ -23,7 +22,7 @@ from cuconv.runtime.launch import (
 )
 
 
-def _backward_axes() -> Iterator[dict[str, Any]]:
+def backward_axes() -> Iterator[dict[str, Any]]:
     """Every combination of the template parameters that both backward kernels have."""
     for width, input_t, weight_t in product(WIDTHS, FLOATS, FLOATS):
         for vec, silu, states in product(vectors(input_t), (False, True), (False, True)):
@@ -31,6 +30,12 @@ def _backward_axes() -> Iterator[dict[str, Any]]:
                 types = {"input_t": input_t, "weight_t": weight_t}
                 rows = {"seq_idx": seq_idx, "packed": packed}
                 yield {"width": width, **types, "vec": vec, "silu": silu, **rows, "states": states}
+
+
+def is_channel_vector(axes: dict[str, Any]) -> bool:
+    """Whether kernels of contiguous channels have variants with vectors of this length."""
+    itemsize: int = axes["input_t"].itemsize
+    return bool(axes["vec"] * itemsize <= channel_vector_bytes(itemsize, axes["width"]))
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class CausalConv1dBwd(Kernel):
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dBwd]:
-        for axes in _backward_axes():
+        for axes in backward_axes():
             for stages, edges in product(cls.STAGES, (False, True)[: axes["vec"]]):
                 yield cls(stages=stages, edges=edges, **axes)
 
@@ -279,7 +284,7 @@ class CausalConv1dBulkBwd(Kernel):
         )
 
 
-class _ChannelWalks:
+class ChannelWalks:
     """What kernels of tokens with contiguous channels share: a thread walks along consecutive tokens of `vec` channels,
     `tokens` per step.
     """
@@ -376,8 +381,8 @@ class CausalConv1dChannellastBwd(Kernel):
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dChannellastBwd]:
-        for axes in _backward_axes():
-            if not axes.pop("packed") and _is_channel_vector(axes):
+        for axes in backward_axes():
+            if not axes.pop("packed") and is_channel_vector(axes):
                 for block in cls.BLOCKS[: 2 if axes["width"] <= cls.MAX_LARGE_WIDTH else 1]:
                     yield cls(tokens=cls.tokens_for(axes["width"]), block=block, **axes)
 
@@ -400,7 +405,7 @@ class CausalConv1dChannellastBwd(Kernel):
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
         batch, dim, seqlen = sizes
         blocks = self.THREADS // self.block if self.width <= 4 else 3
-        return _ChannelWalks.share(self, self.vec, self.tokens, blocks, (batch, dim, seqlen))
+        return ChannelWalks.share(self, self.vec, self.tokens, blocks, (batch, dim, seqlen))
 
 
 @dataclass(frozen=True)
@@ -453,7 +458,7 @@ class CausalConv1dChannelpairsBwd(Kernel):
     def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
         batch, dim, seqlen = sizes
-        return _ChannelWalks.share(self, self.vec, self.TOKENS, self.AT_A_TIME, (batch, dim, seqlen))
+        return ChannelWalks.share(self, self.vec, self.TOKENS, self.AT_A_TIME, (batch, dim, seqlen))
 
     def takes(self, dim: int, division: Division) -> bool:
         """Whether all threads of a warp make the same number of steps in a launch for `dim` channels."""
@@ -462,111 +467,6 @@ class CausalConv1dChannelpairsBwd(Kernel):
         warp_steps = division["walk_steps"] * max(1, WARP_SIZE // block_vecs)
         is_even = block_vecs == WARP_SIZE or division["steps"] % warp_steps == 0
         return bool(is_filled and block_vecs % 2 == 0 and is_even)
-
-
-@dataclass(frozen=True)
-class CausalConv1dChannellastVarlenBwd(Kernel):
-    """The same of packed sequences, with the gradients of their initial states."""
-
-    width: int
-    input_t: DType
-    weight_t: DType
-    vec: int
-    tokens: int
-    silu: bool
-    states: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dChannellastVarlenBwd]:
-        for axes in _backward_axes():
-            if not axes.pop("seq_idx") and axes.pop("packed") and _is_channel_vector(axes):
-                yield cls(tokens=cls.tokens_for(axes["width"], axes["input_t"].itemsize), **axes)
-
-    @staticmethod
-    def tokens_for(width: int, itemsize: int) -> int:
-        """Tokens per step: at least the width - 1 that the next step needs again.
-
-        Measured on an H200, 8192 tokens in 8192 channels: 512 random sequences in bfloat16 take 150 us with 4 instead
-        of 154 with 8, 16 sequences of 512 in float32 224 us instead of 207.
-        """
-        return 4 if itemsize == 2 and width <= 4 else 8 if width <= 8 else 16
-
-    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
-        """The launch for x of (dim, total), and the parts that sums are left in."""
-        # Filters of more than 8 taps take registers that leave room for two blocks.
-        blocks = 3 if self.width <= 8 else 2
-        return _ChannelWalks.share(self, self.vec, self.tokens, blocks, (1, dim, total))
-
-
-def _is_channel_vector(axes: dict[str, Any]) -> bool:
-    itemsize: int = axes["input_t"].itemsize
-    return bool(axes["vec"] * itemsize <= channel_vector_bytes(itemsize, axes["width"]))
-
-
-def _shortrows_widths(cls: type[Kernel]) -> range:
-    return range(cls.constants["kMinWidth"], cls.constants["kMaxWidth"] + 1)
-
-
-@dataclass(frozen=True)
-class CausalConv1dShortrowsBwd(Kernel):
-    """Gradients of packed sequences with contiguous tokens: a warp walks along the tokens of 32 channels, and stores
-    the gradients of initial states, too. It looks up several sequences and brings their states at a time.
-    """
-
-    BLOCKS: ClassVar[int] = 528
-    """Blocks that run at a time on an H200: 132 multiprocessors with 4 each."""
-
-    BLOCK_TOKENS: ClassVar[int] = 64
-    """What the beginning and the end of a walk cost in tokens. Not measured."""
-
-    MIN_CHUNKS: ClassVar[int] = 4
-    """Chunks that are worth a warp of their own. Not measured."""
-
-    MAX_LENGTH: ClassVar[int] = 2048
-    """Tokens per sequence beyond which causal_conv1d_bwd is quicker.
-
-    On an H200, 8192 tokens in 8192 channels in bfloat16 take it 1104 us as 512 random sequences instead of 191, as 16
-    equal ones 329 instead of 129 and as 4 162 instead of 133, but as one 121 instead of 136.
-    """
-
-    WIDTHS = PerClass(_shortrows_widths)
-    """Filter widths, in taps: those of `struct CausalConv1dShortrowsBwdTraits`."""
-
-    width: int
-    input_t: DType
-    weight_t: DType
-    silu: bool
-    states: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dShortrowsBwd]:
-        for width, input_t, weight_t in product(cls.WIDTHS, FLOATS, FLOATS):
-            for silu, states in product((False, True), repeat=2):
-                yield cls(width, input_t, weight_t, silu, states)
-
-    @property
-    def chunk(self) -> int:
-        """Tokens per chunk."""
-        return self.constants["kChunkVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
-
-    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division, int]:
-        """The launch for x of (dim, total), and the parts that sums are left in."""
-        groups, chunks = ceil_div(dim, WARP_SIZE), ceil_div(total, self.chunk)
-
-        def shared_out(wanted: int) -> tuple[int, int, int]:
-            """The time in tokens, the chunks of a walk, and the parts."""
-            walk_chunks = max(self.MIN_CHUNKS, ceil_div(chunks, wanted * self.warps))
-            parts = ceil_div(chunks, walk_chunks * self.warps)
-            waves = ceil_div(parts * groups, self.BLOCKS)
-            return waves * (walk_chunks * self.chunk + self.BLOCK_TOKENS), walk_chunks, parts
-
-        most = max(1, 2 * self.BLOCKS // groups)
-        _, walk_chunks, parts = min(shared_out(wanted) for wanted in range(1, most + 1))
-        return (
-            self.config(parts * groups),
-            {"channel_groups": fast_div(groups), "walk_chunks": walk_chunks},
-            parts,
-        )
 
 
 @dataclass(frozen=True)
@@ -597,30 +497,3 @@ def share_sums(width: int, dim: int, parts: int, threads: int) -> tuple[int, Div
     # 32 sums side by side are one access; where there are more parts than their threads load at once, 8 are.
     shift = 5 if parts <= 8 * threads // 32 else 3
     return ceil_div(sums, 1 << shift), {"dim_div": fast_div(dim), "parts": parts, "across_shift": shift}
-
-
-@dataclass(frozen=True)
-class CausalConv1dBwdStates(Kernel):
-    """Gradients of the initial states of packed sequences behind CausalConv1dBwd, and the parameters' as
-    CausalConv1dBwdSum: a thread has one channel of one sequence.
-    """
-
-    FOLLOWS = True
-
-    width: int
-    input_t: DType
-    weight_t: DType
-    silu: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dBwdStates]:
-        for width, input_t, weight_t, silu in product(WIDTHS[1:], FLOATS, FLOATS, (False, True)):
-            yield cls(width, input_t, weight_t, silu)
-
-    def launch_config(self, dim: int, sequences: int, parts: int) -> tuple[LaunchConfig, Division]:
-        """The launch for the states of `sequences` packed sequences, and for `parts` sums of parameters, unless 1."""
-        dim_blocks = ceil_div(dim, self.threads)
-        blocks, share = share_sums(self.width, dim, parts, self.threads)
-        sum_blocks = blocks if parts > 1 else 0
-        division = {"dim_blocks": fast_div(dim_blocks), "sum_blocks": sum_blocks, **share}
-        return self.config(sum_blocks + dim_blocks * sequences), division

@@ -8,11 +8,13 @@ from cuconv.causal_conv1d.kernels import channel_vector_bytes, taps_are_packed
 from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBulkBwd,
     CausalConv1dBwd,
-    CausalConv1dBwdStates,
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
-    CausalConv1dChannellastVarlenBwd,
     CausalConv1dChannelpairsBwd,
+)
+from cuconv.causal_conv1d.kernels_varlen_backward import (
+    CausalConv1dBwdStates,
+    CausalConv1dChannellastVarlenBwd,
     CausalConv1dShortrowsBwd,
 )
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType

@@ -51,8 +51,8 @@ class Recogniser:
         the address, and else have the addresses in p0, p1, …
         """
         places = {place: array for place, array in enumerate(given) if array is not None}
-        first = {id(array): place for place, array in reversed(places.items())}
-        same = {place: first[id(array)] for place, array in places.items() if first[id(array)] != place}
+        self.same = same = repeated(given)
+        """The places of arrays that stand in an earlier place, too, with that one."""
         distinct = {place: array for place, array in places.items() if place not in same}
         lines, self.values = recognise(distinct)
         self.misaligned = _misaligned(distinct, address)
@@ -82,6 +82,13 @@ class Recogniser:
         """The addresses of arrays with the facts of an earlier call; None where it cannot be sure."""
         self.followed_places = followed_places
         """The places in the call of the arrays that autograd follows in grad mode."""
+
+
+def repeated(given: Sequence[Any]) -> dict[int, int]:
+    """The places of what stands in an earlier place, too, with the first such place; None does not count."""
+    places = {place: each for place, each in enumerate(given) if each is not None}
+    first = {id(each): place for place, each in reversed(places.items())}
+    return {place: first[id(each)] for place, each in places.items() if first[id(each)] != place}
 
 
 def _unless(conditions: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from functools import update_wrapper
 from typing import Any, NamedTuple, TypeVar
 
 from cuconv.runtime import generated
+from cuconv.runtime.arrays import repeated
 from cuconv.runtime.call import Call, Returned, all_of
 from cuconv.runtime.held import Held, held, is_array, taking
 from cuconv.runtime.operation import RECENT, Operation, latest
@@ -220,6 +221,8 @@ class _Made(NamedTuple):
             and not self.late
             and call.recogniser is not None
             and call.recogniser.pointers == [f"p{n}" for n, each in enumerate(self.given) if each is not None]
+            # Which of equal arguments goes where is known only where arrays are compared with each other.
+            and call.recogniser.same == repeated(self.given)
             and all(each is None or isinstance(each, Held) for each in self.given)
         )
 

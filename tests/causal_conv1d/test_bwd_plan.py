@@ -14,11 +14,13 @@ import cuconv
 from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBulkBwd,
     CausalConv1dBwd,
-    CausalConv1dBwdStates,
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
-    CausalConv1dChannellastVarlenBwd,
     CausalConv1dChannelpairsBwd,
+)
+from cuconv.causal_conv1d.kernels_varlen_backward import (
+    CausalConv1dBwdStates,
+    CausalConv1dChannellastVarlenBwd,
     CausalConv1dShortrowsBwd,
 )
 from cuconv.runtime.abstract import AbstractArray, launches_of

@@ -366,6 +366,18 @@ def test_a_result_over_an_argument_is_told_from_one_beside_it(gpu: QuickFamily) 
         assert outcome(gpu, cuconv.causal_conv1d_varlen_fn, **beside) == apart[0]
 
 
+@pytest.mark.parametrize("usual", [1, 2, 3, 4])
+def test_a_result_over_an_argument_takes_turns_with_one_beside_it(usual: int, gpu: QuickFamily) -> None:
+    """Where both are the same call, which of them is recognised first and which is entered first may differ."""
+    beside = called(MAKERS["selective_scan_varlen_fn"](sequences="16x64", dim=256), True)
+    over = beside | {"delta": Quick(*facts(beside["out"])[:3])}
+    over["out"] = over["delta"]
+    calls = [*[beside] * usual, *[over] * 4, *[beside, over] * 4]
+    for arguments in (*calls, *reversed(calls)):
+        _, result = run(gpu, cuconv.selective_scan_varlen_fn, arguments)
+        assert result is arguments["out"]
+
+
 @pytest.mark.parametrize("change", [lambda out: out[:-1], lambda out: (*out, None), list, lambda out: (None, *out[1:])])
 def test_results_in_a_tuple_are_told_from_others(change: Callable[[Any], Any], gpu: QuickFamily) -> None:
     known = called(MAKERS["causal_conv1d_update_split"](batch=2), True)

@@ -31,6 +31,8 @@ _FOLDS = "selective_state_update/replay_fold.cuh"
 _STATES = "selective_state_update/fold.cuh"
 _KERNEL = "selective_state_update/selective_state_update_replay.cu"
 _FEW = "selective_state_update/selective_state_update_replay_few.cu"
+_FEW_TOKENS = "selective_state_update/replay_few_tokens.cuh"
+_FEW_STATES = "selective_state_update/replay_few_states.cuh"
 
 MUTANTS = (
     Mutant(
@@ -175,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "A new token of few decays by the one before it, not by its own dt'.",
-        _FEW,
+        _FEW_TOKENS,
         "if (!Traits::kHasMany || i <= lane_id() % 4) power",
         "if (!Traits::kHasMany || i < lane_id() % 4) power",
         (_WHOLE_MANY,),
@@ -189,21 +191,21 @@ MUTANTS = (
     ),
     Mutant(
         "Tensor cores multiply every word of codes by C of the first.",
-        _FEW,
+        _FEW_STATES,
         "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 4;",
         "own = from + new_token<Traits>(tokens) * token_stride;",
         (_WHOLE_INT8,),
     ),
     Mutant(
         "Tensor cores multiply every word of bfloat16 by C of the first.",
-        _FEW,
+        _FEW_STATES,
         "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;",
         "own = from + new_token<Traits>(tokens) * token_stride;",
         (_WHOLE,),
     ),
     Mutant(
         "The lowest part of C does not count in products with codes.",
-        _FEW,
+        _FEW_STATES,
         "256.0f, static_cast<float>(products[0]));",
         "256.0f, 0.0f);",
         ("selective_state_update/test_replay.py::test_small_elements_of_c_count_beside_a_large_one",),
@@ -224,7 +226,7 @@ MUTANTS = (
     ),
     Mutant(
         "Rows of shared memory that no live token is copied to keep what they held.",
-        _FEW,
+        _FEW_TOKENS,
         "place(parity, i, lane_id() % 4, lane_id() / 4)), TokenVec::zero());",
         "place(0, i, lane_id() % 4, lane_id() / 4)), TokenVec::zero());",
         (_WHOLE_HEADS,),
@@ -245,14 +247,14 @@ MUTANTS = (
     ),
     Mutant(
         "Lanes read a tile that other lanes may still be copying.",
-        _FEW,
+        _FEW_STATES,
         "wait_for_copy_groups<Traits::kPart - 1>();\n        sync_warp();",
         "wait_for_copy_groups<Traits::kPart - 1>();",
         (_WHOLE,),
     ),
     Mutant(
         "Live tokens count in the rows of the next tile.",
-        _FEW,
+        _FEW_TOKENS,
         "place(parity, pass, q, 2 * tile + lane_id() / 16);",
         "place(parity, pass, q, 2 * tile + 2 + lane_id() / 16);",
         (_WHOLE, _WHOLE_INT8),

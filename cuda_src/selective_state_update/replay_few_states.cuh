@@ -1,0 +1,203 @@
+// The states of selective_state_update_replay_few.cu: tiles in shared memory, and their products with C.
+#pragma once
+
+#include "selective_state_update/replay_few_tokens.cuh"
+
+// The states of tiles in shared memory. On their way they take no registers, and the compiler does not put off the
+// copies until what comes before their use has been waited for. Copies take lines of 128 bytes as they lie in memory,
+// of which the lanes of a row would have half at once.
+template <typename Traits>
+struct StagedTiles {
+    using State = typename Traits::State;
+    using StateVec = typename Traits::StateVec;
+    static constexpr int kDState = Traits::kElements * 4;
+    static constexpr int kRowVecs = Traits::kChunks * 4;
+    static constexpr int kPairVecs = 2 * kRowVecs;  // of a group's rows, which lie one behind the other
+    static constexpr int kTileVecs = Traits::kGroups * kPairVecs;
+    static constexpr int kVecs = Traits::kPart * kTileVecs;
+
+    StateVec* staged;
+    const State* from;  // what the lane copies first of the head
+    index_t next;       // how much further that of the next head is
+
+    // first: the warp's first row of the first head.
+    __device__ __forceinline__ StagedTiles(StateVec* staged, const State* first, int next)
+        : staged(staged), from(first + lane_id() * Traits::kVecs), next(next) {}
+
+    // Starts to copy a tile of the head, or of the next one if there is one; the copies of a tile are a group. In odd
+    // groups of lanes every other 64 bytes change places, for the lanes of two groups read at once, and would meet in
+    // the same banks.
+    __device__ __forceinline__ void start(int tile, bool is_last) const {
+        if (tile < Traits::kTiles || !is_last) {
+            const State* const head = tile < Traits::kTiles ? from : from + next;
+#pragma unroll
+            for (int i = 0; i < kTileVecs; i += kWarpSize) {
+                const int group = i / kPairVecs + lane_id() / kPairVecs;
+                StateVec* const to = staged + tile % Traits::kPart * kTileVecs + i + (lane_id() ^ group % 2 * 4);
+                copy_async<16, false, true>(to, head + (tile % Traits::kTiles * kTileVecs + i) * Traits::kVecs);
+            }
+        }
+        end_copy_group();
+    }
+
+    // Waits for the oldest tile on its way.
+    __device__ __forceinline__ void wait() const {
+        wait_for_copy_groups<Traits::kPart - 1>();
+        sync_warp();
+    }
+
+    __device__ __forceinline__ void read(int tile, StateVec (&raw)[2][Traits::kChunks]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+#pragma unroll
+            for (int i = 0; i < Traits::kChunks; ++i) {
+                const int group = lane_id() / 4;
+                const int number = ((r * kRowVecs + i * 4) ^ group % 2 * 4) + lane_id() % 4;
+                const StateVec* from = staged + tile % Traits::kPart * kTileVecs + group * kPairVecs + number;
+                raw[r][i] = ::load<Traits::kVecs, Memory::kMutable>(reinterpret_cast<const State*>(from));
+            }
+        }
+    }
+};
+
+// C of the new tokens, in the order in which the lane has elements of states.
+template <typename Traits>
+struct FloatFactors {
+    using Vector = PackedVec<__nv_bfloat16, Traits::kVecs>;
+
+    const __nv_bfloat16* from;
+    int token_stride;
+    int tokens;
+    Vector C[Traits::kChunks];  // of the first token
+    float unit = 1.0f;          // by which products are to be multiplied
+
+    __device__ __forceinline__ FloatFactors(const __nv_bfloat16* from, int token_stride, int tokens)
+        : from(from), token_stride(token_stride), tokens(tokens) {
+        load(0, C);
+    }
+
+    __device__ __forceinline__ void load(int token, Vector (&to)[Traits::kChunks]) const {
+#pragma unroll
+        for (int i = 0; i < Traits::kChunks; ++i) {
+            to[i].template load<Memory::kConstant>(from + token * token_stride + Traits::element(i));
+        }
+    }
+
+    // C * S of the group's two rows of a tile, for the new token of lane q.
+    __device__ __forceinline__ void multiply(const typename Traits::StateVec (&raw)[2][Traits::kChunks],
+                                             float (&y)[2]) const {
+        y[0] = y[1] = 0.0f;
+        // C of several tokens would take too many registers.
+#pragma unroll 1
+        for (int t = 0; t < Traits::kTokens; ++t) {
+            Vector of_token[Traits::kChunks];
+            if constexpr (Traits::kHasMany) load(min(t, tokens - 1), of_token);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int i = 0; i < Traits::kElements; ++i) {
+                    const int chunk = i / Traits::kVecs, at = i % Traits::kVecs;
+                    const float factor = (Traits::kHasMany ? of_token : C)[chunk].to_float(at);
+                    sum = fmaf(raw[r][chunk].to_float(at), factor, sum);
+                }
+                sum = sum_over_lanes(sum, 4);
+                y[r] = !Traits::kHasMany || lane_id() % 4 == t ? sum : y[r];
+            }
+        }
+    }
+};
+
+// The same for tensor cores, and states of bfloat16. The four words that a lane reads of a row go to a tile's rows g
+// and g + 8 in turn, as they lie in registers: the columns 2 q and 2 q + 1 have C of token q, one for the even words,
+// the other for the odd ones.
+template <typename Traits>
+struct PairFactors {
+    unsigned columns[Traits::kChunks][2];
+    float unit = 1.0f;
+
+    __device__ __forceinline__ PairFactors(const __nv_bfloat16* from, int token_stride, int tokens) {
+        const __nv_bfloat16* const own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;
+#pragma unroll
+        for (int i = 0; i < 2 * Traits::kChunks; ++i) {
+            columns[i / 2][i % 2] = ::load<2>(own + Traits::element(i / 2) + i % 2 * 4).words[0];
+        }
+    }
+
+    __device__ __forceinline__ void multiply(const typename Traits::StateVec (&raw)[2][Traits::kChunks],
+                                             float (&y)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < Traits::kChunks; ++i) {
+                multiply_add<__nv_bfloat16>(sums, raw[r][i].words, columns[i]);
+            }
+            y[r] = sums[0] + sums[3];
+        }
+    }
+};
+
+// The same for codes of 8 bits, which tensor cores multiply by other codes: C is a sum of three, times 2**16, 2**8 and
+// 1, in a unit in which its largest element has 22 bits. So products are exact, and no code becomes a float.
+template <typename Traits>
+struct CodeFactors {
+    static constexpr int kDigits = 3;
+
+    unsigned columns[Traits::kChunks][kDigits][2];
+    float unit;  // of lane q's token; NaN where C is not finite
+
+    __device__ __forceinline__ CodeFactors(const __nv_bfloat16* from, int token_stride, int tokens) {
+        const __nv_bfloat16* const own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 4;
+        Vec<__nv_bfloat16, 4> C[Traits::kChunks][2];
+        float magnitude = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2 * Traits::kChunks; ++i) {
+            C[i / 2][i % 2] = ::load<4>(own + Traits::element(i / 2) + i % 2 * 8);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) magnitude = max_or_nan(magnitude, fabsf(C[i / 2][i % 2].to_float(e)));
+        }
+        magnitude = max_over_lanes<8>(magnitude);
+        // Powers of two by their exponents: 2**(21 - e) and 2**(e - 21) where the magnitude is 2**e to 2**(e + 1).
+        const unsigned exponent = max(__float_as_uint(magnitude) & 0x7f800000u, 22u << 23);
+        const float scale = __uint_as_float((275u << 23) - exponent);
+        const float step = __uint_as_float(exponent - (21u << 23));
+        unit = from_lane(magnitude <= 3.402823466e38f ? step : magnitude - magnitude, lane_id() % 4 * 8);
+#pragma unroll
+        for (int i = 0; i < 2 * Traits::kChunks; ++i) {
+            unsigned digits[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                // Bytes of a sum with 128 in each are those of digits of -128 to 127, with the sign the other way.
+                const unsigned integer = integer_bits(C[i / 2][i % 2].to_float(e), scale) - 0x4b400000u;
+                digits[e] = (integer + 0x808080u) ^ 0x808080u;
+            }
+#pragma unroll
+            for (int d = 0; d < kDigits; ++d) {
+                const unsigned both = 0x40u + 0x11u * d;
+                columns[i / 2][d][i % 2] = __byte_perm(__byte_perm(digits[0], digits[1], both),
+                                                       __byte_perm(digits[2], digits[3], both), 0x5410u);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void multiply(const typename Traits::StateVec (&raw)[2][Traits::kChunks],
+                                             float (&y)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            int products[kDigits];
+#pragma unroll
+            for (int d = 0; d < kDigits; ++d) {
+                int sums[4] = {0, 0, 0, 0};
+#pragma unroll
+                for (int i = 0; i < Traits::kChunks; ++i) multiply_add_codes(sums, raw[r][i].words, columns[i][d]);
+                products[d] = sums[0] + sums[3];
+            }
+            y[r] = fmaf(static_cast<float>(products[2] * 256 + products[1]), 256.0f, static_cast<float>(products[0]));
+        }
+    }
+};
+
+template <typename Traits>
+using StateFactors = Select<Traits::kIsInt8, CodeFactors<Traits>,
+                            Select<Traits::kIsBfloat16, PairFactors<Traits>, FloatFactors<Traits>>>;
