@@ -227,7 +227,7 @@ UNIT = (
     Case(3, 4, 64, 64, 2, state_dtype="float32", window=7, live=7, work=(2, 1), keep=True, null_slot=0),
     Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(2, 1), state_dtype="int8", **SERVED),
     Case(3, 4, 64, 64, 2, tokens=3, window=9, room=3, work=(2, 0), without="D"),
-    Case(70, 2, 64, 64, window=2, forced=True, work=(2, 1), null_slot=3, index="int64"),
+    Case(36, 2, 64, 64, window=2, forced=True, work=(2, 1), null_slot=3, index="int64"),
     # Several tokens.
     Case(6, 2, 6, 128, tokens=2),
     Case(6, 4, 20, 128, 2, tokens=5, window=8, room=5, dtype="float32", forced=True, **SERVED),
