@@ -122,7 +122,7 @@ class Entry:
         if not all(map(_is_constant, others)):
             return
         # 1, 1.0 and True are equal.
-        key = self, names, others, tuple(map(type, others))
+        key = self, names, others, types_of(others)
         if key not in call.entries and len(call.entries) < MAX_ENTRIES:
             call.entries[key] = self._made(call, values, names)
         if (run := call.entries.get(key)) is not None:
@@ -196,8 +196,8 @@ class _Code:
         elif value is None or isinstance(value, bool):
             self.lines.append(f"if {name} is not {value}: return None")
         else:
-            self.values |= {f"value{number}": value, f"type{number}": type(value)}
-            different = f"type({name}) is not type{number} or {name} != value{number}"
+            self.values |= {f"value{number}": value, f"type{number}": types_of(value), "types_of": types_of}
+            different = f"types_of({name}) != type{number} or {name} != value{number}"
             self.lines.append(f"if {name} is not value{number} and ({different}): return None")
         return name
 
@@ -253,6 +253,11 @@ def _without_arrays(value: Any) -> Any:
     if type(value) is tuple:
         return tuple(map(_without_arrays, value))
     return None if is_array(value) else value
+
+
+def types_of(value: Any) -> Any:
+    """The type of an argument, or those of the parts of a tuple."""
+    return tuple(map(types_of, value)) if type(value) is tuple else type(value)
 
 
 def _is_constant(value: Any) -> bool:

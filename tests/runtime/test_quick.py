@@ -390,6 +390,18 @@ def test_results_in_a_tuple_are_told_from_others(change: Callable[[Any], Any], g
         assert outcome(gpu, cuconv.causal_conv1d_update_split, **changed) == wanted
 
 
+@pytest.mark.parametrize("change", [lambda size: float(size), lambda size: np.int64(size)], ids=["float", "int64"])
+def test_sizes_in_a_tuple_are_told_from_equal_numbers(change: Callable[[int], Any], gpu: QuickFamily) -> None:
+    known = called(MAKERS["causal_conv1d_update_split"](batch=2), False)
+    changed = known | {"sizes": tuple(map(change, known["sizes"]))}
+    wanted = outcome(gpu, cuconv.causal_conv1d_update_split, **changed)
+    forget()
+    for _ in range(4):
+        outcome(gpu, cuconv.causal_conv1d_update_split, **known)
+    for _ in range(4):
+        assert outcome(gpu, cuconv.causal_conv1d_update_split, **changed) == wanted
+
+
 def test_arguments_by_place_and_by_name_are_the_same(gpu: QuickFamily, operated: list[Operation[Any]]) -> None:
     arguments = known_step(gpu)
     wanted = outcome(gpu, cuconv.causal_conv1d_update, **arguments)
