@@ -49,30 +49,16 @@ struct CausalConv1dBulkBwdParams {
 
 // The same as the functions of the gradients take them, with nothing for the rest.
 __device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1dBulkBwdParams& params) {
-    CausalConv1dBwdOperands p{};
+    CausalConv1dBwdOperands p = parameters_of(params);
     p.x = params.x;
-    p.weight = params.weight;
-    p.bias = params.bias;
     p.dout = params.dout;
     p.dx = params.dx;
-    p.dweight = params.dweight;
-    p.dbias = params.dbias;
-    p.scratch = params.scratch;
-    p.dbias_stride = params.dbias_stride;
-    p.bias_stride = params.bias_stride;
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
         p.x_stride[i] = params.x_stride[i];
         p.dout_stride[i] = params.dout_stride[i];
         p.dx_stride[i] = params.dx_stride[i];
-        if (i < 2) p.weight_stride[i] = params.weight_stride[i];
-        if (i < 2) p.dweight_stride[i] = params.dweight_stride[i];
     }
-    p.dweight_is_float32 = params.dweight_is_float32;
-    p.dbias_is_float32 = params.dbias_is_float32;
-    p.bias_is_float32 = params.bias_is_float32;
-    p.taps_are_packed = params.taps_are_packed;
-    p.dim = params.dim;
     p.seqlen = params.seqlen;
     return p;
 }

@@ -47,27 +47,6 @@ struct CausalConv1dChannelpairsBwdParams {
     int taps_are_packed;
 };
 
-__device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1dChannelpairsBwdParams& params) {
-    CausalConv1dBwdOperands p{};
-    p.weight = params.weight;
-    p.bias = params.bias;
-    p.dweight = params.dweight;
-    p.dbias = params.dbias;
-    p.scratch = params.scratch;
-    p.dim = params.dim;
-    for (int i = 0; i < 2; ++i) {
-        p.weight_stride[i] = params.weight_stride[i];
-        p.dweight_stride[i] = params.dweight_stride[i];
-    }
-    p.bias_stride = params.bias_stride;
-    p.dbias_stride = params.dbias_stride;
-    p.bias_is_float32 = params.bias_is_float32;
-    p.dweight_is_float32 = params.dweight_is_float32;
-    p.dbias_is_float32 = params.dbias_is_float32;
-    p.taps_are_packed = params.taps_are_packed;
-    return p;
-}
-
 template <int kWidth, typename input_t, typename weight_t, int kBlock, bool kSilu>
 struct CausalConv1dChannelpairsBwdTraits {
     static constexpr int kThreads = kBlock;
@@ -261,7 +240,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     constexpr int kStages = Traits::kStages;
     constexpr int kHalo = Traits::kHalo, kVec = Traits::kVec, kPieceTokens = Traits::kPieceTokens;
     using Vector = Vec<input_t, kVec>;
-    const CausalConv1dBwdOperands p = operands_of(params);
+    const CausalConv1dBwdOperands p = parameters_of(params);
     __shared__ BlockMemory<Traits::kSharedBytes> memory;
 
     const QuotientRemainder walk_vec = divide(threadIdx.x, params.block_vecs);

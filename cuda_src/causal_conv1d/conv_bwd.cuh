@@ -63,6 +63,29 @@ struct CausalConv1dBwdOperands {
     int seqlen;
 };
 
+// What the functions of the parameters' gradients take of a kernel's own arguments, with nothing for the rest.
+template <typename Params>
+__device__ __forceinline__ CausalConv1dBwdOperands parameters_of(const Params& params) {
+    CausalConv1dBwdOperands p{};
+    p.weight = params.weight;
+    p.bias = params.bias;
+    p.dweight = params.dweight;
+    p.dbias = params.dbias;
+    p.scratch = params.scratch;
+    p.dim = params.dim;
+    for (int i = 0; i < 2; ++i) {
+        p.weight_stride[i] = params.weight_stride[i];
+        p.dweight_stride[i] = params.dweight_stride[i];
+    }
+    p.bias_stride = params.bias_stride;
+    p.dbias_stride = params.dbias_stride;
+    p.bias_is_float32 = params.bias_is_float32;
+    p.dweight_is_float32 = params.dweight_is_float32;
+    p.dbias_is_float32 = params.dbias_is_float32;
+    p.taps_are_packed = params.taps_are_packed;
+    return p;
+}
+
 // How the tokens of a row fall into sequences. kOne: they are one. kNumbered: seq_idx has a number for every token.
 // kPacked: query_start_loc says where each begins.
 enum class Rows { kOne, kNumbered, kPacked };
@@ -163,18 +186,6 @@ struct PackedCursor : PackedRun {
         begin = first_token(p, low);
         end = first_token(p, low + 1);
         slot = load_slot(p, low);
-    }
-
-    // Goes on to the run of a token that is not before the one of the last call. Says whether that is another run.
-    __device__ __forceinline__ bool advance(const CausalConv1dBwdOperands& p, int token) {
-        if (token < end || number >= p.sequences) return false;
-        do {
-            ++number;
-            begin = end;
-            end = first_token(p, number + 1);
-        } while (token >= end && number < p.sequences);
-        slot = load_slot(p, number);
-        return true;
     }
 };
 
