@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from cuconv.runtime import checks, dependent, generated, machine
-from cuconv.runtime.arrays import Facts, Family, Maker, Recogniser
+from cuconv.runtime.arrays import Facts, Family, Maker
 from cuconv.runtime.definition import Definition
 from cuconv.runtime.dependent import contexts
 from cuconv.runtime.dtypes import BYTE
@@ -19,6 +19,7 @@ from cuconv.runtime.kernel import Enqueue, Kernel, Replay, thread
 from cuconv.runtime.layout import HOST, Layout, View
 from cuconv.runtime.memo import SharedLimit
 from cuconv.runtime.plan import NO_NUMBERS, Late, Launch, Operands
+from cuconv.runtime.recogniser import Recogniser
 
 SCRATCH = "scratch"
 """The name of a kernel's pointer to memory that a plan asks for."""

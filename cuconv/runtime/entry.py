@@ -14,11 +14,11 @@ from functools import update_wrapper
 from typing import Any, NamedTuple, TypeVar
 
 from cuconv.runtime import generated
-from cuconv.runtime.arrays import repeated
 from cuconv.runtime.call import Call, Returned, all_of
 from cuconv.runtime.held import Held, held, is_array, taking
 from cuconv.runtime.operation import RECENT, Operation, latest
 from cuconv.runtime.plan import NO_NUMBERS, Late
+from cuconv.runtime.recogniser import repeated
 
 MAX_ENTRIES = 16
 """Most combinations of other arguments than arrays that a prepared call is entered with at once."""

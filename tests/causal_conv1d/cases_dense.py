@@ -203,8 +203,8 @@ UNIT = (
     Case(2, 8, 67, 13, layout="channel_last", others="strided", bias=None, activation=None, final=True),
     Case(1, 72, 150, 6, "float16", "bfloat16", layout="last_sliced_seq", bias="float32"),
     Case(1, 72, 330, 9, "float16", layout="channel_last", processors=1),
-    # Short rows of wide filters, so many that a warp walks batch entries, with all of its lanes and with most. The last
-    # walk and the last warp have less to do.
+    # Short rows of wide filters, in batches large enough that a warp walks from entry to entry. Rows fill all lanes of
+    # a warp or most of them, and the last walk and the last warp have less to do.
     Case(1030, 7, 64, 16, processors=1),
     Case(1030, 3, 64, 6, "float16", bias=None, processors=1),
     Case(605, 8, 72, 9, "float16", "float32", bias="float32", activation=None, others="strided", processors=1),

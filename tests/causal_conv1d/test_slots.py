@@ -247,7 +247,7 @@ def test_a_block_that_ends_one_token_after_the_start_holds_the_old_state_too(cal
 @EACH_CALLER
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_states_after_every_token_are_the_inputs_before_them(call: Caller, order: str) -> None:
-    """As many snapshots as tokens, in any order, and some twice."""
+    """Every token has a snapshot, some have two, and their rows come in any order."""
     total, random = 292, np.random.default_rng(0)
     x = np.asarray(uniform(19, DIM, total).astype(np.float32), order=order)
     ends = random.permutation([*range(1, total + 1), *range(130, 170)])

@@ -120,7 +120,7 @@ def test_what_is_installed_is_what_runs(installed: Installed) -> None:
 
 
 def metadata_version(installed: Installed) -> str:
-    """As the wheel's name has it."""
+    """The version in the name of the installed wheel."""
     (folder,) = installed.root.glob("lib/python3*/site-packages/cuconv-*.dist-info")
     return folder.name.split("-")[1].removesuffix(".dist")
 

@@ -19,12 +19,13 @@ from cuconv.bench.makers import MAKERS
 from cuconv.bench.workloads import SMALL, workloads
 from cuconv.runtime import arrays, entry
 from cuconv.runtime.abstract import AbstractArray, AbstractFamily
-from cuconv.runtime.arrays import Maker, Recogniser
+from cuconv.runtime.arrays import Maker
 from cuconv.runtime.call import Call
 from cuconv.runtime.dtypes import INT32
 from cuconv.runtime.kernel import Kernel, LoadedKernel
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.operation import Operation, _prepared
+from cuconv.runtime.recogniser import Recogniser
 from cuconv.runtime.workload import Workload
 
 pytest.importorskip("cupy")
@@ -319,6 +320,18 @@ def outcome(gpu: QuickFamily, function: Callable[..., Any], *given: Any, **named
     return launched, type(results), [None if each is None else facts(each)[:3] for each in made]
 
 
+def assert_told_apart(
+    gpu: QuickFamily, function: Callable[..., Any], known: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    """Changed arguments do the same after calls with known ones as without any call before."""
+    wanted = outcome(gpu, function, **changed)
+    forget()
+    for _ in range(4):
+        outcome(gpu, function, **known)
+    for _ in range(4):
+        assert outcome(gpu, function, **changed) == wanted
+
+
 CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "another activation": lambda known: {"activation": None},
     "an equal activation": lambda known: {"activation": "swish"},
@@ -345,12 +358,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 def test_what_differs_goes_its_own_way(change: str, usual: dict[str, Any], gpu: QuickFamily) -> None:
     known = step(**usual)
     changed = known | CHANGES[change](known)
-    wanted = outcome(gpu, cuconv.causal_conv1d_update, **changed)
-    forget()
-    for _ in range(4):
-        outcome(gpu, cuconv.causal_conv1d_update, **known)
-    for _ in range(4):
-        assert outcome(gpu, cuconv.causal_conv1d_update, **changed) == wanted
+    assert_told_apart(gpu, cuconv.causal_conv1d_update, known, changed)
 
 
 def test_a_result_over_an_argument_is_told_from_one_beside_it(gpu: QuickFamily) -> None:
@@ -382,24 +390,14 @@ def test_a_result_over_an_argument_takes_turns_with_one_beside_it(usual: int, gp
 def test_results_in_a_tuple_are_told_from_others(change: Callable[[Any], Any], gpu: QuickFamily) -> None:
     known = called(MAKERS["causal_conv1d_update_split"](batch=2), True)
     changed = known | {"out": change(known["out"])}
-    wanted = outcome(gpu, cuconv.causal_conv1d_update_split, **changed)
-    forget()
-    for _ in range(4):
-        outcome(gpu, cuconv.causal_conv1d_update_split, **known)
-    for _ in range(4):
-        assert outcome(gpu, cuconv.causal_conv1d_update_split, **changed) == wanted
+    assert_told_apart(gpu, cuconv.causal_conv1d_update_split, known, changed)
 
 
 @pytest.mark.parametrize("change", [lambda size: float(size), lambda size: np.int64(size)], ids=["float", "int64"])
 def test_sizes_in_a_tuple_are_told_from_equal_numbers(change: Callable[[int], Any], gpu: QuickFamily) -> None:
     known = called(MAKERS["causal_conv1d_update_split"](batch=2), False)
     changed = known | {"sizes": tuple(map(change, known["sizes"]))}
-    wanted = outcome(gpu, cuconv.causal_conv1d_update_split, **changed)
-    forget()
-    for _ in range(4):
-        outcome(gpu, cuconv.causal_conv1d_update_split, **known)
-    for _ in range(4):
-        assert outcome(gpu, cuconv.causal_conv1d_update_split, **changed) == wanted
+    assert_told_apart(gpu, cuconv.causal_conv1d_update_split, known, changed)
 
 
 def test_arguments_by_place_and_by_name_are_the_same(gpu: QuickFamily, operated: list[Operation[Any]]) -> None:

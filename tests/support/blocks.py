@@ -65,7 +65,7 @@ class Cache:
 
     @property
     def has_null_slots(self) -> bool:
-        """Whether there are so many sequences that the last one may be padding."""
+        """Whether the last sequence is padding, for which at least three are needed."""
         return len(self.lengths) > 2
 
     @property
