@@ -250,8 +250,9 @@ class _Around(NamedTuple):
 
     def _is_wanted(self, argument: str) -> bool:
         """Whether autograd may want the gradient of an argument."""
-        inputs = self.ctx.run.operation.inputs
-        return argument in inputs and self.ctx.needs_input_grad[1 + inputs.index(argument)]
+        # Absent arguments at the end may be left out.
+        inputs = ("", *self.ctx.run.operation.inputs)[: len(self.ctx.needs_input_grad)]
+        return argument in inputs and bool(self.ctx.needs_input_grad[inputs.index(argument)])
 
 
 def _product(a: Tensor, b: Tensor, is_padding: Tensor | None) -> Tensor:
