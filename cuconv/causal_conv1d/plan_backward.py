@@ -11,6 +11,7 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
+    CausalConv1dFewchannelsBwd,
 )
 from cuconv.causal_conv1d.kernels_varlen_backward import (
     CausalConv1dBwdStates,
@@ -125,9 +126,9 @@ def _channel_vector(o: Operands) -> int:
 
 def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
     axes, (batch, dim, seqlen) = _axes(o, vec), o.x.shape
-    pairs = _channel_pairs(o)
-    if pairs is not None:
-        return pairs
+    plain = _few_channels(o) or _channel_pairs(o)
+    if plain is not None:
+        return plain
     kernel: CausalConv1dChannellastBwd | CausalConv1dChannellastVarlenBwd
     if axes.pop("packed"):
         del axes["seq_idx"]
@@ -140,6 +141,26 @@ def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
         kernel = CausalConv1dChannellastBwd(tokens=tokens, block=block, **axes)
         launch = kernel.launch_config(batch, dim, seqlen)
     return _Main(kernel, *launch, vec, dout_is_packed)
+
+
+def _few_channels(o: Operands) -> _Main | None:
+    """The launch that takes contiguous rows of few channels, unless the call has something that it does not take."""
+    kind, (batch, dim, seqlen) = CausalConv1dFewchannelsBwd, o.x.shape
+    axes = _axes(o, kind.VECTOR_BYTES // o.x.itemsize)
+    vec = axes["vec"]
+    vecs, rest = divmod(dim, vec)
+    if o.width > kind.MAX_WIDTH or axes["packed"] or axes["seq_idx"] or axes["states"] or vecs not in kind.VECS or rest:
+        return None
+    arrays = o.x, o.dout, o.dx
+    is_aligned = not any(quantity % (2 * vec) for each in arrays for quantity in (each.first, *each.active(0)))
+    if not o.x.size or not is_aligned or any(each.strides[1:] != (1, dim) for each in arrays):
+        return None
+    kernel = kind(o.width, _dtype(o.x), _dtype(o.weight), vecs, o.silu)
+    config, division, parts = kernel.launch_config(batch, seqlen, multiprocessors(o.x.device))
+    if not kernel.takes(division):
+        return None
+    division["row_stride"] = tuple(each.strides[0] for each in arrays)
+    return _Main(kernel, config, division, parts, vec, True)
 
 
 def _channel_pairs(o: Operands) -> _Main | None:

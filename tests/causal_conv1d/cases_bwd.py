@@ -155,6 +155,11 @@ UNIT = (
     Case(2, 128, 64, 1, "float16", "float16", layout="channel_last", bias=None),
     Case(4, 8, 512, layout="channel_last", others="offset_weight"),
     Case(3, 128, 136, layout="last_sliced_dim", processors=1),
+    # Few channels, many tokens: tiles of one row, of several rows, and rows with a gap between them.
+    Case(1, 16, 2700, layout="channel_last", processors=1),
+    Case(3, 32, 501, 3, "float16", layout="last_sliced_seq", processors=1),
+    Case(2, 8, 1411, 2, "float32", "bfloat16", layout="channel_last", activation=None, float32=True, processors=1),
+    Case(1, 16, 2900, 1, "float16", "float32", layout="channel_last", others="offset_weight", processors=1),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),

@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
+    CausalConv1dFewchannelsBwd,
 )
 from cuconv.causal_conv1d.kernels_varlen_backward import (
     CausalConv1dBwdStates,
@@ -262,6 +263,38 @@ def test_all_threads_of_a_warp_with_pairs_make_the_same_steps(batch: int, pairs:
         assert len({max(0, min(int(steps), int(numbers["steps"]) - int(begin))) for begin in begins}) == 1
 
 
+@pytest.mark.parametrize(
+    ("x", "more"),
+    [
+        (last(1, 16, 2**12), {}),
+        (last(1, 64, 2**20), {}),
+        (last(1, 12, 2**20), {}),
+        (last(1, 16, 2**20, token=24), {}),
+        (last(1, 16, 2**20, offset=4), {}),
+        (last(1, 16, 2**20), {"dout": last(1, 16, 2**20, offset=4)}),
+        (last(1, 16, 2**20), {"dout": AbstractArray((1, 16, 2**20), (0, 0, 0), BFLOAT16)}),
+        (last(1, 16, 2**20), {"width": 5}),
+        (last(1, 16, 2**20), {"seq_idx": AbstractArray((1, 2**20), (2**20, 1), INT32)}),
+        (last(1, 16, 2**20), {"initial_states": AbstractArray((1, 16, 3), (48, 3, 1), BFLOAT16)}),
+    ],
+)
+def test_what_tiles_of_few_channels_do_not_fit_is_walked(x: AbstractArray, more: dict[str, Any]) -> None:
+    for dtype in (BFLOAT16, FLOAT32):
+        assert type(planned(last(1, 16, 2**20, dtype=dtype), dtype)[0].kernel) is CausalConv1dFewchannelsBwd
+    assert type(planned(x, **more)[0].kernel) in (CausalConv1dChannellastBwd, CausalConv1dChannelpairsBwd)
+
+
+@given(st.integers(1, 40), st.integers(1, 10**6), st.sampled_from(CausalConv1dFewchannelsBwd.VECS), st.integers(1, 4))
+def test_every_token_of_few_channels_is_in_one_tile(batch: int, seqlen: int, vecs: int, width: int) -> None:
+    kernel = CausalConv1dFewchannelsBwd(width, BFLOAT16, BFLOAT16, vecs, True)
+    config, division, parts = kernel.launch_config(batch, seqlen, 132)
+    row_tiles = division["row_tiles"][0]
+    assert (row_tiles - 1) * kernel.own_tokens < seqlen <= row_tiles * kernel.own_tokens
+    assert division["tiles"] == batch * row_tiles and division["token_vecs"][0] == vecs
+    assert parts == config.grid[0] and division["warps"] == parts * kernel.warps
+    assert (parts - 1) * kernel.warps < division["tiles"]
+
+
 STARTS = AbstractArray((6,), (1,), INT32)
 
 
@@ -313,5 +346,7 @@ def test_more_work_than_a_launch_counts_is_refused() -> None:
         CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, block=128, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
         walks(4, MAX_DIVIDEND, 2, 2**20)
+    with pytest.raises(ValueError, match="the problem has"):
+        CausalConv1dFewchannelsBwd(4, BFLOAT16, BFLOAT16, 4, True).launch_config(MAX_DIVIDEND, 64, 132)
     with pytest.raises(ValueError, match="parameters to add up"):
         CausalConv1dBwdSum(16, BFLOAT16).launch_config(2**28, 2)
