@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         of_output[i] = load<kVec>(dout + vec * kVec);
     }
     Vector before = Vector::zero();  // the part, in the highest lane
-    if (lane == kWarpSize - 1 && first > 0 && (!kEdges || left >= 0)) before = load<kVec>(x - kWarpSize * kVec);
+    if (lane == kWarpSize - 1 && first > 0 && (!kEdges || first < params.row_vecs))
+        before = load<kVec>(x - kWarpSize * kVec);
     // Behind the part, lane i computes the gradient of token i: it has the output's, and a part of the inputs.
     const bool goes_on = number == channel_warps - 1 && first + kGroups * kWarpSize < params.row_vecs;
     float x_around = 0.0f, dout_behind = 0.0f;

@@ -91,6 +91,7 @@ UNIT = (
     # Whole aligned vectors, a part of a row at once: rows and channels that end inside a block, several parts, and
     # blocks without an edge, of one channel, of two and of four.
     Case(2, 3, 1640),
+    Case(1, 1, 3152),
     Case(1, 1, 32000, 2, "float16", bias="float32", layout="sliced_aligned"),
     Case(2, 1, 4096, 3, "float32", weight_dtype="float16"),
     Case(1, 2, 2048, bias=None, dout="expanded_batch"),

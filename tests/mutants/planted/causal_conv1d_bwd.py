@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 _BWD = "causal_conv1d_bwd-1-5-1029"
 _BWD_BULK = "causal_conv1d_bwd-2-3-1640-width_5"
 _BWD_PARTS = "causal_conv1d_bwd-1-1-32000-width_2-dtype_float16-bias_float32-layout_sliced_aligned"
+_BWD_PARTS_FEW = "causal_conv1d_bwd-1-1-3152"
 _BWD_PARTS_EDGES = "causal_conv1d_bwd-2-3-1640"
 _BWD_PARTS_WHOLE = "causal_conv1d_bwd-2-1-4096-width_3-dtype_float32-weight_dtype_float16"
 _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
@@ -166,6 +167,13 @@ MUTANTS = (
         "lane == kWarpSize - 1 && first > 0",
         "lane == kWarpSize - 1 && first < 0",
         (_BWD_PARTS_WHOLE,),
+    ),
+    Mutant(
+        "The first lane of a row's last vectors sees nothing where they are fewer than a warp's.",
+        "causal_conv1d/causal_conv1d_rowparts_bwd.cu",
+        "(!kEdges || first < params.row_vecs)",
+        "(!kEdges || left >= 0)",
+        (_BWD_PARTS_FEW,),
     ),
     Mutant(
         "The last tokens of a part take no gradients behind it.",
