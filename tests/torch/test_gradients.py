@@ -571,3 +571,12 @@ def test_saved_tensors_go_through_hooks_after_equal_calls() -> None:
     assert [id(each) for each in packed if each.dim() == 3] == [id(x)]
     out.sum().backward()
     assert weight.grad is not None
+
+
+def test_compiled_autograd_after_equal_calls() -> None:
+    x, weight, bias = recognised()
+    (wanted,) = torch.autograd.grad(convolve(x, weight, bias).sum(), weight)
+    out = convolve(x, weight, bias)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        out.sum().backward()
+    assert torch.equal(weight.grad, wanted)
