@@ -9,10 +9,13 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBulkBwd,
     CausalConv1dBwd,
     CausalConv1dBwdSum,
+    CausalConv1dRowpartsBwd,
+)
+from cuconv.causal_conv1d.kernels_channels_backward import (
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
+    CausalConv1dChannelroundsBwd,
     CausalConv1dFewchannelsBwd,
-    CausalConv1dRowpartsBwd,
 )
 from cuconv.causal_conv1d.kernels_varlen_backward import (
     CausalConv1dBwdStates,
@@ -177,6 +180,9 @@ def _channel_pairs(o: Operands) -> _Main | None:
     if o.dout.strides[1] != 1 or any(quantity % (2 * vec) for quantity in quantities):
         return None
     processors = multiprocessors(o.x.device)
+    rounds = _channel_rounds(o, processors)
+    if rounds is not None:
+        return rounds
     kernel = CausalConv1dChannelpairsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, o.x.shape, processors)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
     if not kernel.takes(dim, division):
@@ -185,6 +191,20 @@ def _channel_pairs(o: Operands) -> _Main | None:
         row, token = (layout.strides[axis] * layout.itemsize for axis in (0, 2))
         division[f"{name}_bytes"] = (row, token, 2 * token, row - seqlen * token)
     return _Main(kernel, config, division, parts, vec, True)
+
+
+def _channel_rounds(o: Operands, processors: int) -> _Main | None:
+    """The same of many tokens in rows without gaps between them."""
+    arrays, (batch, dim, seqlen) = (o.x, o.dout, o.dx), o.x.shape
+    kernel = CausalConv1dChannelroundsBwd(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
+    if batch > 1 and any(each.strides[0] != seqlen * each.strides[2] for each in arrays):
+        return None
+    launch = kernel.launch_config(batch, dim, seqlen, processors)
+    if launch is None:
+        return None
+    config, division, parts = launch
+    division |= kernel.bytes_apart(division, tuple(each.strides[2] * each.itemsize for each in arrays))
+    return _Main(kernel, config, division, parts, kernel.vec, True)
 
 
 def _channel_first(o: Operands) -> _Main:

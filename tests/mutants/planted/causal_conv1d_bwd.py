@@ -16,6 +16,10 @@ _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_id
 _BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_PAIRS = "causal_conv1d_bwd-3-128-88-layout_channel_last"
 _BWD_PAIRS_SLICED = "causal_conv1d_bwd-5-128-24-width_2-dtype_float32-layout_last_sliced_seq-activation_None"
+_BWD_ROUNDS = "causal_conv1d_bwd-2-256-264-layout_channel_last-processors_1"
+_BWD_ROUNDS_PARTS = (
+    "causal_conv1d_bwd-5-64-312-width_2-dtype_float32-weight_dtype_float16-layout_channel_last-processors_1"
+)
 _BWD_FEW = "causal_conv1d_bwd-1-16-2700-layout_channel_last-processors_1"
 _BWD_FEW_ROWS = "causal_conv1d_bwd-3-32-501-width_3-dtype_float16-layout_last_sliced_seq-processors_1"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
@@ -127,6 +131,55 @@ MUTANTS = (
         "        x_at += params.x_bytes[3];\n",
         "",
         (_BWD_PAIRS_SLICED,),
+    ),
+    Mutant(
+        "A round is read before all threads have brought it.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "        __syncthreads();\n        if (round",
+        "        if (round",
+        (_BWD_ROUNDS,),
+    ),
+    Mutant(
+        "The gradients of two rounds and a piece go to places for two rounds.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "place -= 2 * round_pieces + 1;",
+        "place -= 2 * round_pieces;",
+        (_BWD_ROUNDS,),
+    ),
+    Mutant(
+        "The inputs before a row that begins in a round are those of the row before.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "begins_row ? Vector::zero() : of_before[i * apart]",
+        "of_before[i * apart]",
+        (_BWD_ROUNDS,),
+    ),
+    Mutant(
+        "A row that ends in a round goes on in the next one.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "(begins_row || done == params.pieces)",
+        "(done == params.pieces)",
+        (_BWD_ROUNDS,),
+    ),
+    Mutant(
+        "The piece behind a part counts in its sums.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "of_piece, piece < end)",
+        "of_piece, true)",
+        (_BWD_ROUNDS_PARTS,),
+    ),
+    Mutant(
+        "The piece behind a part is taken to have no gradients.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "min(end + 1, params.pieces)",
+        "end",
+        (_BWD_ROUNDS_PARTS,),
+    ),
+    Mutant(
+        "The inputs before a part are taken for zeros.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "first > 0 ? load",
+        "first > params.pieces ? load",
+        (_BWD_ROUNDS_PARTS,),
     ),
     Mutant(
         "A tile of few channels takes the inputs before it for zeros.",
