@@ -21,6 +21,7 @@ from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import assumed_device
 from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.causal_conv1d.varlen_work import WRITES, Problem, problems
@@ -127,6 +128,7 @@ def test_indices_fit_at_any_size(
     shape: tuple[int, int], dtype: Any, sequences: int, order: tuple[int, int], normalized: int
 ) -> None:
     x, weight = place(dtype, shape, order=order).layout, place(dtype, (shape[0], 4)).layout
+    x = x._replace(device=assumed_device())
     starts = Layout((sequences + 1,), (1,), INT32, 0, 0)
     channel, token = x.strides
     out = x._replace(shape=(shape[1], 1, shape[0]), strides=(token, 0, channel))

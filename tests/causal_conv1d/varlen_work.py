@@ -20,6 +20,7 @@ from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import WARP_SIZE
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import assumed_device
 from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.causal_conv1d.strategies import packed_calls
@@ -87,6 +88,7 @@ def problems(draw: st.DrawFn) -> Problem:
     layouts: list[Any] = [
         call.placements[name].layout if name in call.placements else None for name in varlen._packed.inputs
     ]
+    layouts[0] = layouts[0]._replace(device=assumed_device())
     o = Operands(*layouts, outs, Split(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
     starts = tuple(call.integers.get("query_start_loc", np.array([0, x.shape[1]])).tolist())
     slots = call.integers.get("cache_indices", np.arange(len(starts) - 1)).tolist()
