@@ -352,11 +352,11 @@ class TorchFamily(Family):
         # Types of programs are not kept alive.
         if not _family_of_type.keys() >= {type(tensor) for tensor in given if tensor is not None}:
             return None
-        followed = tuple(place for place, tensor in enumerate(given) if tensor is not None and tensor.requires_grad)
+        is_followed = any(tensor is not None and tensor.requires_grad for tensor in given)
         # Tensors that are recognised are inference tensors only where these are: their dispatch keys differ.
         is_inference = any(tensor is not None and tensor.is_inference() for tensor in given)
         mark_written = self.mark_written if is_inference else self._increment_version
-        return Recogniser(given, self._recognise, self.address, mark_written, followed)
+        return Recogniser(given, self._recognise, self.address, mark_written, is_followed)
 
     def _recognise(self, tensors: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         check = self._guards(

@@ -25,6 +25,15 @@ SCRATCH = "scratch"
 """The name of a kernel's pointer to memory that a plan asks for."""
 
 
+class Follower(NamedTuple):
+    """A function of autograd that makes a call."""
+
+    apply: Callable[..., Any]
+    """Takes the addresses of the arrays and the inputs, None for absent ones; returns a result or several."""
+    places: tuple[int, ...]
+    """The places of these among the results of the call."""
+
+
 class Known(NamedTuple):
     """How arrays are handled that are like those of an earlier call."""
 
@@ -32,12 +41,14 @@ class Known(NamedTuple):
     outputs: tuple[str, ...] | None
     run: Callable[[tuple[Any, ...], Late], Sequence[Any] | None]
     """Runs the call on given arrays, with late numbers; None where they are not like those."""
-    call: Call[Any] | None
-    """The call that this is; None where autograd follows it."""
+    call: Call[Any]
+    """The call that this is, or that `follower` makes: that one may have other options."""
+    follower: Follower | None = None
+    """Makes the call where autograd follows it."""
 
 
-Returned = Callable[[Sequence[str]], str]
-"""Code for what a public function returns, out of the code of all results of its call."""
+Code = Callable[[Sequence[str]], str]
+"""Makes code out of the code of all results of a call."""
 
 
 def all_of(results: Sequence[str]) -> str:
@@ -45,8 +56,12 @@ def all_of(results: Sequence[str]) -> str:
     return f"({''.join(f'{result}, ' for result in results)})"
 
 
-Follow = Callable[[tuple[Any, ...], list[int]], Sequence[Any]]
-"""Runs a call that autograd follows, on arrays that are recognised, at these addresses."""
+def _leaving(returned: Code) -> Code:
+    """Code that leaves with what a public function returns."""
+    return lambda results: f"return {returned(results)}"
+
+
+_leaving_with_all = _leaving(all_of)
 
 
 class Call(Generic[Operands]):
@@ -128,8 +143,6 @@ class Call(Generic[Operands]):
         """How they are handled then: plainly, and before that as autograd follows them where that is known."""
         self.entries: dict[Any, Callable[..., Any] | None] = {}
         """What `enter` has made, by what it was made for; None for arguments that nothing can be made for."""
-        self.resume: Callable[..., Sequence[Any]] | None = None
-        """`run`, quicker, for arrays that are recognised and that autograd follows."""
         self.apart: set[tuple[int, ...]] = set()
         """Addresses at which no written array meets another one."""
 
@@ -176,7 +189,13 @@ class Call(Generic[Operands]):
             self.known = (Known(self.options, self.outputs, run, self),)
 
     def enter(
-        self, arguments: str, lines: list[str], values: Mapping[str, Any], given: str, returned: Returned
+        self,
+        arguments: str,
+        lines: list[str],
+        values: Mapping[str, Any],
+        given: str,
+        returned: Code,
+        follower: Follower | None,
     ) -> Callable[..., Any]:
         """What runs the call on the arguments of the public function, and returns what that does: None for others.
 
@@ -185,16 +204,18 @@ class Call(Generic[Operands]):
         """
         known = self.recogniser
         assert known is not None and known.values.keys().isdisjoint(values)
+        if follower is not None:
+            return self._followed(follower, arguments, [*lines, *known.lines], returned, values)
         lines = self._unfollowed(known, [*lines, *known.lines])
         different = known.misaligned
         if self._written:
             # A function asks whether it is to write over another argument.
             different = f"{different} or len({{{', '.join(known.pointers)}}}) != {known.count}"
-        return self._generated(arguments, lines, different, values, given, "NO_NUMBERS", returned)
+        return self._generated(arguments, lines, different, values, given, "NO_NUMBERS", _leaving(returned))
 
     def _unfollowed(self, recogniser: Recogniser, lines: list[str]) -> list[str]:
         """The code that recognises arrays, those that autograd follows in grad mode only outside of it."""
-        return ["if follows_writes(): return None", *lines] if recogniser.followed_places else lines
+        return ["if follows_writes(): return None", *lines] if recogniser.is_followed else lines
 
     def _generated(
         self,
@@ -204,33 +225,33 @@ class Call(Generic[Operands]):
         more: Mapping[str, Any] = NO_NUMBERS,
         given: str = "given",
         late: str = "late",
-        returned: Returned = all_of,
+        leave: Code = _leaving_with_all,
     ) -> Callable[..., Any]:
         """A function with these lines, which recognise arrays, and then the code of `run` on them.
 
         The lines have the arrays a0, a1, … and the addresses of those that are there in p0, p1, …; `misaligned` says
-        whether these are others modulo ALIGNMENT, None where it is known.
+        whether these are others modulo ALIGNMENT, None where it is known. `leave` has the code of all results at last.
         """
         known = self.recogniser
         assert known is not None
         pointers, lines = list(known.pointers), list(lines)
         places = range(len(self.names) - self._count)
-        slow = f"results = run({given}, [{', '.join(pointers)}], {late}); return "
-        slow += returned([f"results[{place}]" for place in places])
-        leave = [] if misaligned is None else [f"if {misaligned}: return None"]
+        slow = f"results = run({given}, [{', '.join(pointers)}], {late}); "
+        slow += leave([f"results[{place}]" for place in places])
+        unless = [] if misaligned is None else [f"if {misaligned}: return None"]
         values = {**known.values, **more, "run": self.run, "follows_writes": self.family.follows_writes}
         values["NO_NUMBERS"] = NO_NUMBERS
         if self.on_host or not self._launches:
-            return generated.function(arguments, [*lines, *leave, slow], values)
+            return generated.function(arguments, [*lines, *unless, slow], values)
         family, device = self.family, self.device
         loaded = [family.load(launch.kernel, device) for launch in self._launches]
         if self._written:
             # At addresses that were checked once arrays are aligned as they were then.
             values |= {"apart": self.apart, "check_written": self.check_written}
             lines.append(f"if ({', '.join(pointers)},) not in apart:")
-            lines += [f"    {line}" for line in (*leave, f"check_written({given}, [{', '.join(pointers)}])")]
+            lines += [f"    {line}" for line in (*unless, f"check_written({given}, [{', '.join(pointers)}])")]
         else:
-            lines += leave
+            lines += unless
         values |= {"contexts": contexts, "thread": thread, "device": device, "get_device": loaded[0].get_device}
         elsewhere = [] if machine.has_one_device() else ["get_device() != device"]
         rare = ["contexts", *elsewhere, "device not in (own := thread.own).devices"]
@@ -269,19 +290,64 @@ class Call(Generic[Operands]):
             values["mark_written"] = known.mark_written
             written = "".join(f"a{self._given[number]}, " for number in self._written)
             lines.append(f"if follows_writes(): mark_written(({written}))")
-        return generated.function(arguments, [*lines, f"return {returned(results)}"], values)
+        return generated.function(arguments, [*lines, leave(results)], values)
 
-    def follow(self, options: tuple[Any, ...], outputs: tuple[str, ...] | None, follow: Follow) -> None:
-        """Let autograd follow calls with these options, on arrays that are recognised, in this way."""
+    def forward(self, kept: int | None, hidden: int) -> tuple[Callable[..., Any], tuple[int, ...]]:
+        """`run` as the forward of a function of autograd, on arrays that are recognised, with all results new.
+
+        It takes the context, the addresses and the inputs, saves the first `kept` of these (None for all) and the last
+        `hidden` results, and returns the other results that there are: a tuple unless it is one.
+
+        Returns:
+            It, and the places of these among the results.
+        """
         known = self.recogniser
         assert known is not None
-        pointers = ", ".join(known.pointers)
-        lines = ["if not follows_writes(): return None", *known.of_given, f"if {known.misaligned}: return None"]
-        values = known.values | {"follows_writes": self.family.follows_writes, "follow": follow}
-        run = generated.function("given, late", [*lines, f"return follow(given, [{pointers}])"], values)
-        self.known = (Known(options, outputs, run, None), *self.known[-1:])
-        lines = [known.unpacking, f"{pointers}, = pointers"]
-        self.resume = self._generated("given, pointers, late=NO_NUMBERS", lines, None)
+        inputs = [f"a{place}" for place in range(self._count)]
+        count = len(self.names) - self._count
+        shown = tuple(sorted(place for place, _ in self._makers if place < count - hidden))
+
+        def leave(results: Sequence[str]) -> str:
+            saved = f"ctx.save_for_backward({', '.join((*inputs[:kept], *results[count - hidden :]))}); "
+            if len(shown) == 1:
+                return f"{saved}return {results[shown[0]]}"
+            # What the only gradient is without is zeros all the same.
+            return f"ctx.set_materialize_grads(False); {saved}return {all_of([results[place] for place in shown])}"
+
+        given = all_of([*inputs, *["None"] * count])
+        lines = [f"{''.join(f'{pointer}, ' for pointer in known.pointers)} = pointers"]
+        # Absent ones at the end are left out: each takes autograd 0.1 us.
+        arguments = ", ".join(("ctx", "pointers", *(f"{each}=None" for each in inputs)))
+        return self._generated(arguments, lines, None, {}, given, "NO_NUMBERS", leave), shown
+
+    def follow(self, options: tuple[Any, ...], outputs: tuple[str, ...] | None, follower: Follower) -> None:
+        """Let autograd follow calls with these options, on arrays that are recognised, in this way."""
+        assert self.recogniser is not None
+        run = self._followed(follower, "given, late", self.recogniser.of_given, all_of)
+        self.known = (Known(options, outputs, run, self, follower), *self.known[-1:])
+
+    def _followed(
+        self, follower: Follower, arguments: str, lines: list[str], returned: Code, more: Mapping[str, Any] = NO_NUMBERS
+    ) -> Callable[..., Any]:
+        """A function with these lines, which recognise arrays, and then the call as autograd follows it."""
+        known = self.recogniser
+        assert known is not None
+        apply, places = follower
+        results = ["None"] * (len(self.names) - self._count)
+        for number, place in enumerate(places):
+            results[place] = "results" if len(places) == 1 else f"results[{number}]"
+        pointers = "".join(f"{pointer}, " for pointer in known.pointers)
+        last = max(place for place in self._given if place < self._count)
+        inputs = [f"a{place}" if place in self._given else "None" for place in range(last + 1)]
+        lines = [
+            "if not follows_writes(): return None",
+            *lines,
+            f"if {known.misaligned}: return None",
+            f"results = apply(({pointers}), {', '.join(inputs)})",
+            f"return {returned(results)}",
+        ]
+        values = {**known.values, **more, "follows_writes": self.family.follows_writes, "apply": apply}
+        return generated.function(arguments, lines, values)
 
     def fixed(self, given: tuple[Any, ...], pointers: list[int], late: Late) -> tuple[list[Any], list[Replay], Any]:
         """The results of a call that is run later, as often as wanted, on these arrays; what runs it on a stream; and

@@ -14,7 +14,7 @@ from functools import update_wrapper
 from typing import Any, NamedTuple, TypeVar
 
 from cuconv.runtime import generated
-from cuconv.runtime.call import Call, Returned, all_of
+from cuconv.runtime.call import Code, Known, all_of
 from cuconv.runtime.held import Held, held, is_array, taking
 from cuconv.runtime.operation import RECENT, Operation, latest
 from cuconv.runtime.plan import NO_NUMBERS, Late
@@ -94,16 +94,16 @@ class Entry:
             if (result := run(*given, **more)) is not None:
                 self._try_first(names, run)
                 return None if self._returns_nothing else result
-        latest.call = None
+        latest.known = None
         result = self._function(*given, **more)
-        if latest.call is None:
+        if latest.known is None:
             self._misses = min(self._misses + 1, MAX_MISSES)
             if self._misses == MAX_MISSES and self._recent:
                 self._run_none()
         else:
             self._misses = max(self._misses - 2, 0)
             if self._misses < RECENT:
-                self._enter(latest.call, (*given, *more.values()), names)
+                self._enter(latest.known, (*given, *more.values()), names)
         return result
 
     def _try_first(self, names: tuple[str, ...], run: Run) -> None:
@@ -113,7 +113,7 @@ class Entry:
         else:
             self.first = run
 
-    def _enter(self, call: Call[Any], values: tuple[Any, ...], names: tuple[str, ...]) -> None:
+    def _enter(self, known: Known, values: tuple[Any, ...], names: tuple[str, ...]) -> None:
         """Let calls like this one be run at once: its arrays were recognised, and `names` are those of the last values.
 
         A function that makes other arrays out of them, for one, goes its own way every time.
@@ -122,13 +122,14 @@ class Entry:
         if not all(map(_is_constant, others)):
             return
         # 1, 1.0 and True are equal.
-        key = self, names, others, types_of(others)
-        if key not in call.entries and len(call.entries) < MAX_ENTRIES:
-            call.entries[key] = self._made(call, values, names)
-        if (run := call.entries.get(key)) is not None:
+        key = self, names, others, types_of(others), known.follower
+        entries = known.call.entries
+        if key not in entries and len(entries) < MAX_ENTRIES:
+            entries[key] = self._made(known, values, names)
+        if (run := entries.get(key)) is not None:
             self._try_first(names, run)
 
-    def _made(self, call: Call[Any], values: tuple[Any, ...], names: tuple[str, ...]) -> Run | None:
+    def _made(self, to: Known, values: tuple[Any, ...], names: tuple[str, ...]) -> Run | None:
         """What runs such calls; None where a call does more than to hand over its arrays."""
         known: dict[int, Held] = {}
         standing = [held(each, known) for each in values]
@@ -144,12 +145,12 @@ class Entry:
                 returned = self._function(*standing[: self._count], **by_name)
         except Exception:
             return None
-        if len(made) != 1 or not made[0].is_of(call):
+        if len(made) != 1 or not made[0].is_of(to):
             return None
         given, form = made[0].given, _done if self._returns_nothing else made[0].form(returned)
         if form is None:
             return None
-        code = _Code({id(each): [n for n, one in enumerate(given) if one is each] for each in known.values()})
+        code = _Lines({id(each): [n for n, one in enumerate(given) if one is each] for each in known.values()})
         arguments = [code.compare(f"x{number}", each) for number, each in enumerate(standing[: self._count])]
         for name, each in zip(names, standing[self._count :], strict=True):
             code.compare(name, each, is_fixed=True)
@@ -157,10 +158,10 @@ class Entry:
             return None
         taken = all_of(["None" if each is None else f"a{n}" for n, each in enumerate(given)])
         code.values["kind"] = type(returned)
-        return call.enter(", ".join((*arguments, *names)), code.lines, code.values, taken, form)
+        return to.call.enter(", ".join((*arguments, *names)), code.lines, code.values, taken, form, to.follower)
 
 
-class _Code:
+class _Lines:
     """Lines that leave by `return None` unless arguments are as in a call, and name the arrays by their places."""
 
     def __init__(self, places: dict[int, list[int]]) -> None:
@@ -213,20 +214,21 @@ class _Made(NamedTuple):
     outputs: tuple[str, ...] | None = None
     late: Late = NO_NUMBERS
 
-    def is_of(self, call: Call[Any]) -> bool:
-        """Whether a call is prepared for this."""
+    def is_of(self, known: Known) -> bool:
+        """Whether a known call is prepared for this."""
+        recogniser = known.call.recogniser
         return (
-            call.definition is self.operation
-            and (call.options, call.outputs) == (self.options, self.outputs)
+            known.call.definition is self.operation
+            and (known.options, known.outputs) == (self.options, self.outputs)
             and not self.late
-            and call.recogniser is not None
-            and call.recogniser.pointers == [f"p{n}" for n, each in enumerate(self.given) if each is not None]
+            and recogniser is not None
+            and recogniser.pointers == [f"p{n}" for n, each in enumerate(self.given) if each is not None]
             # Which of equal arguments goes where is known only where arrays are compared with each other.
-            and call.recogniser.same == repeated(self.given)
+            and recogniser.same == repeated(self.given)
             and all(each is None or isinstance(each, Held) for each in self.given)
         )
 
-    def form(self, returned: Any) -> Returned | None:
+    def form(self, returned: Any) -> Code | None:
         """The code of what the function returns; None where that is neither a result nor a tuple of some, plain or of a
         `kind` with names."""
         numbers = {id(result): number for number, result in enumerate(self.results)}

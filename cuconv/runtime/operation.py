@@ -41,9 +41,9 @@ def is_traced() -> bool:
 
 
 class _Latest:
-    """The call of the arrays that were recognised last, in any thread: a hint that such calls are worth an entry."""
+    """How arrays were handled that were recognised last, in any thread: a hint that such calls are worth an entry."""
 
-    call: Call[Any] | None = None
+    known: Known | None = None
 
 
 latest = _Latest()
@@ -89,13 +89,12 @@ class Operation(Definition[Operands]):
         # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
         # arrays is quicker than comparing facts, and that takes half as long as hashing them.
         for known in self.known:
-            known_options, known_outputs, run, call = known
-            if known_options == options and known_outputs == outputs:
-                results = run(given, late)
+            if known.options == options and known.outputs == outputs:
+                results = known.run(given, late)
                 if results is not None:
                     if known is not self.known[0]:
                         self._known_first(known)
-                    latest.call = call
+                    latest.known = known
                     return results
         family = arrays.family(leader)
         if family is None:

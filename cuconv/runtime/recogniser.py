@@ -18,7 +18,7 @@ class Recogniser:
         recognise: Callable[[Mapping[int, Any]], tuple[list[str], dict[str, Any]]],
         address: Callable[[Any], int],
         mark_written: Callable[[Sequence[Any]], None],
-        followed_places: tuple[int, ...] = (),
+        is_followed: bool = False,
     ) -> None:
         """Take the arrays of a call, None for absent ones.
 
@@ -56,8 +56,8 @@ class Recogniser:
             self.values,
         )
         """The addresses of arrays with the facts of an earlier call; None where it cannot be sure."""
-        self.followed_places = followed_places
-        """The places in the call of the arrays that autograd follows in grad mode."""
+        self.is_followed = is_followed
+        """Whether autograd follows one of the arrays in grad mode."""
 
 
 def repeated(given: Sequence[Any]) -> dict[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -17,9 +16,9 @@ from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
+from cuconv.runtime.call import Call, Follower
 from cuconv.runtime.errors import message
 from cuconv.runtime.operation import Operation, is_traced
-from cuconv.runtime.plan import NO_NUMBERS
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
 
@@ -77,46 +76,32 @@ class Run(NamedTuple):
     operation: Operation[Any]
     options: tuple[Any, ...]
     outputs: tuple[str, ...] | None
-    places: tuple[int, ...] | None = None
-    """The places in the call of the tensors that autograd follows: to look at the others takes it time. None where
-    torch traces, which has to see all of them."""
-
     kept: int | None = None
-    """The number of leading arguments that the backward needs; None for all. It has no use for a residual."""
-
-    def results(self, given: tuple[Any, ...]) -> Sequence[Any]:
-        """What the operation returns."""
-        return self.operation(given, self.options, self.outputs, NO_NUMBERS, may_be_traced=self.places is None)
-
-
-def _wanted(results: Sequence[Any]) -> Any:
-    """The first result where it is the only one: autograd takes its time for others that are None."""
-    first, *others = results
-    return tuple(results) if any(each is not None for each in others) else first
-
-
-Made = tuple[Run, tuple[Any, ...] | None, Any, list[int], Callable[[Sequence[Any]], Any]]
-"""A call: all of its arrays, None where torch has to see them as arguments; the prepared call and the addresses, where
-arrays are recognised; and what `_wanted` does, which is quicker where it is known which results there are."""
+    """The number of leading inputs that the backward needs; None for all. It has no use for a residual."""
+    hidden: int = 0
+    """The number of last results that only the backward needs."""
 
 
 class _Followed(EagerFunction):
     """A call of an operation with all of its results new; subclasses add the backward."""
 
     @staticmethod
-    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
-        run, given, call, pointers, wanted = made
-        if given is None:
-            given = followed
+    def forward(ctx: Any, run: Run, *inputs: Any) -> Any:
+        names = run.operation.outputs if run.outputs is None else run.outputs
+        results = run.operation((*inputs, *[None] * len(names)), run.options, run.outputs)
+        count = len(results) - run.hidden
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given[: run.kept])
+        ctx.save_for_backward(*inputs[: run.kept], *results[count:])
         ctx.run = run
-        return wanted(run.results(given) if call is None else call.resume(given, pointers))
+        # Autograd takes its time for results that are None.
+        first, *others = results[:count]
+        return (first, *others) if any(each is not None for each in others) else first
 
     @staticmethod
-    def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The options with which autograd makes the call."""
-        return options
+    def run(operation: Operation[Any], options: tuple[Any, ...], outputs: tuple[str, ...] | None) -> Run:
+        """The call that autograd makes."""
+        kept = operation.inputs.index("residual") if "residual" in operation.inputs else None
+        return Run(operation, options, outputs, kept)
 
     @classmethod
     def call(
@@ -128,54 +113,34 @@ class _Followed(EagerFunction):
         traced: bool,
     ) -> Sequence[Any]:
         """The results, in the graph of autograd."""
-        inner = cls.inner_options(options)
-        absent = (None,) * (len(given) - len(operation.inputs) - 1)
-        kept = operation.inputs.index("residual") if "residual" in operation.inputs else None
-        if traced:
-            run = Run(operation, inner, outputs, None, kept)
-            return _all(cls.apply((run, None, None, [], _wanted), *given), absent)
-        places = tuple(place for place, each in enumerate(given) if each is not None and each.requires_grad)
-        # itemgetter makes no tuple of one.
-        take = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
-        run, eager = Run(operation, inner, outputs, places, kept), cls.eager
-        results = _all(eager((run, given, None, [], _wanted), *take(given)), absent)
-        call = _recognised(operation, inner, outputs, places, given)
+        inputs = given[: len(operation.inputs)]
+        run = cls.run(operation, options, outputs)
+        results = (cls.apply if traced else cls.eager)(run, *inputs)
+        call = None if traced else _recognised(run, given)
         if call is not None:
-            wanted = itemgetter(0) if all(each is None for each in results[1:]) else tuple
-
-            def follow(given: tuple[Any, ...], pointers: list[int]) -> Sequence[Any]:
-                return _all(eager((run, given, call, pointers, wanted), *take(given)), absent)
-
-            # With this the runner makes the next call on tensors that are recognised.
-            call.follow(options, outputs, follow)
+            # With this the next call on tensors that are recognised is made.
+            call.follow(options, outputs, cls._follower(run, call))
             operation.find_known()
-        return results
+        made = results if type(results) is tuple else (results,)
+        return (*made, *[None] * (len(given) - len(inputs) - len(made)))
+
+    @classmethod
+    def _follower(cls, run: Run, call: Call[Any]) -> Follower:
+        """What makes a prepared call. A function of its own has nothing to look up."""
+        forward, places = call.forward(run.kept, run.hidden)
+        made: type[_Followed] = type(cls.__name__, (cls,), {"forward": staticmethod(forward)})
+        # Its own `apply` would ask for each call which function of `made` is the backward.
+        made._backward_cls.run, made._backward_cls.apply = run, cls.backward
+        return Follower(made.eager, places)
 
 
-def _recognised(
-    operation: Operation[Any],
-    options: tuple[Any, ...],
-    outputs: tuple[str, ...] | None,
-    places: tuple[int, ...],
-    given: tuple[Any, ...],
-) -> Any:
-    """The prepared call that recognises these tensors, of which autograd follows those in `places`; None: no call."""
-    for call in operation.recent:
-        known = call.recogniser if (call.options, call.outputs) == (options, outputs) else None
-        if known is not None and known.followed_places == places and known.addresses(given) is not None:
+def _recognised(run: Run, given: tuple[Any, ...]) -> Call[Any] | None:
+    """The prepared call that recognises these tensors; None for no call."""
+    for call in run.operation.recent:
+        known = call.recogniser if (call.options, call.outputs) == (run.options, run.outputs) else None
+        if known is not None and known.addresses(given) is not None:
             return call
     return None
-
-
-def _all(wanted: Any, absent: tuple[None, ...]) -> Sequence[Any]:
-    """All results, from what `forward` has returned."""
-    return wanted if type(wanted) is tuple else (wanted, *absent)
-
-
-def _gradients(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-    """The gradients of the arguments of `forward`, out of those of all arrays of the call."""
-    places = ctx.run.places
-    return (None, *gradients) if places is None else (None, *map(gradients.__getitem__, places))
 
 
 class _Gradients(_Followed):
@@ -186,14 +151,12 @@ class _Gradients(_Followed):
     """
 
     @staticmethod
-    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
-        run, given, _, _, wanted = made
-        ctx.operation = run.operation
-        return wanted(run.results(followed if given is None else given))
+    def run(operation: Operation[Any], options: tuple[Any, ...], outputs: tuple[str, ...] | None) -> Run:
+        return Run(operation, options, outputs, kept=0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(f"cuconv has no second derivative: {ctx.operation.name} cannot be differentiated")
+        raise RuntimeError(f"cuconv has no second derivative: {ctx.run.operation.name} cannot be differentiated")
 
 
 class _Convolution(_Followed):
@@ -212,7 +175,7 @@ class _Convolution(_Followed):
             dfinal_states=dfinal_states,
             activation="silu" if ctx.run.options[1] else None,
         )
-        return _gradients(ctx, dx, dweight, dbias, None, dinitial_states, None, None)
+        return None, dx, dweight, dbias, None, dinitial_states
 
 
 class _GatedConvolution(_Followed):
@@ -242,7 +205,7 @@ class _GatedConvolution(_Followed):
             activation=activation,
         )
         dx, *dgates = around.gradients(filtered, dinner)
-        return _gradients(ctx, dx, dweight, dbias, None, dinitial_states, *dgates, None, None)
+        return None, dx, dweight, dbias, None, dinitial_states, *dgates
 
 
 class _Around(NamedTuple):
@@ -287,8 +250,9 @@ class _Around(NamedTuple):
 
     def _is_wanted(self, argument: str) -> bool:
         """Whether autograd may want the gradient of an argument."""
-        places, inputs = self.ctx.run.places, self.ctx.run.operation.inputs
-        return argument in inputs and (places is None or inputs.index(argument) in places)
+        # Absent arguments at the end may be left out.
+        inputs = ("", *self.ctx.run.operation.inputs)[: len(self.ctx.needs_input_grad)]
+        return argument in inputs and bool(self.ctx.needs_input_grad[inputs.index(argument)])
 
 
 def _product(a: Tensor, b: Tensor, is_padding: Tensor | None) -> Tensor:
@@ -301,20 +265,9 @@ class _Scan(_Followed):
     """`selective_scan_fn`, which leaves the states that its backward starts from."""
 
     @staticmethod
-    def inner_options(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    def run(operation: Operation[Any], options: tuple[Any, ...], outputs: tuple[str, ...] | None) -> Run:
         delta_softplus, return_last_state, _ = options
-        return delta_softplus, return_last_state, True
-
-    @staticmethod
-    def forward(ctx: Any, made: Made, *followed: Any) -> Any:
-        run, given, call, pointers, wanted = made
-        if given is None:
-            given = followed
-        ctx.set_materialize_grads(False)
-        out, last_state, chunk_states = run.results(given) if call is None else call.resume(given, pointers)
-        ctx.save_for_backward(*given[:-3], chunk_states)
-        ctx.run = run
-        return wanted((out, last_state, None))
+        return Run(operation, (delta_softplus, return_last_state, True), outputs, hidden=1)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None = None, *others: Any) -> tuple[Any, ...]:
@@ -327,7 +280,7 @@ class _Scan(_Followed):
             dlast_state=dlast_state,
             chunk_states=chunk_states,
         )
-        return _gradients(ctx, *gradients, None, None, None)
+        return None, *gradients
 
 
 def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
@@ -423,7 +376,7 @@ class _Packed(_Followed):
             )
         gradients = {"weight": dweight, "bias": dbias}
         gradients |= zip(("x", *GATES), around.gradients(filtered, dinner), strict=True)
-        return _gradients(ctx, *map(gradients.get, inputs), *[None] * len(split.names))
+        return None, *map(gradients.get, inputs)
 
 
 # Splits are compared by identity, so equal ones must be one object.

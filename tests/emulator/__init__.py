@@ -27,7 +27,8 @@ __all__ = ["SEEDS", "BuildError", "EmulationError", "available", "last_launch", 
 
 SEEDS = (0, 3, 4)
 """One seed for each way to schedule a block: all threads by turns, one warp always as far as it gets before another may
-go on, and random warps for random stretches. A missing barrier between warps may only show in the last two.
+go on, and random warps for random stretches. A missing barrier between warps may only show in the last two. The odd one
+also runs kernels that ask how they start as in ordinary launches.
 """
 
 
@@ -52,12 +53,16 @@ def run(
     tensors: Mapping[str, np.ndarray | None],
     *,
     seed: int = 0,
+    early: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> None:
     """One launch. `tensors` has an array of any strides, or None, for each pointer of the kernel's params.
 
     Results are written into the arrays. The seed decides in which order blocks and threads run: 2k and 2k + 1 are
     opposite orders, and k % 3 says how threads take turns (see SEEDS).
+
+    Kernels run as those that start early, with the check of what they do before they wait. With odd seeds one whose own
+    file asks for kStartsEarly runs as in an ordinary launch, unless the caller says that it starts early.
     """
     pointers = pointer_names(kernel)
     if tuple(tensors) != pointers:
@@ -65,11 +70,12 @@ def run(
     if len(numbers) != kernel.params.numbers.itemsize:
         raise TypeError(f"numbers has {len(numbers)} bytes, want {kernel.params.numbers.itemsize}")
     memory = Memory(tensors)
-    waits = kernel.is_follower if kernel.FOLLOWS else kernel.EARLY is not None
+    ordinary = seed % 2 == 1 and not early and compiler.asks_how_it_starts(kernel)
+    waits = kernel.is_follower if kernel.FOLLOWS else kernel.EARLY is not None and not ordinary
     job: dict[str, Any] = {
         "source_folder": str(compiler.source_folder(kernel)),
         "runtime": str(compiler.runtime()),
-        "library": str(compiler.library(kernel)),
+        "library": str(compiler.library(kernel, ordinary)),
         "entry": translation.entry(kernel),
         "grid": config.grid,
         "block": config.block,

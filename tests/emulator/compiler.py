@@ -98,9 +98,14 @@ def runtime() -> Path:
     return library
 
 
-def library(kernel: Kernel) -> Path:
-    """The shared library with the entry of this specialisation, built if need be."""
-    unit = _Unit(kernel)
+def asks_how_it_starts(kernel: Kernel) -> bool:
+    """Whether a kernel's own file says that it goes another way where it starts before the preceding one has ended."""
+    return "kStartsEarly" in _read(source_folder(kernel)).of(kernel.file).files[kernel.file]
+
+
+def library(kernel: Kernel, ordinary: bool = False) -> Path:
+    """The shared library with the entry of this specialisation, built if need be; for ordinary launches if wanted."""
+    unit = _Unit(kernel, ordinary)
     return unit.find(kernel) or unit.build([kernel])
 
 
@@ -111,10 +116,10 @@ def build(kernels: Iterable[Kernel]) -> None:
         units.setdefault((type(kernel), kernel.unit), []).append(kernel)
     tasks: list[tuple[_Unit, Sequence[Kernel]]] = []
     for of_unit in units.values():
-        unit = _Unit(of_unit[0])
-        wanted = [kernel for kernel in of_unit if unit.find(kernel) is None]
-        count = -(-len(wanted) // _VARIANTS_A_BUILD)
-        tasks += [(unit, wanted[i::count]) for i in range(count)]
+        for unit in (_Unit(of_unit[0], ordinary) for ordinary in {False, asks_how_it_starts(of_unit[0])}):
+            wanted = [kernel for kernel in of_unit if unit.find(kernel) is None]
+            count = -(-len(wanted) // _VARIANTS_A_BUILD)
+            tasks += [(unit, wanted[i::count]) for i in range(count)]
     # In another order than another process, which would else wait for each of these builds.
     random.shuffle(tasks)
     with ThreadPoolExecutor(processors()) as pool:
@@ -127,15 +132,16 @@ def build(kernels: Iterable[Kernel]) -> None:
 class _Unit:
     """A kernel's source and the options of its build, and the folder of the libraries built from them."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._flags = [*_OF_KERNELS]
+    def __init__(self, kernel: Kernel, ordinary: bool) -> None:
+        self._ordinary = ordinary
+        self._flags = [*_OF_KERNELS, *(["-DEMULATOR_ORDINARY"] if ordinary else [])]
         if fills_locals():
             # Otherwise an uninitialised variable may hold the right value of another thread, left over on the stack.
             self._flags.append("-ftrivial-auto-var-init=pattern")
         self._files = _read(source_folder(kernel)).of(kernel.file).files
         texts = [part for name in sorted(self._files) for part in (name, self._files[name])]
         digest = _digest([*_texts(_INCLUDE), *self._flags, *texts])
-        self.folder = _folder(root(), kernel.unit, digest)
+        self.folder = _folder(root(), f"{kernel.unit}-ordinary" if ordinary else kernel.unit, digest)
 
     def find(self, kernel: Kernel) -> Path | None:
         """The library with a specialisation's entry, None if it is not built yet."""
@@ -148,7 +154,7 @@ class _Unit:
     def build(self, kernels: Sequence[Kernel]) -> Path:
         """Build one library, and write a file for every specialisation that names the library."""
         for name, text in self._files.items():
-            _write(self.folder / name, translation.translate(name, text))
+            _write(self.folder / name, translation.translate(name, text, self._ordinary))
         program = translation.program(kernels)
         stem = hashlib.sha256(program.encode()).hexdigest()[:16]
         main, library = self.folder / f"{stem}.cpp", self.folder / f"{stem}.so"

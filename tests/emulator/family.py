@@ -103,7 +103,7 @@ class EmulatedFamily(ByteStrideFamily):
         present = [array for array in tensors.values() if array is not None and array.flags.writeable]
         kept = self._before if early and kernel.LETS_GO_FIRST else []
         self._before = [*kept, *((array, array.copy()) for array in present)]
-        emulator.run(kernel, config, numbers, tensors, seed=self.seed)
+        emulator.run(kernel, config, numbers, tensors, seed=self.seed, early=early)
 
     def array_at(self, pointer: int) -> Array | None:
         """The array of the current call that begins at an address, or the rest of the scratch memory that it lies in;

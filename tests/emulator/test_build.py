@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cuconv.runtime.launch import LaunchConfig
-from tests import emulator
+from tests import cases, emulator
 from tests.emulator import broken, compiler, debugger, process, translation
 from tests.emulator.broken import Broken
 from tests.emulator.primitives import Printed
@@ -131,6 +131,18 @@ def test_only_what_is_missing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(targets) == 2
     compiler.library(kernels[0]).unlink()
     assert compiler.library(kernels[0]).is_file()
+    assert len(targets) == 3
+
+
+@needs_gxx
+@pytest.mark.usefixtures("empty_cache")
+def test_a_kernel_that_asks_how_it_starts_is_built_for_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = (launch.kernel for case in cases.tables("UNIT") for launch in case.launches())
+    kernel = next(kernel for kernel in kernels if compiler.asks_how_it_starts(kernel))
+    targets = builds(monkeypatch)
+    emulator.prebuild([kernel, broken.kernel("null_pointer")])
+    assert len(targets) == 3 and len({target.parent for target in targets}) == 3
+    assert compiler.library(kernel) != compiler.library(kernel, ordinary=True)
     assert len(targets) == 3
 
 

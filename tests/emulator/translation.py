@@ -17,11 +17,18 @@ _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
 _INDEXED = re.compile(r"(\w+)\[(\d+)\]")
 
 
-def translate(name: str, text: str) -> str:
+_EARLY = "defined(CUCONV_STARTS_EARLY)"
+"""The condition under which a kernel is compiled for a start before the preceding one has ended."""
+
+
+def translate(name: str, text: str, ordinary: bool = False) -> str:
     """A source file for g++: unchanged but for declarations of shared memory, for which C++ has no syntax.
 
-    A #line directive tells g++ the file's relative name, which is the same on every machine.
+    A #line directive tells g++ the file's relative name, which is the same on every machine. On the CPU kernels are
+    those that start early, unless they are wanted for ordinary launches.
     """
+    if ordinary:
+        text = text.replace(f"{_EARLY} || !defined(__CUDA_ARCH__)", _EARLY)
     return f'#line 1 "{name}"\n' + _SHARED.sub(lambda match: _shared_variable(name, match), text)
 
 

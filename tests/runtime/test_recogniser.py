@@ -78,7 +78,7 @@ def test_what_differs_in_any_way_is_not_recognised(change: str, family: Any) -> 
 def test_what_autograd_follows_is_told_apart(family: Any) -> None:
     followed = given(torch.ones(SHAPE, requires_grad=True))
     made = family.recogniser(followed)
-    assert made.followed_places == (0,) and family.recogniser(given()).followed_places == ()
+    assert made.is_followed and not family.recogniser(given()).is_followed
     assert made.addresses(given()) is None and made.addresses((None, *followed[1:])) is None
     with torch.no_grad():
         assert made.addresses(followed) == family.inspect(ARGUMENTS, followed)[0]

@@ -11,6 +11,7 @@ import pytest
 import cuconv
 from cuconv.causal_conv1d import varlen
 from cuconv.runtime import arrays
+from cuconv.runtime.operation import Operation
 from tests.torch import inputs
 from tests.torch.inputs import random
 
@@ -473,9 +474,12 @@ RECOGNISED: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
 @pytest.mark.parametrize("name", RECOGNISED)
 @pytest.mark.parametrize("followed", ["all", "first", "last"])
 def test_equal_calls_are_recognised_and_all_have_the_same_gradients(
-    name: str, followed: str, inspected: list[Any]
+    name: str, followed: str, inspected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function, make = RECOGNISED[name]
+    operated: list[Any] = []
+    call = Operation.__call__
+    monkeypatch.setattr(Operation, "__call__", lambda self, *given: operated.append(self) or call(self, *given))
     tensors = list(make())
     for number, tensor in enumerate(tensors):
         tensor.requires_grad_(followed == "all" or number == (0 if followed == "first" else len(tensors) - 1))
@@ -483,6 +487,7 @@ def test_equal_calls_are_recognised_and_all_have_the_same_gradients(
     found, counts = [], []
     for _ in range(6):
         inspected.clear()
+        operated.clear()
         results = function(*tensors)
         results = results if isinstance(results, tuple) else (results,)
         assert all(result.grad_fn is not None for result in results)
@@ -494,6 +499,7 @@ def test_equal_calls_are_recognised_and_all_have_the_same_gradients(
         needed = [each for each in tensors if each.requires_grad]
     # One call more, where an earlier test has left a recogniser of tensors that autograd follows otherwise.
     assert counts[0] > 0 and counts[3:] == [0, 0, 0]
+    assert not operated, "the last went from arguments to launches at once, and so did its gradient"
     for other in found[1:]:
         for one, another in zip(found[0], other, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(one, another, strict=True))
@@ -565,3 +571,12 @@ def test_saved_tensors_go_through_hooks_after_equal_calls() -> None:
     assert [id(each) for each in packed if each.dim() == 3] == [id(x)]
     out.sum().backward()
     assert weight.grad is not None
+
+
+def test_compiled_autograd_after_equal_calls() -> None:
+    x, weight, bias = recognised()
+    (wanted,) = torch.autograd.grad(convolve(x, weight, bias).sum(), weight)
+    out = convolve(x, weight, bias)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        out.sum().backward()
+    assert torch.equal(weight.grad, wanted)

@@ -5,5 +5,7 @@
 #include "qualifiers.h"
 
 __forceinline__ void cudaGridDependencySynchronize() {
+#if !defined(EMULATOR_ORDINARY)
     emulator::wait_for_preceding();
+#endif
 }

@@ -34,6 +34,7 @@ _SEVERAL_ROWS = "causal_conv1d_update-136-9-pool_columns-slots_odd-window_column
 _SEVERAL_LONG_ROWS = "causal_conv1d_update-136-9-seqlen_3-pool_columns_and_one-slots_odd-window_columns-rows-whole"
 _FEW_SPLIT = "causal_conv1d_update_split-100,36-20-seqlen_1-width_3-out_last_sliced_dim-slots_odd"
 _FEW_PACKED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_int64-lengths_1,0,2-most_1-behind_3"
+_FEW_GUESSED = "causal_conv1d_update-140-11-pool_columns-slots_None-moved-lengths_1,0,2,1-most_1-behind_3"
 _FEW_FRESH = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
 _FEW_COLUMNS = (
     "causal_conv1d_update-260-5-width_14-weight_dtype_bfloat16-state_dtype_float16-pool_channels_sliced-activation_None"
@@ -260,6 +261,13 @@ MUTANTS = (
         "if ((!Traits::kGuesses || has_slot) && (!kAddressed || indices.past != 0)) {",
         "if (!Traits::kGuesses || has_slot) {",
         (_FEW_FRESH,),
+    ),
+    Mutant(
+        "A packed step keeps the token that it took for its own before it knew where its sequence begins.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "if (!kStartsEarly && is_elsewhere) load_inputs();",
+        "",
+        (_FEW_GUESSED,),
     ),
     Mutant(
         "A small step's final state without a slot goes before the pool.",
