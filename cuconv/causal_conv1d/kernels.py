@@ -362,7 +362,12 @@ class CausalConv1dWideshortFwd(WideKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dChannellastWideFwd(WideKernel):
-    """Contiguous channels: a warp walks tokens of 64 channels."""
+    """Contiguous channels: a warp walks tokens of 64 channels, side by side with the others of its block."""
+
+    MOST_TOKENS: ClassVar[int] = 512
+    """Tokens per block, at most."""
+    START_TOKENS: ClassVar[int] = 64
+    """The tokens that a block could convolve in the time in which it begins."""
 
     states: bool
     """Whether initial or final states are given."""
@@ -393,10 +398,6 @@ class CausalConv1dChannellastWideFwd(WideKernel):
             return waves * (tokens + self.START_TOKENS), -tokens
 
         return min(range(tokens, self.MOST_TOKENS + 1, self.constants["kTokens"]), key=cost)
-
-    MOST_TOKENS: ClassVar[int] = 512
-    START_TOKENS: ClassVar[int] = 64
-    """The tokens that a block could convolve in the time in which it begins."""
 
     def share(self, dim: int) -> tuple[int, int]:
         """Blocks across the channels, and warps per block: an even share."""
