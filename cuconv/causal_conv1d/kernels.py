@@ -418,10 +418,11 @@ ODD_CHANNELS, ODD_LANES, ODD_WIDTHS = 4, 30, range(1, 5)
 with more taps, 6, one channel per thread is quicker, 60.5 us instead of 63.3 for 8 x 2049 x 2048 (measured on an H200).
 """
 
-ODD_TOKENS, MOST_ODD_TOKENS = 8, 9
-"""Tokens per thread of CausalConv1dOddchannelsFwd, and those where registers allow it and they make fewer blocks. On an
-H200 71.3 us instead of 72.9 for 8 x 4097 x 2048, and for 1 x 2049 x 2048, which then is one wave of blocks, 7.9 instead
-of 8.8; but 26.3 instead of 25.6 for 512 x 515 x 64, with as many blocks. With 10 the first two take 70.8 and 8.2.
+ODD_TOKENS, MORE_ODD_TOKENS, MOST_ODD_TOKENS = 8, 9, 16
+"""Tokens per thread of CausalConv1dOddchannelsFwd, and those without sequence numbers and states: more where they make
+fewer blocks, and most where a block then has a whole sequence. On an H200 9 take 71.4 us instead of 74.1 for 8 x 4097 x
+2048, and for 1 x 2049 x 2048, which then is one wave of blocks, 7.8 instead of 8.9; 16 take 24.7 instead of 25.5 for
+512 x 515 x 64, but 9.3 for 1 x 2049 x 2048.
 """
 
 
@@ -448,13 +449,17 @@ class CausalConv1dOddchannelsFwd(FilterKernel):
             if axes["input_t"].itemsize == 2 and axes["width"] in ODD_WIDTHS and axes["vec"] == ODD_CHANNELS:
                 yield cls(tokens=ODD_TOKENS, **axes)
                 if not (axes["seq_idx"] or axes["states"]):
+                    yield cls(tokens=MORE_ODD_TOKENS, **axes)
                     yield cls(tokens=MOST_ODD_TOKENS, **axes)
 
     def with_most_tokens(self, seqlen: int) -> CausalConv1dOddchannelsFwd:
         """The same with as many tokens per thread as are best for x of this length."""
-        fewer, more = (ceil_div(seqlen, self.warps * tokens) for tokens in (MOST_ODD_TOKENS, ODD_TOKENS))
-        is_lean = not (self.seq_idx or self.states)
-        return replace(self, tokens=MOST_ODD_TOKENS) if is_lean and fewer < more else self
+        if self.seq_idx or self.states:
+            return self
+        fewer, more, most = (self.warps * n for n in (ODD_TOKENS, MORE_ODD_TOKENS, MOST_ODD_TOKENS))
+        if more < seqlen <= most:
+            return replace(self, tokens=MOST_ODD_TOKENS)
+        return replace(self, tokens=MORE_ODD_TOKENS) if ceil_div(seqlen, more) < ceil_div(seqlen, fewer) else self
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division]:
         """The launch for x of (batch, dim, seqlen)."""

@@ -113,7 +113,7 @@ SPILLS = {
     "SelectiveScanBwd": 8,
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dRowpartsBwd": 8,
-    "CausalConv1dOddchannelsFwd": 24,
+    "CausalConv1dOddchannelsFwd": 64,
     "CausalConv1dVarlenL2normFwd": 64,
     "CausalConv1dVarlenShortrowsFwd": 8,
     "CausalConv1dVarlenRowstripsFwd": 24,
