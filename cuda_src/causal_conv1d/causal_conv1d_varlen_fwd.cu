@@ -14,6 +14,8 @@
 //             padding may stay as it is
 // kGated    inputs and results are multiplied by gates, or residuals added to results
 // kPayload  raw inputs are copied to a payload
+// kSingles  most sequences have one token, so that most tiles have nothing but prefixes; there are no snapshots. A warp
+//           has the prefixes of several sequences in the same channels
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenFwdParams {
@@ -21,11 +23,12 @@ struct CausalConv1dVarlenFwdParams {
     FastDiv block_vecs;  // channel vectors per block
     FastDiv dim_blocks;  // blocks across the channels, which make a group
     BlockGroups mix;
-    unsigned tiles;  // tiles, or prefixes, per block
+    unsigned tiles;  // tiles, or prefixes where a thread has one, per block
+    int prefixes;    // sequences per thread of blocks with prefixes
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed, bool kGated, bool kPayload>
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload, bool kSingles>
 struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
@@ -33,9 +36,17 @@ struct CausalConv1dVarlenFwdTraits {
     // An eighth block saves 2 % of the time, unless registers spill for it.
     static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
     // Gates are further vectors that are loaded before the first is used.
-    static constexpr int kMinBlocks = !kIsLean ? 1 : kGated ? 4 : kPayload ? 6 : kLeanBlocks;
+    static constexpr int kMinBlocks = !kIsLean                                                      ? 1
+                                      : kGated                                                      ? 4
+                                      : kPayload || (kSingles && sizeof(state_t) > sizeof(input_t)) ? 6
+                                                                                                    : kLeanBlocks;
     static constexpr Ranges kRanges = kRouted ? Ranges::kRouted : Ranges::kMany;
     static constexpr bool kIsScaled = kSilu && kIsLean;
+    static constexpr int kMostPrefixes = 8;  // per warp
+    // Blocks across the channels of which one looks at the tiles of all where kSingles: the search in query_start_loc
+    // takes longer than all else that a tile without tokens has to do.
+    static constexpr unsigned kShare = 16;
+    static constexpr unsigned kParts = kTokens >= 2 ? 2 : 1;  // of a tile, one after the other, where kSingles
     static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
 };
 
@@ -79,9 +90,9 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed, bool kGated, bool kPayload,
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload, bool kSingles,
           typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
-                                                        kRouted, kAddressed, kGated, kPayload>>
+                                                        kRouted, kAddressed, kGated, kPayload, kSingles>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -100,9 +111,36 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const int threads = static_cast<int>(Traits::kThreads);
             store_payload_gates<input_t>(p, first * kTokens, tiles * kTokens, static_cast<int>(threadIdx.x), threads);
         }
+        if constexpr (kSingles) {
+            if (group_dim.remainder % Traits::kShare != 0) return;
+            const BlockRoles<kTokens, Traits::kThreads> block_roles;
+            block_roles.template find<kAddressed>(p, first * kTokens, tiles, kWidth - 1);
+            if (!block_roles.have_tokens(tiles)) return;
+            // Few blocks come here. Parts of their tiles leave the registers to those with prefixes.
+            constexpr int kPart = kTokens / Traits::kParts;
+            const index_t step = static_cast<index_t>(params.block_vecs.divisor) * kVec;
+            index_t first_channel = channel - row_vec.remainder * kVec;
+#pragma unroll 1
+            for (unsigned i = 0; i < Traits::kShare * Traits::kParts && first_channel < p.dim; ++i) {
+                const index_t own = first_channel + row_vec.remainder * kVec;
+                const bool is_outside = row >= tiles || own >= p.dim;
+                convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kPart, kSilu, kAddressed, kGated, kPayload>(
+                    p, first * kTokens + static_cast<int>(i % Traits::kParts) * kPart * tiles, tiles,
+                    min(row, tiles - 1), is_outside ? 0 : own, is_outside);
+                __syncthreads();
+                if (i % Traits::kParts == Traits::kParts - 1) first_channel += step;
+            }
+            return;
+        }
         // Idle threads read another thread's memory: all of them take part in the search.
         convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
+        return;
+    }
+    if constexpr (kSingles) {
+        convolve_prefixes<Traits::kThreads / kWarpSize, Traits::kMostPrefixes, kWidth, input_t, weight_t, state_t, kVec,
+                          kSilu, Traits::kRanges, kAddressed>(p, (first + row) * params.prefixes, params.prefixes,
+                                                              channel, is_idle);
         return;
     }
     if constexpr (kAddressed) {

@@ -93,6 +93,15 @@ struct BlockRoles {
         __syncthreads();
         return roles[tile];
     }
+
+    // The same: whether one of the tiles has tokens that are in no prefix.
+    __device__ __forceinline__ bool have_tokens(int tiles) const {
+        __syncthreads();
+        unsigned tokens = 0;
+        for (int i = 0; i < tiles; ++i) tokens |= roles[i].inner | roles[i].padding;
+        __syncthreads();
+        return tokens != 0;
+    }
 };
 
 // The gates of a tile, from `token` on.

@@ -112,6 +112,19 @@ UNIT = (
     without(Case(34, "250+9+off3+9x20", 4, "float16", "float32", **ROWS)),
     Case(5, "7+0+90in200", pool="columns", initial="all", **ROWS, **ODD),
     Case(5, "all33", out="channels", pool="columns", slots=None, **ROWS),
+    # So many single tokens that a warp has the prefixes of several sequences, among them longer and empty ones, ones
+    # without a slot, and channels that no warp has.
+    *(
+        Case(channels, "off2+70x1+3+0+40x1+2x2+5+20x1+off1", width, dtype, processors=1, **way)
+        for channels, width, dtype, way in (
+            (252, 4, "bfloat16", {"slots": "odd"}),
+            (252, 3, "float16", {"initial": "all", "moved": True, "weight_dtype": "float32"}),
+            (252, 4, "bfloat16", {"initial": None, "read_only": True}),
+            (128, 4, "float32", {"state_dtype": "bfloat16", "index": "int64", **ODD}),
+            (256, 2, "float16", {"pool": "columns", "initial": "all"}),
+        )
+    ),
+    without(Case(252, "40x1+100x2", processors=1)),
     # Slots out of several columns, other slots for final states, longer index arrays, states that are only read, kept
     # padding: each in every kernel.
     *(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cuconv.causal_conv1d import kernels_varlen
 from cuconv.causal_conv1d.kernels import MAX_TOKENS
 from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenFwd,
@@ -20,8 +21,7 @@ from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
-from cuconv.runtime.layout import Layout
-from cuconv.runtime.machine import assumed_device
+from cuconv.runtime.layout import HOST, Layout
 from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.causal_conv1d.varlen_work import WRITES, Problem, problems
@@ -39,10 +39,14 @@ from tests.support.plans import (
 )
 
 
-@given(problems())
+@given(problems(), st.booleans())
 @settings(max_examples=400)
-def test_every_element_and_state_is_written_once(p: Problem) -> None:
-    launch = only(plan(p.o))
+def test_every_element_and_state_is_written_once(p: Problem, are_many: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if are_many:
+            # Few sequences count as many.
+            patch.setattr(kernels_varlen, "MANY_PREFIXES", 0)
+        launch = only(plan(p.o))
     assert_aligned(p.o, launch)
     assert_ranges_have_their_places(p.o.outs, launch)
     dim, total = p.o.x.shape
@@ -128,7 +132,7 @@ def test_indices_fit_at_any_size(
     shape: tuple[int, int], dtype: Any, sequences: int, order: tuple[int, int], normalized: int
 ) -> None:
     x, weight = place(dtype, shape, order=order).layout, place(dtype, (shape[0], 4)).layout
-    x = x._replace(device=assumed_device())
+    x = x._replace(device=HOST - 132)
     starts = Layout((sequences + 1,), (1,), INT32, 0, 0)
     channel, token = x.strides
     out = x._replace(shape=(shape[1], 1, shape[0]), strides=(token, 0, channel))
@@ -150,9 +154,10 @@ def test_indices_fit_at_any_size(
         assert shape[0] <= launch.config.grid[0] // int(n["tiles"][0]) * WARP_SIZE
     else:
         groups, prefix_groups, _ = map(int, n["mix"])
-        rows = int(n["tiles"]) if isinstance(kernel, CausalConv1dVarlenFwd) else kernel.warps
+        is_fwd = isinstance(kernel, CausalConv1dVarlenFwd)
+        rows, prefixes = (int(n["tiles"]), int(n["prefixes"])) if is_fwd else (kernel.warps, 1)
         assert shape[1] <= (groups - prefix_groups) * rows * kernel.tokens <= MAX_DIVIDEND
-        assert sequences <= prefix_groups * rows <= MAX_DIVIDEND
+        assert sequences <= prefix_groups * rows * prefixes <= MAX_DIVIDEND
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -160,7 +165,7 @@ def test_every_way_to_be_unaligned(dtype: Any) -> None:
     """All small offsets of x and two outputs from an aligned address, and of their tokens from each other."""
     vectors, routed = set(), set()
     for shift, gap, size in np.ndindex(8, 8, 8):
-        x = place(dtype, (16, 9), order=(1, 0), shift=shift, pad=(gap, 0)).layout
+        x = place(dtype, (16, 9), order=(1, 0), shift=shift, pad=(gap, 0)).layout._replace(device=HOST - 132)
         for out_shift, out_gap in {(0, 0), (shift, gap), (shift ^ 4, gap), (shift, gap ^ 2)}:
             outs = []
             for channels in (16 - size, size):

@@ -19,8 +19,7 @@ from cuconv.causal_conv1d.plan_varlen import Operands
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import WARP_SIZE
-from cuconv.runtime.layout import Layout
-from cuconv.runtime.machine import assumed_device
+from cuconv.runtime.layout import HOST, Layout
 from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
 from tests.causal_conv1d.strategies import packed_calls
@@ -88,7 +87,7 @@ def problems(draw: st.DrawFn) -> Problem:
     layouts: list[Any] = [
         call.placements[name].layout if name in call.placements else None for name in varlen._packed.inputs
     ]
-    layouts[0] = layouts[0]._replace(device=assumed_device())
+    layouts[0] = layouts[0]._replace(device=HOST - draw(st.sampled_from([1, 132])))
     o = Operands(*layouts, outs, Split(normalized=normalized, eps=1e-6), True, call.pad_slot_id)
     starts = tuple(call.integers.get("query_start_loc", np.array([0, x.shape[1]])).tolist())
     slots = call.integers.get("cache_indices", np.arange(len(starts) - 1)).tolist()
@@ -125,12 +124,15 @@ def channel_writes(p: Problem, launch: Launch) -> Iterator[Write]:
         group, dim_block = divmod(block, int(n["dim_blocks"][0]))
         has_prefixes, group = role(group, launch)
         row, vector = divmod(thread, block_vecs)
+        assert not kernel.singles or thread // WARP_SIZE == row
         channel, number = (dim_block * block_vecs + vector) * kernel.vec, group * tiles + row
         if row >= tiles or channel >= n["dim"]:
             continue
         channels = range(channel, channel + kernel.vec)
         if has_prefixes:
-            yield from write_prefix(p, number, channels)
+            count = int(n["prefixes"])
+            for sequence in range(number * count, (number + 1) * count):
+                yield from write_prefix(p, sequence, channels)
         else:
             yield Write(channels, tile(p, prefixes, number * kernel.tokens, kernel.tokens))
 

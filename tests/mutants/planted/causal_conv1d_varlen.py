@@ -8,6 +8,11 @@ from tests.mutants.planted.ids import MOVED_ROWS
 _VARLEN = "causal_conv1d_varlen_fn-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
 _VARLEN_ROWS = "causal_conv1d_varlen_fn-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _SHORTROWS = "causal_conv1d_varlen_fn-36-off3+253+1+255+1+2+3+63+65+off9+20x1+0+93-layout_tokens-slots_odd-initial_all"
+_SINGLES = "causal_conv1d_varlen_fn-252-off2+70x1+3+0+40x1+2x2+5+20x1+off1-slots_odd-processors_1"
+_SINGLES_MOVED = (
+    "causal_conv1d_varlen_fn-252-off2+70x1+3+0+40x1+2x2+5+20x1+off1-width_3-dtype_float16-weight_dtype_float32"
+    "-initial_all-moved-processors_1"
+)
 _ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
 _L2NORM_SMALL = (
@@ -248,6 +253,34 @@ MUTANTS = (
                 "-state_dtype_bfloat16-bias_None-layout_tokens-initial_all"
             ),
         ),
+    ),
+    Mutant(
+        "A warp takes the first single token that its lanes have looked up for all of them.",
+        "causal_conv1d/conv_state.cuh",
+        "places[lowest(singles)]",
+        "places[0]",
+        (_SINGLES,),
+    ),
+    Mutant(
+        "The state behind a single token keeps its earliest input.",
+        "causal_conv1d/conv_state.cuh",
+        "store<Keep::kStream>(to, inputs[k]);",
+        "store<Keep::kStream>(to, inputs[k - 1]);",
+        (_SINGLES,),
+    ),
+    Mutant(
+        "The state behind a single token goes to the slot that the sequence starts from.",
+        "causal_conv1d/conv_state.cuh",
+        "const int target = kAddressed ? place.target : place.slot;",
+        "const int target = place.slot;",
+        (_SINGLES_MOVED,),
+    ),
+    Mutant(
+        "Among single tokens, tiles with other tokens are left out.",
+        "causal_conv1d/conv_tile.cuh",
+        "tokens |= roles[i].inner | roles[i].padding;",
+        "tokens |= roles[i].padding;",
+        (_SINGLES_MOVED,),
     ),
     Mutant(
         "Columns of a state are counted from the sequence's first token.",
