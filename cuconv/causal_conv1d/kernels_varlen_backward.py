@@ -9,11 +9,13 @@ from typing import ClassVar
 
 from cuconv.causal_conv1d.kernels import WIDTHS, Division
 from cuconv.causal_conv1d.kernels_backward import (
-    ChannelWalks,
     backward_axes,
     is_channel_vector,
     share_sums,
     widths_taken,
+)
+from cuconv.causal_conv1d.kernels_channels_backward import (
+    ChannelWalks,
 )
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
