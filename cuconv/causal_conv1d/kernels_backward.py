@@ -267,11 +267,12 @@ class CausalConv1dRowpartsBwd(Kernel):
     WIDTHS = PerClass(widths_taken)
     """Filter widths, in taps: those of `struct CausalConv1dRowpartsBwdTraits`."""
 
-    GROUPS: ClassVar[int] = 4
-    """Groups per warp.
+    GROUPS: ClassVar[tuple[int, int]] = (2, 4)
+    """Groups per warp: 2 where all blocks run at once, SMALL_VECS at most, and one has a row.
 
-    On an H200 a prototype took 28.2 us for B1 D16 L2**20 in bfloat16 with 4, 29.2 with 8 and 29.9 with 2, 97.3, 98.4
-    and 105 us for B8 D4096 L2048, and 9.5, 10.0 and 9.1 for B1 D2048 L2048.
+    On an H200, B1 D2048 L2048 in bfloat16 takes 9.1 us with 2 and 9.6 to 10.1 with 4, B1 D1024 L2048 5.9 and 6.7, B1
+    D4096 L2048, in two waves, 15.4 both. B1 D16 L2**20 takes 28 us with 4 and 29.4 with 2, and prototypes took 29.2
+    with 8 and, for B8 D4096 L2048, 97.3 with 4, 98.4 with 8 and 105 with 2.
     """
 
     MIN_VECS: ClassVar[int] = 96
@@ -297,20 +298,27 @@ class CausalConv1dRowpartsBwd(Kernel):
     input_t: DType
     weight_t: DType
     groups: int
-    """Groups per warp: GROUPS."""
+    """Groups per warp: one of GROUPS."""
     edges: bool
     """Whether rows may end inside a part, and channels inside a block."""
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dRowpartsBwd]:
-        for width, input_t, weight_t, edges, silu in product(cls.WIDTHS, FLOATS, FLOATS, (False, True), (False, True)):
-            yield cls(width, input_t, weight_t, cls.GROUPS, edges, silu)
+        types, flags = (cls.WIDTHS, FLOATS, FLOATS), (False, True)
+        for width, input_t, weight_t, groups, edges, silu in product(*types, cls.GROUPS, flags, flags):
+            yield cls(width, input_t, weight_t, groups, edges, silu)
 
     @classmethod
-    def division(cls, row_vecs: int) -> tuple[int, int]:
+    def groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
+        """Groups per warp for batch * dim rows of `row_vecs` vectors."""
+        is_small = batch * dim * row_vecs <= cls.SMALL_VECS and row_vecs <= cls.warps * cls.GROUPS[0] * WARP_SIZE
+        return cls.GROUPS[not is_small]
+
+    @classmethod
+    def division(cls, groups: int, row_vecs: int) -> tuple[int, int]:
         """The warps that share a part of a row of `row_vecs` vectors, and the row's parts."""
-        warp_vecs, channel_warps = cls.GROUPS * WARP_SIZE, 1
+        warp_vecs, channel_warps = groups * WARP_SIZE, 1
         while channel_warps < cls.warps and channel_warps * warp_vecs < row_vecs:
             channel_warps *= 2
         return channel_warps, ceil_div(row_vecs, channel_warps * warp_vecs)
@@ -318,24 +326,27 @@ class CausalConv1dRowpartsBwd(Kernel):
     @classmethod
     def takes(cls, batch: int, dim: int, row_vecs: int) -> bool:
         """Whether batch * dim rows of `row_vecs` vectors are of a length that this pays for, and can be launched."""
-        channel_warps, row_parts = cls.division(row_vecs)
-        is_filled = row_vecs > cls.MIN_FILL * row_parts * channel_warps * cls.GROUPS * WARP_SIZE
+        groups = cls.groups_for(batch, dim, row_vecs)
+        channel_warps, row_parts = cls.division(groups, row_vecs)
+        is_filled = row_vecs > cls.MIN_FILL * row_parts * channel_warps * groups * WARP_SIZE
         is_small = batch > 1 and dim >= cls.SMALL_DIM and batch * dim * row_vecs <= cls.SMALL_VECS
         is_possible = max(batch, ceil_div(dim * channel_warps, cls.warps)) < 2**16
         return row_vecs >= cls.MIN_VECS and is_filled and not is_small and is_possible
 
     @classmethod
     def suited(
-        cls, width: int, input_t: DType, weight_t: DType, silu: bool, dim: int, row_vecs: int
+        cls, width: int, input_t: DType, weight_t: DType, silu: bool, sizes: tuple[int, int, int]
     ) -> CausalConv1dRowpartsBwd:
-        """The variant for rows of `row_vecs` vectors, `dim` of them per batch entry."""
-        channel_warps, row_parts = cls.division(row_vecs)
-        edges = row_vecs < row_parts * channel_warps * cls.GROUPS * WARP_SIZE or dim * channel_warps % cls.warps > 0
-        return cls(width, input_t, weight_t, cls.GROUPS, edges, silu)
+        """The variant for `sizes`: batch entries, channels, and vectors of a row."""
+        _, dim, row_vecs = sizes
+        groups = cls.groups_for(*sizes)
+        channel_warps, row_parts = cls.division(groups, row_vecs)
+        edges = row_vecs < row_parts * channel_warps * groups * WARP_SIZE or dim * channel_warps % cls.warps > 0
+        return cls(width, input_t, weight_t, groups, edges, silu)
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
-        channel_warps, row_parts = self.division(row_vecs)
+        channel_warps, row_parts = self.division(self.groups, row_vecs)
         grid = row_parts, ceil_div(dim * channel_warps, self.warps), batch
         division = {"warps_shift": channel_warps.bit_length() - 1, "row_vecs": row_vecs}
         return LaunchConfig(grid, (self.threads, 1, 1)), division, batch * row_parts

@@ -263,7 +263,7 @@ def _row_parts(o: Operands, vec: int, sizes: tuple[int, int, int]) -> _Main | No
         return None
     if not taps_are_packed(o.weight, o.bias, 1):
         return None
-    kernel = CausalConv1dRowpartsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, *sizes[1:])
+    kernel = CausalConv1dRowpartsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, sizes)
     config, division, parts = kernel.launch_config(*sizes)
     return _Main(kernel, config, {**division, **steps}, parts, vec, True)
 

@@ -189,10 +189,12 @@ __device__ __forceinline__ void share_parts_over_lanes(const float (&own)[kOwn],
     }
 }
 
-// The sum over each group of `lanes` consecutive lanes, a power of two; every lane of the group gets it.
+// The sum over each group of `lanes` consecutive lanes, a power of two; every lane of the group gets it. kSummed: the
+// value is already the sum of as many consecutive lanes.
+template <int kSummed = 1>
 __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
 #pragma unroll
-    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    for (int distance = kSummed; distance < kWarpSize; distance *= 2) {
         if (distance < lanes) value += __shfl_xor_sync(kAllLanes, value, distance);
     }
     return value;

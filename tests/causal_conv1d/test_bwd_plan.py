@@ -101,7 +101,7 @@ def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> Non
 @given(SIZES)
 def test_every_group_of_a_row_has_one_warp(size: tuple[int, int, int]) -> None:
     batch, dim, row_vecs = size[0], size[1], max(1, size[2])
-    kernel = CausalConv1dRowpartsBwd.suited(4, FLOAT32, BFLOAT16, True, dim, row_vecs)
+    kernel = CausalConv1dRowpartsBwd.suited(4, FLOAT32, BFLOAT16, True, (batch, dim, row_vecs))
     config, division, parts = kernel.launch_config(batch, dim, row_vecs)
     warps = 1 << division["warps_shift"]
     row_parts, channel_blocks, entries = config.grid
