@@ -9,7 +9,7 @@ from math import gcd
 from typing import Any, ClassVar
 
 from cuconv.causal_conv1d.kernels import WIDTHS, Division, channel_vector_bytes, share_channels
-from cuconv.runtime.dtypes import FLOAT32, FLOATS, DType
+from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
@@ -167,13 +167,8 @@ class CausalConv1dBulkBwd(Kernel):
     of a channel, which are brought by bulk copies.
     """
 
-    BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
-    threads = _Block()
-    MAX_LARGE_WIDTH: ClassVar[int] = 4
-    """Taps up to which blocks may be large: those of wider filters would have too much in shared memory."""
-
-    THREADS: ClassVar[int] = 132 * 1024
-    """Threads that run at a time on an H200."""
+    BLOCKS: ClassVar[int] = 1056
+    """Blocks that run at a time on an H200: 132 multiprocessors with 8 each."""
     MIN_BLOCKS: ClassVar[int] = 264
     """Blocks below which a block does not take further channels."""
 
@@ -209,28 +204,12 @@ class CausalConv1dBulkBwd(Kernel):
     weight_t: DType
     groups: int
     """Groups per unit: one of GROUPS."""
-    block: int
-    """Threads per block: one of BLOCKS."""
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dBulkBwd]:
         for width, input_t, weight_t, groups, silu in product(WIDTHS, FLOATS, FLOATS, cls.GROUPS, (False, True)):
-            for block in cls.BLOCKS[: 2 if width <= cls.MAX_LARGE_WIDTH and input_t is FLOAT32 else 1]:
-                yield cls(width, input_t, weight_t, groups, block, silu)
-
-    @classmethod
-    def block_for(cls, width: int, itemsize: int, groups: int, batch: int, row_vecs: int) -> int:
-        """Threads per block for rows of `row_vecs` vectors, `batch` per channel.
-
-        Blocks are large where all of their warps have enough of one channel: blocks that each take a shorter time end
-        closer to each other. On an H200, B8 D2048 L2048 in float32 takes 100.0 us in large blocks and 100.8 in small
-        ones; in bfloat16 B8 D4096 L2048 takes 104.8 and 100.4.
-        """
-        row_units = ceil_div(row_vecs, groups * WARP_SIZE)
-        wanted = cls.BLOCKS[1] // WARP_SIZE * (cls.WARP_GROUPS // groups)
-        is_large = width <= cls.MAX_LARGE_WIDTH and itemsize == 4 and row_units > 1 and batch * row_units >= wanted
-        return cls.BLOCKS[is_large]
+            yield cls(width, input_t, weight_t, groups, silu)
 
     @classmethod
     def groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
@@ -256,7 +235,7 @@ class CausalConv1dBulkBwd(Kernel):
         units = batch * row_units
         if units * self.unit_vecs > MAX_DIVIDEND:
             raise TooLarge(f"the problem has {units} units per channel; a launch takes {MAX_DIVIDEND}")
-        channel_warps = warps = self.block // WARP_SIZE
+        channel_warps = warps = self.warps
         # Where a row is one unit, warps of neighbouring channels read longer pieces of memory: for B64 D1536 L512 in
         # bfloat16 a prototype took 74 us on an H200 with one warp per channel and 80 with four.
         while channel_warps > 1 and (row_units == 1 or units < channel_warps * worth):
@@ -267,7 +246,7 @@ class CausalConv1dBulkBwd(Kernel):
         parts = 1
         # A second launch to add up the parts is worth it only when there are far too few blocks.
         if channel_groups < self.MIN_BLOCKS:
-            parts = max(1, min(self.THREADS // self.block // channel_groups, ceil_div(units, channel_warps * worth)))
+            parts = max(1, min(self.BLOCKS // channel_groups, ceil_div(units, channel_warps * worth)))
         warp_units = max(1, ceil_div(units, parts * channel_warps))
         parts = max(1, ceil_div(units, warp_units * channel_warps))
         return (
@@ -282,6 +261,94 @@ class CausalConv1dBulkBwd(Kernel):
             },
             parts,
         )
+
+
+def widths_taken(cls: type[Kernel]) -> range:
+    """The filter widths from kMinWidth to kMaxWidth of a kernel's traits."""
+    return range(cls.constants["kMinWidth"], cls.constants["kMaxWidth"] + 1)
+
+
+@dataclass(frozen=True)
+class CausalConv1dRowpartsBwd(Kernel):
+    """Gradients of long rows of whole aligned vectors, each row one sequence that starts from zeros: a block has a part
+    of a row, or of some consecutive channels' rows, and loads it at once.
+    """
+
+    WIDTHS = PerClass(widths_taken)
+    """Filter widths, in taps: those of `struct CausalConv1dRowpartsBwdTraits`."""
+
+    GROUPS: ClassVar[int] = 4
+    """Groups per warp.
+
+    On an H200 a prototype took 28.2 us for B1 D16 L2**20 in bfloat16 with 4, 29.2 with 8 and 29.9 with 2, 97.3, 98.4
+    and 105 us for B8 D4096 L2048, and 9.5, 10.0 and 9.1 for B1 D2048 L2048.
+    """
+
+    MIN_VECS: ClassVar[int] = 96
+    """The fewest vectors of a row.
+
+    On an H200, B64 D1536 L512 in bfloat16, 64 vectors, takes a prototype with 2 groups per warp 79 us and
+    CausalConv1dBulkBwd 76, but in float32, 128 vectors, this takes 143 us and CausalConv1dBwd 155.
+    """
+
+    MIN_FILL: ClassVar[float] = 0.75
+    """The part of a row's groups that its vectors fill at least, and a little more: B8 D4096 L1536 in bfloat16, just as
+    much, takes 82 us on an H200 and CausalConv1dBulkBwd 76, but B8 D4096 L800, 0.78, 47 and 51.
+    """
+
+    SMALL_VECS: ClassVar[int] = 2**19
+    SMALL_DIM: ClassVar[int] = 512
+    """The most vectors of x, and the fewest channels, with which several rows per channel are not worth the launch that
+    adds up their sums: B4 D512 L2048 in bfloat16, 2**19 vectors, takes 10.6 us on an H200 and CausalConv1dBulkBwd 10.2,
+    but B4 D1024 L2048 16.3 and 17.7, and B8 D256 L2048 10.6 both.
+    """
+
+    width: int
+    input_t: DType
+    weight_t: DType
+    groups: int
+    """Groups per warp: GROUPS."""
+    edges: bool
+    """Whether rows may end inside a part, and channels inside a block."""
+    silu: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dRowpartsBwd]:
+        for width, input_t, weight_t, edges, silu in product(cls.WIDTHS, FLOATS, FLOATS, (False, True), (False, True)):
+            yield cls(width, input_t, weight_t, cls.GROUPS, edges, silu)
+
+    @classmethod
+    def division(cls, row_vecs: int) -> tuple[int, int]:
+        """The warps that share a part of a row of `row_vecs` vectors, and the row's parts."""
+        warp_vecs, channel_warps = cls.GROUPS * WARP_SIZE, 1
+        while channel_warps < cls.warps and channel_warps * warp_vecs < row_vecs:
+            channel_warps *= 2
+        return channel_warps, ceil_div(row_vecs, channel_warps * warp_vecs)
+
+    @classmethod
+    def takes(cls, batch: int, dim: int, row_vecs: int) -> bool:
+        """Whether batch * dim rows of `row_vecs` vectors are of a length that this pays for, and can be launched."""
+        channel_warps, row_parts = cls.division(row_vecs)
+        is_filled = row_vecs > cls.MIN_FILL * row_parts * channel_warps * cls.GROUPS * WARP_SIZE
+        is_small = batch > 1 and dim >= cls.SMALL_DIM and batch * dim * row_vecs <= cls.SMALL_VECS
+        is_possible = max(batch, ceil_div(dim * channel_warps, cls.warps)) < 2**16
+        return row_vecs >= cls.MIN_VECS and is_filled and not is_small and is_possible
+
+    @classmethod
+    def suited(
+        cls, width: int, input_t: DType, weight_t: DType, silu: bool, dim: int, row_vecs: int
+    ) -> CausalConv1dRowpartsBwd:
+        """The variant for rows of `row_vecs` vectors, `dim` of them per batch entry."""
+        channel_warps, row_parts = cls.division(row_vecs)
+        edges = row_vecs < row_parts * channel_warps * cls.GROUPS * WARP_SIZE or dim * channel_warps % cls.warps > 0
+        return cls(width, input_t, weight_t, cls.GROUPS, edges, silu)
+
+    def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division, int]:
+        """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
+        channel_warps, row_parts = self.division(row_vecs)
+        grid = row_parts, ceil_div(dim * channel_warps, self.warps), batch
+        division = {"warps_shift": channel_warps.bit_length() - 1, "row_vecs": row_vecs}
+        return LaunchConfig(grid, (self.threads, 1, 1)), division, batch * row_parts
 
 
 class ChannelWalks:

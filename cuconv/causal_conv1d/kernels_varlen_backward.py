@@ -8,7 +8,13 @@ from itertools import product
 from typing import ClassVar
 
 from cuconv.causal_conv1d.kernels import WIDTHS, Division
-from cuconv.causal_conv1d.kernels_backward import ChannelWalks, backward_axes, is_channel_vector, share_sums
+from cuconv.causal_conv1d.kernels_backward import (
+    ChannelWalks,
+    backward_axes,
+    is_channel_vector,
+    share_sums,
+    widths_taken,
+)
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div
@@ -48,10 +54,6 @@ class CausalConv1dChannellastVarlenBwd(Kernel):
         return ChannelWalks.share(self, self.vec, self.tokens, blocks, (1, dim, total))
 
 
-def _shortrows_widths(cls: type[Kernel]) -> range:
-    return range(cls.constants["kMinWidth"], cls.constants["kMaxWidth"] + 1)
-
-
 @dataclass(frozen=True)
 class CausalConv1dShortrowsBwd(Kernel):
     """Gradients of packed sequences with contiguous tokens: a warp walks along the tokens of 32 channels, and stores
@@ -74,7 +76,7 @@ class CausalConv1dShortrowsBwd(Kernel):
     equal ones 329 instead of 129 and as 4 162 instead of 133, but as one 121 instead of 136.
     """
 
-    WIDTHS = PerClass(_shortrows_widths)
+    WIDTHS = PerClass(widths_taken)
     """Filter widths, in taps: those of `struct CausalConv1dShortrowsBwdTraits`."""
 
     width: int

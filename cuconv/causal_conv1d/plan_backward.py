@@ -11,6 +11,7 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
+    CausalConv1dRowpartsBwd,
 )
 from cuconv.causal_conv1d.kernels_varlen_backward import (
     CausalConv1dBwdStates,
@@ -174,8 +175,13 @@ def _channel_first(o: Operands) -> _Main:
     overhang = 0 if vec <= aligned else vec - 1
     if is_packed and overhang == 0 and _is_short(o, vec):
         return _short_rows(o, vec)
-    if is_packed and _is_bulk(o, vec if overhang == 0 else 1):
-        return _bulk(o, vec)
+    if is_packed and _is_plain(o, vec if overhang == 0 else 1):
+        sizes = o.x.shape[0], o.x.shape[1], o.x.shape[2] // vec
+        parts = _row_parts(o, vec, sizes)
+        if parts is not None:
+            return parts
+        if CausalConv1dBulkBwd.takes(sizes[0], sizes[2]):
+            return _bulk(o, vec, sizes)
     return _rows(o, vec, max(1, ceil_div(o.x.shape[2] + overhang, vec)), is_packed)
 
 
@@ -184,12 +190,10 @@ def _differences(a: Layout, b: Layout) -> list[int]:
     return [a.first - b.first, *(one - other for one, other in strides)]
 
 
-def _is_bulk(o: Operands, vec: int) -> bool:
-    """Whether rows whose accesses have `vec` aligned elements are worth bulk copies."""
+def _is_plain(o: Operands, vec: int) -> bool:
+    """Whether rows are sequences without states, and of whole aligned accesses of `vec` elements."""
     is_plain = o.seq_idx is None and not o.packed and o.initial_states is None and o.dfinal_states is None
-    row_vecs, rest = divmod(o.x.shape[2], vec)
-    is_whole = vec * o.x.itemsize == MAX_VECTOR_BYTES and rest == 0
-    return is_plain and is_whole and CausalConv1dBulkBwd.takes(o.x.shape[0], row_vecs)
+    return is_plain and vec * o.x.itemsize == MAX_VECTOR_BYTES and o.x.shape[2] % vec == 0
 
 
 def _is_short(o: Operands, vec: int) -> bool:
@@ -206,13 +210,28 @@ def _short_rows(o: Operands, vec: int) -> _Main:
     return _Main(kernel, *kernel.launch_config(o.x.shape[1], o.x.shape[2]), vec, True)
 
 
-def _bulk(o: Operands, vec: int) -> _Main:
-    batch, dim, seqlen = o.x.shape
-    groups = CausalConv1dBulkBwd.groups_for(batch, dim, seqlen // vec)
-    block = CausalConv1dBulkBwd.block_for(o.width, o.x.itemsize, groups, batch, seqlen // vec)
-    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), groups, block, o.silu)
-    config, division, parts = kernel.launch_config(batch, dim, seqlen // vec)
-    return _Main(kernel, config, division, parts, vec, True)
+def _row_parts(o: Operands, vec: int, sizes: tuple[int, int, int]) -> _Main | None:
+    """The launch of short blocks, unless the call has something that they do not take."""
+    if o.width not in CausalConv1dRowpartsBwd.WIDTHS or not o.x.size or not CausalConv1dRowpartsBwd.takes(*sizes):
+        return None
+    steps = {
+        f"{name}_vecs": tuple(layout.strides[axis] // vec if layout.shape[axis] > 1 else 0 for axis in (0, 1))
+        for name, layout in (("x", o.x), ("dout", o.dout), ("dx", o.dx))
+    }
+    if not all(0 <= step < 2**32 for each in steps.values() for step in each):
+        return None
+    if not taps_are_packed(o.weight, o.bias, 1):
+        return None
+    kernel = CausalConv1dRowpartsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, *sizes[1:])
+    config, division, parts = kernel.launch_config(*sizes)
+    return _Main(kernel, config, {**division, **steps}, parts, vec, True)
+
+
+def _bulk(o: Operands, vec: int, sizes: tuple[int, int, int]) -> _Main:
+    batch, dim, row_vecs = sizes
+    groups = CausalConv1dBulkBwd.groups_for(batch, dim, row_vecs)
+    kernel = CausalConv1dBulkBwd(o.width, _dtype(o.x), _dtype(o.weight), groups, o.silu)
+    return _Main(kernel, *kernel.launch_config(batch, dim, row_vecs), vec, True)
 
 
 def _rows(o: Operands, vec: int, row_vecs: int, dout_is_packed: bool) -> _Main:

@@ -338,7 +338,9 @@ class TorchFamily(Family):
                     raise TypeError(message(argument, "a tensor to negate on reading", "its resolve_neg()"))
                 pointer = array.data_ptr()
                 pointers.append(pointer)
-                facts.append((array.shape, array.stride(), array.dtype, array.get_device(), pointer % ALIGNMENT))
+                place = array.get_device(), pointer % ALIGNMENT
+                # Tensors that autograd follows, in whatever mode, are recognised by another call than others.
+                facts.append((array.shape, array.stride(), array.dtype, *place, array.requires_grad))
         except RuntimeError as error:
             # A tensor without memory of its own, as torch.vmap has them.
             raise NotPlain from error
@@ -380,7 +382,7 @@ class TorchFamily(Family):
         return partial(self._have_addresses, given, pointers, list(range(len(given))))
 
     def layout(self, argument: str, facts: Facts) -> Layout:
-        shape, strides, dtype, device, offset = facts
+        shape, strides, dtype, device, offset, _ = facts
         known = self._dtypes.get(dtype, str(dtype).removeprefix("torch."))
         return Layout(tuple(shape), tuple(strides), known, device, offset)
 

@@ -12,7 +12,7 @@
 // lanes do with a group is what causal_conv1d_bwd does. No atomics on sums.
 //
 // kWidth    filter taps              input_t   x, dout and dx            weight_t  weight, and bias unless float
-// kGroups   groups a unit, 1 or 2    kBlock    threads a block           kSilu     silu after the sum
+// kGroups   groups a unit, 1 or 2    kSilu     silu after the sum
 #include "causal_conv1d/conv_bwd_row.cuh"
 #include "common/warp_copies.cuh"
 
@@ -63,10 +63,10 @@ __device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1
     return p;
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kGroups, int kBlock, bool kSilu>
+template <int kWidth, typename input_t, typename weight_t, int kGroups, bool kSilu>
 struct CausalConv1dBulkBwdTraits {
-    static constexpr int kThreads = kBlock;
-    static constexpr int kMinBlocks = kWidth <= 4 ? 768 / kThreads : 1;
+    static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = kWidth <= 4 ? 6 : 1;
     static constexpr int kWarps = kThreads / kWarpSize;
     // Units of one group are for small problems: B1 D2048 L2048 in bfloat16 takes 9.9 us on an H200 with three of them
     // and 10.2 with two units of two groups, B8 D4096 L2048 101.4 and 100.2.
@@ -81,8 +81,8 @@ struct CausalConv1dBulkBwdTraits {
     static_assert(kIsWidth<kWidth> && kHaloVecs <= kBeforeVecs);
 };
 
-template <int kWidth, typename input_t, typename weight_t, int kGroups, int kBlock, bool kSilu,
-          typename Traits = CausalConv1dBulkBwdTraits<kWidth, input_t, weight_t, kGroups, kBlock, kSilu>>
+template <int kWidth, typename input_t, typename weight_t, int kGroups, bool kSilu,
+          typename Traits = CausalConv1dBulkBwdTraits<kWidth, input_t, weight_t, kGroups, kSilu>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_bulk_bwd_kernel(const CausalConv1dBulkBwdParams params) {
     constexpr int kVec = Traits::kVec, kUnitVecs = Traits::kUnitVecs, kStages = Traits::kStages;

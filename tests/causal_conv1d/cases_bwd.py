@@ -88,14 +88,21 @@ UNIT = (
     Case(7, 3, 256, dout="expanded", float32=True),
     Case(3, 2, 520, 4, "float32", dout="expanded_tokens", **STATES),
     Case(2, 3, 264, dout="sliced_seq"),
-    # Whole aligned vectors, brought by bulk copies: several units of a row, the last one in part, and one unit.
+    # Whole aligned vectors, a part of a row at once: rows and channels that end inside a block, several parts, and
+    # blocks without an edge, of one channel, of two and of four.
     Case(2, 3, 1640),
+    Case(1, 1, 3152),
+    Case(1, 1, 32000, 2, "float16", bias="float32", layout="sliced_aligned"),
+    Case(2, 1, 4096, 3, "float32", weight_dtype="float16"),
+    Case(1, 2, 2048, bias=None, dout="expanded_batch"),
+    Case(3, 4, 512, 2, "float32", activation=None, float32=True),
+    # The same, brought by bulk copies: several units of a row, the last one in part, and one unit.
+    Case(2, 3, 1640, 5),
     # The same with units of one group, which long rows of small problems have.
-    Case(1, 3, 2200),
+    Case(1, 3, 2200, 7),
     Case(1, 2, 1000, 5, "float32", "bfloat16", float32=True),
     Case(9, 6, 512, 3, "float16", weight_dtype="float32", bias=None),
     Case(1, 5, 1304, 16, others="strided", activation=None),
-    Case(1, 1, 32000, 2, "float16", bias="float32", layout="sliced_aligned"),
     # The same and short: several rows a warp, more batch entries than a step, rows shorter than the filter.
     Case(40, 64, 32),
     Case(3, 64, 33),

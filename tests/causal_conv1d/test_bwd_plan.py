@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBwdSum,
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
+    CausalConv1dRowpartsBwd,
 )
 from cuconv.causal_conv1d.kernels_varlen_backward import (
     CausalConv1dBwdStates,
@@ -80,18 +81,33 @@ def test_every_vector_of_a_channel_has_one_lane(size: tuple[int, int, int]) -> N
 def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> None:
     batch, dim, row_vecs = size[0], size[1], max(1, size[2])
     groups = CausalConv1dBulkBwd.groups_for(batch, dim, row_vecs)
-    block = CausalConv1dBulkBwd.block_for(4, 4, groups, batch, row_vecs)
-    kernel = CausalConv1dBulkBwd(4, FLOAT32, BFLOAT16, groups, block, silu=True)
+    kernel = CausalConv1dBulkBwd(4, FLOAT32, BFLOAT16, groups, silu=True)
     config, division, parts = kernel.launch_config(batch, dim, row_vecs)
     unit, row_units = kernel.unit_vecs, division["row_units"][0]
     assert row_units * unit >= row_vecs > (row_units - 1) * unit
     assert division["units"] == batch * row_units
     warps = 1 << division["warps_shift"]
-    channels, channel_groups = block // WARP_SIZE // warps, division["channel_groups"][0]
+    channels, channel_groups = kernel.warps // warps, division["channel_groups"][0]
     assert channel_groups * channels >= dim > (channel_groups - 1) * channels
     assert config.grid[0] == parts * channel_groups
     a_part = warps * division["warp_units"]
     assert division["units"] <= parts * a_part and (parts == 1 or division["units"] > (parts - 1) * a_part)
+
+
+@given(SIZES)
+def test_every_group_of_a_row_has_one_warp(size: tuple[int, int, int]) -> None:
+    batch, dim, row_vecs = size[0], size[1], max(1, size[2])
+    kernel = CausalConv1dRowpartsBwd.suited(4, FLOAT32, BFLOAT16, True, dim, row_vecs)
+    config, division, parts = kernel.launch_config(batch, dim, row_vecs)
+    warps = 1 << division["warps_shift"]
+    row_parts, channel_blocks, entries = config.grid
+    a_part, channels = warps * kernel.groups * WARP_SIZE, kernel.warps // warps
+    assert row_parts * a_part >= row_vecs > (row_parts - 1) * a_part
+    assert channel_blocks * channels >= dim > (channel_blocks - 1) * channels
+    assert entries == batch and parts == batch * row_parts
+    assert kernel.edges or (row_parts * a_part == row_vecs and channel_blocks * channels == dim)
+    # Several warps share a part only where one would not hold it.
+    assert warps == 1 or (row_vecs > a_part // 2 and (row_parts == 1 or channels == 1))
 
 
 @given(WIDTHS, SIZES)
@@ -143,9 +159,9 @@ def planned(
     x: AbstractArray, dtype: DType = BFLOAT16, width: int = 4, dout: AbstractArray | None = None, **more: Any
 ) -> tuple[Launch, ...]:
     dim = x.shape[-2]
-    weight = AbstractArray((dim, width), (width, 1), dtype)
+    more.setdefault("weight", AbstractArray((dim, width), (width, 1), dtype))
     function = cuconv.causal_conv1d_varlen_bwd if len(x.shape) == 2 else cuconv.causal_conv1d_bwd
-    launches = launches_of(function, x=x, weight=weight, bias=None, dout=dout or x, **more)
+    launches = launches_of(function, x=x, bias=None, dout=dout or x, **more)
     for launch in launches:
         assert_launchable(launch)
     return launches
@@ -197,12 +213,36 @@ def test_rows_may_be_read_beyond_their_ends_only_where_there_is_memory() -> None
     assert numbers_of(planned(first(4, 6, 63), dout=first(4, 6, 63, row=71))[0])["is_dense"] == 0
 
 
-@pytest.mark.parametrize(("odd", "kernel"), [(0, CausalConv1dBulkBwd), (1, CausalConv1dBwd)])
-def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, kernel: type) -> None:
-    assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048 - odd))] == [kernel]
-    added = planned(first(4, 16, 2**15 - odd))
+@pytest.mark.parametrize(("odd", "width", "kernel"), [(0, 5, CausalConv1dBulkBwd), (1, 4, CausalConv1dBwd)])
+def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, width: int, kernel: type) -> None:
+    assert [type(launch.kernel) for launch in planned(first(8, 1024, 2048 - odd), width=width)] == [kernel]
+    added = planned(first(4, 16, 2**15 - odd), width=width)
     assert [type(launch.kernel) for launch in added] == [kernel, CausalConv1dBwdSum]
     assert numbers_of(added[1])["parts"] * 16 == added[0].config.grid[0]
+
+
+def test_rows_in_parts_leave_sums_that_another_launch_adds_up() -> None:
+    assert [type(launch.kernel) for launch in planned(first(1, 16, 4096))] == [CausalConv1dRowpartsBwd]
+    for x in (first(2, 16, 4096), first(1, 16, 8192)):
+        added = planned(x)
+        assert [type(launch.kernel) for launch in added] == [CausalConv1dRowpartsBwd, CausalConv1dBwdSum]
+        assert numbers_of(added[1])["parts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("x", "width", "more"),
+    [
+        (first(2, 64, 760), 4, {}),
+        (first(2, 64, 1280), 4, {}),
+        (first(2, 64, 2048), 5, {}),
+        (first(2, 64, 2048), 1, {}),
+        (first(2, 64, 2048), 4, {"weight": AbstractArray((64, 4), (1, 64), BFLOAT16)}),
+        (AbstractArray((2, 64, 2048), (-64 * 2048, 2048, 1), BFLOAT16, 64 * 2048), 4, {}),
+    ],
+)
+def test_calls_that_short_blocks_do_not_fit_are_walked(x: AbstractArray, width: int, more: dict[str, Any]) -> None:
+    assert type(planned(first(2, 64, 2048))[0].kernel) is CausalConv1dRowpartsBwd
+    assert type(planned(x, width=width, **more)[0].kernel) in (CausalConv1dBulkBwd, CausalConv1dBwd)
 
 
 @pytest.mark.parametrize(
@@ -217,12 +257,12 @@ def test_few_channels_leave_sums_that_another_launch_adds_up(odd: int, kernel: t
         (first(2, 64, 2048, offset=4), {}),
         (first(2, 64, 2048), {"dout": first(2, 64, 2048, offset=8, row=2052)}),
         (first(2, 64, 2048), {"seq_idx": AbstractArray((2, 2048), (2048, 1), INT32)}),
-        (first(2, 64, 2048), {"initial_states": AbstractArray((2, 64, 3), (192, 3, 1), BFLOAT16)}),
+        (first(2, 64, 2048), {"initial_states": AbstractArray((2, 64, 4), (256, 4, 1), BFLOAT16)}),
     ],
 )
 def test_rows_that_bulk_copies_do_not_fit_are_walked_vector_by_vector(x: AbstractArray, more: dict[str, Any]) -> None:
-    assert type(planned(first(2, 64, 2048))[0].kernel) is CausalConv1dBulkBwd
-    assert type(planned(x, **more)[0].kernel) is CausalConv1dBwd
+    assert type(planned(first(2, 64, 2048), width=5)[0].kernel) is CausalConv1dBulkBwd
+    assert type(planned(x, width=5, **more)[0].kernel) is CausalConv1dBwd
 
 
 @pytest.mark.parametrize(
@@ -310,7 +350,7 @@ def test_more_work_than_a_launch_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="the problem has"):
         rows(MAX_DIVIDEND, 1, 33)
     with pytest.raises(ValueError, match="the problem has"):
-        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, block=128, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
+        CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
         walks(4, MAX_DIVIDEND, 2, 2**20)
     with pytest.raises(ValueError, match="parameters to add up"):

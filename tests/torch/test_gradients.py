@@ -536,6 +536,16 @@ def test_what_is_followed_otherwise_is_not_mistaken_for_calls_before(inspected: 
     torch.testing.assert_close(cuconv.causal_conv1d_fn(x, weight, bias), inputs.conv(x, weight, bias, silu=False)[0])
 
 
+def test_calls_that_autograd_follows_and_others_by_turns_are_all_recognised(inspected: list[Any]) -> None:
+    student = [each.detach().requires_grad_() for each in inputs.conv_inputs(seqlen=15)[:3]]
+    teacher = [each.detach().clone() for each in student]
+    for _ in range(4):
+        inspected.clear()
+        followed, plain = convolve(*student), convolve(*teacher)
+        assert torch.equal(followed, plain) and followed.requires_grad and not plain.requires_grad
+    assert not inspected
+
+
 def test_what_is_refused_is_refused_after_equal_calls() -> None:
     x, weight, bias = recognised()
     with pytest.raises(ValueError, match=r"^out: got a tensor while another argument requires grad"):
@@ -571,3 +581,12 @@ def test_saved_tensors_go_through_hooks_after_equal_calls() -> None:
     assert [id(each) for each in packed if each.dim() == 3] == [id(x)]
     out.sum().backward()
     assert weight.grad is not None
+
+
+def test_compiled_autograd_after_equal_calls() -> None:
+    x, weight, bias = recognised()
+    (wanted,) = torch.autograd.grad(convolve(x, weight, bias).sum(), weight)
+    out = convolve(x, weight, bias)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        out.sum().backward()
+    assert torch.equal(weight.grad, wanted)

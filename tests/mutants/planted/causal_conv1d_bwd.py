@@ -5,7 +5,11 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _BWD = "causal_conv1d_bwd-1-5-1029"
-_BWD_BULK = "causal_conv1d_bwd-2-3-1640"
+_BWD_BULK = "causal_conv1d_bwd-2-3-1640-width_5"
+_BWD_PARTS = "causal_conv1d_bwd-1-1-32000-width_2-dtype_float16-bias_float32-layout_sliced_aligned"
+_BWD_PARTS_FEW = "causal_conv1d_bwd-1-1-3152"
+_BWD_PARTS_EDGES = "causal_conv1d_bwd-2-3-1640"
+_BWD_PARTS_WHOLE = "causal_conv1d_bwd-2-1-4096-width_3-dtype_float32-weight_dtype_float16"
 _BWD_ALL = "causal_conv1d_bwd-3-8-13-width_9-dtype_float32-activation_None-seq_idx-initial-final"
 _BWD_SUM = "causal_conv1d_bwd-2-3-1029-width_6-dtype_float16-layout_sliced_alike-initial-final"
 _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_idx-initial-final"
@@ -156,6 +160,52 @@ MUTANTS = (
         "const int before = first > 0 ? Traits::kHaloVecs : 0;",
         "const int before = 0;",
         (_BWD_BULK,),
+    ),
+    Mutant(
+        "The first tokens of a part do not see those before it.",
+        "causal_conv1d/causal_conv1d_rowparts_bwd.cu",
+        "lane == kWarpSize - 1 && first > 0",
+        "lane == kWarpSize - 1 && first < 0",
+        (_BWD_PARTS_WHOLE,),
+    ),
+    Mutant(
+        "The first lane of a row's last vectors sees nothing where they are fewer than a warp's.",
+        "causal_conv1d/causal_conv1d_rowparts_bwd.cu",
+        "(!kEdges || first < params.row_vecs)",
+        "(!kEdges || left >= 0)",
+        (_BWD_PARTS_FEW,),
+    ),
+    Mutant(
+        "The last tokens of a part take no gradients behind it.",
+        "causal_conv1d/causal_conv1d_rowparts_bwd.cu",
+        "first + kGroups * kWarpSize < params.row_vecs;",
+        "first + kGroups * kWarpSize < 0;",
+        (_BWD_PARTS,),
+    ),
+    Mutant(
+        "Gradients of the next warp are read before they are there.",
+        "causal_conv1d/causal_conv1d_rowparts_bwd.cu",
+        """    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kHalo; ++i) behind[i]""",
+        """#pragma unroll
+    for (int i = 0; i < kHalo; ++i) behind[i]""",
+        (_BWD_PARTS_WHOLE,),
+    ),
+    Mutant(
+        "Sums of a part's warps are read before all are there.",
+        "causal_conv1d/causal_conv1d_rowparts_bwd.cu",
+        """    __syncthreads();
+    if (number > 0""",
+        "    if (number > 0",
+        (_BWD_PARTS_WHOLE,),
+    ),
+    Mutant(
+        "Lanes behind a row add what its last vector has once more.",
+        "causal_conv1d/causal_conv1d_rowparts_bwd.cu",
+        "of_output[i] = select(is_there(i), of_output[i], Vector::zero());",
+        "(void)of_output;",
+        (_BWD_PARTS_EDGES,),
     ),
     Mutant(
         "Tokens of channel-last gradients are read before their copies are waited for.",
