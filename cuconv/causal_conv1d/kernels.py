@@ -362,7 +362,12 @@ class CausalConv1dWideshortFwd(WideKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dChannellastWideFwd(WideKernel):
-    """Contiguous channels: a warp walks tokens of 64 channels."""
+    """Contiguous channels: a warp walks tokens of 64 channels, side by side with the others of its block."""
+
+    MOST_TOKENS: ClassVar[int] = 512
+    """Tokens per block, at most."""
+    START_TOKENS: ClassVar[int] = 64
+    """The tokens that a block could convolve in the time in which it begins."""
 
     states: bool
     """Whether initial or final states are given."""
@@ -373,31 +378,39 @@ class CausalConv1dChannellastWideFwd(WideKernel):
             yield cls(**axes)
 
     def walk_tokens(self, batch: int, dim: int, seqlen: int, multiprocessors: int) -> int:
-        """Tokens per warp: many share the loads of the filter, few lie close together in memory and leave more warps.
+        """Tokens per block: many share the loads of the filter, few lie close together in memory and leave more blocks.
 
         Measured on an H200 for 8 x 4096 x 2048: 8 taps take 72.4 us with 64 tokens and 76.5 with 256, 16 taps 85.9 and
         79.2. 1 x 4096 x 2048 with 16 taps takes 13.8 us with 128 and 14.3 with 256, 1 x 2048 x 1024 6.2 with 64 and 8.1
-        with 128.
+        with 128. Many are as many as make whole waves of blocks: 75.8 us with 512 tokens instead of 76.3 with 256, and
+        for 2 x 5120 x 4096 49.7 with 320.
         """
         tokens = 64 if self.width <= 8 else 128 if self.width <= 12 else 256
         columns = batch * ceil_div(dim, self.constants["kChannels"])
         while tokens > 16 and columns * ceil_div(seqlen, tokens) < (6 if tokens > 64 else 2) * multiprocessors:
             tokens //= 2
-        return tokens
+        if tokens < self.MOST_TOKENS // 2:
+            return tokens
+        rows, at_once = batch * self.share(dim)[0], multiprocessors * self.constants["kMinBlocks"]
+
+        def cost(tokens: int) -> tuple[int, int]:
+            waves = ceil_div(rows * ceil_div(seqlen, tokens), at_once)
+            return waves * (tokens + self.START_TOKENS), -tokens
+
+        return min(range(tokens, self.MOST_TOKENS + 1, self.constants["kTokens"]), key=cost)
+
+    def share(self, dim: int) -> tuple[int, int]:
+        """Blocks across the channels, and warps per block: an even share."""
+        warps = ceil_div(dim, self.constants["kChannels"])
+        dim_blocks = ceil_div(warps, self.warps)
+        return dim_blocks, ceil_div(warps, dim_blocks)
 
     def launch_config(self, batch: int, dim: int, seqlen: int, tokens: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (batch, dim, seqlen), with this many tokens per warp."""
-        channel_warps = ceil_div(dim, self.constants["kChannels"])
+        """The launch for x of (batch, dim, seqlen), with this many tokens per block."""
+        dim_blocks, warps = self.share(dim)
         walks = max(1, ceil_div(seqlen, tokens))
-        warps = batch * channel_warps * walks
-        if warps > MAX_DIVIDEND:
-            raise TooLarge(f"the problem needs {warps} warps; a launch takes at most {MAX_DIVIDEND}")
-        return self.config(ceil_div(warps, self.warps)), {
-            "channel_warps": fast_div(channel_warps),
-            "walks": fast_div(walks),
-            "warps": warps,
-            "tokens": tokens,
-        }
+        division = {"dim_blocks": fast_div(dim_blocks), "walks": fast_div(walks), "tokens": tokens}
+        return LaunchConfig((batch * dim_blocks * walks, 1, 1), (warps * WARP_SIZE, 1, 1)), division
 
 
 ODD_CHANNELS, ODD_LANES, ODD_WIDTHS = 4, 30, range(1, 5)
@@ -405,10 +418,11 @@ ODD_CHANNELS, ODD_LANES, ODD_WIDTHS = 4, 30, range(1, 5)
 with more taps, 6, one channel per thread is quicker, 60.5 us instead of 63.3 for 8 x 2049 x 2048 (measured on an H200).
 """
 
-ODD_TOKENS, MOST_ODD_TOKENS = 8, 9
-"""Tokens per thread of CausalConv1dOddchannelsFwd, and those where registers allow it and they make fewer blocks. On an
-H200 71.3 us instead of 72.9 for 8 x 4097 x 2048, and for 1 x 2049 x 2048, which then is one wave of blocks, 7.9 instead
-of 8.8; but 26.3 instead of 25.6 for 512 x 515 x 64, with as many blocks. With 10 the first two take 70.8 and 8.2.
+ODD_TOKENS, MORE_ODD_TOKENS, MOST_ODD_TOKENS = 8, 9, 16
+"""Tokens per thread of CausalConv1dOddchannelsFwd, and those without sequence numbers and states: more where they make
+fewer blocks, and most where a block then has a whole sequence. On an H200 9 take 71.4 us instead of 74.1 for 8 x 4097 x
+2048, and for 1 x 2049 x 2048, which then is one wave of blocks, 7.8 instead of 8.9; 16 take 24.7 instead of 25.5 for
+512 x 515 x 64, but 9.3 for 1 x 2049 x 2048.
 """
 
 
@@ -435,13 +449,17 @@ class CausalConv1dOddchannelsFwd(FilterKernel):
             if axes["input_t"].itemsize == 2 and axes["width"] in ODD_WIDTHS and axes["vec"] == ODD_CHANNELS:
                 yield cls(tokens=ODD_TOKENS, **axes)
                 if not (axes["seq_idx"] or axes["states"]):
+                    yield cls(tokens=MORE_ODD_TOKENS, **axes)
                     yield cls(tokens=MOST_ODD_TOKENS, **axes)
 
     def with_most_tokens(self, seqlen: int) -> CausalConv1dOddchannelsFwd:
         """The same with as many tokens per thread as are best for x of this length."""
-        fewer, more = (ceil_div(seqlen, self.warps * tokens) for tokens in (MOST_ODD_TOKENS, ODD_TOKENS))
-        is_lean = not (self.seq_idx or self.states)
-        return replace(self, tokens=MOST_ODD_TOKENS) if is_lean and fewer < more else self
+        if self.seq_idx or self.states:
+            return self
+        fewer, more, most = (self.warps * n for n in (ODD_TOKENS, MORE_ODD_TOKENS, MOST_ODD_TOKENS))
+        if more < seqlen <= most:
+            return replace(self, tokens=MOST_ODD_TOKENS)
+        return replace(self, tokens=MORE_ODD_TOKENS) if ceil_div(seqlen, more) < ceil_div(seqlen, fewer) else self
 
     def launch_config(self, batch: int, dim: int, seqlen: int) -> tuple[LaunchConfig, Division]:
         """The launch for x of (batch, dim, seqlen)."""

@@ -8,7 +8,7 @@ from itertools import product
 from math import gcd
 from typing import Any, ClassVar
 
-from cuconv.causal_conv1d.kernels import WIDTHS, Division, channel_vector_bytes, share_channels
+from cuconv.causal_conv1d.kernels import WIDTHS, Division, channel_vector_bytes
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
@@ -151,16 +151,6 @@ class CausalConv1dBwd(Kernel):
         )
 
 
-class _Block(PerClass[int]):
-    """Threads per block: a kernel's own, and of the class the most that one has."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda cls: max(cls.BLOCKS))
-
-    def __get__(self, instance: object, owner: type) -> int:
-        return super().__get__(instance, owner) if instance is None else instance.block  # type: ignore[attr-defined]
-
-
 @dataclass(frozen=True)
 class CausalConv1dBulkBwd(Kernel):
     """Gradients of long rows of whole aligned vectors, each row one sequence that starts from zeros: a warp walks units
@@ -277,11 +267,12 @@ class CausalConv1dRowpartsBwd(Kernel):
     WIDTHS = PerClass(widths_taken)
     """Filter widths, in taps: those of `struct CausalConv1dRowpartsBwdTraits`."""
 
-    GROUPS: ClassVar[int] = 4
-    """Groups per warp.
+    GROUPS: ClassVar[tuple[int, int]] = (2, 4)
+    """Groups per warp: 2 where all blocks run at once, SMALL_VECS at most, and one has a row.
 
-    On an H200 a prototype took 28.2 us for B1 D16 L2**20 in bfloat16 with 4, 29.2 with 8 and 29.9 with 2, 97.3, 98.4
-    and 105 us for B8 D4096 L2048, and 9.5, 10.0 and 9.1 for B1 D2048 L2048.
+    On an H200, B1 D2048 L2048 in bfloat16 takes 9.1 us with 2 and 9.6 to 10.1 with 4, B1 D1024 L2048 5.9 and 6.7, B1
+    D4096 L2048, in two waves, 15.4 both. B1 D16 L2**20 takes 28 us with 4 and 29.4 with 2, and prototypes took 29.2
+    with 8 and, for B8 D4096 L2048, 97.3 with 4, 98.4 with 8 and 105 with 2.
     """
 
     MIN_VECS: ClassVar[int] = 96
@@ -307,20 +298,27 @@ class CausalConv1dRowpartsBwd(Kernel):
     input_t: DType
     weight_t: DType
     groups: int
-    """Groups per warp: GROUPS."""
+    """Groups per warp: one of GROUPS."""
     edges: bool
     """Whether rows may end inside a part, and channels inside a block."""
     silu: bool
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dRowpartsBwd]:
-        for width, input_t, weight_t, edges, silu in product(cls.WIDTHS, FLOATS, FLOATS, (False, True), (False, True)):
-            yield cls(width, input_t, weight_t, cls.GROUPS, edges, silu)
+        types, flags = (cls.WIDTHS, FLOATS, FLOATS), (False, True)
+        for width, input_t, weight_t, groups, edges, silu in product(*types, cls.GROUPS, flags, flags):
+            yield cls(width, input_t, weight_t, groups, edges, silu)
 
     @classmethod
-    def division(cls, row_vecs: int) -> tuple[int, int]:
+    def groups_for(cls, batch: int, dim: int, row_vecs: int) -> int:
+        """Groups per warp for batch * dim rows of `row_vecs` vectors."""
+        is_small = batch * dim * row_vecs <= cls.SMALL_VECS and row_vecs <= cls.warps * cls.GROUPS[0] * WARP_SIZE
+        return cls.GROUPS[not is_small]
+
+    @classmethod
+    def division(cls, groups: int, row_vecs: int) -> tuple[int, int]:
         """The warps that share a part of a row of `row_vecs` vectors, and the row's parts."""
-        warp_vecs, channel_warps = cls.GROUPS * WARP_SIZE, 1
+        warp_vecs, channel_warps = groups * WARP_SIZE, 1
         while channel_warps < cls.warps and channel_warps * warp_vecs < row_vecs:
             channel_warps *= 2
         return channel_warps, ceil_div(row_vecs, channel_warps * warp_vecs)
@@ -328,212 +326,30 @@ class CausalConv1dRowpartsBwd(Kernel):
     @classmethod
     def takes(cls, batch: int, dim: int, row_vecs: int) -> bool:
         """Whether batch * dim rows of `row_vecs` vectors are of a length that this pays for, and can be launched."""
-        channel_warps, row_parts = cls.division(row_vecs)
-        is_filled = row_vecs > cls.MIN_FILL * row_parts * channel_warps * cls.GROUPS * WARP_SIZE
+        groups = cls.groups_for(batch, dim, row_vecs)
+        channel_warps, row_parts = cls.division(groups, row_vecs)
+        is_filled = row_vecs > cls.MIN_FILL * row_parts * channel_warps * groups * WARP_SIZE
         is_small = batch > 1 and dim >= cls.SMALL_DIM and batch * dim * row_vecs <= cls.SMALL_VECS
         is_possible = max(batch, ceil_div(dim * channel_warps, cls.warps)) < 2**16
         return row_vecs >= cls.MIN_VECS and is_filled and not is_small and is_possible
 
     @classmethod
     def suited(
-        cls, width: int, input_t: DType, weight_t: DType, silu: bool, dim: int, row_vecs: int
+        cls, width: int, input_t: DType, weight_t: DType, silu: bool, sizes: tuple[int, int, int]
     ) -> CausalConv1dRowpartsBwd:
-        """The variant for rows of `row_vecs` vectors, `dim` of them per batch entry."""
-        channel_warps, row_parts = cls.division(row_vecs)
-        edges = row_vecs < row_parts * channel_warps * cls.GROUPS * WARP_SIZE or dim * channel_warps % cls.warps > 0
-        return cls(width, input_t, weight_t, cls.GROUPS, edges, silu)
+        """The variant for `sizes`: batch entries, channels, and vectors of a row."""
+        _, dim, row_vecs = sizes
+        groups = cls.groups_for(*sizes)
+        channel_warps, row_parts = cls.division(groups, row_vecs)
+        edges = row_vecs < row_parts * channel_warps * groups * WARP_SIZE or dim * channel_warps % cls.warps > 0
+        return cls(width, input_t, weight_t, groups, edges, silu)
 
     def launch_config(self, batch: int, dim: int, row_vecs: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for batch * dim rows of `row_vecs` vectors, and the parts that sums are left in."""
-        channel_warps, row_parts = self.division(row_vecs)
+        channel_warps, row_parts = self.division(self.groups, row_vecs)
         grid = row_parts, ceil_div(dim * channel_warps, self.warps), batch
         division = {"warps_shift": channel_warps.bit_length() - 1, "row_vecs": row_vecs}
         return LaunchConfig(grid, (self.threads, 1, 1)), division, batch * row_parts
-
-
-class ChannelWalks:
-    """What kernels of tokens with contiguous channels share: a thread walks along consecutive tokens of `vec` channels,
-    `tokens` per step.
-    """
-
-    MULTIPROCESSORS: ClassVar[int] = 132
-    """Those of an H200."""
-
-    LONG_WALK: ClassVar[int] = 512
-    MAX_WAVES: ClassVar[int] = 4
-    """Tokens per walk from which on blocks run in several waves, and how many waves at most.
-
-    For B1 D8192 L65536 in bfloat16 a prototype took 797 us on an H200 in one wave and 792 in four.
-    """
-
-    MIN_WALK: ClassVar[int] = 16
-    """Tokens per walk that are worth a thread of their own."""
-
-    BLOCK_TOKENS: ClassVar[int] = 20
-    """What the beginning of a block and the sums at its end cost in tokens. Not measured; but fewer, longer blocks are
-    slower: on an H200, B8 D4096 L2048 in bfloat16 takes 106 us in 512 and 117 us in 384.
-    """
-
-    @classmethod
-    def share(
-        cls, kernel: Kernel, vec: int, tokens: int, blocks: int, sizes: tuple[int, int, int]
-    ) -> tuple[LaunchConfig, Division, int]:
-        """The launch for x of `sizes` (batch, dim, seqlen), `blocks` at a time on a multiprocessor, and its parts."""
-        batch, dim, seqlen = sizes
-        dim_blocks, block_vecs = share_channels(ceil_div(dim, vec))
-        block_walks = kernel.threads // block_vecs
-        row_steps = max(1, ceil_div(seqlen, tokens))
-        steps = batch * row_steps
-        if steps * tokens > MAX_DIVIDEND:
-            raise TooLarge(f"the problem needs {steps} steps of tokens; a launch takes {MAX_DIVIDEND // tokens}")
-        at_a_time = blocks * cls.MULTIPROCESSORS
-        least = ceil_div(cls.MIN_WALK, tokens)
-
-        def shared_out(waves: int) -> tuple[int, int, int]:
-            """The time in tokens that a thread walks when blocks run in `waves`, the steps of a walk, and the parts."""
-            wanted = max(1, waves * at_a_time // dim_blocks)
-            walk_steps = max(least, ceil_div(steps, wanted * block_walks))
-            parts = max(1, ceil_div(steps, walk_steps * block_walks))
-            needed = ceil_div(parts * dim_blocks, at_a_time)
-            return needed * (walk_steps * tokens + cls.BLOCK_TOKENS), walk_steps, parts
-
-        fewest = max(1, ceil_div(steps * tokens * dim_blocks, cls.LONG_WALK * block_walks * at_a_time))
-        _, walk_steps, parts = min(shared_out(min(fewest, cls.MAX_WAVES) + more) for more in range(4))
-        return (
-            kernel.config(parts * dim_blocks),
-            {
-                "block_vecs": fast_div(block_vecs),
-                "dim_blocks": fast_div(dim_blocks),
-                "row_steps": fast_div(row_steps),
-                "block_walks": block_walks,
-                "walk_steps": walk_steps,
-                "steps": steps,
-            },
-            parts,
-        )
-
-
-@dataclass(frozen=True)
-class CausalConv1dChannellastBwd(Kernel):
-    """Gradients of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels, `tokens`
-    per step.
-    """
-
-    BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
-    threads = _Block()
-    MAX_LARGE_WIDTH: ClassVar[int] = 4
-    """Taps up to which blocks may be large: those of wider filters would have too much in shared memory."""
-
-    THREADS: ClassVar[int] = 512
-    """Threads at a time on a multiprocessor, for filters of up to 4 taps."""
-
-    LARGE_WALK: ClassVar[tuple[int, int]] = (7, 64)
-    """Tokens per walk, were the GPU full of threads, with which blocks are large: they leave half as many sums.
-
-    On an H200, B1 D2048 L2048 in bfloat16, 15 tokens per walk, takes 11.5 us in large blocks and 12.3 in small ones,
-    B512 D512 L64, 62 tokens, 29.9 and 30.8, but B64 D1536 L512, 186 tokens, 80.0 and 79.4. With fewer than 7, large
-    blocks would leave multiprocessors without any.
-    """
-
-    width: int
-    input_t: DType
-    weight_t: DType
-    vec: int
-    tokens: int
-    block: int
-    """Threads per block: one of BLOCKS."""
-    silu: bool
-    seq_idx: bool
-    states: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dChannellastBwd]:
-        for axes in backward_axes():
-            if not axes.pop("packed") and is_channel_vector(axes):
-                for block in cls.BLOCKS[: 2 if axes["width"] <= cls.MAX_LARGE_WIDTH else 1]:
-                    yield cls(tokens=cls.tokens_for(axes["width"]), block=block, **axes)
-
-    @classmethod
-    def block_for(cls, width: int, vec: int, sizes: tuple[int, ...], processors: int) -> int:
-        """Threads per block for x of `sizes` (batch, dim, seqlen) on this many multiprocessors."""
-        batch, dim, seqlen = sizes
-        walk = batch * seqlen * ceil_div(dim, vec) / (processors * cls.THREADS)
-        return cls.BLOCKS[width <= cls.MAX_LARGE_WIDTH and cls.LARGE_WALK[0] <= walk <= cls.LARGE_WALK[1]]
-
-    @staticmethod
-    def tokens_for(width: int) -> int:
-        """Tokens per step: at least the width - 1 that the next step needs again.
-
-        Measured on an H200 in bfloat16: B8 D4096 L2048 takes 107 us with 4 instead of 111 with 8.
-        """
-        return 4 if width <= 4 else 8 if width <= 8 else 16
-
-    def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
-        """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
-        batch, dim, seqlen = sizes
-        blocks = self.THREADS // self.block if self.width <= 4 else 3
-        return ChannelWalks.share(self, self.vec, self.tokens, blocks, (batch, dim, seqlen))
-
-
-@dataclass(frozen=True)
-class CausalConv1dChannelpairsBwd(Kernel):
-    """Gradients of tokens with contiguous channels in aligned pairs of vectors, in rows of whole steps that are one
-    sequence each and start from zeros: half of the accesses, and nothing to ask of a token.
-    """
-
-    TOKENS: ClassVar[int] = 8
-    """Tokens per step."""
-    VECTOR_BYTES: ClassVar[int] = 8
-    """Bytes of a token that a thread walks."""
-    MAX_WIDTH: ClassVar[int] = 4
-    BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
-    threads = _Block()
-    AT_A_TIME: ClassVar[int] = 2
-    """Blocks at a time on a multiprocessor."""
-
-    SHORT_WALK: ClassVar[int] = 24
-    """Tokens per walk, were the GPU full of large blocks, up to which blocks are small (kStages of the device code)."""
-
-    width: int
-    input_t: DType
-    weight_t: DType
-    block: int
-    """Threads per block: one of BLOCKS."""
-    silu: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dChannelpairsBwd]:
-        for width, input_t, weight_t in product(WIDTHS[: cls.MAX_WIDTH], FLOATS, FLOATS):
-            for block, silu in product(cls.BLOCKS, (False, True)):
-                yield cls(width, input_t, weight_t, block, silu)
-
-    @classmethod
-    def suited(
-        cls, width: int, input_t: DType, weight_t: DType, silu: bool, sizes: tuple[int, ...], processors: int
-    ) -> CausalConv1dChannelpairsBwd:
-        """The kernel for x of `sizes` (batch, dim, seqlen) on this many multiprocessors."""
-        batch, dim, seqlen = sizes
-        walk = batch * seqlen * dim * input_t.itemsize / cls.VECTOR_BYTES
-        block = cls.BLOCKS[walk > cls.SHORT_WALK * processors * cls.AT_A_TIME * cls.BLOCKS[1]]
-        return cls(width, input_t, weight_t, block, silu)
-
-    @property
-    def vec(self) -> int:
-        """Channels per thread."""
-        return self.VECTOR_BYTES // self.input_t.itemsize
-
-    def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
-        """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
-        batch, dim, seqlen = sizes
-        return ChannelWalks.share(self, self.vec, self.TOKENS, self.AT_A_TIME, (batch, dim, seqlen))
-
-    def takes(self, dim: int, division: Division) -> bool:
-        """Whether all threads of a warp make the same number of steps in a launch for `dim` channels."""
-        block_vecs, block_walks = division["block_vecs"][0], division["block_walks"]
-        is_filled = dim // self.vec % block_vecs == 0 and block_vecs * block_walks == self.block
-        warp_steps = division["walk_steps"] * max(1, WARP_SIZE // block_vecs)
-        is_even = block_vecs == WARP_SIZE or division["steps"] % warp_steps == 0
-        return bool(is_filled and block_vecs % 2 == 0 and is_even)
 
 
 @dataclass(frozen=True)
@@ -561,6 +377,8 @@ def share_sums(width: int, dim: int, parts: int, threads: int) -> tuple[int, Div
     sums = (width + 1) * dim
     if sums > MAX_DIVIDEND:
         raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
-    # 32 sums side by side are one access; where there are more parts than their threads load at once, 8 are.
-    shift = 5 if parts <= 8 * threads // 32 else 3
+    # 32 sums side by side are one access; fewer where there are more parts than their threads load at once.
+    shift = 5
+    while shift > 0 and parts > 8 * (threads >> shift):
+        shift -= 1
     return ceil_div(sums, 1 << shift), {"dim_div": fast_div(dim), "parts": parts, "across_shift": shift}

@@ -9,11 +9,13 @@ from typing import ClassVar
 
 from cuconv.causal_conv1d.kernels import WIDTHS, Division
 from cuconv.causal_conv1d.kernels_backward import (
-    ChannelWalks,
     backward_axes,
     is_channel_vector,
     share_sums,
     widths_taken,
+)
+from cuconv.causal_conv1d.kernels_channels_backward import (
+    ChannelWalks,
 )
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
@@ -73,7 +75,9 @@ class CausalConv1dShortrowsBwd(Kernel):
     """Tokens per sequence beyond which causal_conv1d_bwd is quicker.
 
     On an H200, 8192 tokens in 8192 channels in bfloat16 take it 1104 us as 512 random sequences instead of 191, as 16
-    equal ones 329 instead of 129 and as 4 162 instead of 133, but as one 121 instead of 136.
+    equal ones 329 instead of 129 and as 4 162 instead of 133, but as one 121 instead of 136. Parts of rows as
+    CausalConv1dRowpartsBwd has them, with a launch behind that computes the first and last tokens of sequences, took
+    119 us as one, 127 as 4, 172 as 16 and 234 as 32: 50 us more for the borders of 16 sequences.
     """
 
     WIDTHS = PerClass(widths_taken)

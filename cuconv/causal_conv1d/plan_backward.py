@@ -9,9 +9,13 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBulkBwd,
     CausalConv1dBwd,
     CausalConv1dBwdSum,
+    CausalConv1dRowpartsBwd,
+)
+from cuconv.causal_conv1d.kernels_channels_backward import (
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
-    CausalConv1dRowpartsBwd,
+    CausalConv1dChannelroundsBwd,
+    CausalConv1dFewchannelsBwd,
 )
 from cuconv.causal_conv1d.kernels_varlen_backward import (
     CausalConv1dBwdStates,
@@ -126,9 +130,9 @@ def _channel_vector(o: Operands) -> int:
 
 def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
     axes, (batch, dim, seqlen) = _axes(o, vec), o.x.shape
-    pairs = _channel_pairs(o)
-    if pairs is not None:
-        return pairs
+    plain = _few_channels(o) or _channel_pairs(o)
+    if plain is not None:
+        return plain
     kernel: CausalConv1dChannellastBwd | CausalConv1dChannellastVarlenBwd
     if axes.pop("packed"):
         del axes["seq_idx"]
@@ -141,6 +145,26 @@ def _channel_last(o: Operands, vec: int, dout_is_packed: bool) -> _Main:
         kernel = CausalConv1dChannellastBwd(tokens=tokens, block=block, **axes)
         launch = kernel.launch_config(batch, dim, seqlen)
     return _Main(kernel, *launch, vec, dout_is_packed)
+
+
+def _few_channels(o: Operands) -> _Main | None:
+    """The launch that takes contiguous rows of few channels, unless the call has something that it does not take."""
+    kind, (batch, dim, seqlen) = CausalConv1dFewchannelsBwd, o.x.shape
+    axes = _axes(o, kind.VECTOR_BYTES // o.x.itemsize)
+    vec = axes["vec"]
+    vecs, rest = divmod(dim, vec)
+    if o.width > kind.MAX_WIDTH or axes["packed"] or axes["seq_idx"] or axes["states"] or vecs not in kind.VECS or rest:
+        return None
+    arrays = o.x, o.dout, o.dx
+    is_aligned = not any(quantity % (2 * vec) for each in arrays for quantity in (each.first, *each.active(0)))
+    if not o.x.size or not is_aligned or any(each.strides[1:] != (1, dim) for each in arrays):
+        return None
+    kernel = kind(o.width, _dtype(o.x), _dtype(o.weight), vecs, o.silu)
+    config, division, parts = kernel.launch_config(batch, seqlen, multiprocessors(o.x.device))
+    if not kernel.takes(division):
+        return None
+    division["row_stride"] = tuple(each.strides[0] for each in arrays)
+    return _Main(kernel, config, division, parts, vec, True)
 
 
 def _channel_pairs(o: Operands) -> _Main | None:
@@ -156,6 +180,9 @@ def _channel_pairs(o: Operands) -> _Main | None:
     if o.dout.strides[1] != 1 or any(quantity % (2 * vec) for quantity in quantities):
         return None
     processors = multiprocessors(o.x.device)
+    rounds = _channel_rounds(o, processors)
+    if rounds is not None:
+        return rounds
     kernel = CausalConv1dChannelpairsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, o.x.shape, processors)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
     if not kernel.takes(dim, division):
@@ -164,6 +191,20 @@ def _channel_pairs(o: Operands) -> _Main | None:
         row, token = (layout.strides[axis] * layout.itemsize for axis in (0, 2))
         division[f"{name}_bytes"] = (row, token, 2 * token, row - seqlen * token)
     return _Main(kernel, config, division, parts, vec, True)
+
+
+def _channel_rounds(o: Operands, processors: int) -> _Main | None:
+    """The same of many tokens in rows without gaps between them."""
+    arrays, (batch, dim, seqlen) = (o.x, o.dout, o.dx), o.x.shape
+    kernel = CausalConv1dChannelroundsBwd(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
+    if batch > 1 and any(each.strides[0] != seqlen * each.strides[2] for each in arrays):
+        return None
+    launch = kernel.launch_config(batch, dim, seqlen, processors)
+    if launch is None:
+        return None
+    config, division, parts = launch
+    division |= kernel.bytes_apart(division, tuple(each.strides[2] * each.itemsize for each in arrays))
+    return _Main(kernel, config, division, parts, kernel.vec, True)
 
 
 def _channel_first(o: Operands) -> _Main:
@@ -222,7 +263,7 @@ def _row_parts(o: Operands, vec: int, sizes: tuple[int, int, int]) -> _Main | No
         return None
     if not taps_are_packed(o.weight, o.bias, 1):
         return None
-    kernel = CausalConv1dRowpartsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, *sizes[1:])
+    kernel = CausalConv1dRowpartsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, sizes)
     config, division, parts = kernel.launch_config(*sizes)
     return _Main(kernel, config, {**division, **steps}, parts, vec, True)
 

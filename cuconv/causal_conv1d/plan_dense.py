@@ -148,7 +148,10 @@ def _prefers_odd(o: Operands, vec: int) -> bool:
 def _odd_channels(o: Operands) -> Launch:
     kernel = CausalConv1dOddchannelsFwd(tokens=ODD_TOKENS, **_axes(o, ODD_CHANNELS)).with_most_tokens(o.x.shape[2])
     config, division = kernel.launch_config(*o.x.shape)
-    return Launch.packed(kernel, config, **_numbers(o, ODD_CHANNELS), **division)
+    _, dim, seqlen = o.x.shape
+    entry, _, step = o.x.strides
+    is_in_order = seqlen >= kernel.width + kernel.tokens and step > 0 and entry >= (seqlen - 1) * step + dim
+    return Launch.packed(kernel, config, **_numbers(o, ODD_CHANNELS), **division, is_in_order=is_in_order)
 
 
 def _is_wide(o: Operands, axis: int, *others: int) -> bool:

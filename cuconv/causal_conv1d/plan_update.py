@@ -16,6 +16,7 @@ from cuconv.causal_conv1d.kernels_update import (
     MAX_TREE_TOKENS,
     ROWS_BYTES,
     SEVERAL_CHANNELS,
+    SEVERAL_ROW_CHANNELS,
     SEVERAL_TOKENS,
     SEVERAL_TREE_TOKENS,
     SEVERAL_WIDTHS,
@@ -244,13 +245,14 @@ def _are_flat(outs: tuple[Layout, ...]) -> bool:
 
 
 def _is_near(o: Operands) -> bool:
-    """Whether offsets fit in 32 bits, in the pool those inside a slot, and the channels are neither too many for the
-    grid nor so few that most threads would have none.
+    """Whether offsets fit in 32 bits, in the pool and in windows those inside a slot or row, and the channels are
+    neither too many for the grid nor so few that most threads would have none.
     """
-    of_slot = o.conv_state._replace(shape=(1, *o.conv_state.shape[1:]))
+    pools = (o.conv_state,) if o.intermediate_conv_window is None else (o.conv_state, o.intermediate_conv_window)
+    of_slot = (each._replace(shape=(1, *each.shape[1:])) for each in pools)
     indices = (o.conv_state_indices, o.state_column, o.dst_state_indices, o.has_initial_state, o.query_start_loc)
-    spans = [each.span for each in (o.x, of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
-    reach = max(abs(o.conv_state.strides[0]), *(end - begin for begin, end in spans))
+    spans = [each.span for each in (o.x, *of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
+    reach = max(*(abs(each.strides[0]) for each in pools), *(end - begin for begin, end in spans))
     threads = CausalConv1dUpdateFew.threads
     return reach <= MAX_DIVIDEND and threads // 2 <= o.x.shape[1] <= FEW_GRID * threads
 
@@ -263,14 +265,17 @@ def _several(o: Operands) -> CausalConv1dUpdateSeveral | None:
         return None
     if o.split.names != ("out",) or columns not in row_state_lens(width) or width not in SEVERAL_WIDTHS:
         return None
-    if o.conv_state.dtype is not o.x.dtype or o.windows_are_whole or o.windows_are_overlaid or not _is_near(o):
+    if o.conv_state.dtype is not o.x.dtype or o.windows_are_overlaid or not _is_near(o):
         return None
     is_tree = _is_tree(o)
     if is_tree and not _is_small_tree(o):
         return None
-    for vec in SEVERAL_CHANNELS[::-1]:
-        are_windows = windows is None or _window_columns_are_packed(o, vec)
-        if are_windows and _is_packed(o, vec, rows=False):
+    rows = windows is not None and windows.shape[3] == columns and not is_tree and _has_short_rows(o)
+    if (o.windows_are_whole and not rows) or (rows and o.sequences > FEW_GRID):
+        return None
+    for vec in (SEVERAL_ROW_CHANNELS,) if rows else SEVERAL_CHANNELS[::-1]:
+        are_packed = _windows_are_packed if rows else _window_columns_are_packed
+        if (windows is None or are_packed(o, vec)) and _is_packed(o, vec, rows=rows):
             axes = {name: value for name, value in _filter_axes(o, vec).items() if name != "state_t"}
             return CausalConv1dUpdateSeveral(
                 state_len=columns,
@@ -280,6 +285,7 @@ def _several(o: Operands) -> CausalConv1dUpdateSeveral | None:
                 # 8192; with 64 sequences it takes 6.55 instead of 6.15.
                 many=o.seqlen > SEVERAL_TOKENS or (_token_bytes(o) <= NARROW_BYTES and not is_tree),
                 tree=is_tree,
+                rows=rows,
                 **axes,
             )
     return None

@@ -15,6 +15,8 @@ from cuconv.causal_conv1d.kernels import (
     states_are_packed,
 )
 from cuconv.causal_conv1d.kernels_varlen import (
+    LONG_TILE,
+    LONG_TILE_ELEMENTS,
     CausalConv1dVarlenBlocks,
     CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
@@ -25,6 +27,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenRowstripsFwd,
     CausalConv1dVarlenShortrowsFwd,
     CausalConv1dVarlenWalkFwd,
+    has_long_tiles,
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
@@ -238,9 +241,12 @@ def _normalized(o: Operands) -> Launch:
     vec = _channel_vector(o)
     while not all(ranges.are_packed(o.outs, vec)):
         vec //= 2
-    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], WARP_SIZE)
+    itemsize, width = o.x.itemsize, o.weight.shape[1]
     heads = ranges.heads(o.outs)
     wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])
+    is_large = o.x.size >= LONG_TILE_ELEMENTS * multiprocessors(o.x.device)
+    is_long = is_large and not wide and has_long_tiles(itemsize, width)
+    tokens = LONG_TILE if is_long else channel_tile_tokens(itemsize, width, WARP_SIZE)
     kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, payload=o.payload is not None, **_axes(o, vec))
     config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division, eps=o.split.eps)

@@ -2,10 +2,11 @@
 // are bound by issued instructions, not by memory.
 //
 // Layout: x, out (batch, dim, seqlen), dim stride 1, tokens aligned to 16 bytes, dim a multiple of as many. A warp owns
-// kChannels channels, two a lane, of params.tokens consecutive tokens and walks them kTokens at a time, with the last
-// inputs in registers: every input is loaded and converted once, and the filter, too. Tokens come to shared memory by
-// copies of 16 bytes that are started kStages units ahead, and results leave by stores of 16 bytes from there: that
-// takes half of the instructions of accesses by every lane to its channels.
+// kChannels channels, two a lane, of params.tokens consecutive tokens and walks them kTokens at a time, side by side
+// with the other warps of its block, with the last inputs in registers: every input is loaded and converted once, and
+// the filter, too. Tokens come to shared memory by copies of 16 bytes that are started kStages units ahead, and results
+// leave by stores of 16 bytes from there: that takes half of the instructions of accesses by every lane to its
+// channels.
 //
 // kWidth    filter taps              input_t   x, out and states         weight_t  weight, and bias unless float
 // kSilu     silu after the sum       kStates   initial or final states are given
@@ -15,16 +16,15 @@
 
 struct CausalConv1dChannellastWideFwdParams {
     CausalConv1dOperands operands;
-    FastDiv channel_warps;  // warps across the channels
-    FastDiv walks;          // warps along the sequence
-    unsigned warps;         // warps of the launch
-    int tokens;             // tokens per warp, a multiple of kTokens
+    FastDiv dim_blocks;  // blocks across the channels
+    FastDiv walks;       // blocks along the sequence
+    int tokens;          // tokens per block, a multiple of kTokens
 };
 
 template <int kWidth, typename input_t, typename weight_t, bool kSilu, bool kStates>
 struct CausalConv1dChannellastWideFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 5;
+    static constexpr int kMinBlocks = 4;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kStages = 3;
     static constexpr int kTokens = 16;
@@ -49,17 +49,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ alignas(128) Stage memory[Traits::kWarps][kStages];
 
     const unsigned warp = uniform(threadIdx.x / kWarpSize);
-    const unsigned number = blockIdx.x * Traits::kWarps + warp;
-    if (number >= params.warps) return;
-    const QuotientRemainder rest_channels = divide(number, params.channel_warps);
-    const QuotientRemainder batch_walk = divide(rest_channels.quotient, params.walks);
+    const QuotientRemainder rest_dim = divide(blockIdx.x, params.dim_blocks);
+    const QuotientRemainder batch_walk = divide(rest_dim.quotient, params.walks);
     const index_t batch = batch_walk.quotient;
     const index_t token = static_cast<index_t>(batch_walk.remainder) * params.tokens;
     const int count = static_cast<int>(p.seqlen - token < params.tokens ? p.seqlen - token : params.tokens);
-    const index_t first_channel = static_cast<index_t>(rest_channels.remainder) * Traits::kChannels;
+    const index_t first_channel =
+        (static_cast<index_t>(rest_dim.remainder) * (blockDim.x / kWarpSize) + warp) * Traits::kChannels;
+    // Lanes without channels, and warps without any, have the filter of the last one, and no inputs: no result of
+    // theirs is stored.
     const int channels =
         static_cast<int>(p.dim - first_channel < Traits::kChannels ? p.dim - first_channel : Traits::kChannels);
-    // Lanes without channels have the filter of the last one, and no inputs: no result of theirs is stored.
     const int lane_channel = lane_id() * kVec;
     const index_t channel = first_channel + min(lane_channel, channels - kVec);
 
@@ -122,7 +122,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll 1
     for (int left = count; left > 0; left -= kTokens) {
         wait_for_copy_groups<kStages - 2>();
-        sync_warp();
+        // Warps that run on by themselves read memory in shorter pieces: 77.9 us instead of 76.3 for 8 x 4096 x 2048
+        // with 16 taps (H200).
+        __syncthreads();
         // The warp has stored the results of the stage before: it is free.
         fetch(free_stage);
         free_stage = stage;

@@ -19,17 +19,17 @@ struct CausalConv1dOddchannelsFwdParams {
     CausalConv1dOperands operands;
     FastDiv dim_blocks;   // blocks across the channels
     FastDiv time_blocks;  // blocks along the sequence
+    int is_in_order;      // a tile's reach from the end of a batch entry lies in the next one, and so in front of it
 };
 
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
           bool kStates>
 struct CausalConv1dOddchannelsFwdTraits {
     static constexpr int kThreads = 128;
-    // About as causal_conv1d_channellast_fwd has them: 75.0 us for 8 x 4097 x 2048 (H200), with 7 blocks 79.3. With
-    // states 87.2 us instead of 96.5 with 5 blocks; with sequence numbers 99.5, and 101.2 with 6.
-    static constexpr bool kIsLean = kWidth <= 4 && !kSeqIdx && !kStates;
-    static constexpr int kMinBlocks = kIsLean ? 8 : kStates ? 6 : 5;
-    static constexpr bool kIsScaled = kSilu && kIsLean;
+    // About as causal_conv1d_channellast_fwd has them. On an H200 8 x 4097 x 2048 with states take 79.8 us, with 8
+    // blocks 80.4, with 6 84.4; with sequence numbers 87.2, and 93.7 with 7 blocks, though a few registers spill.
+    static constexpr int kMinBlocks = kTokens > 9 ? 5 : kStates && !kSeqIdx ? 7 : 8;
+    static constexpr bool kIsScaled = kSilu;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kLanes = 30;  // lanes of a warp with results
     static constexpr int kHalo = kWidth - 1;
@@ -94,6 +94,29 @@ __device__ __forceinline__ void load_filters(const CausalConv1dOperands& p, int 
     }
 }
 
+// The results of kTokens tokens, from the kWidth - 1 inputs before them on. Lane i has the sequence number of row i.
+template <bool kSeqIdx, bool kSilu, bool kIsScaled, typename input_t, int kVec, int kWidth, int kRows, int kTokens>
+__device__ __forceinline__ void convolve_rows(const Vec<input_t, kVec> (&x)[kRows], const float (&taps)[kVec][kWidth],
+                                              const float (&bias)[kVec], int own_seq,
+                                              Vec<input_t, kVec> (&y)[kTokens]) {
+    int seq[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) seq[i] = kSeqIdx ? from_lane(own_seq, i) : 0;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+        float out[kVec];
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) {
+            float window[kWidth];
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) window[k] = x[i + k].to_float(c);
+            out[c] = activate<input_t, kSilu, kSeqIdx, kIsScaled>(convolve<kSeqIdx>(taps[c], bias[c], window, seq + i),
+                                                                  seq[kRows - kTokens + i]);
+        }
+        y[i] = Vec<input_t, kVec>::from_floats(out);
+    }
+}
+
 template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
           bool kStates,
           typename Traits =
@@ -124,32 +147,51 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
     for (int i = 0; i < kVec; ++i) x_at[i] = x_tile + (i * x_step - x_phases.of(i)) + channel;
     Vector x[kRows];
-    // What precedes and follows a token inside the sequence is memory of x, too, or lies between two of its tokens.
     const bool is_near = channel >= 0 && channel < p.dim + kVec;
-    if (token > kHalo && token + kTokens < p.seqlen) {
+    // What lies between elements of x is memory of the same array. Only the tiles at its ends take care of what they
+    // read; elsewhere zeros replace what precedes a sequence, and what follows it is not used.
+    const bool has_before = token > kHalo || (params.is_in_order && batch > 0);
+    const bool has_behind = token + kTokens < p.seqlen || (params.is_in_order && batch + 1 < p.batch);
+    if (has_before && has_behind) {
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             x[i] = Vector::zero();
             if (is_near) x[i] = load<kVec>(x_at[i % kVec] + i / kVec * (kVec * x_step));
         }
     } else {
+        // What begins in front of the first token, or of the last one, or ends behind it, comes an element at a time,
+        // on its way together with the other vectors.
+        const auto is_part = [&](int i) {
+            const int first = channel - x_phases.of(i);
+            return (i == begin || i == end - 1) && (first < 0 || first + kVec > p.dim);
+        };
+        Vector parts[2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const int row = k == 0 ? begin : end - 1;
+            const int first = channel - x_phases.of(row);
+            const int behind = is_near && begin < end && is_part(row) ? p.dim - first : 0;
+            parts[k] = load_part<kVec>(x_tile + row * x_step + first, -first, behind);
+        }
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             x[i] = Vector::zero();
             if (!is_near || i < begin || i >= end) continue;
-            const int first = channel - x_phases.of(i);
-            const index_t own = token + i - kHalo;
-            const input_t* const at = x_at[i % kVec] + i / kVec * (kVec * x_step);
-            if ((first < 0 || first + kVec > p.dim) && (own == 0 || own + 1 == p.seqlen)) {
-                x[i] = load_part<kVec>(at, -first, p.dim - first);
+            if (is_part(i)) {
+                x[i] = select(i == begin, parts[0], parts[1]);
             } else {
-                x[i] = load<kVec>(at);
+                x[i] = load<kVec>(x_at[i % kVec] + i / kVec * (kVec * x_step));
             }
         }
     }
     float bias[kVec];
     float taps[kVec][kWidth];
     load_filters<kWidth, weight_t>(p, channel, taps, bias);
+    // Here and not where x is loaded: even where there is nothing to replace it waits for x.
+    if (begin > 0) {
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) x[i] = select(i < begin, Vector::zero(), x[i]);
+    }
     move_later(x, [&](int i) { return x_phases.of(i); });
     if (begin > 0 && p.initial_states != nullptr) {
 #pragma unroll
@@ -165,24 +207,21 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
         for (int c = 0; c < kVec; ++c) scale_for_silu<input_t>(taps[c], bias[c]);
     }
-    int seq[kRows];
+    // The sequence number of row i is that of lane i. Where all are the same, no token looks at them.
+    static_assert(kRows <= kWarpSize);
+    int own_seq = 0;
+    bool is_one = true;
     if constexpr (kSeqIdx) {
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) seq[i] = load_seq_idx(p, batch, token + i - kHalo);
+        const index_t row = token + min(lane_id(), kRows - 1) - kHalo;
+        own_seq = load_seq_idx(p, batch, row < p.seqlen ? row : p.seqlen - 1);
+        const int first_seq = from_lane(own_seq, 0);
+        is_one = first_seq >= 0 && lanes_where(own_seq != first_seq) == 0;
     }
     Vector y[kTokens];
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-        float out[kVec];
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) {
-            float window[kWidth];
-#pragma unroll
-            for (int k = 0; k < kWidth; ++k) window[k] = x[i + k].to_float(c);
-            out[c] = activate<input_t, kSilu, kSeqIdx, Traits::kIsScaled>(
-                convolve<kSeqIdx>(taps[c], bias[c], window, seq + i), seq[kHalo + i]);
-        }
-        y[i] = Vector::from_floats(out);
+    if (is_one) {
+        convolve_rows<false, kSilu, Traits::kIsScaled>(x, taps, bias, own_seq, y);
+    } else {
+        convolve_rows<kSeqIdx, kSilu, Traits::kIsScaled>(x, taps, bias, own_seq, y);
     }
 
     const index_t out_step = p.out_stride[2];
@@ -194,15 +233,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
     for (int i = 0; i < kVec; ++i) out_at[i] = out_tile + (i * out_step + out_phases.ahead(i)) + channel;
     const bool is_inner = channel >= 0 && channel + 2 * kVec - 1 <= p.dim;
+    if (is_inner) {
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-        if (kHalo + i >= end) continue;
-        input_t* const at = out_at[i % kVec] + i / kVec * (kVec * out_step);
-        const int first = channel + out_phases.ahead(i);
-        if (is_inner) {
-            store(at, y[i]);
-        } else {
-            store_part(at, y[i], -first, p.dim - first);
+        for (int i = 0; i < kTokens; ++i) {
+            if (kHalo + i < end) store(out_at[i % kVec] + i / kVec * (kVec * out_step), y[i]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < kTokens; ++i) {
+            if (kHalo + i >= end) continue;
+            const int first = channel + out_phases.ahead(i);
+            store_part(out_at[i % kVec] + i / kVec * (kVec * out_step), y[i], -first, p.dim - first);
         }
     }
     if (p.final_states != nullptr && token + kTokens >= p.seqlen) {

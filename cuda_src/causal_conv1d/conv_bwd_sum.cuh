@@ -3,6 +3,7 @@
 
 #include "causal_conv1d/conv_bwd.cuh"
 #include "common/fastdiv.cuh"
+#include "common/warp.cuh"
 
 // Adds up (parts, width + 1, dim) sums: block number `block` has 2**across_shift consecutive sums of a part, and a
 // thread one of them in every part that is kThreads >> across_shift further. Params: with dim_div, parts and
@@ -33,12 +34,13 @@ __device__ __forceinline__ void add_up_parts(const Operands& p, const Params& sh
             for (int i = 0; i < kAtOnce; ++i) sum += loaded[i];
         }
     }
-    shared[threadIdx.x] = sum;
+    // Those of a warp, then those of all warps.
+    shared[threadIdx.x] = sum_over_lanes_apart(sum, static_cast<int>(across));
     __syncthreads();
     if (threadIdx.x >= across || number >= sums) return;
     sum = 0.0f;
-#pragma unroll 8
-    for (unsigned row = 0; row < rows; ++row) sum += shared[(row << share.across_shift) + threadIdx.x];
+#pragma unroll
+    for (unsigned warp = 0; warp < kThreads / kWarpSize; ++warp) sum += shared[warp * kWarpSize + threadIdx.x];
     store_parameter_gradient<kWidth, weight_t>(p, parameter_channel.remainder,
                                                static_cast<int>(parameter_channel.quotient), sum);
 }

@@ -162,6 +162,8 @@ struct TileInputs {
 
     Vec<input_t, kVec> x[kRows];
 
+    TileInputs() = default;
+
     __device__ __forceinline__ TileInputs(const CausalConv1dVarlenOperands& p, int token, index_t channel) {
         const int from = token - kHalo;
         const index_t step = p.x_stride[1];

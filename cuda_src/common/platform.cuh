@@ -184,6 +184,23 @@ __device__ __forceinline__ void order_before_copy_bulk() {
 #endif
 }
 
+// Starts to copy the other way, what stores to shared memory have written that are ordered before it
+// (order_before_copy_bulk()). The copies that this thread has started have read it when wait_for_bulk_reads() returns.
+__device__ __forceinline__ void copy_bulk_out(void* global, const void* shared, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_bulk_reads() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+
 // Whether the kernel starts before the preceding one on its stream has ended (cuconv/runtime/dependent.py). The host
 // compiles it twice: on an H200 the order of loads that this takes makes other steps up to 17 % slower.
 #if defined(CUCONV_STARTS_EARLY) || !defined(__CUDA_ARCH__)

@@ -233,6 +233,7 @@ struct PackedVec {
     }
 
     __device__ __forceinline__ float to_float(int i) const { return parts[i / kVec].to_float(i % kVec); }
+    __device__ __forceinline__ T element(int i) const { return parts[i / kVec].element(i % kVec); }
     __device__ __forceinline__ unsigned word(int i) const { return parts[i / kPartWords].words[i % kPartWords]; }
 
     // Sets an element that is still zero.

@@ -59,6 +59,12 @@ __device__ __forceinline__ Vec<T, kVec> shift_out(const Vec<T, kVec>& v, const V
     });
 }
 
+// The number of the lane kDistance above; of the highest lanes it is their own.
+template <int kDistance>
+__device__ __forceinline__ float of_lane_above(float number) {
+    return __shfl_down_sync(kAllLanes, number, kDistance);
+}
+
 // Waits for all lanes of the warp: what they have written to shared memory before, each of them sees afterwards.
 __device__ __forceinline__ void sync_warp() {
     __syncwarp();
@@ -183,11 +189,22 @@ __device__ __forceinline__ void share_parts_over_lanes(const float (&own)[kOwn],
     }
 }
 
-// The sum over each group of `lanes` consecutive lanes, a power of two; every lane of the group gets it.
+// The sum over each group of `lanes` consecutive lanes, a power of two; every lane of the group gets it. kSummed: the
+// value is already the sum of as many consecutive lanes.
+template <int kSummed = 1>
 __device__ __forceinline__ float sum_over_lanes(float value, int lanes) {
 #pragma unroll
-    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    for (int distance = kSummed; distance < kWarpSize; distance *= 2) {
         if (distance < lanes) value += __shfl_xor_sync(kAllLanes, value, distance);
+    }
+    return value;
+}
+
+// The sum over the lanes at distances that are multiples of `step`, a power of two; every one of them gets it.
+__device__ __forceinline__ float sum_over_lanes_apart(float value, int step) {
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+        if (distance >= step) value += __shfl_xor_sync(kAllLanes, value, distance);
     }
     return value;
 }

@@ -64,3 +64,25 @@ struct WarpCopies {
         sync_warp();
     }
 };
+
+// Sends contiguous vectors of 16 bytes, which the lanes have stored to a place in shared memory, to global memory. From
+// compute capability 9.0 on it is one instruction of one lane, before that one store for each vector. The lanes write
+// the place again after wait_for_sent().
+template <typename T, int kVec>
+__device__ __forceinline__ void send_vectors(T* global, const Vec<T, kVec>* shared, int count) {
+    static_assert(sizeof(Vec<T, kVec>) == 16);
+    if constexpr (kArch >= 90) {
+        order_before_copy_bulk();
+        sync_warp();
+        if (lane_id() == 0) copy_bulk_out(global, shared, count * 16);
+    } else {
+        sync_warp();
+#pragma unroll 1
+        for (int i = lane_id(); i < count; i += kWarpSize) store(global + i * kVec, shared[i]);
+    }
+}
+
+__device__ __forceinline__ void wait_for_sent() {
+    if (kArch >= 90 && lane_id() == 0) wait_for_bulk_reads();
+    sync_warp();
+}

@@ -162,6 +162,16 @@ UNIT = (
     Case(2, 128, 64, 1, "float16", "float16", layout="channel_last", bias=None),
     Case(4, 8, 512, layout="channel_last", others="offset_weight"),
     Case(3, 128, 136, layout="last_sliced_dim", processors=1),
+    # The same in rounds: one part and several, parts that end inside a round, fewer vectors than a block can have.
+    Case(2, 256, 264, layout="channel_last", processors=1),
+    Case(5, 64, 312, 2, "float32", "float16", layout="channel_last", processors=1),
+    Case(1, 32, 3088, 3, "float32", layout="last_sliced_dim", bias="float32", processors=1),
+    Case(1, 256, 520, 1, "float16", "float32", layout="channel_last", activation=None, bias=None, processors=1),
+    # Few channels, many tokens: tiles of one row, of several rows, and rows with a gap between them.
+    Case(1, 16, 2700, layout="channel_last", processors=1),
+    Case(3, 32, 501, 3, "float16", layout="last_sliced_seq", processors=1),
+    Case(2, 8, 1411, 2, "float32", "bfloat16", layout="channel_last", activation=None, float32=True, processors=1),
+    Case(1, 16, 2900, 1, "float16", "float32", layout="channel_last", others="offset_weight", processors=1),
     # Nothing to convolve, and values that saturate silu.
     Case(2, 5, 0, **STATES),
     Case(2, 8, 0, 15, "float32", layout="channel_last", final=True),

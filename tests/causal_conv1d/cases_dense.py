@@ -193,6 +193,7 @@ UNIT = (
     # Channels contiguous, of tokens that begin at any element.
     Case(2, 129, 37, layout="last_sliced_dim_by_3"),
     Case(1, 129, 70, layout="last_sliced_dim_by_3"),
+    Case(3, 131, 30, layout="last_sliced_dim_by_3"),
     Case(1, 251, 45, 3, "float16", "float32", layout="last_sliced_dim_by_3", seq_idx=True),
     Case(2, 130, 40, 4, "float16", layout="last_sliced_dim_by_3", others="offset", **ALL),
     Case(2, 45, 70, 2, layout="last_backward_seq", others="strided", **STATES),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cuconv.causal_conv1d.reference import l2norm
+from cuconv.runtime.machine import assuming
 from tests.causal_conv1d.channels import QKV, OfHeads
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
 from tests.support.compare import ROUNDING
@@ -29,6 +31,10 @@ class Case(OfHeads, Packed):
     eps: float = 1e-6
     payload: int = 0  # heads of each of the gates in a payload
     payload_lies: str = "dense"  # as one of PAYLOADS
+    processors: int = 0  # multiprocessors that calls which are planned or emulated count with, if any
+
+    def running(self) -> AbstractContextManager[Any]:
+        return assuming(self.processors) if self.processors else super().running()
 
     def divide(self, out: Array) -> dict[str, Array]:
         """q and k divided by their norms where the case says so."""
@@ -110,6 +116,9 @@ UNIT = (
     Case((1, 1, 1, 64, 128, 5), "12+3", 7, out="transposed+offset_by_1+dense", pool="backward", **HALF, **NORM),
     Case((2, 2, 1, 8, 8, 8), "33+0+2+off1", pool="columns_longer", **NORM, **ROWS),
     Case((1, 1, 1, 8, 8, 8), "2x0", **NORM),
+    # The same in long tiles.
+    Case((2, 1, 2, 64, 64, 32), "off5+420+0+3+90", processors=1, **NORM),
+    Case((1, 2, 1, 96, 80, 72), "off5+350+0+3+20", 3, "float16", payload=2, moved=True, processors=1, **NORM, **ODD),
     # Slots out of several columns, other slots for final states, states that are only read, kept padding.
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", table="column", moved=True, longer=3, **ODD, **NORM),
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", keep=True, read_only=True, null=True, **ODD, **NORM),

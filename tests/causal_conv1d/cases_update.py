@@ -77,6 +77,11 @@ UNIT = (
     Case(136, 5, 6, 4, pool="channels_sliced", window="channels", rows=True, index="int64", **ODD),
     Case(132, 4, 4, 3, "float32", window="channels", slots=None),
     Case(136, 9, lengths=(6, 0, 1, 5), most=5, behind=2, window="channels", **ODD),
+    # The same of states and windows with contiguous columns.
+    Case(136, 9, 3, window="columns", whole=True, rows=True, **ROWS, **ODD),
+    Case(136, 6, 6, 3, "float16", "float32", window="columns", rows=True, index="int64", **COLUMNS, **FROZEN),
+    Case(132, 4, 4, 3, "float32", window="columns", whole=True, slots=None, activation=None, **ROWS),
+    Case(136, 9, lengths=(6, 0, 1, 5), most=5, behind=2, window="columns", **COLUMNS, **ODD),
     # State columns together: every number of them, vectors of one channel to 8.
     Case(136, 5, None, **COLUMNS),
     Case(132, 9, None, **ROWS),

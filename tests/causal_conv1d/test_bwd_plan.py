@@ -15,9 +15,13 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dBulkBwd,
     CausalConv1dBwd,
     CausalConv1dBwdSum,
+    CausalConv1dRowpartsBwd,
+)
+from cuconv.causal_conv1d.kernels_channels_backward import (
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
-    CausalConv1dRowpartsBwd,
+    CausalConv1dChannelroundsBwd,
+    CausalConv1dFewchannelsBwd,
 )
 from cuconv.causal_conv1d.kernels_varlen_backward import (
     CausalConv1dBwdStates,
@@ -97,7 +101,7 @@ def test_every_unit_of_a_channel_has_one_warp(size: tuple[int, int, int]) -> Non
 @given(SIZES)
 def test_every_group_of_a_row_has_one_warp(size: tuple[int, int, int]) -> None:
     batch, dim, row_vecs = size[0], size[1], max(1, size[2])
-    kernel = CausalConv1dRowpartsBwd.suited(4, FLOAT32, BFLOAT16, True, dim, row_vecs)
+    kernel = CausalConv1dRowpartsBwd.suited(4, FLOAT32, BFLOAT16, True, (batch, dim, row_vecs))
     config, division, parts = kernel.launch_config(batch, dim, row_vecs)
     warps = 1 << division["warps_shift"]
     row_parts, channel_blocks, entries = config.grid
@@ -302,6 +306,76 @@ def test_all_threads_of_a_warp_with_pairs_make_the_same_steps(batch: int, pairs:
         assert len({max(0, min(int(steps), int(numbers["steps"]) - int(begin))) for begin in begins}) == 1
 
 
+GAPS = AbstractArray((8, 4096, 2048), (4096 * 2056, 1, 4096), BFLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("x", "more"),
+    [
+        (last(1, 4096, 2048), {}),
+        (last(8, 4096, 2044), {}),
+        (GAPS, {}),
+        (last(8, 4096, 2048), {"dout": GAPS}),
+        (last(8, 4100, 2048), {}),
+        (last(8, 4096, 2048), {"width": 5}),
+    ],
+)
+def test_rounds_are_for_many_tokens_in_rows_without_gaps(x: AbstractArray, more: dict[str, Any]) -> None:
+    for dtype in (BFLOAT16, FLOAT32):
+        assert type(planned(last(8, 4096, 2048, dtype=dtype), dtype)[0].kernel) is CausalConv1dChannelroundsBwd
+    one_row = planned(last(1, 4096, 2**14, token=4104))
+    assert type(one_row[0].kernel) is CausalConv1dChannelroundsBwd
+    assert type(planned(x, **more)[0].kernel) in (CausalConv1dChannellastBwd, CausalConv1dChannelpairsBwd)
+
+
+@given(st.integers(1, 300), st.integers(1, 2500), st.integers(1, 3000), st.integers(1, 132))
+def test_every_piece_of_rounds_is_in_one_part(batch: int, pairs: int, row_pieces: int, processors: int) -> None:
+    kernel = CausalConv1dChannelroundsBwd(4, BFLOAT16, BFLOAT16, True)
+    launch = kernel.launch_config(batch, 8 * pairs, 8 * row_pieces, processors)
+    if launch is None:
+        return
+    config, division, parts = launch
+    (block_vecs, *_), (dim_blocks, *_) = division["block_vecs"], division["dim_blocks"]
+    assert dim_blocks * block_vecs == 2 * pairs and block_vecs * division["round_pieces"] == kernel.threads
+    # A thread brings what lies whole pieces behind its first access.
+    assert division["round_pieces"] % 4 == 0
+    assert config.grid[0] == parts * dim_blocks and division["pieces"] == batch * row_pieces
+    part_pieces = division["rounds"] * division["round_pieces"]
+    assert (parts - 1) * part_pieces < division["pieces"] <= parts * part_pieces
+
+
+@pytest.mark.parametrize(
+    ("x", "more"),
+    [
+        (last(1, 16, 2**12), {}),
+        (last(1, 64, 2**20), {}),
+        (last(1, 12, 2**20), {}),
+        (last(1, 16, 2**20, token=24), {}),
+        (last(1, 16, 2**20, offset=4), {}),
+        (last(1, 16, 2**20), {"dout": last(1, 16, 2**20, offset=4)}),
+        (last(1, 16, 2**20), {"dout": AbstractArray((1, 16, 2**20), (0, 0, 0), BFLOAT16)}),
+        (last(1, 16, 2**20), {"width": 5}),
+        (last(1, 16, 2**20), {"seq_idx": AbstractArray((1, 2**20), (2**20, 1), INT32)}),
+        (last(1, 16, 2**20), {"initial_states": AbstractArray((1, 16, 3), (48, 3, 1), BFLOAT16)}),
+    ],
+)
+def test_what_tiles_of_few_channels_do_not_fit_is_walked(x: AbstractArray, more: dict[str, Any]) -> None:
+    for dtype in (BFLOAT16, FLOAT32):
+        assert type(planned(last(1, 16, 2**20, dtype=dtype), dtype)[0].kernel) is CausalConv1dFewchannelsBwd
+    assert type(planned(x, **more)[0].kernel) is not CausalConv1dFewchannelsBwd
+
+
+@given(st.integers(1, 40), st.integers(1, 10**6), st.sampled_from(CausalConv1dFewchannelsBwd.VECS), st.integers(1, 4))
+def test_every_token_of_few_channels_is_in_one_tile(batch: int, seqlen: int, vecs: int, width: int) -> None:
+    kernel = CausalConv1dFewchannelsBwd(width, BFLOAT16, BFLOAT16, vecs, True)
+    config, division, parts = kernel.launch_config(batch, seqlen, 132)
+    row_tiles = division["row_tiles"][0]
+    assert (row_tiles - 1) * kernel.own_tokens < seqlen <= row_tiles * kernel.own_tokens
+    assert division["tiles"] == batch * row_tiles and division["token_vecs"][0] == vecs
+    assert parts == config.grid[0] and division["warps"] == parts * kernel.warps
+    assert (parts - 1) * kernel.warps < division["tiles"]
+
+
 STARTS = AbstractArray((6,), (1,), INT32)
 
 
@@ -353,5 +427,9 @@ def test_more_work_than_a_launch_counts_is_refused() -> None:
         CausalConv1dBulkBwd(4, BFLOAT16, BFLOAT16, groups=2, silu=True).launch_config(MAX_DIVIDEND, 1, 64)
     with pytest.raises(ValueError, match="the problem needs"):
         walks(4, MAX_DIVIDEND, 2, 2**20)
+    with pytest.raises(ValueError, match="the problem has"):
+        CausalConv1dChannelroundsBwd(4, BFLOAT16, BFLOAT16, True).launch_config(MAX_DIVIDEND, 128, 64, 132)
+    with pytest.raises(ValueError, match="the problem has"):
+        CausalConv1dFewchannelsBwd(4, BFLOAT16, BFLOAT16, 4, True).launch_config(MAX_DIVIDEND, 64, 132)
     with pytest.raises(ValueError, match="parameters to add up"):
         CausalConv1dBwdSum(16, BFLOAT16).launch_config(2**28, 2)

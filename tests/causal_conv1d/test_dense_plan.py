@@ -182,11 +182,14 @@ def channellast_wide_tiles(o: Operands, launch: Launch) -> Iterator[Tile]:
     assert isinstance(kernel, CausalConv1dChannellastWideFwd)
     channels = kernel.constants["kChannels"]
     assert n["tokens"] % kernel.constants["kTokens"] == 0
-    for warp in range(min(launch.config.grid[0] * kernel.warps, int(n["warps"]))):
-        rest, group = divmod(warp, int(n["channel_warps"][0]))
+    warps = launch.config.block[0] // WARP_SIZE
+    for block, warp in product(range(launch.config.grid[0]), range(warps)):
+        rest, dim_block = divmod(block, int(n["dim_blocks"][0]))
         batch, walk = divmod(rest, int(n["walks"][0]))
         token, tokens = walk * int(n["tokens"]), int(n["tokens"])
-        yield Tile(batch, group * channels, channels, token, tokens, token + tokens >= o.x.shape[2])
+        yield Tile(
+            batch, (dim_block * warps + warp) * channels, channels, token, tokens, token + tokens >= o.x.shape[2]
+        )
 
 
 TILES: dict[type[Kernel], Callable[[Operands, Launch], Iterator[Tile]]] = {
@@ -285,7 +288,8 @@ def test_accesses_are_aligned_and_indices_fit_at_any_size(placements: dict[str, 
         assert int(n["walks"]) == batches * dims * int(n["row_walks"][0]) <= MAX_DIVIDEND
         assert int(n["row_vecs"]) * kernel.VEC == seqlen <= int(n["row_walks"][0]) * int(n["walk_vecs"]) * kernel.VEC
     if isinstance(kernel, CausalConv1dChannellastWideFwd):
-        assert int(n["warps"]) == batches * int(n["channel_warps"][0]) * int(n["walks"][0]) <= MAX_DIVIDEND
+        blocks = launch.config.grid[0]
+        assert blocks == batches * int(n["dim_blocks"][0]) * int(n["walks"][0]) <= MAX_DIVIDEND
         assert int(n["walks"][0]) * int(n["tokens"]) >= seqlen
     if isinstance(kernel, CausalConv1dFwd):
         assert int(n["tiles"]) == batches * dims * int(n["row_tiles"][0]) <= MAX_DIVIDEND

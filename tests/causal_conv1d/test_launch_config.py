@@ -17,7 +17,7 @@ from cuconv.causal_conv1d.kernels import (
     lane_vecs_for,
 )
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32
-from cuconv.runtime.launch import MAX_DIVIDEND, LaunchConfig
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig
 
 
 def channellast(vec: int) -> Any:
@@ -76,10 +76,6 @@ WARPS, PLACES = CausalConv1dFwd.warps, CausalConv1dShortseqFwd.threads
         (wide(3), (1, WARPS, 600), 3, {"row_walks": 3, "walk_vecs": 288}),
         (wideshort(16), (70, 8, 8, 9), 4, {"row_vecs": 8, "channel_warps": 2, "entries": 9}),
         (wideshort(9), (71, 7, 9, 10), 6, {"row_vecs": 9, "channel_warps": 3, "entries": 10}),
-        (channellast_wide(16), (1, 256, 64, 64), 1, {"channel_warps": 4, "walks": 1}),
-        (channellast_wide(16), (3, 264, 65, 64), 8, {"channel_warps": 5, "walks": 2}),
-        # No tokens, but states to write.
-        (channellast_wide(16), (5, 8, 0, 16), 2, {"channel_warps": 1, "walks": 1}),
     ],
 )
 def test_launches(kernel: Any, problem: tuple[int, ...], blocks: int, shares: dict[str, int]) -> None:
@@ -89,6 +85,23 @@ def test_launches(kernel: Any, problem: tuple[int, ...], blocks: int, shares: di
     assert found.items() >= shares.items()
     if "row_tiles" in shares:
         assert found["tiles"] == prod(problem[:2]) * shares["row_tiles"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "blocks", "warps", "shares"),
+    [
+        ((1, 256, 64, 64), 1, 4, {"dim_blocks": 1, "walks": 1}),
+        ((3, 264, 65, 64), 12, 3, {"dim_blocks": 2, "walks": 2}),
+        # No tokens, but states to write.
+        ((5, 8, 0, 16), 5, 1, {"dim_blocks": 1, "walks": 1}),
+    ],
+)
+def test_blocks_of_wide_filters_share_the_channels(
+    problem: tuple[int, ...], blocks: int, warps: int, shares: dict[str, int]
+) -> None:
+    config, division = channellast_wide(16).launch_config(*problem)
+    assert config == LaunchConfig((blocks, 1, 1), (warps * WARP_SIZE, 1, 1))
+    assert {name: division[name][0] for name in shares} == shares
 
 
 @pytest.mark.parametrize(
@@ -103,10 +116,11 @@ def test_few_lanes_of_wide_filters_idle(row_vecs: int, lane_vecs: int) -> None:
     [
         (6, (8, 4096, 2048), 64),
         (12, (8, 4096, 2048), 128),
-        (16, (8, 4096, 2048), 256),
+        (16, (8, 4096, 2048), 512),
+        (16, (2, 5120, 4096), 320),
         (16, (1, 4096, 2048), 128),
         (16, (1, 2048, 1024), 64),
-        (16, (1, 8, 2**20), 256),
+        (16, (1, 8, 2**20), 512),
         (8, (1, 2048, 64), 16),
         (8, (1, 8, 0), 16),
     ],

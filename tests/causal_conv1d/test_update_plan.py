@@ -25,7 +25,7 @@ from cuconv.runtime.dtypes import BFLOAT16, BOOL, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, widest_vector
 from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
-from tests.causal_conv1d.cases_update import Case
+from tests.causal_conv1d.cases_update import ROWS, Case
 from tests.causal_conv1d.strategies import UpdateCall, update_calls
 from tests.support.placement import Placement, place
 from tests.support.plans import (
@@ -97,6 +97,8 @@ def shares(launch: Launch) -> tuple[Any, Any, Any]:
     n, kernel = numbers_of(launch), launch.kernel
     if isinstance(kernel, CausalConv1dUpdateFew | CausalConv1dUpdateSeveral):
         first, block, thread = np.indices((*launch.config.grid[:2], launch.config.block[0])).astype(np.int64)
+        if isinstance(kernel, CausalConv1dUpdateSeveral) and kernel.rows:
+            first, block = block, first
         channel = (block * kernel.threads + thread) * kernel.vec
         return channel, first, channel < n["dim"]
     assert launch.config.grid[1] == 1
@@ -172,16 +174,18 @@ def assert_few_is_aligned(o: Operands, kernel: CausalConv1dUpdateFew | CausalCon
             heads, head_dim = out.shape[2:]
             assert heads * head_dim % vec == 0 and (heads == 1 or out.strides[2] == head_dim)
     assert state.shape[2] == kernel.state_len and (o.seqlen == 1) is isinstance(kernel, CausalConv1dUpdateFew)
-    if getattr(kernel, "windows", False):
-        assert o.intermediate_conv_window is not None
-        assert_vectors(o.intermediate_conv_window, vec, 2)
+    windows = o.intermediate_conv_window if getattr(kernel, "windows", False) else None
     if getattr(kernel, "rows", False):
-        assert state.strides[2] == 1 or kernel.state_len == 1
-        assert state.strides[1] == kernel.state_len or state.shape[1] == 1
-        access = widest_vector(state.itemsize, vec * kernel.state_len)
-        assert all(at % access == 0 for at in addresses(state, 0))
+        for rows in (state,) if windows is None else (state, windows):
+            *outer, dim, columns = rows.shape
+            assert columns == kernel.state_len and (rows.strides[-1] == 1 or columns == 1)
+            assert rows.strides[-2] == columns or dim == 1
+            access = widest_vector(rows.itemsize, vec * columns)
+            assert all(at % access == 0 for at in addresses(rows, *range(len(outer))))
     else:
         assert_vectors(state, vec, 1)
+        if windows is not None:
+            assert_vectors(windows, vec, 2)
     access = widest_vector(o.weight.itemsize, vec * kernel.width)
     assert o.weight.strides[0] == kernel.width or o.weight.shape[0] == 1
     assert o.weight.strides[1] == 1 or kernel.width == 1
@@ -251,7 +255,7 @@ def test_all_others_are_channels_first(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("window", ["columns", "channels", "overlaid"])
 @pytest.mark.parametrize("pool", ["columns", "columns_and_one"])
 def test_windows_are_written_out_of_the_registers_of_rows(pool: str, window: str) -> None:
-    kernel = kernel_of(Case(64, 3, 2, pool=pool, window=window))
+    kernel = kernel_of(Case(64, 3, 2, state_dtype="float32", pool=pool, window=window))
     assert isinstance(kernel, CausalConv1dUpdateRows) and kernel.token_states and kernel.sequences == 0
 
 
@@ -350,6 +354,7 @@ def test_steps_of_several_tokens_have_a_lean_kernel() -> None:
     assert isinstance(kernel, CausalConv1dUpdateSeveral) and kernel.vec == 4 and not kernel.packed and kernel.many
     assert kernel_of(replace(case, channels=134)).vec == 2
     assert kernel_of(replace(case, window="channels")).windows
+    assert kernel_of(replace(case, window="columns", whole=True, **ROWS)).rows
     assert kernel_of(replace(case, seqlen=None, lengths=(3, 0, 1))).packed
     assert [kernel_of(Case(1032, 64, tokens)).many for tokens in (2, 4, 5)] == [False, False, True]
     assert [kernel_of(replace(case, seqlen=tokens, tree=True)).many for tokens in (2, 4, 5, 16)] == [0, 0, 1, 1]

@@ -228,6 +228,27 @@ MUTANTS = (
         (_ODD_CHANNELS,),
     ),
     Mutant(
+        "Unaligned tokens begin with the end of the batch entry in front of theirs.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "select(i < begin, Vector::zero(), x[i])",
+        "select(i < begin, x[i], x[i])",
+        (_ODD_TOKENS,),
+    ),
+    Mutant(
+        "Unaligned tokens of several sequences count as one sequence's.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "lanes_where(own_seq != first_seq) == 0",
+        "lanes_where(own_seq != own_seq) == 0",
+        (_ODD_CHANNELS,),
+    ),
+    Mutant(
+        "The last of all unaligned tokens ends as the first one begins.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "select(i == begin, parts[0], parts[1])",
+        "select(i == begin, parts[0], parts[0])",
+        (_ODD_TOKENS,),
+    ),
+    Mutant(
         "The filters of unaligned tokens' last channels are those of the last one.",
         "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
         "min(channel + c, p.dim - 1);",

@@ -16,6 +16,12 @@ _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_id
 _BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_PAIRS = "causal_conv1d_bwd-3-128-88-layout_channel_last"
 _BWD_PAIRS_SLICED = "causal_conv1d_bwd-5-128-24-width_2-dtype_float32-layout_last_sliced_seq-activation_None"
+_BWD_ROUNDS = "causal_conv1d_bwd-2-256-264-layout_channel_last-processors_1"
+_BWD_ROUNDS_PARTS = (
+    "causal_conv1d_bwd-5-64-312-width_2-dtype_float32-weight_dtype_float16-layout_channel_last-processors_1"
+)
+_BWD_FEW = "causal_conv1d_bwd-1-16-2700-layout_channel_last-processors_1"
+_BWD_FEW_ROWS = "causal_conv1d_bwd-3-32-501-width_3-dtype_float16-layout_last_sliced_seq-processors_1"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
 _BWD_VARLEN = "causal_conv1d_varlen_bwd-6-2+1+0+35-width_5-dtype_float16-bias_None-pool_columns-slots_odd"
 _BWD_WALK = "causal_conv1d_varlen_bwd-136-150+0+2x1+113+38x2+off6-slots_odd"
@@ -127,6 +133,100 @@ MUTANTS = (
         (_BWD_PAIRS_SLICED,),
     ),
     Mutant(
+        "A round is read before all threads have brought it.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "        __syncthreads();\n        if (round",
+        "        if (round",
+        (_BWD_ROUNDS,),
+    ),
+    Mutant(
+        "The gradients of two rounds and a piece go to places for two rounds.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "place -= 2 * round_pieces + 1;",
+        "place -= 2 * round_pieces;",
+        (_BWD_ROUNDS,),
+    ),
+    Mutant(
+        "The inputs before a row that begins in a round are those of the row before.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "begins_row ? Vector::zero() : of_before[i * apart]",
+        "of_before[i * apart]",
+        (_BWD_ROUNDS,),
+    ),
+    Mutant(
+        "A row that ends in a round goes on in the next one.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "(begins_row || done == params.pieces)",
+        "(done == params.pieces)",
+        (_BWD_ROUNDS,),
+    ),
+    Mutant(
+        "The piece behind a part counts in its sums.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "of_piece, piece < end)",
+        "of_piece, true)",
+        (_BWD_ROUNDS_PARTS,),
+    ),
+    Mutant(
+        "The piece behind a part is taken to have no gradients.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "min(end + 1, params.pieces)",
+        "end",
+        (_BWD_ROUNDS_PARTS,),
+    ),
+    Mutant(
+        "The inputs before a part are taken for zeros.",
+        "causal_conv1d/causal_conv1d_channelrounds_bwd.cu",
+        "first > 0 ? load",
+        "first > params.pieces ? load",
+        (_BWD_ROUNDS_PARTS,),
+    ),
+    Mutant(
+        "A tile of few channels takes the inputs before it for zeros.",
+        "causal_conv1d/causal_conv1d_fewchannels_bwd.cu",
+        "token > 0 ? kHalo : 0",
+        "0",
+        (_BWD_FEW,),
+    ),
+    Mutant(
+        "The last tokens of a tile of few channels are counted twice.",
+        "causal_conv1d/causal_conv1d_fewchannels_bwd.cu",
+        "token < kTokens - kHalo || strip + 1 < Traits::kStrips",
+        "true",
+        (_BWD_FEW,),
+    ),
+    Mutant(
+        "What lies behind a row of few channels is not cleared.",
+        "causal_conv1d/causal_conv1d_fewchannels_bwd.cu",
+        "if (before < kHalo || count < kTileTokens) {",
+        "if (before < kHalo) {",
+        (_BWD_FEW_ROWS,),
+    ),
+    Mutant(
+        "The next strip of few channels is looked for one lane above.",
+        "causal_conv1d/causal_conv1d_fewchannels_bwd.cu",
+        "of_lane_above<kVecs>",
+        "of_lane_above<1>",
+        (_BWD_FEW,),
+    ),
+    Mutant(
+        "Results of few channels are sent before all lanes have written them.",
+        "common/warp_copies.cuh",
+        """        sync_warp();
+#pragma unroll 1
+        for (int i = lane_id(); i < count; i += kWarpSize) store(""",
+        """#pragma unroll 1
+        for (int i = lane_id(); i < count; i += kWarpSize) store(""",
+        (_BWD_FEW,),
+    ),
+    Mutant(
+        "Rows of few channels are read without the gap between them.",
+        "causal_conv1d/causal_conv1d_fewchannels_bwd.cu",
+        "at(params.x, params.row_stride[0])",
+        "at(params.x, static_cast<index_t>(params.seqlen) * params.dim)",
+        (_BWD_FEW_ROWS,),
+    ),
+    Mutant(
         "The gradient of a packed sequence's initial state leaves out the current tap.",
         "causal_conv1d/causal_conv1d_bwd_states.cu",
         "for (int i = 0; i <= j; ++i)",
@@ -231,9 +331,9 @@ MUTANTS = (
     Mutant(
         "Sums of a block are added up before they are there.",
         "causal_conv1d/conv_bwd_sum.cuh",
-        """    shared[threadIdx.x] = sum;
+        """, static_cast<int>(across));
     __syncthreads();""",
-        "    shared[threadIdx.x] = sum;",
+        ", static_cast<int>(across));",
         (_BWD_SUM,),
     ),
     Mutant(

@@ -30,6 +30,8 @@ _MOVED_MANY = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_column
 _FEW_MOVED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_mixed-table_column-longer_2-moved"
 _SEVERAL = "causal_conv1d_update-136-5-seqlen_6-pool_channels_sliced-slots_odd-index_int64-window_channels-rows"
 _SEVERAL_PACKED = "causal_conv1d_update-136-9-slots_odd-window_channels-lengths_6,0,1,5-most_5-behind_2"
+_SEVERAL_ROWS = "causal_conv1d_update-136-9-pool_columns-slots_odd-window_columns-lengths_6,0,1,5-most_5-behind_2"
+_SEVERAL_LONG_ROWS = "causal_conv1d_update-136-9-seqlen_3-pool_columns_and_one-slots_odd-window_columns-rows-whole"
 _FEW_SPLIT = "causal_conv1d_update_split-100,36-20-seqlen_1-width_3-out_last_sliced_dim-slots_odd"
 _FEW_PACKED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_int64-lengths_1,0,2-most_1-behind_3"
 _FEW_GUESSED = "causal_conv1d_update-140-11-pool_columns-slots_None-moved-lengths_1,0,2,1-most_1-behind_3"
@@ -345,6 +347,27 @@ MUTANTS = (
         (_SEVERAL,),
     ),
     Mutant(
+        "The states of several tokens in rows are those of the first channel.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "columns[kFirst + i % kCount].element(i / kCount)",
+        "columns[kFirst + i % kCount].element(0)",
+        (_SEVERAL_ROWS,),
+    ),
+    Mutant(
+        "A window of several tokens in rows is that before its own token.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "store_rows<kStateLen, kWidth - kStateLen>",
+        "store_rows<kStateLen, 0>",
+        (_SEVERAL_ROWS,),
+    ),
+    Mutant(
+        "Longer rows of several tokens are read from their first column on.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "c * kStateLen + Traits::kFirst + k",
+        "c * kStateLen + k",
+        (_SEVERAL_LONG_ROWS,),
+    ),
+    Mutant(
         "Later tokens of several follow the first ones' past.",
         "causal_conv1d/causal_conv1d_update_several.cu",
         "inputs[k] = inputs[kTokens + k];",
@@ -354,7 +377,7 @@ MUTANTS = (
     Mutant(
         "Packed tokens behind the last sequence of several keep what their results hold.",
         "causal_conv1d/causal_conv1d_update_several.cu",
-        "batch + 1 == static_cast<int>(gridDim.x) ? p.total : end",
+        "batch + 1 == static_cast<int>(kRows ? gridDim.y : gridDim.x) ? p.total : end",
         "end",
         (_SEVERAL_PACKED,),
     ),

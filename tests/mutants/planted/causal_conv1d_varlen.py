@@ -15,6 +15,11 @@ _SINGLES_MOVED = (
 )
 _ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
+_L2NORM_SMALL = (
+    "causal_conv1d_qkv_split-2,3,2,1,1,1-12+3-width_2-dtype_float32-state_dtype_float16-out_spaced-others_strided-l2norm"
+    "-eps_0.25"
+)
+_L2NORM_LONG = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+420+0+3+90-l2norm-processors_1"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
 _OVER = "causal_conv1d_varlen_fn-136-off62+64+1+1+2x3+120+62+5+0+3x1+off66-slots_odd-initial_all-snapshots_pool-over"
 _OVER_SHARES = "causal_conv1d_varlen_fn-136-off5+60+3x1+99+40x2-slots_odd-initial_all-over-processors_1"
@@ -151,9 +156,23 @@ MUTANTS = (
     Mutant(
         "Eps is dropped where a head takes one turn.",
         "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "rsqrtf(own + eps)",
+        "rsqrtf(own)",
+        (_L2NORM_EPS,),
+    ),
+    Mutant(
+        "Eps is dropped where a head has few lanes.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
         "rsqrtf(sums[i] + eps)",
         "rsqrtf(sums[i])",
-        (_L2NORM_EPS,),
+        (_L2NORM_SMALL,),
+    ),
+    Mutant(
+        "Tokens of a long tile are divided by the norm of its first one.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "from_group_lane<kAtOnce>(scale, i)",
+        "from_group_lane<kAtOnce>(scale, 0)",
+        (_L2NORM_LONG,),
     ),
     Mutant(
         "Lanes without channels add another lane's squares to a norm.",
