@@ -25,8 +25,8 @@ struct CausalConv1dVarlenShortrowsFwdParams {
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed>
 struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
-    // 0.88 of copy (16 x 512, H200) instead of 0.78 with 6 and tiles twice as long. A ninth block: 109 us instead of
-    // 112 for 512 random lengths, 205 instead of 214 for 2048 x 4, 80.6 instead of 79.4 for 64 x 128.
+    // 0.88 of copy (16 x 512, H200) instead of 0.78 with 6 and tiles twice as long. A ninth block: 111 us instead of
+    // 113 for 512 random lengths, 208 instead of 217 for 2048 x 4, 81.1 instead of 80.5 for 64 x 128.
     static constexpr int kMinBlocks = kArch < 90 ? (kAddressed ? 7 : 8) : kAddressed || kWidth > 4 ? 8 : 9;
     // Sequences that a warp loads states of ahead of their turn. Snapshots take the registers of a second one.
     static constexpr int kAhead = kAddressed ? 1 : 2;
