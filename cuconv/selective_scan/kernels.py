@@ -60,7 +60,7 @@ class TileShape(NamedTuple):
     at_once: int
     """States that a lane computes interleaved."""
     tokens: int
-    """Consecutive tokens per lane of a tile."""
+    """Consecutive tokens per lane of a tile; of a sweep's tile fewer where channels are contiguous."""
     resident: int
     """Blocks per multiprocessor that registers must leave room for."""
 
@@ -74,8 +74,28 @@ class TileShape(NamedTuple):
         """Channels per block."""
         return SelectiveScanTilesFwd.threads // self.group
 
+    @property
+    def sweeps(self) -> bool:
+        """Whether each lane walks all tokens of a channel, with its part of the states."""
+        return self.lanes == 1 and self.parts > 1
+
+    def fits(self, dtype: DType, d_state: int, seqlen: int) -> bool:
+        """Whether channels with this many states can have it, and rows of this many tokens of u."""
+        if d_state % (self.parts * self.at_once):
+            return False
+        # On an H200, tokens shared and swept: 256 x 1536 x 16 66 us and 80; float32 of 8192 x 4096 352 and 428.
+        if self.sweeps:
+            return dtype.itemsize == 2 and seqlen >= SWEPT
+        return self.lanes == 1 or self.lanes * self.tokens <= seqlen
+
+
+SWEPT = 128
+"""Tokens of a row from which on lanes may sweep them."""
 
 TILE_TIMES = {
+    TileShape(1, 2, 8, 64, 4): ((721, 1660), (752, 1944)),
+    TileShape(1, 4, 4, 64, 4): ((900, 1989), (861, 1849)),
+    TileShape(1, 8, 2, 64, 4): ((1050, 2112), (1150, 2408)),
     TileShape(1, 1, 1, 16, 4): ((850, 2005), (850, 2060)),
     TileShape(4, 1, 2, 16, 3): ((975, 1790), (1008, 1860)),
     TileShape(8, 1, 1, 16, 4): ((1431, 2571), (1570, 2872)),
@@ -198,7 +218,8 @@ class SelectiveScanTilesFwd(SegmentKernel):
     def variants(cls) -> Iterator[SelectiveScanTilesFwd]:
         for input_t, by_channel in product(FLOATS, (False, True)):
             for shape in TILE_TIMES:
-                yield cls(input_t, *shape, by_channel, states_only=False)
+                if shape.fits(input_t, 0, MAX_TOKENS):
+                    yield cls(input_t, *shape, by_channel, states_only=False)
             yield cls(input_t, *CUT, by_channel, states_only=True)
 
 
@@ -248,7 +269,7 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
         for input_t, state_t, shape in product(FLOATS, STATES, TILE_TIMES):
             for by_channel, mixed, snapshots in product((False, True), repeat=3):
-                if not mixed or shape in cls.TILES:
+                if shape in cls.TILES or (not mixed and shape.fits(input_t, 0, MAX_TOKENS)):
                     yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
 
 

@@ -104,8 +104,7 @@ def tile_shapes(inputs: Inputs) -> list[TileShape]:
     return [
         shape
         for shape in TILE_TIMES
-        if (shape.lanes == 1 or shape.lanes * shape.tokens <= inputs.u.shape[2])
-        and inputs.d_state % (shape.parts * shape.at_once) == 0
+        if shape.fits(input_dtype(inputs), inputs.d_state, inputs.u.shape[2])
         and tile_axis(inputs, shape.channels) is not None
     ]
 

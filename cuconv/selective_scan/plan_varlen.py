@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from cuconv.runtime import slots
@@ -15,6 +14,7 @@ from cuconv.runtime.machine import multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
+    MAX_TOKENS,
     TILE_TIMES,
     SelectiveScanVarlenBlocks,
     SelectiveScanVarlenFwd,
@@ -261,13 +261,15 @@ def _tile_shape(o: Operands, is_mixed: bool, by_channel: bool) -> TileShape:
     dim, total = o.inputs.u.shape[1], o.total
     rows = dim * (ceil_div(total, PREFILL) if is_mixed else o.sequences)
     processors = multiprocessors(o.inputs.u.device)
-    shapes: Iterable[TileShape] = SelectiveScanVarlenTilesFwd.TILES
-    if o.is_batch:
-        # All sequences have as many tokens, which at least fill a tile. On an H200 64 rows of 64 tokens of 2048
-        # channels take 91 us, and with the shapes of packed sequences 205.
-        seqlen = o.inputs.u.shape[2]
-        shapes = [shape for shape in TILE_TIMES if shape.lanes == 1 or shape.lanes * shape.tokens <= seqlen]
-    shapes = [shape for shape in shapes if o.inputs.d_state % (shape.parts * shape.at_once) == 0]
+    # All rows of a batch have as many tokens. On an H200 64 rows of 64 tokens of 2048 channels take 91 us, and with the
+    # shapes of packed sequences 205.
+    seqlen = o.inputs.u.shape[2] if o.is_batch else MAX_TOKENS
+    shapes = [
+        shape
+        for shape in TILE_TIMES
+        if shape.fits(input_dtype(o.inputs), o.inputs.d_state, seqlen)
+        and (o.is_batch or shape in SelectiveScanVarlenTilesFwd.TILES or (shape.sweeps and not is_mixed))
+    ]
     return min(shapes, key=lambda shape: tile_time(rows, shape, processors, by_channel))
 
 

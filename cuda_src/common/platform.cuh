@@ -69,6 +69,17 @@ __device__ __forceinline__ T* as_global(T* pointer) {
     return pointer;
 }
 
+// The same pointer to shared memory, without anything else that the compiler has derived about it. It is computed once,
+// where an opaque() pointer may be computed again in every turn of a loop.
+template <typename T>
+__device__ __forceinline__ T* opaque_shared(T* pointer) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("" : "+l"(pointer));
+    __builtin_assume(__isShared(pointer));
+#endif
+    return pointer;
+}
+
 // Brings memory that is read soon into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* pointer) {
 #if defined(__CUDA_ARCH__)

@@ -36,7 +36,8 @@ struct TileScan {
     };
     using Own = Select<kByChannel, TurnedTokens, Tokens<T, kOwn, kVec>>;
     using Rows = TileRows<Shape>;
-    using MatrixLoads = Select<kByChannel, MatrixTurn<Shape>, MatrixCopy<Shape>>;
+    using MatrixLoads =
+        Select<kByChannel, Select<Shape::kSweeps, MatrixRows<Shape>, MatrixTurn<Shape>>, MatrixCopy<Shape>>;
 
     struct Inputs {
         Own u;
@@ -69,8 +70,8 @@ struct TileScan {
           shared(shared_),
           first_channel(first_channel_),
           lane(static_cast<int>(threadIdx.x) % kLanes),
-          part(static_cast<int>(threadIdx.x) / kLanes % kParts),
-          local(static_cast<int>(threadIdx.x) / Shape::kGroup),
+          part(Shape::part()),
+          local(Shape::channel()),
           channel(min(first_channel + local, p.dim - 1)),
           is_idle(first_channel + local >= p.dim),
           B(matrix(p.B, p.B_stride, batch), p.B_stride[2]),
@@ -170,7 +171,7 @@ struct TileScan {
         for (int t = begin + number; t < end; t += Shape::kGroup) first[t * step] = Dtype<T>::from_float(0.0f);
     }
 
- private:
+ protected:
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk_by_token(int begin, int end, BeforeTile before_tile) {
         int tile = begin / kVec * kVec, stage = 0;
@@ -279,7 +280,7 @@ struct TileScan {
 
     // The first channel in the block, and the token in a tile, of this thread's vectors of rows.
     static constexpr int kRowVectors = Shape::kChannels / Rows::kVec;  // per token
-    static constexpr int kRowRounds = Shape::kTile * kRowVectors / Shape::kThreads;
+    static constexpr int kRowRounds = (Shape::kTile * kRowVectors + Shape::kThreads - 1) / Shape::kThreads;
     __device__ __forceinline__ static int row_channel() {
         return static_cast<int>(threadIdx.x) % kRowVectors * Rows::kVec;
     }
@@ -296,6 +297,7 @@ struct TileScan {
 #pragma unroll
         for (int round = 0; round < kRowRounds; ++round) {
             const int token = row_token(round);
+            if (Shape::kTile * kRowVectors < Shape::kThreads && token >= Shape::kTile) continue;
             const index_t at = (tile + round * (Shape::kThreads / kRowVectors)) * step;
             body(shared.rows.elements[stage][row] + Rows::index(token, row_channel()), at,
                  has_channel && tile + token < end);

@@ -6,16 +6,16 @@
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), the tokens contiguous
 // and rows aligned to 16 bytes, or the channels and the states contiguous and tokens aligned; d_state up to 16. kLanes
 // lanes own a channel of a segment, the tokens of a row or some of its chunks, and kTokens consecutive tokens each of a
-// tile; or kParts times as many lanes, each with a part of the states. The states before a segment are the initial ones
-// or, when there are several, in scratch. Shared memory: B and C of the tile, decay rates and states of the block's
-// channels.
+// tile; or kParts times as many lanes, each with a part of the states. One lane of several parts walks all tokens. The
+// states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B and C of the
+// tile, decay rates and states of the block's channels.
 //
 // input_t  u, delta, z, out, B and C    kLanes     lanes that share a channel's tokens    kParts  partitions of d_state
 // kAtOnce  states computed interleaved  kTokens    tokens per lane of a tile
 // kResident  blocks per multiprocessor  kByChannel channels and states are contiguous, not tokens
 // kStatesOnly  the states behind segments in place of results
 #include "selective_scan/scan_segments.cuh"
-#include "selective_scan/scan_tiles.cuh"
+#include "selective_scan/scan_sweeps.cuh"
 
 struct SelectiveScanTilesFwdParams {
     SelectiveScanOperands operands;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ TileShared<Shape> shared;
     const ScanSegment<Shape> segment(p);
     if (kStatesOnly && segment.is_last(p)) return;
-    TileScan<Shape, SelectiveScanOperands> scan(p, shared, segment.batch, segment.first_channel);
+    ScanOf<Shape, SelectiveScanOperands> scan(p, shared, segment.batch, segment.first_channel);
     if constexpr (kStatesOnly) {
         scan.template walk<false>(segment.begin, segment.end, [](int) {});
         const ScanScratch scratch(p);

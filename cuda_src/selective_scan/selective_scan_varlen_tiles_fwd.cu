@@ -5,11 +5,11 @@
 // to 16 bytes, wherever among them a sequence begins, or the channels and the states contiguous and tokens aligned;
 // d_state up to 16; the pool (slots, dim, d_state) of any strides.
 // kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many
-// lanes, each with a part of the states. When sequences are alike a block has one of them. When they are mixed the
-// first blocks visit the long ones `before`, `before + long_at_a_time`, … The other blocks have runs of neighbouring
-// sequences and walk the short ones token by token (selective_scan/scan_few.cuh). The padding before the first sequence
-// and behind the last counts as sequences, too, the results of which are zeros. Shared memory: B and C of the tile,
-// decay rates and states of the block's channels.
+// lanes, each with a part of the states; one lane of several parts walks all tokens. When sequences are alike a block
+// has one of them. When they are mixed the first blocks visit the long ones `before`, `before + long_at_a_time`, … The
+// other blocks have runs of neighbouring sequences and walk the short ones token by token
+// (selective_scan/scan_few.cuh). The padding before the first sequence and behind the last counts as sequences, too,
+// the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's channels.
 //
 // input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
 // kParts     partitions of d_state       kAtOnce  states computed interleaved
@@ -18,7 +18,7 @@
 // kMixed     there are long sequences and others
 // kSnapshots states inside sequences are kept, too
 #include "selective_scan/scan_few.cuh"
-#include "selective_scan/scan_tiles.cuh"
+#include "selective_scan/scan_sweeps.cuh"
 
 struct SelectiveScanVarlenTilesFwdParams {
     SelectiveScanVarlenOperands operands;
@@ -52,7 +52,7 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
               end = uniform(first_token_of<!kMixed>(p, number + 1));
     if (begin >= end) return;
     const int slot = uniform(load_start_slot(p, number));
-    TileScan<Shape, SelectiveScanVarlenOperands> scan(p, shared, kMixed ? 0 : number, first_channel);
+    ScanOf<Shape, SelectiveScanVarlenOperands> scan(p, shared, kMixed ? 0 : number, first_channel);
     if (slot < 0) {
         if (!p.keeps_padding) scan.store_zeros(begin, end);
         return;

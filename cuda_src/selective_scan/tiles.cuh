@@ -4,7 +4,8 @@
 #include "common/vec.cuh"
 
 // kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts
-// interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions.
+// interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions. With
+// one lane and several partitions each lane walks all tokens (selective_scan/scan_sweeps.cuh).
 // kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: the states behind
 // one token inside a tile can be taken.
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
@@ -18,8 +19,12 @@ struct TileShape {
     static constexpr int kParts = kParts_;
     static constexpr int kAtOnce = kAtOnce_;  // states that a lane computes interleaved, to hide latency
     static constexpr int kGroup = kLanes * kParts;
-    static constexpr int kTokens = kTokens_;
-    static constexpr int kOwn = kTokens / kParts;
+    static constexpr bool kSweeps = kLanes == 1 && kParts > 1;
+    // Rows of more tokens of a sweep's channels would not fit in shared memory.
+    static constexpr int kTokens = kSweeps && kByChannel ? 16 / int{sizeof(T)} * kParts : kTokens_;
+    // Tokens per sweep, of which a lane itself loads, prepares and finishes kOwn.
+    static constexpr int kSweep = kParts == 2 && !(kByChannel && sizeof(T) == 4) ? 16 : 4 * kParts;
+    static constexpr int kOwn = (kSweeps ? kSweep : kTokens) / kParts;
     static constexpr int kTile = kLanes * kTokens;
     static constexpr int kChannels = kThreads / kGroup;  // per block
     static constexpr int kStates = 16;                   // per channel at most
@@ -28,23 +33,39 @@ struct TileShape {
     static constexpr int kVectors = kTokens / kVec;       // per lane of a tile
     // Stages of what is in shared memory for a tile: with two, the next tile's is copied while this tile's is used.
     static constexpr bool kHasRoom = kByChannel ? sizeof(T) == 2 : kTile * sizeof(T) <= 512;
-    static constexpr int kStages = kHasRoom ? 2 : 1;
+    static constexpr int kStages = kHasRoom && !kSweeps ? 2 : 1;
+
+    // The number of this thread's part, and of its channel in the block. In sweeps the lowest bit and the highest ones
+    // of a lane's number in the warp say its part: a vector per lane then takes half the accesses to shared memory, if
+    // each lane reads the same as a neighbour.
+    __device__ __forceinline__ static int part() {
+        const unsigned thread = threadIdx.x;
+        if (!kSweeps) return static_cast<int>(thread / kLanes % kParts);
+        return static_cast<int>(thread % 2 + thread % 32 / (64 / kParts) * 2);
+    }
+    __device__ __forceinline__ static int channel() {
+        const unsigned thread = threadIdx.x;
+        if (!kSweeps) return static_cast<int>(thread / kGroup);
+        return static_cast<int>(thread / 32 * (32 / kParts) + thread / 2 % (32 / kParts));
+    }
 };
 
 // u, delta and z of a tile's tokens in the channels of a block, as they are in global memory: channels are contiguous.
-// A gap behind the tokens of each lane keeps them in different banks.
+// A gap behind the tokens that a lane reads at a time keeps them in different banks.
 template <typename Shape>
 struct TileRows {
     using T = typename Shape::input_t;
     static constexpr int kVec = Shape::kChannels < Shape::kVec ? Shape::kChannels : Shape::kVec;  // channels per access
     static constexpr int kU = 0;
     static constexpr int kDelta = 1;
-    static constexpr int kZ = 2;  // and in its place the results
-    using Tile = T[Shape::kTile * Shape::kChannels + Shape::kLanes * kVec];
-    alignas(16) Tile elements[Shape::kStages][3];
+    static constexpr int kZ = 2;                                                // and in its place the results
+    static constexpr int kGap = Shape::kSweeps ? Shape::kOwn : Shape::kTokens;  // tokens between gaps
+    static constexpr int kStages = Shape::kSweeps ? 2 : Shape::kStages;
+    using Tile = T[Shape::kTile * Shape::kChannels + Shape::kTile / kGap * kVec];
+    alignas(16) Tile elements[kStages][3];
 
     __device__ __forceinline__ static int index(int token, int channel) {
-        return token * Shape::kChannels + token / Shape::kTokens * kVec + channel;
+        return token * Shape::kChannels + token / kGap * kVec + channel;
     }
 };
 
@@ -55,6 +76,27 @@ template <typename Shape>
 using TileStates = float[Shape::kChannels][Shape::kStates + 1];
 
 struct NoTileStates {};
+
+// What sweeps have in shared memory besides: B and C of a tile and the next as floats, four tokens at a time
+// in an order in which those that threads write at once are in different banks; and dt and dt * u of each warp's
+// channels in a sweep.
+template <typename Shape>
+struct SweepShared {
+    static constexpr int kHalves = Shape::kByChannel ? 1 : Shape::kVec / 4;
+    static constexpr int kPitch = Shape::kTile + 4;
+    static constexpr int kStepPitch = Shape::kSweep + 4;
+    static constexpr int kWarpChannels = 32 / Shape::kParts;
+    using Steps = float[kWarpChannels][kStepPitch];
+    alignas(16) float matrices[2][2][Shape::kStates][kPitch];  // by stage, B and C
+    alignas(16) Steps steps[Shape::kThreads / 32][2];          // by warp, dt and dt * u
+
+    // The place in a row of the four tokens from token `t` on.
+    __device__ __forceinline__ static constexpr int place(int t) {
+        return t / 4 % kHalves * (Shape::kTile / kHalves) + t / (4 * kHalves) * 4;
+    }
+};
+
+struct NoSweepShared {};
 
 // The shared memory of a block: B and C of the tile's tokens, each state's in the order of its tokens but with vectors
 // in an order in which those that neighbouring lanes read, and those that neighbouring threads write, are in different
@@ -69,6 +111,7 @@ struct TileShared {
     TileStates<Shape> state;
     Select<Shape::kTakes, TileStates<Shape>, NoTileStates> taken;
     Select<Shape::kByChannel, TileRows<Shape>, NoTileRows> rows;
+    Select<Shape::kSweeps, SweepShared<Shape>, NoSweepShared> sweep;
 
     // The column of the i-th vector of a lane's tokens.
     __device__ __forceinline__ static unsigned column(unsigned i, unsigned lane) {
@@ -104,6 +147,30 @@ struct MatrixCopy {
         const int token = tile + static_cast<int>(number()) * kVec;
         each_row(to, stride, d_state, tile,
                  [=](T* place, const T* from) { store(place, load_part<kVec>(from, begin - token, end - token)); });
+    }
+
+    // Where this thread's first vector of a matrix is as it was copied, and as floats.
+    __device__ __forceinline__ static T* copied(Matrix& matrix) {
+        const unsigned lane = number() / Shape::kVectors, i = number() % Shape::kVectors;
+        return matrix[first_row()][i][TileShared<Shape>::column(i, lane)];
+    }
+    template <typename Rows>
+    __device__ __forceinline__ static float* turned(Rows& rows) {
+        return rows[first_row()] + SweepShared<Shape>::place(number() * kVec);
+    }
+
+    // Turns what this thread has copied into floats.
+    __device__ __forceinline__ static void to_floats(const T* from, float* to) {
+        using Sweep = SweepShared<Shape>;
+#pragma unroll
+        for (unsigned round = 0; round < kRounds; ++round) {
+            const auto v = load<kVec, Memory::kMutable>(from + round * kRows * Shape::kTile);
+#pragma unroll
+            for (int j = 0; j < kVec; j += 4) {
+                const float four[4] = {v.to_float(j), v.to_float(j + 1), v.to_float(j + 2), v.to_float(j + 3)};
+                ::store(to + round * kRows * Sweep::kPitch + Sweep::place(j), Vec<float, 4>::from_floats(four));
+            }
+        }
     }
 
  private:
@@ -180,4 +247,62 @@ struct MatrixTurn {
     __device__ __forceinline__ static int token_of(int round) { return vector(round) % kColumns * kTokens; }
     // The first state of the thread's vector, beyond the last where there is no such vector.
     __device__ __forceinline__ static int state_of(int round) { return vector(round) / kColumns * kVec; }
+};
+
+// Copies one matrix with contiguous states to shared memory, every thread its vectors of states in places of its own,
+// and turns them into rows of floats.
+template <typename Shape>
+struct MatrixRows {
+    using T = typename Shape::input_t;
+    using Matrix = typename TileShared<Shape>::Matrix;
+    static constexpr int kVec = Shape::kVec;  // states per access
+    static constexpr int kPitch = SweepShared<Shape>::kPitch;
+    static constexpr int kVectors = Shape::kStates / kVec * Shape::kTile;
+    static constexpr int kRounds = (kVectors + Shape::kThreads - 1) / Shape::kThreads;
+
+    const T* matrix;  // at token 0
+
+    __device__ __forceinline__ MatrixRows(const T* matrix_, index_t) : matrix(matrix_) {}
+
+    // The tokens `begin` to `end` - 1 of a tile, asynchronously; the others become zero.
+    __device__ __forceinline__ void copy(Matrix& to, index_t step, int tile, int begin, int end) const {
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+            if (vector(round) >= kVectors) continue;
+            const int token = tile + token_of(round);
+            T* const place = &to[0][0][0][0] + vector(round) * kVec;
+            if (token >= begin && token < end) {
+                copy_async(place, matrix + token * step + state_of(round));
+            } else {
+                ::store(place, Vec<T, kVec>::zero());
+            }
+        }
+    }
+
+    // Where this thread's first vector of a matrix is as it was copied, and as floats.
+    __device__ __forceinline__ static T* copied(Matrix& matrix) { return &matrix[0][0][0][0] + vector(0) * kVec; }
+    template <typename Rows>
+    __device__ __forceinline__ static float* turned(Rows& rows) {
+        return &rows[0][0] + state_of(0) * kPitch + token_of(0);
+    }
+
+    // Turns what this thread has copied into floats.
+    __device__ __forceinline__ static void to_floats(const T* from, float* to) {
+        constexpr int kStep = Shape::kThreads / Shape::kTile * kVec * kPitch;
+        static_assert(Shape::kThreads % Shape::kTile == 0);
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+            if (vector(round) >= kVectors) continue;
+            const auto v = ::load<kVec, Memory::kMutable>(from + round * Shape::kThreads * kVec);
+#pragma unroll
+            for (int s = 0; s < kVec; ++s) to[round * kStep + s * kPitch] = v.to_float(s);
+        }
+    }
+
+ private:
+    __device__ __forceinline__ static int vector(int round) {
+        return static_cast<int>(threadIdx.x) + round * Shape::kThreads;
+    }
+    __device__ __forceinline__ static int token_of(int round) { return vector(round) % Shape::kTile; }
+    __device__ __forceinline__ static int state_of(int round) { return vector(round) / Shape::kTile * kVec; }
 };

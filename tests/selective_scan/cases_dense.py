@@ -72,6 +72,8 @@ class Case(OfRows):
     OUTPUTS = ("out", "last_state_out")
     UPDATED = ("chunk_states_out",)
 
+    processors: int = 0
+
     def placements(self) -> dict[str, Placement]:
         out = place(self.input_t, self.shape, **LAYOUTS[self.layout][1])
         states = {"last_state_out": self.place_state(), "chunk_states_out": self.place_chunks()}
@@ -128,6 +130,14 @@ UNIT = (
     Case(3, 20, 200, 6),
     Case(3, 20, 200),
     Case(2, 3, 513, without=NO_STATES),
+    # The same for lanes that walk all tokens, as with more channels: in each number of parts, blocks beyond the last
+    # channel, and one token of a last tile and of a last sweep.
+    Case(1, 200, 152, processors=1),
+    Case(3, 40, 264, processors=1),
+    Case(1, 40, 136, without=NO_STATES, processors=1),
+    Case(1, 72, 152, dtype="float16", **TURNED, processors=1),
+    Case(2, 72, 265, **TURNED, processors=1),
+    Case(1, 40, 131, without="D z delta_bias chunk_states_out", **TURNED, processors=1),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
     Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # The same where channels are contiguous, and states in B and C: blocks beyond the last channel, and last tiles of

@@ -57,6 +57,7 @@ class Case(OfStates, OfSequences):
     rounds: int = 10
     scale_axis: bool = False  # scales have an axis of 1 behind
     dense: bool = False  # whether sequences of equal lengths are the rows of a batch; `layout` is then one of LAYOUTS
+    processors: int = 0
 
     @property
     def quantised(self) -> bool:
@@ -194,6 +195,10 @@ UNIT = (
     Case(35, "0"),
     Case(0, "7+2"),
     Case(35, "24+8", loud=20),
+    # Lanes that walk all tokens, as with more channels.
+    Case(128, "236+off2+298", processors=1),
+    Case(72, "off5+205+236", state_dtype="bfloat16", **TURNED, **ODD, processors=1),
+    Case(24, "203+236", dtype="float16", **TURNED, processors=1),
     # Long sequences without a slot.
     Case(33, "30+40+50", slots="odd"),
     # Slots out of several columns, other slots for final states, longer index arrays and kept padding, in both kernels.
@@ -218,6 +223,8 @@ UNIT = (
             (9, "20+3+41", 40, {"dtype": "float32"}),
             (128, "9x2+24+30+3+260", 16, {"dtype": "float16", "state_dtype": "float16", "pool": "spaced"}),
             (128, "200+236+300+200", 16, {}),
+            (128, "200+236+300+200", 16, {"processors": 1}),
+            (72, "off3+205+260", 16, {"processors": 1, **TURNED}),
         )
         for way in (
             {"snapshots": "pool", "moved": True, "initial": "all", "index": "mixed"},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import AbstractContextManager
 from typing import Any
 
 import cuconv
 from cuconv.runtime.dtypes import BY_NAME, FLOAT32, DType
+from cuconv.runtime.machine import assuming
 from tests import cases
 from tests.support.layouts import BY_TOKEN, PARAMETERS
 from tests.support.placement import Placement, place
@@ -32,6 +34,11 @@ class OfStates(cases.Case):
     matrices: str
     others: str
     loud: float
+    processors: int = 0
+    """Multiprocessors that calls which are planned or emulated count with, if any."""
+
+    def running(self) -> AbstractContextManager[Any]:
+        return assuming(self.processors) if self.processors else super().running()
 
     @property
     def input_t(self) -> DType:

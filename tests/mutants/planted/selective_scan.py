@@ -11,6 +11,9 @@ _SCAN_SEGMENTS = (
 )
 _TILES = "selective_scan_fn-3-20-200"
 _TILES_ALONE = "selective_scan_fn-2-35-48"
+_SWEEPS = "selective_scan_fn-3-40-264-processors_1"
+_SWEEPS_TURNED = "selective_scan_fn-2-72-265-layout_channel_last-matrices_by_state-processors_1"
+_SWEEPS_KEPT = "selective_scan_varlen_fn-128-200+236+300+200-index_mixed-initial_all-moved-snapshots_pool-processors_1"
 _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
 _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
 _TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
@@ -177,6 +180,49 @@ MUTANTS = (
         "t >= tokens.behind)) own_dt[t] = 0.0f;",
         "t > tokens.behind)) own_dt[t] = 0.0f;",
         (_TILES_PARTS, "selective_scan_fn-2-35-43", _TILES),
+    ),
+    Mutant(
+        "A sweep's steps are read before all lanes have stored them.",
+        "selective_scan/scan_sweeps.cuh",
+        "        store_packed(steps + part * kOwn + kStep, own_dt_u);\n        sync_warp();",
+        "        store_packed(steps + part * kOwn + kStep, own_dt_u);",
+        (_SWEEPS,),
+    ),
+    Mutant(
+        "A sweep's matrices are read before all threads have turned them.",
+        "selective_scan/scan_sweeps.cuh",
+        """            // The matrices of this tile have arrived, and all threads have used those of the tile before.
+            __syncthreads();""",
+        "            // The matrices of this tile have arrived, and all threads have used those of the tile before.",
+        (_SWEEPS, _SWEEPS_TURNED),
+    ),
+    Mutant(
+        "The part of a sweep behind the last token counts.",
+        "selective_scan/scan_sweeps.cuh",
+        "t >= behind)) own_dt[t] = 0.0f;",
+        "t > behind)) own_dt[t] = 0.0f;",
+        (_SWEEPS_TURNED, _SWEEPS_KEPT),
+    ),
+    Mutant(
+        "A sweep takes the state behind the next token.",
+        "selective_scan/scan_sweeps.cuh",
+        "t + j == taken) take(s, h[s]);",
+        "t + j == taken + 1) take(s, h[s]);",
+        (_SWEEPS_KEPT,),
+    ),
+    Mutant(
+        "Sweeps keep no states between tiles.",
+        "selective_scan/scan_sweeps.cuh",
+        "state[s * kParts] = h[s];",
+        "if (next >= end) state[s * kParts] = h[s];",
+        (_SWEEPS,),
+    ),
+    Mutant(
+        "Turned results of a sweep go to the tile's first tokens.",
+        "selective_scan/scan_sweeps.cuh",
+        "T* const place = own_place(stage, Rows::kZ, at - tile);",
+        "T* const place = own_place(stage, Rows::kZ, 0);",
+        (_SWEEPS_TURNED,),
     ),
     Mutant(
         "A tile's dt of both parts is one part's.",
