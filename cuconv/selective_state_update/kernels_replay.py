@@ -177,7 +177,7 @@ class SelectiveStateUpdateReplayFew(Kernel):
     """Live tokens at most."""
 
     RANKED = 256
-    """Sequences at most that it can put in another order."""
+    """Sequences at most that share blocks."""
 
     d_state: int
     state_t: DType
@@ -190,11 +190,15 @@ class SelectiveStateUpdateReplayFew(Kernel):
             yield cls(*fields)
 
     def launch_config(
-        self, batch: int, nheads: int, headdim: int, warp_heads: int, flushes_first: bool
+        self, batch: int, nheads: int, headdim: int, warp_heads: int, spare: int
     ) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences, each warp with this many heads; ValueError when they are too many."""
-        config, division = _divided(self, batch, nheads // warp_heads, headdim // self.ROWS)
-        return config, {**division, "warp_heads": warp_heads, "flushes_first": int(flushes_first)}
+        """The launch for this many sequences, each warp with this many heads; ValueError when they are too many.
+
+        spare: further blocks, for heads of sequences that flush.
+        """
+        config, division = _divided(self, min(batch, self.RANKED), nheads // warp_heads, headdim // self.ROWS)
+        config = LaunchConfig((config.grid[0] + spare, ceil_div(batch, self.RANKED), 1), config.block)
+        return config, {**division, "warp_heads": warp_heads, "spare_warps": spare * self.warps}
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,12 @@ LARGE = 192 * 2**20
 of copy with 4 rows and stores that do not stay in the cache, 0.92 with 16 rows or ordinary stores; 512 MiB 0.93
 with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
 
-WALKED = 16 * 2**20
-"""Bytes of codes from which warps walk over heads. Measured on an H200 for Mamba-2 with 128 heads and int8: 8 MiB take
-9.3 us otherwise and 9.5 so, 16 MiB 14.3 and 13.5, 64 MiB 43.1 and 41.4, 256 MiB 166 and 146."""
+WALKED = 8 * 2**20
+"""Bytes of codes from which warps walk over heads. Measured on an H200 for Mamba-2 with 128 heads and int8: 4 MiB take
+6.5 us otherwise and 6.9 so, 8 MiB 9.4 and 8.4, 16 MiB 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166 and 142."""
 
-MAX_HEADS = 2
-"""Heads that a warp walks over, at most. With 1, 64 MiB take 42.5 us instead of 41.4, with 4 43.7."""
+MAX_HEADS = 1
+"""Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
 
 MANY_WARPS = 1024
 """Warps below which a group of lanes takes fewer rows, so that more warps share the work."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
+import math
 from typing import Any, NamedTuple
 
-from cuconv.runtime.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16
+from cuconv.runtime.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
+from cuconv.runtime.machine import multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_state_update import plan as plain
 from cuconv.selective_state_update.kernels import lanes
@@ -32,10 +33,18 @@ less time than reading the rings, and some sequences flush in every step. On an 
 window of 16, sequences that flush in turn take 39 us for 64 MiB of bfloat16, and 36 without rings; for 32 MiB of
 float32 15.4 and 19.5. Codes of 8 bits take 72 us for 64 MiB, and 48 without rings."""
 
-SMALL_HEADS = {FLOAT32: 32 * 2**20, BFLOAT16: 48 * 2**20, FLOAT16: 48 * 2**20, INT16: 48 * 2**20, INT8: 32 * 2**20}
-"""The same by the dtype of states where SelectiveStateUpdateReplayFew fits, SMALL for others. 48 MiB of bfloat16 take
-23 us, and 27 without rings, 32 MiB 20 and 19; 64 MiB of int8 41 and 44, 32 MiB 24.7 and 24.8; 64 MiB of float32 31 and
-37; 64 MiB of float8_e4m3fn 46, and 43 without rings."""
+SMALL_HEADS = {
+    FLOAT32: 16 * 2**20,
+    BFLOAT16: 10 * 2**20,
+    FLOAT16: 10 * 2**20,
+    INT16: 12 * 2**20,
+    INT8: 4 * 2**20,
+    FLOAT8_E4M3FN: 6 * 2**20,
+}
+"""The same by the dtype of states where SelectiveStateUpdateReplayFew fits. 12 MiB of float32 take 8.6 us at once, 9.0
+in turn and 8.9 without rings, 16 MiB 10.5, 9.7 and 10.5; 8 MiB of bfloat16 6.7, 7.3 and 6.7, 12 MiB 9.3, 8.1 and 8.5;
+8 MiB of int16 7.0, 7.8 and 7.8, 16 MiB 12.0, 9.9 and 11.6; 3 MiB of int8 5.2, 5.7 and 5.1, 4 MiB 6.0, 6.0 and 6.5; 4
+MiB of float8_e4m3fn 5.7, 6.5 and 6.4, 8 MiB 9.1, 7.9 and 8.7."""
 
 MANY_WARPS = 2048
 """Warps below which each has fewer tiles of rows, so that more warps share the work."""
@@ -44,15 +53,21 @@ MANY_WAVES = 8192
 """Warps below which each has one head: those that flush take twice as long as others, which go on meanwhile."""
 
 
-FEW_WARPS = {False: 4096, True: 2048}
-"""Warps of SelectiveStateUpdateReplayFew, by whether there are several tokens, that are left when each has more heads,
-and from which sequences that flush come first: more than run at once, so that what a warp does before its first head is
-hidden. On an H200 with Mamba-2 of 128 heads, int8 and sequences that flush in turn, 32 sequences take 22.4 us with one
-head a warp and 23.4 with two; 64 39.6, 29.1, and 43.1 with four; 256 111 with two, 100 with four, and 116 with eight.
-Where those that flush come last, 64 take 41.8."""
+FEW_RESIDENT = {False: 3, True: 2}
+"""Blocks of SelectiveStateUpdateReplayFew on a multiprocessor, by whether there are several tokens."""
 
-FEW_HEADS = 4
-"""Heads of such a warp at most: one that flushes takes as long as several others."""
+FEW_HEADS = {1: (1, 4, 8), 2: (1, 2, 4), 4: (1, 2)}
+"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the bytes of an element of states: the fewest for
+which all blocks run at once. On an H200 with Mamba-2 of 128 heads and sequences that flush in turn, 16 of int8 take
+12.1 us with four heads a warp, 12.6 with two and 18.4 with one, 64 26.1 with eight, 28.2 with four and 29.7 with
+sixteen; 32 of bfloat16 25.1 with four and 27.2 with two, of float32 44.1 and 43.8."""
+
+FEW_WAVES = {1: 8, 2: 2, 4: 2}
+"""The heads of a warp where not all blocks run at once. 128 sequences of int8 take 48.7 us with eight and 52.9 with
+four, 256 95.8 and 97.6; 64 of bfloat16 43.1 with two, 47.2 with four and 45.0 with eight."""
+
+FEW_MANY = (1, 2, 4)
+"""The heads that a warp may have for several tokens, the most of them where not all blocks run at once."""
 
 FEW_LEAST = 256
 """Warps of SelectiveStateUpdateReplayFew below which SelectiveStateUpdateReplay divides heads further. A sequence of
@@ -132,7 +147,13 @@ def plan(o: Operands) -> Plan:
         shares = work(sequences, nheads, group_heads, ceil_div(headdim, kernel.tile))
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
     elif isinstance(kernel, SelectiveStateUpdateReplayFew):
-        shares = few_work(sequences, nheads * (headdim // kernel.ROWS), group_heads, kernel.many)
+        tiles = min(sequences, kernel.RANKED) * nheads * (headdim // kernel.ROWS)
+        choices = FEW_MANY if kernel.many else FEW_HEADS[o.step.state.itemsize]
+        last = FEW_MANY[-1] if kernel.many else FEW_WAVES[o.step.state.itemsize]
+        fitting = tuple(heads for heads in choices if group_heads % heads == 0)
+        resident = FEW_RESIDENT[kernel.many] * multiprocessors(o.step.x.device)
+        flushed = o.step.x.shape[1] / o.rings.window
+        shares = few_work(tiles, fitting, math.gcd(last, group_heads), flushed, resident)
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
     else:
         config, division = kernel.launch_config(sequences, nheads, headdim)
@@ -165,7 +186,7 @@ def choose(
     fits, vec = capacity(d_state), plain._vector(s)
     while not plain._is_packed(o.rings.B, vec):
         vec //= 2
-    of_slot = (prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
+    of_slot = (math.prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
     index32 = not s.stochastic and plain._fits_index32(s) and max(of_slot) < 2**31
     arrays: dict[str, Any] = {
         "d_state": fits,
@@ -258,14 +279,25 @@ def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int
     return heads, own
 
 
-def few_work(sequences: int, tiles: int, group_heads: int, many: bool) -> tuple[int, bool]:
-    """The heads of a warp of SelectiveStateUpdateReplayFew, `tiles` of 64 rows a sequence, and whether sequences that
-    flush come first.
+def few_work(tiles: int, choices: tuple[int, ...], last: int, flushed: float, resident: int) -> tuple[int, int]:
+    """The heads of a warp of SelectiveStateUpdateReplayFew, and the blocks of further warps for sequences that flush.
+
+    Args:
+        tiles: 64 rows of a head each, of all sequences that share blocks.
+        choices: heads that a warp may have, in ascending order.
+        last: the choice where not all blocks run at once.
+        flushed: the part of sequences that flush in a step.
+        resident: blocks that run at once.
     """
-    heads, warps = 1, sequences * tiles
-    while heads < FEW_HEADS and group_heads % (2 * heads) == 0 and warps // (2 * heads) >= FEW_WARPS[many]:
-        heads *= 2
-    return heads, warps >= FEW_WARPS[many] and sequences <= SelectiveStateUpdateReplayFew.RANKED
+    warps = SelectiveStateUpdateReplayFew.warps
+    # A warp for every head that flushes, or for two where warps have more than two heads: 256 sequences of int8 with
+    # four take 97 us, and 103 with twice as many further blocks.
+    of_flushing = ceil_div(tiles, warps) * flushed
+    for heads in choices:
+        blocks = ceil_div(tiles, heads * warps)
+        if blocks + round(of_flushing / 2) * (heads > 1) <= resident:
+            return heads, (resident - blocks) * (heads > 1)
+    return last, round(of_flushing / (1 if last == 2 else 2)) * (last > 1)
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -340,7 +372,7 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "state_scale_stride": (0, 0, 0),
         "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
-        "flushes_first": 0,
+        "spare_warps": 0,
         "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],

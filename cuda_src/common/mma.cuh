@@ -22,7 +22,9 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a
         multiply_add_tile<kIsHalf<T>>(sum, a, b);
     } else {
         const int row = lane_id() / 4 * 4, column = lane_id() % 4 * 8;
-#pragma unroll
+        // Unrolled, the words of all lanes would take registers at once: 400 bytes of a step with rings would lie in
+        // memory.
+#pragma unroll 1
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {

@@ -54,8 +54,8 @@ struct ReplayFewOperands {
     int scale_stride[2];  // slot, head; rows are contiguous
     int tokens;           // per sequence
     int force_flush_stride;
-    int warp_heads;     // heads of a warp, one after the other; all of one group
-    int flushes_first;  // sequences that flush come before the others
+    int warp_heads;   // one after the other; all of one group
+    int spare_warps;  // that take heads of sequences that flush
 };
 
 // The ring of a slot: the row of its oldest token, and how many are live.

@@ -1,6 +1,7 @@
 // The states of selective_state_update_replay_few.cu: tiles in shared memory, and their products with C.
 #pragma once
 
+#include "selective_state_update/code_digits.cuh"
 #include "selective_state_update/replay_few_tokens.cuh"
 
 // The states of tiles in shared memory. On their way they take no registers, and the compiler does not put off the
@@ -63,6 +64,7 @@ struct StagedTiles {
 // C of the new tokens, in the order in which the lane has elements of states.
 template <typename Traits>
 struct FloatFactors {
+    static constexpr bool kIsSplit = false;
     using Vector = PackedVec<__nv_bfloat16, Traits::kVecs>;
 
     const __nv_bfloat16* from;
@@ -113,6 +115,7 @@ struct FloatFactors {
 // the other for the odd ones.
 template <typename Traits>
 struct PairFactors {
+    static constexpr bool kIsSplit = false;
     unsigned columns[Traits::kChunks][2];
     float unit = 1.0f;
 
@@ -138,13 +141,14 @@ struct PairFactors {
     }
 };
 
-// The same for codes of 8 bits, which tensor cores multiply by other codes: C is a sum of three, times 2**16, 2**8 and
-// 1, in a unit in which its largest element has 22 bits. So products are exact, and no code becomes a float.
+// The same for codes of 8 bits, which tensor cores multiply by the digits of C. Of several tokens, the columns 2 q and
+// 2 q + 1 have a digit of token q; of one they have digit q, and lane q the product with it.
 template <typename Traits>
 struct CodeFactors {
-    static constexpr int kDigits = 3;
+    static constexpr bool kIsSplit = !Traits::kHasMany;  // the lanes of a group have parts of a sum
+    static constexpr int kPasses = kIsSplit ? 1 : CodeScale::kDigits;
 
-    unsigned columns[Traits::kChunks][kDigits][2];
+    unsigned columns[Traits::kChunks][kPasses][2];
     float unit;  // of lane q's token; NaN where C is not finite
 
     __device__ __forceinline__ CodeFactors(const __nv_bfloat16* from, int token_stride, int tokens) {
@@ -158,25 +162,16 @@ struct CodeFactors {
             for (int e = 0; e < 4; ++e) magnitude = max_or_nan(magnitude, fabsf(C[i / 2][i % 2].to_float(e)));
         }
         magnitude = max_over_lanes<8>(magnitude);
-        // Powers of two by their exponents: 2**(21 - e) and 2**(e - 21) where the magnitude is 2**e to 2**(e + 1).
-        const unsigned exponent = max(__float_as_uint(magnitude) & 0x7f800000u, 22u << 23);
-        const float scale = __uint_as_float((275u << 23) - exponent);
-        const float step = __uint_as_float(exponent - (21u << 23));
-        unit = from_lane(magnitude <= 3.402823466e38f ? step : magnitude - magnitude, lane_id() % 4 * 8);
+        const CodeScale scale(magnitude);
+        unit = from_lane(scale.unit, lane_id() % 4 * 8);
 #pragma unroll
         for (int i = 0; i < 2 * Traits::kChunks; ++i) {
             unsigned digits[4];
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                // Bytes of a sum with 128 in each are those of digits of -128 to 127, with the sign the other way.
-                const unsigned integer = integer_bits(C[i / 2][i % 2].to_float(e), scale) - 0x4b400000u;
-                digits[e] = (integer + 0x808080u) ^ 0x808080u;
-            }
+            for (int e = 0; e < 4; ++e) digits[e] = scale.digits(C[i / 2][i % 2].to_float(e));
 #pragma unroll
-            for (int d = 0; d < kDigits; ++d) {
-                const unsigned both = 0x40u + 0x11u * d;
-                columns[i / 2][d][i % 2] = __byte_perm(__byte_perm(digits[0], digits[1], both),
-                                                       __byte_perm(digits[2], digits[3], both), 0x5410u);
+            for (int d = 0; d < kPasses; ++d) {
+                columns[i / 2][d][i % 2] = digits_of(digits, kIsSplit ? lane_id() / 8 : d);
             }
         }
     }
@@ -185,19 +180,24 @@ struct CodeFactors {
                                              float (&y)[2]) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            int products[kDigits];
+            int products[kPasses];
 #pragma unroll
-            for (int d = 0; d < kDigits; ++d) {
+            for (int d = 0; d < kPasses; ++d) {
                 int sums[4] = {0, 0, 0, 0};
 #pragma unroll
                 for (int i = 0; i < Traits::kChunks; ++i) multiply_add_codes(sums, raw[r][i].words, columns[i][d]);
                 products[d] = sums[0] + sums[3];
             }
-            y[r] = fmaf(static_cast<float>(products[2] * 256 + products[1]), 256.0f, static_cast<float>(products[0]));
+            if constexpr (kIsSplit) {
+                y[r] = times_digit(products[0], lane_id() % 4);
+            } else {
+                y[r] =
+                    fmaf(static_cast<float>(products[2] * 256 + products[1]), 256.0f, static_cast<float>(products[0]));
+            }
         }
     }
 };
 
 template <typename Traits>
-using StateFactors = Select<Traits::kIsInt8, CodeFactors<Traits>,
-                            Select<Traits::kIsBfloat16, PairFactors<Traits>, FloatFactors<Traits>>>;
+using StateFactors = Select<kMultipliesCodes && Traits::kIsInt8, CodeFactors<Traits>,
+                            Select<kMultipliesCodes && Traits::kIsBfloat16, PairFactors<Traits>, FloatFactors<Traits>>>;

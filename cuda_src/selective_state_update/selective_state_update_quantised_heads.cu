@@ -4,8 +4,8 @@
 //
 // Layout: state (slots, nheads, headdim, d_state) and state_scale (slots, nheads, headdim), rows and lanes as in
 // selective_state_update.cu. A warp walks over some heads of one group, for which it loads B and C once, by tiles of
-// their rows. The codes of two tiles are on their way to shared memory, where each lane copies what it reads itself.
-// Every lane stands for one row of a tile: it loads the row's x and scale and stores its result and scale.
+// their rows. The codes of the next tile are on their way to shared memory, where each lane copies what it reads
+// itself. Every lane stands for one row of a tile: it loads the row's x and scale and stores its result and scale.
 //
 // kDState  d_state                        input_t  x and out               state_t  the pool of codes
 // a_t      A                              b_t      B and C
@@ -21,8 +21,10 @@ struct SelectiveStateUpdateQuantisedHeadsParams {
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t>
 struct SelectiveStateUpdateQuantisedHeadsTraits {
     static constexpr int kThreads = 128;
-    // On an H200 64 sequences of int8 (Mamba-2, 128 heads) take 41.4 us, and 41.5 with 3 blocks and parts of 4 rows;
-    // with 5 blocks, for which registers are too few, 44.2 with parts of 1 row and 49.9 with 2.
+    // On an H200 64 sequences of int8 (Mamba-2, 128 heads) take 39.2 us, and 41.2 with 3 blocks. With the codes of two
+    // tiles on their way, and two heads a warp, they took 41.2: to compute the last ones, when nothing is left to load,
+    // takes the longer, the more there are; with 5 blocks, for which registers are too few, 44.2. C * codes by tensor
+    // cores, as in replay, saved a tenth of the instructions, and no time: 41.7.
     static constexpr int kMinBlocks = 4;
     static constexpr int kVec = 16;
     // Rows per group of lanes in a tile of at most 4 KiB, and those that are advanced at once.
@@ -47,30 +49,28 @@ struct WalkedTile {
     }
 };
 
-// The lane's codes of the two tiles that are on their way.
+// The lane's codes of the tile that is on its way, each row in the place of that of the tile before.
 template <typename Traits>
 struct StagedCodes {
     using State = typename Traits::State;
     using StateVec = typename Traits::StateVec;
-    static constexpr int kVecs = 2 * Traits::kRowsOfGroup * kWarpSize;  // of a warp
+    static constexpr int kVecs = Traits::kRowsOfGroup * kWarpSize;  // of a warp
     static constexpr int kRowStep = Traits::kGroups * Traits::kElements * Traits::kLanes;
 
     StateVec* own;
 
     // Starts to copy kRows rows of the lane's group, the first of them row `first` of the group.
     template <int kRows>
-    __device__ __forceinline__ void start(int stage, int first, const State* tile) const {
+    __device__ __forceinline__ void start(int first, const State* tile) const {
 #pragma unroll
-        for (int r = first; r < first + kRows; ++r) copy_async(place(stage, r), tile + r * kRowStep);
+        for (int r = first; r < first + kRows; ++r) copy_async(place(r), tile + r * kRowStep);
     }
-    __device__ __forceinline__ StateVec read(int stage, int r) const {
-        return ::load<Traits::kVecs, Memory::kMutable>(reinterpret_cast<const State*>(place(stage, r)));
+    __device__ __forceinline__ StateVec read(int r) const {
+        return ::load<Traits::kVecs, Memory::kMutable>(reinterpret_cast<const State*>(place(r)));
     }
 
  private:
-    __device__ __forceinline__ StateVec* place(int stage, int r) const {
-        return own + (stage * Traits::kRowsOfGroup + r) * kWarpSize;
-    }
+    __device__ __forceinline__ StateVec* place(int r) const { return own + r * kWarpSize; }
 };
 
 // The heads that a warp walks over: their sequence, and the parameters of one of them in each lane.
@@ -139,15 +139,10 @@ __device__ __forceinline__ void walk_heads(const Params& params, unsigned number
     const index_t own = heads.first * p.state_stride[1] + lane_id() / kLanes * p.state_stride[2] + Rows::element(0);
     const State* const from = static_cast<const State*>(p.state) + slot * index_t{p.state_stride[0]} + own;
     const Staged staged{shared + lane_id()};
-    WalkedTile ahead{0, 0};
-    for (int stage = 0; stage < 2; ++stage) {
-        const State* const tile = from + ahead.offset<kTile>(p.state_stride + 1);
 #pragma unroll
-        for (int first = 0; first < Rows::kRowsOfGroup; first += kPart) {
-            if (stage < count) staged.template start<kPart>(stage, first, tile);
-            end_copy_group();
-        }
-        ahead = ahead.next(tiles);
+    for (int first = 0; first < Rows::kRowsOfGroup; first += kPart) {
+        staged.template start<kPart>(first, from);
+        end_copy_group();
     }
     const auto A = static_cast<const typename Rows::A*>(p.A)[heads.own() * p.A_stride[0]];
     RawNumber<input_t> dt_bias, dt;
@@ -186,17 +181,16 @@ __device__ __forceinline__ void walk_heads(const Params& params, unsigned number
         RawNumber<input_t> D, z;
         if (p.D != nullptr) D.load(p.D, own_D + at.offset<kTile>(p.D_stride), p.D_is_float32);
         if (p.z != nullptr) z.load(p.z, own_z + at.offset<kTile>(p.z_stride + 2), p.z_is_float32);
-        const State* const tile_ahead = from + ahead.offset<kTile>(p.state_stride + 1);
+        const State* const tile_ahead = from + next.offset<kTile>(p.state_stride + 1);
         State* const tile = to + at.offset<kTile>(p.state_stride + 1);
         float factor = 1.0f, y = 0.0f;  // in lane i of a group those of row i
-                                        // Two parts at a time: 41.4 us instead of 42.2.
-#pragma unroll 2
+#pragma unroll
         for (int first = 0; first < Rows::kRowsOfGroup; first += kPart) {
-            wait_for_copy_groups<2 * Rows::kRowsOfGroup / kPart - 1>();
+            wait_for_copy_groups<Rows::kRowsOfGroup / kPart - 1>();
             typename Rows::StateVec raw[kPart];
 #pragma unroll
-            for (int r = 0; r < kPart; ++r) raw[r] = staged.read(t % 2, first + r);
-            if (t + 2 < count) staged.template start<kPart>(t % 2, first, tile_ahead);
+            for (int r = 0; r < kPart; ++r) raw[r] = staged.read(first + r);
+            if (t + 1 < count) staged.template start<kPart>(first, tile_ahead);
             end_copy_group();
             float state[kPart][Rows::kElements], sums[kPart], magnitudes[kPart];
 #pragma unroll
@@ -222,7 +216,6 @@ __device__ __forceinline__ void walk_heads(const Params& params, unsigned number
                 if (target >= 0) store<Rows::kKeep>(tile + (first + r) * Staged::kRowStep, codes);
             }
         }
-        ahead = ahead.next(tiles);
         // The lane that holds what the group found of the lane's own row.
         const int holder = lane_id() % Rows::kGroups * kLanes + lane_id() / Rows::kGroups;
         factor = from_lane(factor, holder);

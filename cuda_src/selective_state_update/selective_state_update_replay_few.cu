@@ -2,15 +2,15 @@
 // are written, are selective_state_update_replay.cu's, for x, B and C of bfloat16, contiguous rows of heads, and a
 // window of at most 16 tokens.
 //
-// Layout: a warp has 64 rows of some heads of one group, one head after the other, and needs no other warp. Tiles are
-// 16 of the rows, and lane 4 g + q has every fourth 16 bytes of the rows 2 g and 2 g + 1 of each. With one token it
-// finishes the two of tile q, with several all eight for token q.
+// Layout: a warp has 64 rows of some heads of one group, one head after the other, and needs no other warp; heads of
+// sequences that flush are divided among further warps, too. Tiles are 16 of the rows, and lane 4 g + q has every
+// fourth 16 bytes of the rows 2 g and 2 g + 1 of each. With one token it finishes the two of tile q, with several all
+// eight for token q.
 //
 // kDState  d_state    state_t  the pool of states    a_t  A    kMany  several tokens
+#include "selective_state_update/replay_few_flushed.cuh"
 #include "selective_state_update/replay_few_states.cuh"
 #include "selective_state_update/replay_few_tokens.cuh"
-
-inline constexpr int kMostRanked = 256;  // sequences
 
 struct SelectiveStateUpdateReplayFewParams {
     ReplayFewOperands operands;
@@ -40,9 +40,9 @@ struct ReplayFewRows : Base {
 template <int kDState, typename state_t, typename a_t, bool kMany>
 struct SelectiveStateUpdateReplayFewTraits {
     static constexpr int kThreads = 128;
-    // On an H200 steps of 64 sequences of Mamba-2 with 128 heads, some of which flush, take 43 us with 3 blocks and 47
-    // with 4 where states are bfloat16, 29 and 44 where they are int8: what flushes keeps more in memory. With one head
-    // a warp, 4 tokens of 32 sequences took 41 with 2, 45 with 3 and 52 with 4.
+    // On an H200 steps of 64 sequences of Mamba-2 with 128 heads, some of which flush, take 3 % longer with 4 blocks
+    // where states are bfloat16, 5 % where they are int8: some arguments of what flushes are kept in memory then. With
+    // one head a warp, 4 tokens of 32 sequences took 41 us with 2, 45 with 3 and 52 with 4.
     // Without tensor cores their products take registers.
     static constexpr int kMinBlocks = kMany || !kHasTensorCores ? 2 : 3;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(state_t));
@@ -72,6 +72,9 @@ __device__ __forceinline__ float* scales_of(const ReplayFewOperands& p, int slot
 template <typename Traits>
 struct ReplayFewWarp {
     using input_t = __nv_bfloat16;
+    // What a lane keeps of C * S: of its own rows, or parts of those of its group.
+    static constexpr int kKept =
+        Traits::kHasMany || StateFactors<Traits>::kIsSplit ? 2 * Traits::kTiles : Traits::kOwnRows;
 
     const ReplayFewOperands& p;
     const SequenceStep& step;
@@ -99,20 +102,6 @@ struct ReplayFewWarp {
                                          bool has_past = true) const {
         head.load(p, warp, step.tokens, row, token, scales(warp));
         if (has_past) head.live_step = load_steps<Traits>(p, ring, cursor, step.live);
-    }
-
-    // Brings what a head needs to the L2 cache.
-    __device__ __forceinline__ void prefetch_next(const WarpRows& warp, const Ring<Traits>& ring) const {
-        const SelectiveStateUpdateSingleOperands& s = p.operands;
-        const auto place = [&](const int* stride) {
-            return warp.batch * stride[0] + token * stride[1] + warp.head * stride[2] + row;
-        };
-        prefetch(ring.dt + cursor.row(p, 0));
-        if constexpr (Traits::kIsQuantised) prefetch(scales(warp));
-        if (token < step.tokens) {
-            prefetch(static_cast<const input_t*>(s.x) + place(s.x_stride));
-            if (s.z != nullptr) prefetch(static_cast<const input_t*>(s.z) + place(s.z_stride));
-        }
     }
 
     // Puts the live tokens in a tile of a head's states, which is in shared memory.
@@ -144,12 +133,12 @@ struct ReplayFewWarp {
         }
     }
 
-    // Stores the results of a head. of_states: C * S of the lane's own rows, which are still to be multiplied by what
-    // is left of them.
+    // Stores the results of a head. kept: C * S, which is still to be multiplied by what is left of the states.
     __device__ __forceinline__ void finish(input_t* out, const HeadTokens<Traits>& head, const Weights& weights,
-                                           float rate, float own_step, int parity,
-                                           const float (&of_states)[Traits::kOwnRows]) const {
+                                           float rate, float own_step, int parity, const float (&kept)[kKept]) const {
         const SelectiveStateUpdateSingleOperands& s = p.operands;
+        float of_states[Traits::kOwnRows];
+        join(kept, of_states);
         float y[Traits::kOwnRows];
         old.sum(LiveWeights<Traits>(live_products, weights, step.live), step.live, parity, y);
         const NewDecays<Traits> decays(rate, own_step);
@@ -186,116 +175,140 @@ struct ReplayFewWarp {
         }
     }
 
-    // Replays the heads from that of `warp` on. What is in shared memory is on its way, and `next` has been loaded.
-    // With kFolds live tokens are put in states, which takes the registers for what is loaded ahead: this is a function
-    // of its own for the compiler, which would keep that in memory in the other case, too.
-    template <bool kFolds>
-    __device__ __forceinline__ void replay(WarpRows warp, StagedTiles<Traits>& tiles, Ring<Traits>& ring,
-                                           HeadTokens<Traits>& next, input_t* out) const {
-        const SelectiveStateUpdateSingleOperands& s = p.operands;
-#pragma unroll 1
-        for (int heads = p.warp_heads, parity = 0; heads > 0; --heads, parity ^= 1) {
-            const bool is_last = heads == 1;
-            HeadTokens<Traits> head;
-            if constexpr (kFolds) {
-                load(head, warp, ring);
+    // What the new tokens leave for later steps; gives dt' of the lane's one.
+    __device__ __forceinline__ float append(const WarpRows& warp, const Ring<Traits>& ring,
+                                            const HeadTokens<Traits>& head) const {
+        float own_step = 0.0f;
+        if (!Traits::kHasMany || lane_id() < step.tokens) {
+            own_step = step_length<Traits>(p.operands, head.parameters, head.dt);
+        }
+        if (token < step.tokens) own_x(head).store(ring.x_at(p, cursor.row(p, cursor.live + token), row));
+        if (warp.first_row == 0 && lane_id() < step.tokens) {
+            ring.dt[cursor.row(p, cursor.live + lane_id())] = own_step;
+        }
+        return own_step;
+    }
+
+    // C * S of the oldest tile on its way, which is tile m of a head.
+    __device__ __forceinline__ void multiply(const StagedTiles<Traits>& tiles, int m, float (&kept)[kKept]) const {
+        typename Traits::StateVec raw[2][Traits::kChunks];
+        tiles.wait();
+        tiles.read(m, raw);
+        float of_tile[2];
+        factors.multiply(raw, of_tile);
+#pragma unroll
+        for (int i = 0; i < kKept; ++i) {
+            const bool is_own = kKept > 2 ? i / 2 == m : lane_id() % 4 == m;
+            kept[i] = is_own ? of_tile[i % 2] : kept[i];
+        }
+    }
+
+    // C * S of the lane's own rows.
+    __device__ __forceinline__ static void join(const float (&kept)[kKept], float (&own)[Traits::kOwnRows]) {
+#pragma unroll
+        for (int r = 0; r < Traits::kOwnRows; ++r) {
+            if constexpr (StateFactors<Traits>::kIsSplit) {
+                float parts[Traits::kTiles];
+#pragma unroll
+                for (int m = 0; m < Traits::kTiles; ++m) parts[m] = kept[2 * m + r];
+                own[r] = sum_rows_over_lanes<Traits::kTiles, 4>(parts);
             } else {
-                head = next;
+                own[r] = kept[r];
             }
-            float own_step = 0.0f;
-            if (!Traits::kHasMany || lane_id() < step.tokens) {
-                own_step = step_length<Traits>(s, head.parameters, head.dt);
-            }
-            // What the new tokens leave for later steps.
-            if (token < step.tokens) own_x(head).store(ring.x_at(p, cursor.row(p, cursor.live + token), row));
-            if (warp.first_row == 0 && lane_id() < step.tokens) {
-                ring.dt[cursor.row(p, cursor.live + lane_id())] = own_step;
-            }
-            ring.x += p.ring_rows * s.headdim;
+        }
+    }
+
+    // Replays `heads` heads from that of `warp` on. What is in shared memory is on its way, and `next` has been loaded.
+    __device__ __forceinline__ void replay(WarpRows warp, int heads, StagedTiles<Traits>& tiles, Ring<Traits>& ring,
+                                           HeadTokens<Traits>& next, input_t* out) const {
+#pragma unroll 1
+        for (int parity = 0; heads > 0; --heads, parity ^= 1) {
+            const bool is_last = heads == 1;
+            const HeadTokens<Traits> head = next;
+            const float own_step = append(warp, ring, head);
+            ring.x += p.ring_rows * p.operands.headdim;
             ring.dt += p.ring_rows;
             if (!is_last) {
                 WarpRows following = warp;
                 ++following.head;
-                if constexpr (kFolds) {
-                    prefetch_next(following, ring);
-                } else {
-                    // The next head's inputs are on their way while this one's are used.
-                    load(next, following, ring);
-                }
+                // The next head's inputs are on their way while this one's are used.
+                load(next, following, ring);
             }
             const float rate = kLog2E * head.parameters.A[0][0].to_float(0);
             const Weights weights(rate, head.live_step);
-            float of_states[Traits::kOwnRows] = {};
-            const auto read_tile = [&](int m) {
-                typename Traits::StateVec raw[2][Traits::kChunks];
-                tiles.wait();
-                tiles.read(m, raw);
-                float of_tile[2];
-                factors.multiply(raw, of_tile);
+            float kept[kKept] = {};
 #pragma unroll
-                for (int i = 0; i < Traits::kOwnRows; ++i) {
-                    const bool is_own = Traits::kHasMany ? i / 2 == m : lane_id() % 4 == m;
-                    of_states[i] = is_own ? of_tile[i % 2] : of_states[i];
-                }
-            };
-            const auto start_next = [&](int m) {
+            for (int m = 0; m < Traits::kTiles; ++m) {
+                multiply(tiles, m, kept);
                 sync_warp();
                 if (m == 0 && !is_last) old.start(ring.x + warp.first_row, parity ^ 1);
                 tiles.start(m + Traits::kPart, is_last);
-            };
-            if constexpr (kFolds) {
-                // All that the tiles share: their loop waits for little but states.
-                const FoldTokens<Traits> tokens(p, cursor, ring.B, step.live);
-#pragma unroll 1
-                for (int m = 0; m < Traits::kTiles; ++m) {
-                    read_tile(m);
-                    // Reads the tile once more, instead of keeping it in registers.
-                    sync_warp();
-                    fold(tiles, warp, m, parity, head, weights, tokens);
-                    start_next(m);
-                }
-                // Loads once more what would take registers all the time.
-                WarpRows same = warp;
-                same.head = opaque(warp.head);
-                HeadTokens<Traits> again;
-                load(again, same, ring, false);
-                again.scale[0] = head.scale[0];
-                again.scale[1] = head.scale[1];
-                finish(out, again, weights, rate, own_step, parity, of_states);
-            } else {
-#pragma unroll
-                for (int m = 0; m < Traits::kTiles; ++m) {
-                    read_tile(m);
-                    start_next(m);
-                }
-                finish(out, head, weights, rate, own_step, parity, of_states);
             }
+            finish(out, head, weights, rate, own_step, parity, kept);
             tiles.from += tiles.next;
-            out += s.out_stride[2];
+            out += p.operands.out_stride[2];
             ++warp.head;
         }
     }
+
+    // Replays a head and puts its live tokens in its states, which takes the registers for what other warps load ahead.
+    __device__ __forceinline__ void replay_and_fold(const WarpRows& warp, StagedTiles<Traits>& tiles,
+                                                    const Ring<Traits>& ring, const HeadTokens<Traits>& head,
+                                                    input_t* out) const {
+        const float own_step = append(warp, ring, head);
+        const float rate = kLog2E * head.parameters.A[0][0].to_float(0);
+        const Weights weights(rate, head.live_step);
+        float kept[kKept] = {};
+        // All that the tiles share: their loop waits for little but states.
+        const FoldTokens<Traits> tokens(p, cursor, ring.B, step.live);
+#pragma unroll 1
+        for (int m = 0; m < Traits::kTiles; ++m) {
+            multiply(tiles, m, kept);
+            // Reads the tile once more, instead of keeping it in registers.
+            sync_warp();
+            fold(tiles, warp, m, 0, head, weights, tokens);
+            sync_warp();
+            tiles.start(m + Traits::kPart, true);
+        }
+        // Loads once more what would take registers all the time.
+        WarpRows same = warp;
+        same.head = opaque(warp.head);
+        HeadTokens<Traits> again;
+        load(again, same, ring, false);
+        again.scale[0] = head.scale[0];
+        again.scale[1] = head.scale[1];
+        finish(out, again, weights, rate, own_step, 0, kept);
+    }
 };
 
-// Replays the heads of a warp from when its cursor is known. C, B: of the new tokens, as columns and as rows of
-// products.
+// Replays the heads of a task, of which the states of the first one are on their way.
 template <bool kFolds, typename Traits>
-__device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const SequenceStep& step, const WarpRows& warp,
-                                             const RingCursor& cursor, const TokenMatrix<Traits>& C,
-                                             const TokenMatrix<Traits>& B, const StateFactors<Traits>& factors,
-                                             StagedTiles<Traits>& tiles, HeadTokens<Traits>& next,
+__device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const SequenceStep& step,
+                                             const ReplayFewTask& task, StagedTiles<Traits>& tiles,
                                              typename StagedTokens<Traits>::TokenVec* staged, __nv_bfloat16* out) {
     using input_t = __nv_bfloat16;
     constexpr int kDState = Traits::kElements * 4;
     const SelectiveStateUpdateSingleOperands& s = p.operands;
+    const WarpRows& warp = task.rows;
+    const RingCursor cursor(p, step.slot, task.cursor);
     const int row = Traits::row(warp, Traits::kHasMany ? 0 : lane_id() % 4 * Traits::kTile);
     const int token = Traits::kHasMany ? lane_id() % 4 : 0;
+    // The lane's group stands for another token here: as a row of the product, not as a column.
     const int appended = Traits::kHasMany ? min(lane_id() / 4, step.tokens - 1) : 0;
+    const int group = static_cast<int>(s.group_heads.quotient(warp.head));
+    const auto* const C_at = static_cast<const input_t*>(s.C) + warp.batch * s.C_stride[0] + group * s.C_stride[2];
+    const auto* const B_at = static_cast<const input_t*>(s.B) + warp.batch * s.B_stride[0] + group * s.B_stride[2];
     Ring<Traits> ring(p, step.slot, warp.head);
-    next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
     const StagedTokens<Traits> old(p, cursor, staged);
     old.start(ring.x + warp.first_row, 0);
     end_copy_group();
+    TokenMatrix<Traits> C, B;
+    C.load(C_at + new_token<Traits>(step.tokens) * s.C_stride[1]);
+    B.load(B_at + appended * s.B_stride[1]);
+    HeadTokens<Traits> next;
+    next.load(p, warp, step.tokens, row, token,
+              scales_of<Traits>(p, step.slot, warp.head, Traits::row(warp, lane_id() % 4 * Traits::kTile)));
+    next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
     const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
     float products[4];
     C.multiply(B, B, products);
@@ -307,74 +320,29 @@ __device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const S
         }
         if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, kFolds ? cursor.live : 0);
     }
+    const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
     wait_for_copies();
     const ReplayFewWarp<Traits> own{p, step, cursor, old, live_products, products, factors, row, token};
-    own.template replay<kFolds>(warp, tiles, ring, next, out);
+    if constexpr (kFolds) {
+        own.replay_and_fold(warp, tiles, ring, next, out);
+    } else {
+        own.replay(warp, p.warp_heads, tiles, ring, next, out);
+    }
 }
 
-// The sequence that is the `rank`-th when those that flush come first. They take longest: the last warps would go on
-// while most of the GPU has nothing to do.
+// Replays the heads of a task: the first one of those that flush.
 template <typename Traits>
-__device__ __forceinline__ int sequence_of_rank(const ReplayFewOperands& p, int rank) {
-    constexpr int kParts = kMostRanked / kWarpSize;
-    const SelectiveStateUpdateSingleOperands& s = p.operands;
-    bool flushes[kParts];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-        flushes[i] = false;
-        if (i * kWarpSize >= s.batch) continue;
-        const int sequence = i * kWarpSize + lane_id();
-        const int slot = sequence < s.batch ? load_slot<Traits>(s, sequence) : -1;
-        if (slot < 0) continue;
-        const int live = min(max(static_cast<int>(RingCursor::load(p, slot).y), 0), p.window);
-        flushes[i] = live + (Traits::kHasMany ? p.tokens : 1) > p.window;
-        if (p.force_flush != nullptr) {
-            flushes[i] |= static_cast<const unsigned char*>(p.force_flush)[sequence * p.force_flush_stride] != 0;
-        }
-    }
-    unsigned flushing[kParts];
-    int count = 0;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-        flushing[i] = lanes_where(flushes[i]);
-        count += __popc(flushing[i]);
-    }
-    const bool is_first = rank < count;
-    if (!is_first) rank -= count;
-    unsigned among = 0;
-    int begin = 0, place = 0;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-        const int rest = s.batch - i * kWarpSize;
-        const unsigned all = rest >= kWarpSize ? kAllLanes : rest > 0 ? (1u << rest) - 1u : 0u;
-        const unsigned candidates = (is_first ? flushing[i] : ~flushing[i]) & all;
-        if (rank >= 0 && rank < __popc(candidates)) {
-            among = candidates;
-            begin = i * kWarpSize;
-            place = rank;
-        }
-        rank -= __popc(candidates);
-    }
-    const unsigned below = among & ((1u << lane_id()) - 1u);
-    return begin + lowest(lanes_where((among >> lane_id() & 1u) != 0 && __popc(below) == place));
-}
-
-// warp: from its first head on, and of a sequence's rank where those that flush come first.
-template <typename Traits>
-__device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows warp, ReplayFewShared<Traits>& shared) {
+__device__ __forceinline__ void replay_few(const ReplayFewOperands& p, ReplayFewTask& task,
+                                           ReplayFewShared<Traits>& shared) {
     using input_t = __nv_bfloat16;
     constexpr int kDState = Traits::kElements * 4;
     const SelectiveStateUpdateSingleOperands& s = p.operands;
+    const WarpRows& warp = task.rows;
     SequenceStep step = {};
-    if (p.flushes_first) {
-        wait_for_preceding();
-        warp.batch = sequence_of_rank<Traits>(p, warp.batch);
-    }
     step.entry = warp.batch;
     step.tokens = Traits::kHasMany ? p.tokens : 1;
     step.goes_on = true;
-    step.slot = uniform(load_slot<Traits>(s, warp.batch));
-    if (!p.flushes_first) wait_for_preceding();
+    step.slot = task.slot;
     const int row = Traits::row(warp, Traits::kHasMany ? 0 : lane_id() % 4 * Traits::kTile);
     const int token = Traits::kHasMany ? lane_id() % 4 : 0;
     input_t* out = static_cast<input_t*>(s.out) + warp.batch * s.out_stride[0] + token * s.out_stride[1] +
@@ -391,36 +359,21 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, WarpRows 
     StagedTiles<Traits> tiles(shared.tiles, states, s.state_stride[1]);
 #pragma unroll
     for (int m = 0; m < Traits::kPart; ++m) tiles.start(m, false);
-    const int group = static_cast<int>(s.group_heads.quotient(warp.head));
-    const auto* const C_at = static_cast<const input_t*>(s.C) + warp.batch * s.C_stride[0] + group * s.C_stride[2];
-    const auto* const B_at = static_cast<const input_t*>(s.B) + warp.batch * s.B_stride[0] + group * s.B_stride[2];
-    TokenMatrix<Traits> C, B;
-    // The compiler would put loads of constants behind the barrier.
-    C.load(C_at + new_token<Traits>(step.tokens) * s.C_stride[1]);
-    // The lane's group stands for another token here: as a row of the product, not as a column.
-    const int appended = Traits::kHasMany ? min(lane_id() / 4, step.tokens - 1) : 0;
-    B.load(B_at + appended * s.B_stride[1]);
-    bool is_forced = false;
-    if (p.force_flush != nullptr) {
-        is_forced = static_cast<const unsigned char*>(p.force_flush)[warp.batch * p.force_flush_stride] != 0;
+    if (!task.is_found) {
+        const unsigned char force = load_force(p, warp.batch);
+        task.cursor = RingCursor::load(p, step.slot);
+        task.flushes = uniform(static_cast<int>(is_flushed<Traits>(p, task.cursor, force))) != 0;
+        if (task.flushes && kept_heads(p) == 0) {
+            wait_for_copies();
+            return;
+        }
     }
-    HeadTokens<Traits> next;
-    next.load(p, warp, step.tokens, row, token,
-              scales_of<Traits>(p, step.slot, warp.head, Traits::row(warp, lane_id() % 4 * Traits::kTile)));
-    // The cursor comes last, behind a barrier: whatever is loaded after it the compiler would put behind the wait for
-    // it.
-    sync_warp();
-    const uint2 words = RingCursor::load(p, step.slot);
-    const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
-    const RingCursor cursor(p, step.slot, words);
-    step.live = cursor.live;
-    step.folds = uniform(static_cast<int>(is_forced)) != 0 || step.live + step.tokens > p.window;
-    if (step.folds) {
-        // Loads again what the other case has loaded ahead: else the compiler would keep it in memory for both.
-        const StateFactors<Traits> again(opaque(C_at), s.C_stride[1], step.tokens);
-        replay_heads<true, Traits>(p, step, warp, cursor, C, B, again, tiles, next, shared.tokens, out);
+    step.live = uniform(min(max(static_cast<int>(task.cursor.y), 0), p.window));
+    step.folds = task.flushes;
+    if (task.flushes) {
+        replay_heads<true, Traits>(p, step, task, tiles, shared.tokens, out);
     } else {
-        replay_heads<false, Traits>(p, step, warp, cursor, C, B, factors, tiles, next, shared.tokens, out);
+        replay_heads<false, Traits>(p, step, task, tiles, shared.tokens, out);
     }
 }
 
@@ -429,12 +382,33 @@ template <int kDState, typename state_t, typename a_t, bool kMany,
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_replay_few_kernel(const SelectiveStateUpdateReplayFewParams params) {
     using Rows = typename Traits::Rows;
-    __shared__ alignas(16) ReplayFewShared<Rows> shared[Traits::kThreads / kWarpSize];
+    constexpr int kWarps = Traits::kThreads / kWarpSize;
+    __shared__ alignas(16) ReplayFewShared<Rows> shared[kWarps];
     const ReplayFewOperands& p = params.operands;
-    const int number = uniform(static_cast<int>(threadIdx.x / kWarpSize));
-    WarpRows warp(p.operands, blockIdx.x * (Traits::kThreads / kWarpSize) + number, Rows::kWarpRows);
-    warp.head *= p.warp_heads;
-    // Whole warps leave: the shuffles stay complete.
-    if (warp.batch >= p.operands.batch) return wait_for_preceding();
-    replay_few<Rows>(p, warp, shared[number]);
+    const int warp = uniform(static_cast<int>(threadIdx.x / kWarpSize));
+    // Warps that walk over heads come last. The warps of a block share what the heads of a group have in common.
+    const int number = static_cast<int>(blockIdx.x) * kWarps + warp - p.spare_warps;
+    const int first = blockIdx.y * kMostRanked;
+    ReplayFewTask task = {};
+    bool has_task = number >= 0;
+    if (has_task) {
+        task.rows = WarpRows(p.operands, number, Rows::kWarpRows);
+        // Whole warps leave: the shuffles stay complete.
+        if (task.rows.batch >= min(p.operands.batch - first, kMostRanked)) return wait_for_preceding();
+        task.rows.batch += first;
+        task.rows.head *= p.warp_heads;
+        task.slot = uniform(load_slot<Rows>(p.operands, task.rows.batch));
+    }
+    wait_for_preceding();
+    FlushedHeads<Rows> heads{first, -1, number};
+#pragma unroll 1
+    for (;;) {
+        if (has_task) {
+            replay_few<Rows>(p, task, shared[warp]);
+            if (!task.flushes) return;
+            sync_warp();
+        }
+        if (p.warp_heads == 1 || !heads.next(p, task)) return;
+        has_task = true;
+    }
 }

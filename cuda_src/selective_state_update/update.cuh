@@ -212,6 +212,7 @@ struct WarpRows {
     int head;
     int first_row;
 
+    __device__ __forceinline__ WarpRows() = default;
     template <typename Operands>
     __device__ __forceinline__ WarpRows(const Operands& p, unsigned number, int rows) {
         const QuotientRemainder head_tile = divide(number, p.row_tiles);

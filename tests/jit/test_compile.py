@@ -120,7 +120,7 @@ SPILLS = {
     "CausalConv1dVarlenPrefixes": 256,
     "CausalConv1dUpdateSeveral": 96,
     "SelectiveStateUpdateReplay": 384,
-    "SelectiveStateUpdateReplayFew": 384,
+    "SelectiveStateUpdateReplayFew": 96,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
 
@@ -129,8 +129,7 @@ multiprocessor costs them more (0.47 ms instead of 0.34 for 8192 channels of 409
 most. The gradient of a scan keeps one word there for a second block. Gradients of filters of more than 8 taps whose
 tokens have sequence numbers use all 255 registers that a thread can have. Steps with rings keep a part of their inputs
 there while they put live tokens in states, in one step of a window: four blocks on a multiprocessor take 45 us for 64
-sequences of bfloat16, three 52. Those of few tokens do that, too, in a loop of its own: 64 sequences of int8 take 44 us
-with four blocks, and 29 with three, which keep less there.
+sequences of bfloat16, three 52. Those of few tokens keep up to 22 words with states of int16, and fewer with others.
 Decode steps of several tokens keep some words, so that a multiprocessor has eight blocks of them: 6.15 us instead of
 6.75 for 4 tokens of 64 sequences of 8192 channels.
 What is in front of results over x has six blocks on a multiprocessor, and keeps there what it knows of snapshots.

@@ -311,6 +311,7 @@ class Case(cases.Case):
             with (
                 mock.patch.object(planner, "_fits_index32", lambda o: index32 and fits(o)),
                 mock.patch.object(planner, "WALKED", walked),
+                mock.patch.object(planner, "MAX_HEADS", planner.MAX_HEADS if walked else 2),
                 mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)),
             ):
                 return planner.plan(o)

@@ -222,11 +222,11 @@ UNIT = (
     ),
     # Several of them a warp.
     Case(5, 4, 64, 128, 2, window=16, work=(2, 1)),
-    Case(4, 4, 128, 64, 1, window=16, live=13, forced=True, work=(4, 0), lies="fused", **SERVED),
+    Case(4, 4, 128, 64, 1, window=16, live=13, forced=True, work=(4, 2), lies="fused", **SERVED),
     Case(5, 6, 64, 128, 2, state_dtype="int8", window=16, forced=True, work=(3, 1), pool="slot_strided"),
     Case(3, 4, 64, 64, 2, state_dtype="float32", window=7, live=7, work=(2, 1), keep=True, null_slot=0),
     Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(2, 1), state_dtype="int8", **SERVED),
-    Case(3, 4, 64, 64, 2, tokens=3, window=9, room=3, work=(2, 0), without="D"),
+    Case(3, 4, 64, 64, 2, tokens=3, window=9, room=3, work=(2, 3), without="D"),
     Case(36, 2, 64, 64, window=2, forced=True, work=(2, 1), null_slot=3, index="int64"),
     # Several tokens.
     Case(6, 2, 6, 128, tokens=2),
@@ -298,6 +298,12 @@ EDGE = tuple(
             ),
             *(Case(33, 3, 20, 128, window=window, dtype="float32") for window in (1, 2, 5, 15, 16, 17, 31, 32)),
             *(Case(20, 2, 9, 64, window=16, room=n, tokens=n) for n in range(1, 17)),
+            # More sequences than share blocks, with one head a warp and with several.
+            *(
+                Case(n, m, 64, 64, 2, window=5, forced=True, state_dtype=a)
+                for n, m in ((600, 2), (300, 8))
+                for a in ("", "int8")
+            ),
             *(Case("400x1+9+off5", 2, 8, 16, 2, window=9, room=9, odd=True, state_dtype=a) for a in ("", "int8")),
         ]
     )

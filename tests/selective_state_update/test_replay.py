@@ -229,29 +229,49 @@ def test_a_rejected_token_changes_nothing(library: Any) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_small_elements_of_c_count_beside_a_large_one(library: Any) -> None:
-    """Codes are multiplied by C in a unit of its largest element, here of one that meets codes of zero."""
-    random, of = np.random.default_rng(11), library()
+def products_of_codes(library: Any, codes: Any, C: Any) -> Any:
+    """C times codes of a sequence, (1, 2, 64, 64), by a step that replays no tokens and adds none; C: (tokens, 64)."""
+    of, lead = library(), (1,) if len(C) == 1 else (1, len(C))
     upload = device.upload if library is _cupy else of.upload
-    codes = random.integers(-127, 128, (1, 2, 64, 64), np.int8)
-    codes[..., 5] = 0
-    C = (0.002 * random.normal(size=(1, 1, 64))).astype(BFLOAT16)
-    numbers = codes.astype(np.float64), C.astype(np.float64)
-    wanted, terms = (np.einsum("bhpn,bgn->bhp", *each) for each in (numbers, map(np.abs, numbers)))
-    C[..., 5] = 8.0
-    x, dt = np.zeros((1, 2, 64), BFLOAT16), np.zeros((1, 2), np.float32)
-    rings = np.zeros((1, 2, 17, 64), BFLOAT16), np.zeros((1, 1, 17, 64), BFLOAT16), np.zeros((1, 2, 17), np.float32)
+    C = C.astype(BFLOAT16).reshape(*lead, 1, 64)
+    x, dt = np.zeros((*lead, 2, 64), BFLOAT16), np.zeros((*lead, 2), np.float32)
+    rings = np.zeros((1, 2, 19, 64), BFLOAT16), np.zeros((1, 1, 19, 64), BFLOAT16), np.zeros((1, 2, 19), np.float32)
     out = upload(x)
     # So few heads would be divided further.
     with mock.patch.object(plan_replay, "FEW_LEAST", 0):
         cuconv.selective_state_update_replay(
             upload(codes), *map(upload, rings), upload(np.zeros((1, 4), np.int32)), x=upload(x.copy()), dt=upload(dt),
-            A=upload(np.full(2, -1.0, np.float32)), B=upload(np.ones_like(C)), C=upload(C),
+            A=upload(np.full(2, -1.0, np.float32)), B=upload(np.zeros_like(C)), C=upload(C),
             state_scale=upload(np.ones((1, 2, 64), np.float32)), window=16, fold=False, out=out,
         )  # fmt: skip
-    found = (device.fetch(out) if library is _cupy else of.download(out)).astype(np.float64)
+    return (device.fetch(out) if library is _cupy else of.download(out)).astype(np.float64).reshape(-1, 2, 64)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_small_elements_of_c_count_beside_a_large_one(library: Any, tokens: int) -> None:
+    """Codes are multiplied by C in a unit of its largest element, here of one that meets codes of zero."""
+    random = np.random.default_rng(11)
+    codes = random.integers(-127, 128, (1, 2, 64, 64), np.int8)
+    codes[..., 5] = 0
+    C = (0.002 * random.normal(size=(tokens, 64))).astype(BFLOAT16).astype(np.float64)
+    numbers = codes[0].astype(np.float64), C
+    wanted, terms = (np.einsum("hpn,tn->thp", *each) for each in (numbers, map(np.abs, numbers)))
+    C[:, 5] = 8.0
+    found = products_of_codes(library, codes, C)
     assert (np.abs(found - wanted) <= 2.0**-9 * np.abs(wanted) + 1e-3 * terms).all()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_c_that_is_not_finite_concerns_its_token_alone(library: Any) -> None:
+    random = np.random.default_rng(12)
+    codes = random.integers(1, 128, (1, 2, 64, 64), np.int8)
+    C = random.integers(-3, 4, (3, 64)).astype(np.float64)
+    wanted = np.einsum("hpn,tn->thp", codes[0].astype(np.float64), C)
+    C[1, 7], C[2, 9] = np.inf, np.nan
+    found = products_of_codes(library, codes, C)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=2.0**-8)
+    assert not np.isfinite(found[1:]).any()
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -31,6 +31,7 @@ _FOLDS = "selective_state_update/replay_fold.cuh"
 _STATES = "selective_state_update/fold.cuh"
 _KERNEL = "selective_state_update/selective_state_update_replay.cu"
 _FEW = "selective_state_update/selective_state_update_replay_few.cu"
+_FEW_FLUSHED = "selective_state_update/replay_few_flushed.cuh"
 _FEW_TOKENS = "selective_state_update/replay_few_tokens.cuh"
 _FEW_STATES = "selective_state_update/replay_few_states.cuh"
 
@@ -170,9 +171,9 @@ MUTANTS = (
     ),
     Mutant(
         "A whole head's forced flush is forgotten.",
-        _FEW,
-        "step.folds = uniform(static_cast<int>(is_forced)) != 0 ||",
-        "step.folds = uniform(static_cast<int>(is_forced)) > 1 ||",
+        _FEW_FLUSHED,
+        "> p.window || force != 0;",
+        "> p.window || force > 1;",
         (_WHOLE_MANY, _WHOLE_INT8),
     ),
     Mutant(
@@ -232,15 +233,50 @@ MUTANTS = (
         (_WHOLE_HEADS,),
     ),
     Mutant(
-        "Sequences that do not flush have the ranks of those that do.",
-        _FEW,
-        "if (!is_first) rank -= count;",
-        "if (!is_first) rank -= 0;",
+        "A warp does not count the sequences that flush before its own.",
+        _FEW_FLUSHED,
+        "p.spare_warps + rank * shares + number % shares;",
+        "p.spare_warps + number % shares;",
         (_WHOLE_RANKED,),
     ),
     Mutant(
-        "Sequences from the 33rd on have the ranks of the first ones.",
+        "Of a warp's heads that flush, one is flushed again and again.",
+        _FEW_FLUSHED,
+        "* p.warp_heads + kept + further;",
+        "* p.warp_heads + kept;",
+        (_WHOLE_INT8_HEADS,),
+    ),
+    Mutant(
+        "Heads that a warp flushes itself are flushed again.",
+        _FEW_FLUSHED,
+        "* p.warp_heads + kept + further;",
+        "* p.warp_heads + further;",
+        (_WHOLE_RANKED,),
+    ),
+    Mutant(
+        "A warp flushes a head that is left to others.",
         _FEW,
+        "if (task.flushes && kept_heads(p) == 0) {",
+        "if (task.flushes && kept_heads(p) < 0) {",
+        (_WHOLE_INT8_HEADS,),
+    ),
+    Mutant(
+        "A warp leaves out heads behind its first one that flushes.",
+        _FEW_FLUSHED,
+        "worker += workers;",
+        "worker += 2 * workers;",
+        (_WHOLE_INT8_HEADS,),
+    ),
+    Mutant(
+        "The second digit of C does not count in products with codes.",
+        "selective_state_update/code_digits.cuh",
+        "__uint_as_float((127u + 8u * d) << 23);",
+        "__uint_as_float((127u + 8u * (d & 2)) << 23);",
+        (_WHOLE_INT8, _WHOLE_INT8_HEADS),
+    ),
+    Mutant(
+        "Sequences from the 33rd on have the ranks of the first ones.",
+        _FEW_FLUSHED,
         "begin = i * kWarpSize;",
         "begin = 0;",
         (_WHOLE_RANKED,),
