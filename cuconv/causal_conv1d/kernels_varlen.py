@@ -401,9 +401,6 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     WIDTHS = PerClass(_widths)
     """Filter widths, in taps: those of `struct CausalConv1dVarlenShortrowsFwdTraits`."""
 
-    RUN = PerClass(lambda cls: cls.constants["kRun"])
-    """Elements per access to snapshots where the columns of all channels are one run."""
-
     silu: bool
     """Whether SiLU follows the sum."""
     addressed: bool
@@ -420,10 +417,13 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
         """Tokens per block."""
         return self.warps * self.constants["kPartVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
 
-    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total)."""
+    def launch_config(self, dim: int, total: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total) and this many rows of snapshots."""
         tiles = ceil_div(total, self.tile)
-        return self.config(ceil_div(dim, WARP_SIZE) * tiles), {"tiles": fast_div(tiles), "snapshot_groups": 0}
+        share = min(2**32 // tiles + (tiles < 2**16), 2**32 - 1)
+        division = {"tiles": fast_div(tiles), "tile_share": share, "snapshot_groups": 0}
+        division["tile_snapshots"] = ceil_div(snapshots, tiles)
+        return self.config(ceil_div(dim, WARP_SIZE) * tiles), division
 
 
 @dataclass(frozen=True)

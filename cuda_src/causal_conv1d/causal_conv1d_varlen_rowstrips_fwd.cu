@@ -125,7 +125,7 @@ struct StripRuns {
             }
         }
         if (!run.is_inside) return;
-        if (shared.prefixes[0].begin < shared.prefixes[0].end) leave_over_start(number, run);
+        if (shared.prefixes.begin < shared.prefixes.end) leave_over_start(number, run);
         const int slot = shared.target[number];
         if (run.end > Tile::kTile || !p.has_states || slot < 0) return;
         state_t* const to = state_in(slot);
@@ -151,7 +151,7 @@ struct StripRuns {
     __device__ __forceinline__ void leave_over_start(int number, const Ahead& run) const {
         const int sequence = shared.number[number], slot = shared.runs[number].slot, length = run.end - run.begin;
 #pragma unroll 1
-        for (int row = shared.prefixes[0].begin; row < shared.prefixes[0].end; ++row) {
+        for (int row = shared.prefixes.begin; row < shared.prefixes.end; ++row) {
             const Snapshot snapshot = load_snapshot(p, row);
             const int position = snapshot.position;
             if (snapshot.sequence != sequence || snapshot.slot != slot || position > length) continue;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     fetch_border(shared, p, first_channel, strip);
     if (warp == 0) {
         const SnapshotRows rows = find_snapshots_of_tile(p, strip_first, strip_last);
-        if (lane_id() == 0) shared.prefixes[0] = rows;
+        if (lane_id() == 0) shared.prefixes = rows;
     }
     float bias[1];
     float taps[1][kWidth];
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll 1
     for (int first = strip_first;;) {
         if (warp == kWarps - 1) {
-            list_runs<true>(shared, p, first);
+            list_runs<true, true>(shared, p, first);
             // The results of a prefix that lie in the tile are the tile's.
             if (lane_id() == 0) shared.left_out = 0;
         } else if (warp == kWarps - 2 && channel < p.dim) {

@@ -15,11 +15,13 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kSilu     silu after the sum
 // kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them
-#include "causal_conv1d/conv_short.cuh"
+#include "causal_conv1d/conv_short_snapshots.cuh"
 
 struct CausalConv1dVarlenShortrowsFwdParams {
     CausalConv1dVarlenOperands operands;
-    FastDiv tiles;  // tiles along tokens
+    FastDiv tiles;        // tiles along tokens
+    unsigned tile_share;  // 2**32 / tiles, rounded up where no tile's number times it exceeds 32 bits
+    int tile_snapshots;   // rows of snapshots per tile, rounded up
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed>
@@ -27,13 +29,12 @@ struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
     // 0.88 of copy (16 x 512, H200) instead of 0.78 with 6 and tiles twice as long. A ninth block: 111 us instead of
     // 113 for 512 random lengths, 208 instead of 217 for 2048 x 4, 81.1 instead of 80.5 for 64 x 128.
-    static constexpr int kMinBlocks = kArch < 90 ? (kAddressed ? 7 : 8) : kAddressed || kWidth > 4 ? 8 : 9;
+    static constexpr int kFewer = kArch < 80 ? 6 : 7;
+    static constexpr int kMinBlocks = kArch < 90 ? (kAddressed ? kFewer : 8) : kAddressed || kWidth > 4 ? 8 : 9;
     // Sequences that a warp loads states of ahead of their turn. Snapshots take the registers of a second one.
     static constexpr int kAhead = kAddressed ? 1 : 2;
     // Vectors of 16 bytes along a channel per warp: with more, too few tiles fit in shared memory.
     static constexpr int kPartVecs = 4;
-    // Elements per lane of a snapshot whose columns are one run of memory: a warp stores all of it at once.
-    static constexpr int kRun = 4;
     static constexpr int kMinWidth = 2;  // a filter of one tap needs no states
     static constexpr int kMaxWidth = 5;
     using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs>;
@@ -123,7 +124,8 @@ struct ShortPrefixes {
                 window[j] = window[j + 1];
             }
         }
-        const int target = kAddressed ? shared.target[number] : run.slot < 0 ? ~run.slot : run.slot;
+        const int start = run.slot < 0 ? ~run.slot : run.slot;
+        const int target = kAddressed ? load_target<kAddressed>(p, shared.number[number], start) : start;
         if (!p.has_states || (kAddressed && target < 0)) return;
         state_t* const state = states + target * p.conv_states_stride[0];
         if (end - begin > kHalo) {
@@ -137,12 +139,8 @@ struct ShortPrefixes {
     template <int kWidth>
     __device__ __forceinline__ void store_snapshots(int number, bool is_over_start) const {
         if (p.snapshot_rows == 0) return;
-        SnapshotRows rows = shared.prefixes[0];
-#pragma unroll
-        for (int i = 1; i < Tile::kLookers; ++i) {
-            rows = {min(rows.begin, shared.prefixes[i].begin), max(rows.end, shared.prefixes[i].end)};
-        }
-        store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, rows, shared.number[number], channel, is_over_start);
+        store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, shared.prefixes, shared.number[number], channel,
+                                                             is_over_start);
     }
 
     template <bool kIsInside>
@@ -163,167 +161,6 @@ struct ShortPrefixes {
     }
 };
 
-// The tile's snapshots, found by a warp in every kLookers-th group of 32 rows. A tile stores a snapshot if it has the
-// last input; if it has the sequence's first token, it leaves snapshots of prefixes to these. All lanes take part.
-//
-// All warps wait for what one does between the arrival of the inputs and the walk: two snapshots in a tile took 12 us
-// of 91 (H200, 16 x 512, a snapshot every 64 tokens), though not one of memory traffic. So addresses for kAtOnce
-// snapshots are computed before, and where the columns of all channels are one run of memory a lane stores kRun
-// elements of it: 86 us. Looking at the rows is 4 us of these.
-template <int kWidth, int kRun, typename state_t, typename Tile>
-struct TileSnapshots {
-    using T = typename Tile::input_t;
-    using Copy = SnapshotCopy<kWidth, T, state_t, 1, false>;
-    static constexpr int kHalo = Tile::kHalo;
-    static constexpr int kAtOnce = 2;
-    static_assert(kHalo * Tile::kChannels <= kRun * kWarpSize, "a run is an access of each lane");
-
-    struct Next {
-        state_t* to;   // null for none; where the lane's part of a run goes, else the channel's first column
-        int end;       // where its inputs end, counted from the tile's first token
-        int position;  // less than 0 for a run
-    };
-
-    const CausalConv1dVarlenOperands& p;
-    index_t first_channel;
-    int first;  // the first token of the tile
-    int rows;
-    int from;       // the next row to look at
-    unsigned left;  // lanes with a snapshot that has not been its turn
-    int slot;       // of the lane's snapshot
-    int end;
-    int position;
-    int place[kRun];  // of a lane's elements of a run with end 0, counted from the first element of x
-    Next next[kAtOnce];
-    SnapshotRows prefixes;
-
-    __device__ __forceinline__ TileSnapshots(const CausalConv1dVarlenOperands& p_, index_t first_channel_, int first_,
-                                             int warp)
-        : p(p_), first_channel(first_channel_), first(first_), from(warp * kWarpSize), left(0) {
-        rows = warp < Tile::kLookers ? count_snapshots(p) : 0;
-        prefixes = {rows, 0};
-    }
-
-    __device__ __forceinline__ bool are_done() const { return left == 0 && from >= rows; }
-
-    // Finds the next snapshots.
-    __device__ __forceinline__ void find() {
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) next[i].to = nullptr;
-#pragma unroll 1
-        for (; left == 0 && from < rows; from += Tile::kLookers * kWarpSize) look();
-        if (left == 0) return;
-#pragma unroll
-        for (int i = 0; i < kRun; ++i) {
-            const int element = lane_id() * kRun + i;
-            place[i] = opaque(element / kHalo * Tile::kPitchIn + Tile::kBefore - kHalo + element % kHalo);
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i, left &= left - 1) {
-            if (left == 0) break;
-            const int lane = lowest(left), position_ = from_lane(position, lane);
-            const bool is_run = position_ < 0;
-            const index_t channel = is_run ? first_channel : first_channel + lane_id();
-            state_t* const to = Copy::place(p, from_lane(slot, lane), channel).at;
-            next[i] = {opaque(is_run ? to + lane_id() * kRun : to), from_lane(end, lane), position_};
-        }
-    }
-
-    // Stores them, when the tile is there.
-    __device__ __forceinline__ void store(const ShortShared<Tile>& shared) const {
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-            if (next[i].to == nullptr) return;
-            if (next[i].position < 0) {
-                store_run(shared, next[i]);
-            } else {
-                store_columns(shared, next[i]);
-            }
-        }
-    }
-
- private:
-    __device__ __forceinline__ void store_run(const ShortShared<Tile>& shared, const Next& own) const {
-        if (lane_id() >= kHalo * Tile::kChannels / kRun) return;
-        Vec<state_t, kRun> run = Vec<state_t, kRun>::zero();
-#pragma unroll
-        for (int i = 0; i < kRun; ++i) {
-            const auto input = load<1, Memory::kMutable>(&shared.x[0][0] + place[i] + own.end);
-            run.put(i, convert<state_t>(input).element(0));
-        }
-        ::store<Keep::kWhole>(own.to, run);
-    }
-
-    __device__ __forceinline__ void store_columns(const ShortShared<Tile>& shared, const Next& own) const {
-        const index_t channel = first_channel + lane_id();
-        if (channel >= p.dim) return;
-        StateColumn<state_t, 1> to{own.to, 0, true};
-        int place = own.end - p.snapshot_columns;
-#pragma unroll 1
-        for (; place < own.end; ++place, to = to + p.snapshot_stride[2]) {
-            Vec<T, 1> input = Vec<T, 1>::zero();
-            if (place < own.end - own.position) {
-                // Before a sequence that starts from zeros.
-            } else if (place < -kHalo) {
-                input = load<1>(static_cast<const T*>(p.x) + channel * p.x_stride[0] + first + place);
-            } else {
-                input = load<1, Memory::kMutable>(&shared.x[lane_id()][Tile::kBefore + place]);
-            }
-            to.store_all(convert<state_t>(input));
-        }
-    }
-
-    // The lowest word of an index.
-    __device__ __forceinline__ static int load_low_word(const void* p, unsigned at, unsigned step) {
-        return load_word<Memory::kConstant, int>(static_cast<const char*>(p) + static_cast<index_t>(at) * step);
-    }
-
-    // Looks at 32 rows. Every tile looks at all rows, so it passes over most of them by few instructions.
-    __device__ __forceinline__ void look() {
-        const unsigned word = p.snapshots_is_int64 ? 8 : 4, start_word = p.query_start_loc_is_int64 ? 8 : 4;
-        const unsigned row_step = static_cast<unsigned>(p.snapshots_stride[0]) * word;
-        const unsigned field_step = static_cast<unsigned>(p.snapshots_stride[1]) * word;
-        const unsigned start_step = static_cast<unsigned>(p.query_start_loc_stride) * start_word;
-        const int row = from + lane_id();
-        const char* const at =
-            static_cast<const char*>(p.snapshots) + static_cast<index_t>(static_cast<unsigned>(row)) * row_step;
-        int sequence = -1;
-        position = 0;
-        if (row < rows) {
-            sequence = load_low_word(at, 0, 0);
-            position = load_low_word(at, 1, field_step);
-        }
-        bool is_hit = static_cast<unsigned>(sequence) < static_cast<unsigned>(p.sequences);
-        unsigned begin = -first;
-        if (is_hit && p.query_start_loc != nullptr) begin += load_low_word(p.query_start_loc, sequence, start_step);
-        const unsigned last = begin + max(position, 1) - 1;
-        is_hit = is_hit && (begin < Tile::kTile || last < Tile::kTile);
-        if (lanes_where(is_hit) == 0) return;
-        bool is_own = false, is_left = false;
-        if (is_hit) {
-            int high = 0;
-            if (p.snapshots_is_int64) high = load_low_word(at + 4, 0, 0) | load_low_word(at + 4, 1, field_step);
-            const index_t number = load_index(at + 2 * static_cast<index_t>(field_step), 0, p.snapshots_is_int64);
-            const SnapshotSource source(p, sequence);
-            slot = static_cast<int>(number);
-            const Snapshot snapshot{sequence, position, slot};
-            const bool has_slot = number >= 0 && number < p.snapshot_slots && number != p.snapshot_pad_slot;
-            if (has_slot && high == 0 && position >= 0 && source.has(snapshot)) {
-                const int own_begin = source.begin - first, own_last = own_begin + max(position, 1) - 1;
-                is_left = is_of_prefix<kWidth>(p, snapshot, source);
-                is_own = !is_left && own_last >= 0 && own_last < Tile::kTile;
-                is_left = is_left && own_begin >= 0 && own_begin < Tile::kTile;
-                end = own_begin + position;
-                const bool is_whole = p.snapshots_are_packed && first_channel + Tile::kChannels <= p.dim;
-                if (is_whole && position >= kHalo) position = -1;
-            }
-        }
-        left = lanes_where(is_own);
-        const unsigned prefixed = lanes_where(is_left);
-        if (prefixed != 0) prefixes = {min(prefixes.begin, from + lowest(prefixed)), from + highest(prefixed) + 1};
-    }
-};
-
 template <
     int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
     typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kAddressed>>
@@ -339,36 +176,36 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t first_channel = static_cast<index_t>(at.quotient) * Tile::kChannels;
     const index_t channel = first_channel + lane_id();
     const int first = static_cast<int>(at.remainder) * Tile::kTile;
-    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+    const int warp = uniform(static_cast<int>(threadIdx.x) / kWarpSize);
     fetch_tile<true>(shared, p, first_channel, first);
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
+    // Rows of snapshots are looked at while the tile is on its way.
+    using Snapshots = TileSnapshots<kWidth, state_t, Tile>;
+    Snapshots snapshots(p, first_channel, first);
+    SnapshotRows rows{0, 0};
+    const int turn = kWarps - 2 - warp;
     if (warp == kWarps - 1) {
-        list_runs<kAddressed>(shared, p, first);
-    } else if (warp == kWarps - 2 && channel < p.dim) {
-        shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
+        list_runs<kAddressed, false>(shared, p, first);
+    } else {
+        if (warp == 0 && channel < p.dim) {
+            shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
+        }
+        if (kAddressed && turn * Snapshots::kAtOnce < params.tile_snapshots) {
+            rows = share_of_tile(p, at.remainder, params.tiles.divisor, params.tile_share);
+            rows.begin += turn * Snapshots::kAtOnce;
+            snapshots.find(rows);
+        }
+        if (kAddressed && warp == 1 && p.snapshot_rows > 0) {
+            const SnapshotRows left = find_left_snapshots(p, first, first + Tile::kTile);
+            if (lane_id() == 0) shared.prefixes = left;
+        }
     }
     float bias[1];
     float taps[1][kWidth];
-    const auto wait_for_tile = [&] {
-        filter.to_floats(taps, bias);
-        if (kSilu) scale_for_silu<input_t>(taps[0], bias[0]);
-        wait_for_copies();
-        __syncthreads();
-    };
-    if (kAddressed && p.snapshot_rows > 0) {
-        // Rows of snapshots are looked at while the tile is on its way.
-        TileSnapshots<kWidth, Traits::kRun, state_t, Tile> snapshots(p, first_channel, first, warp);
-#pragma unroll 1
-        for (bool is_first = true;; is_first = false) {
-            snapshots.find();
-            if (is_first) wait_for_tile();
-            snapshots.store(shared);
-            if (snapshots.are_done()) break;
-        }
-        if (lane_id() == 0 && warp < Tile::kLookers) shared.prefixes[warp] = snapshots.prefixes;
-    } else {
-        wait_for_tile();
-    }
+    filter.to_floats(taps, bias);
+    if (kSilu) scale_for_silu<input_t>(taps[0], bias[0]);
+    wait_for_copies();
+    __syncthreads();
 
     // States are loaded ahead: those of a warp's first sequences during the walk, then those of the following ones.
     const Prefixes runs(p, shared, channel, first);
@@ -380,6 +217,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int place = warp * Tile::kPart;
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
     __syncthreads();
+    if constexpr (kAddressed) {
+        const int lookers = min(kWarps - 1, (params.tile_snapshots + Snapshots::kAtOnce - 1) / Snapshots::kAtOnce);
+#pragma unroll 1
+        while (rows.begin < rows.end) {
+            snapshots.store(shared, rows);
+            rows.begin += lookers * Snapshots::kAtOnce;
+            if (rows.begin < rows.end) snapshots.find(rows);
+        }
+    }
 #pragma unroll 1
     for (int number = warp; number < shared.count;) {
 #pragma unroll
@@ -392,6 +238,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __syncthreads();
     // Where the tile lies is computed anew, instead of kept in registers.
     const QuotientRemainder again = divide(static_cast<unsigned>(opaque(static_cast<int>(blockIdx.x))), params.tiles);
-    store_tile(shared, p, static_cast<index_t>(again.quotient) * Tile::kChannels,
-               static_cast<int>(again.remainder) * Tile::kTile);
+    const index_t first_again = static_cast<index_t>(again.quotient) * Tile::kChannels;
+    const int tile = static_cast<int>(again.remainder);
+    store_tile(shared, p, first_again, tile * Tile::kTile);
 }

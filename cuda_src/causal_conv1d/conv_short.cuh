@@ -22,7 +22,6 @@ struct ShortTile {
     static constexpr int kPitchOut = (kTile / kWide | 1) * kWide;
     static constexpr int kUnits = kTile / kVec;            // accesses per row
     static constexpr int kRowsAtOnce = kThreads / kUnits;  // rows that a block accesses at once; 0: a part of one
-    static constexpr int kLookers = kWarps - 1;            // warps that look for snapshots
 };
 
 // A run of tokens that reaches into the tile: a sequence, or padding between sequences.
@@ -42,13 +41,14 @@ struct ShortShared {
     int count;                       // number of runs
     int left_out;                    // leading tokens of the tile that are in the prefix of an earlier sequence
     // Only for kAddressed:
-    int target[Tile::kTile];                // the slot of each run's final state, -1 for none
-    int number[Tile::kTile];                // the sequence that each run is
-    SnapshotRows prefixes[Tile::kLookers];  // rows that have all snapshots left to prefixes that a warp has found
+    int target[Tile::kTile];  // the slot of each run's final state, -1 for none
+    int number[Tile::kTile];  // the sequence that each run is
+    SnapshotRows prefixes;    // rows that have all snapshots left to prefixes
 };
 
 // Lists the runs of tokens that reach into the tile from the token `first` on. All lanes of one warp take part.
-template <bool kAddressed, typename Tile>
+// kHasTargets: slots of final states, too.
+template <bool kAddressed, bool kHasTargets, typename Tile>
 __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const CausalConv1dVarlenOperands& p, int first) {
     int count = 0;
     int left_out = 0;
@@ -60,10 +60,8 @@ __device__ __forceinline__ void list_runs(ShortShared<Tile>& shared, const Causa
             if (is_listed && place < Tile::kTile) {
                 const bool has_start = slot >= 0 && goes_on<kAddressed>(p, number);
                 shared.runs[place] = {begin - first, slot < 0 ? ShortRun::kPadding : has_start ? slot : ~slot};
-                if (kAddressed) {
-                    shared.target[place] = slot < 0 ? -1 : load_target<kAddressed>(p, number, slot);
-                    shared.number[place] = number;
-                }
+                if (kHasTargets) shared.target[place] = slot < 0 ? -1 : load_target<kAddressed>(p, number, slot);
+                if (kAddressed) shared.number[place] = number;
                 shared.runs[place + 1].begin = end - first;
             }
             const unsigned astride = lanes_where(is_listed && slot >= 0 && begin < first);

@@ -246,18 +246,19 @@ def test_a_block_that_ends_one_token_after_the_start_holds_the_old_state_too(cal
 
 @EACH_CALLER
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_states_after_every_token_are_the_inputs_before_them(call: Caller, order: str) -> None:
+@pytest.mark.parametrize("dim", [DIM, 32])
+def test_states_after_every_token_are_the_inputs_before_them(call: Caller, order: str, dim: int) -> None:
     """Every token has a snapshot, some have two, and their rows come in any order."""
     total, random = 292, np.random.default_rng(0)
-    x = np.asarray(uniform(19, DIM, total).astype(np.float32), order=order)
+    x = np.asarray(uniform(19, dim, total).astype(np.float32), order=order)
     ends = random.permutation([*range(1, total + 1), *range(130, 170)])
-    out = np.full((len(ends), DIM, WIDTH - 1), np.nan, np.float32)
+    out = np.full((len(ends), dim, WIDTH - 1), np.nan, np.float32)
     rows = np.stack([np.zeros(len(ends), np.int64), ends, np.arange(len(ends))], axis=1)
     call(
         cuconv.causal_conv1d_varlen_fn,
-        {"x": x, "weight": uniform(21, DIM, WIDTH).astype(np.float32), "snapshots": rows, "snapshot_out": out},
+        {"x": x, "weight": uniform(21, dim, WIDTH).astype(np.float32), "snapshots": rows, "snapshot_out": out},
     )
-    padded = np.concatenate([np.zeros((DIM, WIDTH - 1), np.float32), x], axis=1)
+    padded = np.concatenate([np.zeros((dim, WIDTH - 1), np.float32), x], axis=1)
     for end, state in zip(ends, out, strict=True):
         np.testing.assert_array_equal(state, padded[:, end : end + WIDTH - 1])
 

@@ -58,7 +58,8 @@ _SNAPSHOTS_ROWS = (
 _SNAPSHOTS_RUNS = (
     "causal_conv1d_varlen_fn-72-off3+130+0+2x1+127+9+90-layout_tokens-pool_columns-slots_odd-snapshots_pool"
 )
-_EVERY_TOKEN = "causal_conv1d/test_slots.py::test_states_after_every_token_are_the_inputs_before_them[C-emulator]"
+_EVERY_TOKEN = "causal_conv1d/test_slots.py::test_states_after_every_token_are_the_inputs_before_them[6-C-emulator]"
+_EVERY_TOKEN_WHOLE = _EVERY_TOKEN.replace("[6", "[32")
 _SNAPSHOTS_L2NORM = "causal_conv1d_qkv_split-1,1,1,256,256,8-12+3+1-dtype_float32-initial_all-snapshots_whole-l2norm"
 _GATED = "causal_conv1d_varlen_fn-136-off2+20+0+3x1+30+2-width_3-initial_all-activation_None-gates_pre_gate_post_gate"
 _GATED_ROWS = (
@@ -320,8 +321,8 @@ MUTANTS = (
     Mutant(
         "A short sequence's final state stays in the slot that the sequence starts from.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "const int target = kAddressed ? shared.target[number] : run.slot < 0 ? ~run.slot : run.slot;",
-        "const int target = run.slot < 0 ? ~run.slot : run.slot;",
+        "kAddressed ? load_target<kAddressed>(p, shared.number[number], start) : start;",
+        "start;",
         (_MOVED_SHORT,),
     ),
     Mutant(
@@ -501,30 +502,58 @@ MUTANTS = (
     ),
     Mutant(
         "Snapshots in short rows hold the inputs one token later.",
-        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "int place = own.end - p.snapshot_columns;",
-        "int place = own.end - p.snapshot_columns + (own.end < Tile::kTile ? 1 : 0);",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "int place = behind - p.snapshot_columns;",
+        "int place = behind - p.snapshot_columns + (behind < Tile::kTile ? 1 : 0);",
         (_SNAPSHOTS_ROWS,),
     ),
     Mutant(
-        "The columns of a snapshot in one run of memory are in falling order.",
-        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "+ element % kHalo);",
-        "+ kHalo - 1 - element % kHalo);",
+        "The columns of a snapshot in one run of memory are in another order.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "load<1, Memory::kMutable>(from[i % kHalo] +",
+        "load<1, Memory::kMutable>(from[(i + 1) % kHalo] +",
         (_SNAPSHOTS_RUNS,),
+    ),
+    Mutant(
+        "Snapshots in one run of memory are left out where their inputs are in another tile.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "} else if (is_run) {",
+        "} else if (false) {",
+        (_EVERY_TOKEN_WHOLE,),
+    ),
+    Mutant(
+        "Of the rows that a warp looks at, it stores the first alone.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "if ((others >> i * kLanes & 1) != 0) store_columns",
+        "if (i == 0 && (others & 1) != 0) store_columns",
+        (_SNAPSHOTS_ROWS,),
+    ),
+    Mutant(
+        "A tile stores the snapshots of prefixes, too.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "& !snapshot.is_left(p, start, may_go_on);",
+        ";",
+        (_SNAPSHOTS_ROWS, _SNAPSHOTS_RUNS),
+    ),
+    Mutant(
+        "The last tile's share of the rows of snapshots ends as those of others.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "const unsigned end = tile + 1 == tiles ? count : __umulhi",
+        "const unsigned end = __umulhi",
+        (_EVERY_TOKEN,),
+    ),
+    Mutant(
+        "Snapshots are left to the prefix of the first sequence alone that begins in a tile.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "numbers.first, low + highest(lanes)};",
+        "numbers.first, low + lowest(lanes)};",
+        (_SNAPSHOTS_ROWS, _SNAPSHOTS_RUNS),
     ),
     Mutant(
         "A warp stores the tile's snapshots out of the first rows only.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "if (snapshots.are_done()) break;",
-        "break;",
-        (_EVERY_TOKEN,),
-    ),
-    Mutant(
-        "Of a group of rows a tile stores two snapshots at most.",
-        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "return left == 0 && from >= rows;",
-        "return from >= rows;",
+        "        while (rows.begin < rows.end) {",
+        "        if (rows.begin < rows.end) {",
         (_EVERY_TOKEN,),
     ),
     Mutant(
