@@ -217,10 +217,14 @@ class CausalConv1dChannelroundsBwd(Kernel):
 
     VECTOR_BYTES: ClassVar[int] = CausalConv1dChannelpairsBwd.VECTOR_BYTES
     MAX_WIDTH: ClassVar[int] = CausalConv1dChannelpairsBwd.MAX_WIDTH
-    MIN_ROUNDS: ClassVar[int] = 16
+    MIN_ROUNDS: ClassVar[int] = 24
     """Rounds of a block below which another kernel is quicker: on an H200, B4 D2048 L2048 in bfloat16, 11 rounds, takes
-    it 31.7 us instead of 30.7, B1 D5120 L4096, 15 rounds, 38.4 instead of 38.0, and B64 D1536 L512, 32 rounds, 79.6
-    instead of 80.5.
+    it 31.8 us instead of 30.1, B4 D4096 L2048, 22 rounds, 55.8 instead of 55.3, B64 D1536 L512, 32 rounds, 79.8 instead
+    of 80.3, and B1 D8192 L8192, 43 rounds, 102.1 instead of 106.7.
+    """
+    MAX_PARTS: ClassVar[int] = 100
+    """The most parts that are worth it: B1 D512 L2**17, 98 parts, takes it 105.5 us instead of 106.3, but B1 D128
+    L2**19, 391 parts, 108.4 instead of 105.6.
     """
 
     width: int
@@ -254,9 +258,9 @@ class CausalConv1dChannelroundsBwd(Kernel):
             raise TooLarge(f"the problem has {pieces} pieces of tokens; a launch takes {MAX_DIVIDEND}")
         at_a_time = max(1, processors * self.constants["kMinBlocks"] // dim_blocks)
         rounds = ceil_div(pieces, at_a_time * round_pieces)
-        if rounds < self.MIN_ROUNDS:
+        parts = ceil_div(pieces, max(1, rounds) * round_pieces)
+        if rounds < self.MIN_ROUNDS or parts > self.MAX_PARTS:
             return None
-        parts = ceil_div(pieces, rounds * round_pieces)
         return (
             self.config(parts * dim_blocks),
             {

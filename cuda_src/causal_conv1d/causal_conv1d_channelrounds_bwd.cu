@@ -14,7 +14,7 @@
 //
 // Threads that each walk along tokens of their own, as in causal_conv1d_channelpairs_bwd, have fewer instructions, but
 // read and write at as many places at a time as there are walks: B8 D4096 L2048 in bfloat16 takes 103.8 us on an H200
-// so and 101.9 in rounds, of which 100.4 and 98.5 are left without any arithmetic, and B1 D8192 L8192 106.8 and 102.1.
+// so and 101.2 in rounds, of which 100.2 and 98.5 are left without any arithmetic, and B1 D8192 L8192 106.8 and 102.1.
 // A kernel that only adds x and dout takes 93.5.
 //
 // kWidth    filter taps, 1 to 4      input_t   x, dout and dx            weight_t  weight, and bias unless float
@@ -220,8 +220,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                                                            read_end,
                                                            first_channel * static_cast<index_t>(sizeof(input_t)));
     fetch.fetch(0);
-    // There is room beside these blocks for some of those that add up the sums.
-    if (params.scratch != nullptr) let_follower_start();
     if (number == 0) {
         const char* const before = static_cast<const char*>(params.x) + channel_bytes +
                                    (static_cast<index_t>(first) * kTokens - kHalo) * params.token_bytes[0];

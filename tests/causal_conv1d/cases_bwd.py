@@ -163,10 +163,10 @@ UNIT = (
     Case(4, 8, 512, layout="channel_last", others="offset_weight"),
     Case(3, 128, 136, layout="last_sliced_dim", processors=1),
     # The same in rounds: one part and several, parts that end inside a round, fewer vectors than a block can have.
-    Case(2, 256, 264, layout="channel_last", processors=1),
-    Case(5, 64, 312, 2, "float32", "float16", layout="channel_last", processors=1),
-    Case(1, 32, 3088, 3, "float32", layout="last_sliced_dim", bias="float32", processors=1),
-    Case(1, 256, 520, 1, "float16", "float32", layout="channel_last", activation=None, bias=None, processors=1),
+    Case(2, 256, 392, layout="channel_last", processors=1),
+    Case(5, 64, 472, 2, "float32", "float16", layout="channel_last", processors=1),
+    Case(1, 32, 4624, 3, "float32", layout="last_sliced_dim", bias="float32", processors=1),
+    Case(1, 256, 776, 1, "float16", "float32", layout="channel_last", activation=None, bias=None, processors=1),
     # Few channels, many tokens: tiles of one row, of several rows, and rows with a gap between them.
     Case(1, 16, 2700, layout="channel_last", processors=1),
     Case(3, 32, 501, 3, "float16", layout="last_sliced_seq", processors=1),

@@ -16,9 +16,9 @@ _BWD_LAST = "causal_conv1d_bwd-2-130-21-dtype_float32-layout_channel_last-seq_id
 _BWD_LAST_PARTS = "causal_conv1d_bwd-1-130-260-width_3-dtype_float32-layout_channel_last-seq_idx-initial-final"
 _BWD_PAIRS = "causal_conv1d_bwd-3-128-88-layout_channel_last"
 _BWD_PAIRS_SLICED = "causal_conv1d_bwd-5-128-24-width_2-dtype_float32-layout_last_sliced_seq-activation_None"
-_BWD_ROUNDS = "causal_conv1d_bwd-2-256-264-layout_channel_last-processors_1"
+_BWD_ROUNDS = "causal_conv1d_bwd-2-256-392-layout_channel_last-processors_1"
 _BWD_ROUNDS_PARTS = (
-    "causal_conv1d_bwd-5-64-312-width_2-dtype_float32-weight_dtype_float16-layout_channel_last-processors_1"
+    "causal_conv1d_bwd-5-64-472-width_2-dtype_float32-weight_dtype_float16-layout_channel_last-processors_1"
 )
 _BWD_FEW = "causal_conv1d_bwd-1-16-2700-layout_channel_last-processors_1"
 _BWD_FEW_ROWS = "causal_conv1d_bwd-3-32-501-width_3-dtype_float16-layout_last_sliced_seq-processors_1"
