@@ -79,7 +79,7 @@ class Case:
         """Write NaN into what no result may depend on."""
 
     def running(self) -> AbstractContextManager[Any]:
-        """The context for calls that are planned or emulated."""
+        """The context for calls of the case, wherever its arrays are."""
         return nullcontext()
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d import reference_backward
-from cuconv.runtime.machine import assuming
 from tests.causal_conv1d.cases_dense import OfRows
 from tests.support.compare import ROUNDING
+from tests.support.entries import counting
 from tests.support.layouts import LAST, LAYOUTS, OTHERS
 from tests.support.placement import Array, Placement, place
 
@@ -33,10 +33,10 @@ class Case(OfRows):
 
     dout: str = ""  # as dx when empty
     float32: bool = False  # dweight and dbias
-    processors: int = 0  # multiprocessors that calls which are planned or emulated count with, if any
+    processors: int = 0  # multiprocessors that plans count with, if any
 
     def running(self) -> AbstractContextManager[Any]:
-        return assuming(self.processors) if self.processors else super().running()
+        return counting(self.processors) if self.processors else super().running()
 
     def placements(self) -> dict[str, Placement]:
         placed = super().placements()

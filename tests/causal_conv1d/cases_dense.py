@@ -10,9 +10,9 @@ import numpy as np
 
 from cuconv.causal_conv1d import reference
 from cuconv.runtime.dtypes import INT32
-from cuconv.runtime.machine import assuming
 from tests.causal_conv1d.channels import OfTaps
 from tests.support.compare import ROUNDING
+from tests.support.entries import counting
 from tests.support.layouts import LAST, LAYOUTS, OTHERS
 from tests.support.placement import Array, Placement, place
 
@@ -75,12 +75,12 @@ class Case(OfRows):
     FUNCTION = "causal_conv1d_fn"
     OUTPUTS = ("out", "final_states_out")
 
-    processors: int = 0  # multiprocessors that calls which are planned or emulated count with, if any
+    processors: int = 0  # multiprocessors that plans count with, if any
     gates: str = ""  # which of pre_gate, post_gate and residual there are
     beside: str = ""  # how they lie, as x when empty
 
     def running(self) -> AbstractContextManager[Any]:
-        return assuming(self.processors) if self.processors else super().running()
+        return counting(self.processors) if self.processors else super().running()
 
     def placements(self) -> dict[str, Placement]:
         placed = super().placements()

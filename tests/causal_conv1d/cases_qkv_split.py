@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from cuconv.causal_conv1d.reference import l2norm
-from cuconv.runtime.machine import assuming
 from tests.causal_conv1d.channels import QKV, OfHeads
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
 from tests.support.compare import ROUNDING
+from tests.support.entries import counting
 from tests.support.layouts import HEADS
 from tests.support.placement import Array, Placement, place
 
@@ -31,10 +31,10 @@ class Case(OfHeads, Packed):
     eps: float = 1e-6
     payload: int = 0  # heads of each of the gates in a payload
     payload_lies: str = "dense"  # as one of PAYLOADS
-    processors: int = 0  # multiprocessors that calls which are planned or emulated count with, if any
+    processors: int = 0  # multiprocessors that plans count with, if any
 
     def running(self) -> AbstractContextManager[Any]:
-        return assuming(self.processors) if self.processors else super().running()
+        return counting(self.processors) if self.processors else super().running()
 
     def divide(self, out: Array) -> dict[str, Array]:
         """q and k divided by their norms where the case says so."""

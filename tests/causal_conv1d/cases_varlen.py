@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cuconv.runtime.machine import assuming
 from tests.causal_conv1d.varlen import ODD, ROWS, Packed, without
 from tests.support.compare import ROUNDING, Kept
+from tests.support.entries import counting
 from tests.support.layouts import OTHERS, PACKED, POOLS
 from tests.support.placement import Array
 
@@ -23,7 +23,7 @@ class Case(Packed):
     FUNCTION = "causal_conv1d_varlen_fn"
 
     over: bool = False  # whether the result goes over x
-    processors: int = 0  # multiprocessors that calls which are planned or emulated count with, if any
+    processors: int = 0  # multiprocessors that plans count with, if any
 
     def __post_init__(self) -> None:
         if self.over:
@@ -31,7 +31,7 @@ class Case(Packed):
             object.__setattr__(self, "UPDATED", ("x", *self.UPDATED))
 
     def running(self) -> AbstractContextManager[Any]:
-        return assuming(self.processors) if self.processors else super().running()
+        return counting(self.processors) if self.processors else super().running()
 
     @property
     def returned(self) -> tuple[str, ...]:

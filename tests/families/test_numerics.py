@@ -39,7 +39,8 @@ def place_arguments(case: Any) -> dict[str, Placed]:
 
 def call(case: Any, arrays: dict[str, Any]) -> None:
     """The public function, which must hand back the very arrays that it was given to write."""
-    results = case.call(arrays)
+    with case.running():
+        results = case.call(arrays)
     returned = results if isinstance(results, tuple) else (results,)
     given = [arrays[name] for name in case.returned if name in arrays]
     assert [id(array) for array in returned if array is not None] == list(map(id, given))

@@ -49,7 +49,7 @@ def test_emulated(case: Any) -> None:
     results = []
     for seed in emulator.SEEDS:
         after = {name: placed.copy() for name, placed in before.items()}
-        with scheduled(seed), case.running():
+        with scheduled(seed):
             call(case, {name: EmulatedArray(placed.array) for name, placed in after.items()})
         results.append({name: placed.buffer for name, placed in after.items()})
     first, *others = results

@@ -8,8 +8,8 @@ from typing import Any
 
 import cuconv
 from cuconv.runtime.dtypes import BY_NAME, FLOAT32, DType
-from cuconv.runtime.machine import assuming
 from tests import cases
+from tests.support.entries import counting
 from tests.support.layouts import BY_TOKEN, PARAMETERS
 from tests.support.placement import Placement, place
 
@@ -35,10 +35,10 @@ class OfStates(cases.Case):
     others: str
     loud: float
     processors: int = 0
-    """Multiprocessors that calls which are planned or emulated count with, if any."""
+    """Multiprocessors that plans count with, if any."""
 
     def running(self) -> AbstractContextManager[Any]:
-        return assuming(self.processors) if self.processors else super().running()
+        return counting(self.processors) if self.processors else super().running()
 
     @property
     def input_t(self) -> DType:

@@ -318,7 +318,8 @@ class Case(cases.Case):
 
         operation = copy(update._update)
         # Without what is remembered of calls with the kernel that is planned otherwise.
-        operation.plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
+        operation.plan, operation._remembered = plan, operation._prepare  # type: ignore[assignment]
+        operation.recent = operation.known = ()
         return replaced(update, "_update", operation)
 
 

@@ -160,7 +160,8 @@ class Case(plain.Case):
 
         operation = copy(operator._replay)
         # Without what is remembered of calls with the kernel that is planned otherwise.
-        operation.plan, operation._remembered, operation.recent = plan, operation._prepare, ()  # type: ignore[assignment]
+        operation.plan, operation._remembered = plan, operation._prepare  # type: ignore[assignment]
+        operation.recent = operation.known = ()
         return replaced(operator, "_replay", operation)
 
 

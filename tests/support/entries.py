@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from cuconv.runtime import entry
+from cuconv.runtime import entry, machine
+from cuconv.runtime.operation import Operation
 
 
 @contextmanager
@@ -24,4 +25,16 @@ def the_whole_way() -> Iterator[None]:
 def replaced(module: ModuleType, name: str, operation: Any) -> Iterator[None]:
     """Let the public functions of a module call another operation by this name."""
     with the_whole_way(), mock.patch.object(module, name, operation):
+        yield
+
+
+@contextmanager
+def counting(processors: int) -> Iterator[None]:
+    """Plan calls for a GPU with this many multiprocessors, those on a GPU as well, and remember none of them."""
+    with ExitStack() as stack:
+        stack.enter_context(the_whole_way())
+        stack.enter_context(machine.assuming(processors))
+        stack.enter_context(mock.patch.object(machine, "_asked", lambda device: processors))
+        for each in Operation.named.values():
+            stack.enter_context(mock.patch.multiple(each, _remembered=each._prepare, recent=(), known=()))
         yield

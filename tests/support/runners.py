@@ -40,7 +40,8 @@ def on_gpu(case: Any, values: Values, in_place: Mapping[str, str] = APART) -> Va
     for output, name in in_place.items():
         before[output], uploaded[output] = before[name], uploaded[name]
     views = {name: view for name, (_, view) in uploaded.items()}
-    case.call(views)
+    with case.running():
+        case.call(views)
     after = {name: CupyArrays.download(buffer) for name, (buffer, _) in uploaded.items()}
     return take_written(case, {name: each for name, each in before.items() if name not in in_place.values()}, after)
 
