@@ -40,12 +40,12 @@ struct TileShape {
     // each lane reads the same as a neighbour.
     __device__ __forceinline__ static int part() {
         const unsigned thread = threadIdx.x;
-        if (!kSweeps) return static_cast<int>(thread / kLanes % kParts);
+        if (!kSweeps) return static_cast<int>(thread) / kLanes % kParts;
         return static_cast<int>(thread % 2 + thread % 32 / (64 / kParts) * 2);
     }
     __device__ __forceinline__ static int channel() {
         const unsigned thread = threadIdx.x;
-        if (!kSweeps) return static_cast<int>(thread / kGroup);
+        if (!kSweeps) return static_cast<int>(thread) / kGroup;
         return static_cast<int>(thread / 32 * (32 / kParts) + thread / 2 % (32 / kParts));
     }
 };
