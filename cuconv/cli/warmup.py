@@ -181,6 +181,8 @@ def calls_of(model: str, dtype: str, functions: Container[str] = MAKERS) -> Iter
     for tokens in TOKENS:
         yield from of_model(model, dtype, tokens, (), str(tokens), functions)
         yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, SHORT)), packed)
+    # Many sequences of one token have a kernel of their own.
+    yield from of_model(model, dtype, MOST_TOKENS, (), _lengths(MOST_TOKENS, MOST_TOKENS), packed)
     # The shape of a scan's tiles depends on the number of packed sequences, and not monotonically.
     scans = [function for function in packed if function.startswith("selective_scan")]
     for count in range(1, MOST_TOKENS // LONG + 1):

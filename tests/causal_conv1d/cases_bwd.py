@@ -100,6 +100,7 @@ UNIT = (
     Case(2, 3, 1640, 5),
     # The same with units of one group, which long rows of small problems have.
     Case(1, 3, 2200, 7),
+    Case(1, 2, 1096, 6, "float32", "float16"),
     Case(1, 2, 1000, 5, "float32", "bfloat16", float32=True),
     Case(9, 6, 512, 3, "float16", weight_dtype="float32", bias=None),
     Case(1, 5, 1304, 16, others="strided", activation=None),
