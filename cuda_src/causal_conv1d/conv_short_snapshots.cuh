@@ -82,7 +82,7 @@ struct TileSnapshots {
     __device__ __forceinline__ TileSnapshots(const CausalConv1dVarlenOperands& p_, index_t first_channel_, int first_)
         : p(p_), first_channel(first_channel_), first(first_) {}
 
-    // Looks at kAtOnce rows, as far as there are so many.
+    // Looks at the next kAtOnce rows, or at those that are left.
     __device__ __forceinline__ void find(const SnapshotRows& rows) {
         const int number = lane_id() / kLanes, row = rows.begin + number;
         is_run = is_other = false;

@@ -112,8 +112,8 @@ UNIT = (
     without(Case(34, "250+9+off3+9x20", 4, "float16", "float32", **ROWS)),
     Case(5, "7+0+90in200", pool="columns", initial="all", **ROWS, **ODD),
     Case(5, "all33", out="channels", pool="columns", slots=None, **ROWS),
-    # So many single tokens that a warp has the prefixes of several sequences, among them longer and empty ones, ones
-    # without a slot, and channels that no warp has.
+    # Enough single tokens for warps with the prefixes of several sequences. Some sequences are longer, some are empty,
+    # some have no slot; and the channels do not fill the last warp.
     *(
         Case(channels, "off2+70x1+3+0+40x1+2x2+5+20x1+off1", width, dtype, processors=1, **way)
         for channels, width, dtype, way in (

@@ -18,7 +18,7 @@ REPORTED = [(function, sizes) for function in REPORT for sizes in REPORT[functio
 
 
 def kernel(function: str, sizes: Mapping[str, Any], time: float, library: str = OURS, share: float = 0.8) -> Kernel:
-    """A row that is right: of so many microseconds, and at this fraction of its bounds."""
+    """A row without an error: `time` microseconds, at the fraction `share` of its bounds."""
     workload = MAKERS[function](**sizes)
     return Kernel(
         function, dict(workload.sizes), library, Percentiles(time - 0.5, time, time + 0.5), share * time,

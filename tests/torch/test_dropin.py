@@ -36,7 +36,7 @@ PARAMETERS = {
     "mamba_ssm.ops.triton.selective_state_update.selective_state_update": "state, x, dt, A, B, C, D=None, z=None, "
     "dt_bias=None, dt_softplus=False, state_batch_indices=None",
 }
-"""As the packages declare them."""
+"""The parameters of functions, as their packages declare them."""
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.planted import (
     causal_conv1d,
     causal_conv1d_bwd,
+    causal_conv1d_over,
     causal_conv1d_update,
     causal_conv1d_varlen,
     common,
@@ -19,6 +20,7 @@ MUTANTS = (
     *common.MUTANTS,
     *causal_conv1d.MUTANTS,
     *causal_conv1d_varlen.MUTANTS,
+    *causal_conv1d_over.MUTANTS,
     *causal_conv1d_update.MUTANTS,
     *causal_conv1d_bwd.MUTANTS,
     *selective_scan.MUTANTS,
