@@ -20,7 +20,7 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
-from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, lanes
+from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, SelectiveStateUpdateQuantisedHeads, lanes
 
 D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -239,6 +239,11 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""
         return _divided(self, batch, nheads, ceil_div(headdim, self.tile))
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantisedFold(SelectiveStateUpdateQuantisedHeads):
+    """The same with the next token for states of 8-bit codes and many sequences: warps walk over heads."""
 
 
 @dataclass(frozen=True)

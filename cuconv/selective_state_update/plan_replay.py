@@ -19,6 +19,7 @@ from cuconv.selective_state_update.kernels_replay import (
     SelectiveStateUpdateCommit,
     SelectiveStateUpdateFold,
     SelectiveStateUpdateFoldSingle,
+    SelectiveStateUpdateQuantisedFold,
     SelectiveStateUpdateReplay,
     SelectiveStateUpdateReplayFew,
     capacity,
@@ -155,6 +156,8 @@ def plan(o: Operands) -> Plan:
         flushed = o.step.x.shape[1] / o.rings.window
         shares = few_work(tiles, fitting, math.gcd(last, group_heads), flushed, resident)
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+    elif isinstance(kernel, SelectiveStateUpdateQuantisedFold):
+        config, division = kernel.launch_config(sequences, nheads, headdim, plain._heads(o.step))
     else:
         config, division = kernel.launch_config(sequences, nheads, headdim)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
@@ -179,31 +182,21 @@ def choose(
     | SelectiveStateUpdateReplayFew
     | SelectiveStateUpdateFold
     | SelectiveStateUpdateFoldSingle
+    | SelectiveStateUpdateQuantisedFold
 ):
     """The kernel that computes a step."""
     s = o.step
     d_state = s.state.shape[3]
-    fits, vec = capacity(d_state), plain._vector(s)
-    while not plain._is_packed(o.rings.B, vec):
-        vec //= 2
-    of_slot = (math.prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
-    index32 = not s.stochastic and plain._fits_index32(s) and max(of_slot) < 2**31
-    arrays: dict[str, Any] = {
-        "d_state": fits,
-        "input_t": plain._dtype(s.x),
-        "state_t": plain._dtype(s.state),
-        "a_t": plain._dtype(s.A),
-        "b_t": plain._dtype(s.B),
-        "vec": vec,
-    }
-    masked = d_state != fits
+    fits, vec, index32 = capacity(d_state), _vector(o), _fits_index32(o)
+    if o.fold and index32 and s.has_initial_state is None and _has_strides32(o):
+        if plain._walks_over_heads(s, vec):
+            return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
+        if not s.quantised:
+            return SelectiveStateUpdateFoldSingle(**_rows_to_fold(o))
     if o.fold:
-        rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec, plain._dtype(s.state)))
-        if index32 and s.has_initial_state is None and not s.quantised and _has_strides32(o):
-            return SelectiveStateUpdateFoldSingle(**arrays, rows=rows, masked=masked)
-        return SelectiveStateUpdateFold(
-            **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
-        )
+        return SelectiveStateUpdateFold(**_rows_to_fold(o), token=True, stochastic=s.stochastic, index32=index32)
+    arrays = _arrays(o)
+    masked = d_state != fits
     many = s.x.shape[1] != 1 or s.cu_seqlens is not None
     if _is_few(o, vec, index32):
         return SelectiveStateUpdateReplayFew(d_state, arrays["state_t"], arrays["a_t"], many)
@@ -223,6 +216,41 @@ def choose(
         stochastic=s.stochastic,
         index32=index32,
     )
+
+
+def _vector(o: Operands) -> int:
+    """Elements per access along d_state: the most that every array allows."""
+    vec = plain._vector(o.step)
+    while not plain._is_packed(o.rings.B, vec):
+        vec //= 2
+    return vec
+
+
+def _fits_index32(o: Operands) -> bool:
+    """Whether all offsets fit in int32, those of states and rings from the beginning of their slot."""
+    of_slot = (math.prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
+    return not o.step.stochastic and plain._fits_index32(o.step) and max(of_slot) < 2**31
+
+
+def _arrays(o: Operands) -> dict[str, Any]:
+    """What the arrays of a step are to kernels that divide rows among groups of lanes."""
+    s = o.step
+    return {
+        "d_state": capacity(s.state.shape[3]),
+        "input_t": plain._dtype(s.x),
+        "state_t": plain._dtype(s.state),
+        "a_t": plain._dtype(s.A),
+        "b_t": plain._dtype(s.B),
+        "vec": _vector(o),
+    }
+
+
+def _rows_to_fold(o: Operands) -> dict[str, Any]:
+    """How the kernels that put tokens in states at once divide rows."""
+    s, arrays = o.step, _arrays(o)
+    fits, vec = arrays["d_state"], arrays["vec"]
+    rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec, plain._dtype(s.state)))
+    return {**arrays, "rows": rows, "masked": s.state.shape[3] != fits}
 
 
 def _is_few(o: Operands, vec: int, index32: bool) -> bool:
@@ -335,9 +363,10 @@ def plan_fold(o: FoldOperands) -> Plan:
         has_seed=False,
         philox_rounds=0,
     )
-    step = choose(Operands(token, o.rings, None, True))
-    assert isinstance(step, SelectiveStateUpdateFold | SelectiveStateUpdateFoldSingle)
-    kernel = SelectiveStateUpdateFold(**{"stochastic": False, "index32": True, **vars(step), "token": False})
+    step = Operands(token, o.rings, None, True)
+    kernel = SelectiveStateUpdateFold(
+        **_rows_to_fold(step), token=False, stochastic=False, index32=_fits_index32(step)
+    )
     config, division = kernel.launch_config(count, nheads, headdim)
     return _launch(kernel, config, {**_numbers(token, o.rings, None, o.live), **division})
 

@@ -28,6 +28,7 @@ struct ReplayFewRows : Base {
     // Tiles that are on their way at once, 8 KiB of a warp: with 12 KiB the steps below took 2 and 3 us more.
     static constexpr int kPart = Base::kChunks > 4 ? 1 : Base::kChunks > 2 ? 2 : 4;
     static constexpr bool kIsInt8 = kIsSame<typename Base::State, signed char>;
+    static constexpr bool kIsFloat8 = kIsSame<typename Base::State, float8_e4m3fn>;
     static constexpr bool kIsBfloat16 = kIsSame<typename Base::State, __nv_bfloat16>;
     static constexpr int kMatrixChunks = Base::kElements / 8;  // of B or C, 16 bytes each
 
