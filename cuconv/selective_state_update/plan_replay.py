@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16
@@ -57,18 +58,20 @@ MANY_WAVES = 8192
 FEW_RESIDENT = {False: 3, True: 2}
 """Blocks of SelectiveStateUpdateReplayFew on a multiprocessor, by whether there are several tokens."""
 
-FEW_HEADS = {1: (1, 4, 8), 2: (1, 2, 4), 4: (1, 2)}
-"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the bytes of an element of states: the fewest for
-which all blocks run at once. On an H200 with Mamba-2 of 128 heads and sequences that flush in turn, 16 of int8 take
-12.1 us with four heads a warp, 12.6 with two and 18.4 with one, 64 26.1 with eight, 28.2 with four and 29.7 with
-sixteen; 32 of bfloat16 25.1 with four and 27.2 with two, of float32 44.1 and 43.8."""
+FEW_HEADS = {1: {1: 4.0, 2: 1.75, 4: 0.5, 8: 0.5}, 2: {1: 2.0, 2: 0.5, 4: 0.5}, 4: {1: 2.0, 2: 0.5}}
+"""XXX"""
 
-FEW_WAVES = {1: 8, 2: 2, 4: 2}
-"""The heads of a warp where not all blocks run at once. 128 sequences of int8 take 48.7 us with eight and 52.9 with
-four, 256 95.8 and 97.6; 64 of bfloat16 43.1 with two, 47.2 with four and 45.0 with eight."""
+FEW_WAVES = {1: (8, 0.35, 0.125), 2: (2, 0.0, 1.0), 4: (2, 0.0, 1.0)}
+"""XXX"""
 
-FEW_MANY = (1, 2, 4)
-"""The heads that a warp may have for several tokens, the most of them where not all blocks run at once."""
+FEW_MANY = {1: 0.0, 2: 0.5, 4: 0.5}
+"""XXX"""
+
+FEW_MANY_WAVES = (4, 0.0, 0.5)
+"""XXX"""
+
+FEW_PARTS = 4
+"""XXX"""
 
 FEW_LEAST = 256
 """Warps of SelectiveStateUpdateReplayFew below which SelectiveStateUpdateReplay divides heads further. A sequence of
@@ -150,12 +153,14 @@ def plan(o: Operands) -> Plan:
     elif isinstance(kernel, SelectiveStateUpdateReplayFew):
         tiles = min(sequences, kernel.RANKED) * nheads * (headdim // kernel.ROWS)
         choices = FEW_MANY if kernel.many else FEW_HEADS[o.step.state.itemsize]
-        last = FEW_MANY[-1] if kernel.many else FEW_WAVES[o.step.state.itemsize]
-        fitting = tuple(heads for heads in choices if group_heads % heads == 0)
+        last = FEW_MANY_WAVES if kernel.many else FEW_WAVES[o.step.state.itemsize]
         resident = FEW_RESIDENT[kernel.many] * multiprocessors(o.step.x.device)
-        flushed = o.step.x.shape[1] / o.rings.window
-        shares = few_work(tiles, fitting, math.gcd(last, group_heads), flushed, resident)
-        config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+        # One sequence at least, when one flushes.
+        flushed = max(o.step.x.shape[1] / o.rings.window, 1 / sequences)
+        heads, spare = few_work(tiles, group_heads, choices, last, flushed, resident)
+        is_at_once = ceil_div(tiles, heads * kernel.warps) + spare <= resident
+        shares = few_flushed(heads, spare, o.step.quantised, kernel.many, is_at_once)
+        config, division = kernel.launch_config(sequences, nheads, headdim, heads, spare, *shares)
     elif isinstance(kernel, SelectiveStateUpdateQuantisedFold):
         config, division = kernel.launch_config(sequences, nheads, headdim, plain._heads(o.step))
     else:
@@ -307,25 +312,50 @@ def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int
     return heads, own
 
 
-def few_work(tiles: int, choices: tuple[int, ...], last: int, flushed: float, resident: int) -> tuple[int, int]:
+def few_work(
+    tiles: int,
+    group_heads: int,
+    choices: Mapping[int, float],
+    last: tuple[int, float, float],
+    flushed: float,
+    resident: int,
+) -> tuple[int, int]:
     """The heads of a warp of SelectiveStateUpdateReplayFew, and the blocks of further warps for sequences that flush.
 
     Args:
         tiles: 64 rows of a head each, of all sequences that share blocks.
-        choices: heads that a warp may have, in ascending order.
-        last: the choice where not all blocks run at once.
+        group_heads: heads of a group.
+        choices: heads that a warp may have, in ascending order, and the further blocks that there must be room for, as
+            multiples of those with a warp for each head that flushes.
+        last: the choice where not all blocks run at once, and its further blocks: of those that run at once, and of
+            those with a warp for each head that flushes.
         flushed: the part of sequences that flush in a step.
         resident: blocks that run at once.
     """
     warps = SelectiveStateUpdateReplayFew.warps
-    # A warp for every head that flushes, or for two where warps have more than two heads: 256 sequences of int8 with
-    # four take 97 us, and 103 with twice as many further blocks.
     of_flushing = ceil_div(tiles, warps) * flushed
-    for heads in choices:
-        blocks = ceil_div(tiles, heads * warps)
-        if blocks + round(of_flushing / 2) * (heads > 1) <= resident:
-            return heads, (resident - blocks) * (heads > 1)
-    return last, round(of_flushing / (1 if last == 2 else 2)) * (last > 1)
+    for heads, least in choices.items():
+        left = resident - ceil_div(tiles, heads * warps)
+        if group_heads % heads == 0 and left >= round(of_flushing * least):
+            return heads, min(left, round(of_flushing * 4)) if least else 0
+    heads, of_resident, of_flushed = last
+    heads = math.gcd(heads, group_heads)
+    return heads, round(resident * of_resident + of_flushing * of_flushed) * (heads > 1)
+
+
+def few_flushed(heads: int, spare: int, quantised: bool, many: bool, is_at_once: bool) -> tuple[int, int]:
+    """The heads that a warp of SelectiveStateUpdateReplayFew flushes of its own ones, and the parts of others at most.
+
+    Args:
+        heads: those of a warp.
+        spare: the blocks of further warps.
+        quantised: whether states are codes.
+        many: whether there are several tokens.
+        is_at_once: whether all blocks run at once.
+    """
+    is_divided = spare > 0 and not many and is_at_once and (quantised or heads == 1)
+    kept = spare == 0 or (heads == 2 and not is_divided)
+    return int(kept), FEW_PARTS if is_divided else 1
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -401,7 +431,9 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "state_scale_stride": (0, 0, 0),
         "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
+        "kept_heads": 0,
         "spare_warps": 0,
+        "most_parts": 1,
         "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],

@@ -336,31 +336,32 @@ __device__ __forceinline__ unsigned max_of_three(unsigned a, unsigned b, unsigne
 #endif
 }
 
-// Bytes 2 i and 2 i + 1 of a word, 8-bit floats e4m3, as a pair of __half.
-__device__ __forceinline__ unsigned e4m3_to_halves(unsigned word, int i) {
+// Bytes 2 i and 2 i + 1 of a word, 8-bit floats e4m3, as a pair of __half; byte i as a float.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+__device__ __forceinline__ unsigned e4m3_to_halves(unsigned word, int i) {
     unsigned halves;
     asm("{ .reg .b16 pair; cvt.u16.u32 pair, %1; cvt.rn.f16x2.e4m3x2 %0, pair; }"
         : "=r"(halves)
         : "r"(word >> (16 * i) & 0xffffu));
     return halves;
-#else
-    unsigned halves = 0;
-    for (int byte = 2 * i; byte < 2 * i + 2; ++byte) {
-        const unsigned bits = word >> (8 * byte) & 0xffu, size = bits & 0x7fu;
-        // The same bits of exponent and mantissa are a __half that is 2**8 too small.
-        const unsigned small = size == 0x7fu ? 0x7fffu : size << 7 | (bits & 0x80u) << 8;
-        const float value = __half2float(__ushort_as_half(static_cast<unsigned short>(small))) * 256.0f;
-        halves |= static_cast<unsigned>(__half_as_ushort(__float2half_rn(value))) << (16 * (byte % 2));
-    }
-    return halves;
-#endif
 }
 
-// Byte i of a word, an 8-bit float e4m3.
 __device__ __forceinline__ float e4m3_to_float(unsigned word, int i) {
     return __half2float(__ushort_as_half(static_cast<unsigned short>(e4m3_to_halves(word, i / 2) >> (16 * (i % 2)))));
 }
+#else
+__device__ __forceinline__ float e4m3_to_float(unsigned word, int i) {
+    const unsigned bits = word >> (8 * i) & 0xffu, size = bits & 0x7fu;
+    // The same bits of exponent and mantissa are a __half that is 2**8 too small.
+    const unsigned half = size == 0x7fu ? 0x7fffu : size << 7 | (bits & 0x80u) << 8;
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(half))) * 256.0f;
+}
+
+__device__ __forceinline__ unsigned e4m3_to_halves(unsigned word, int i) {
+    const __half low = __float2half_rn(e4m3_to_float(word, 2 * i)), high = __float2half_rn(e4m3_to_float(word, 2 * i + 1));
+    return __half_as_ushort(low) | static_cast<unsigned>(__half_as_ushort(high)) << 16;
+}
+#endif
 
 // Two floats as 8-bit floats e4m3, the first in the lower byte: the nearest ones, even ones between two, 448 where a
 // number is larger.

@@ -88,13 +88,18 @@ struct WalkedHeads {
     }
 };
 
-// Puts the live tokens of a sequence in the states of the warp's heads, then its next token. scales: of the lane's own
-// row. Live tokens are rare here, and the time does not count.
+// Puts the live tokens of a warp's sequence in the states of its heads, then the next token. Live tokens are rare here,
+// and the time does not count.
 template <typename Rows, typename Params>
-__device__ __forceinline__ void fold_heads(const Params& params, const WalkedHeads<Rows>& heads, int slot,
-                                           const RingCursor& cursor, float* scales) {
+__device__ __forceinline__ void fold_heads(const Params& params, unsigned number) {
     const SelectiveStateUpdateSingleOperands& p = params.operands;
+    const WalkedHeads<Rows> heads(p, number, params.heads);
     const int tiles = static_cast<int>(p.row_tiles.divisor);
+    const int slot = uniform(load_slot<Rows>(p, heads.batch));
+    const RingCursor cursor(params, slot);
+    if (heads.first == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
+    float* const scales = static_cast<float*>(params.state_scale) + slot * index_t{params.state_scale_stride[0]} +
+                          heads.place(params.state_scale_stride + 1);
     WarpRows warp = {};
     warp.batch = heads.batch;
 #pragma unroll 1
@@ -117,9 +122,9 @@ __device__ __forceinline__ void fold_heads(const Params& params, const WalkedHea
     }
 }
 
-// number: of the warp; kFolds: whether there are rings, from which live tokens are put in the states before.
+// number: of the warp. kFolds: whether there are rings; false then where tokens are live, and nothing has been written.
 template <typename Rows, bool kFolds, typename Params>
-__device__ __forceinline__ void walk_heads(const Params& params, unsigned number, typename Rows::StateVec* shared) {
+__device__ __forceinline__ bool walk_heads(const Params& params, unsigned number, typename Rows::StateVec* shared) {
     using input_t = typename Rows::Input;
     using State = typename Rows::State;
     using Row = ScaledRow<State>;
@@ -130,7 +135,10 @@ __device__ __forceinline__ void walk_heads(const Params& params, unsigned number
     const SelectiveStateUpdateSingleOperands& p = params.operands;
     const WalkedHeads<Rows> heads(p, number, params.heads);
     // Whole warps leave: the shuffles stay complete.
-    if (heads.batch >= p.batch) return wait_for_preceding();
+    if (heads.batch >= p.batch) {
+        wait_for_preceding();
+        return true;
+    }
     const int tiles = static_cast<int>(p.row_tiles.divisor);
     const int count = heads.count * tiles;
     const bool is_row = lane_id() < kTile;
@@ -138,11 +146,11 @@ __device__ __forceinline__ void walk_heads(const Params& params, unsigned number
     input_t* const out = static_cast<input_t*>(p.out) + heads.token_place(p.out_stride);
     if (slot < 0) {
         wait_for_preceding();
-        if (p.keeps_padding || !is_row) return;
+        if (p.keeps_padding || !is_row) return true;
         for (WalkedTile at{0, 0}; at.head < heads.count; at = at.next(tiles)) {
             out[at.offset<kTile>(p.out_stride + 2)] = Dtype<input_t>::from_float(0.0f);
         }
-        return;
+        return true;
     }
     const index_t own = heads.first * p.state_stride[1] + lane_id() / kLanes * p.state_stride[2] + Rows::element(0);
     const State* const from = static_cast<const State*>(p.state) + slot * index_t{p.state_stride[0]} + own;
@@ -156,7 +164,7 @@ __device__ __forceinline__ void walk_heads(const Params& params, unsigned number
     RawNumber<input_t> dt_bias, dt;
     if (p.dt_bias != nullptr) dt_bias.load(p.dt_bias, heads.own() * p.dt_bias_stride[0], p.dt_bias_is_float32);
     float* const scales = static_cast<float*>(params.state_scale) + heads.place(params.state_scale_stride + 1);
-    float* const scales_from = scales + slot * index_t{params.state_scale_stride[0]};
+    const float* const scales_from = scales + slot * index_t{params.state_scale_stride[0]};
     const int own_D = heads.place(p.D_stride);
     wait_for_preceding();
     dt.load(p.dt, heads.batch * p.dt_stride[0] + heads.own() * p.dt_stride[2], p.dt_is_float32);
@@ -171,17 +179,17 @@ __device__ __forceinline__ void walk_heads(const Params& params, unsigned number
     State* const to = static_cast<State*>(p.state) + max(target, 0) * index_t{p.state_stride[0]} + own;
     float* const scales_to = scales + max(target, 0) * index_t{params.state_scale_stride[0]};
     float B[Rows::kElements], C[Rows::kElements];
+    // A word of the cursor a lane: what all lanes load from one place the compiler waits for at once.
+    int word = 0;
+    if constexpr (kFolds) word = load_word<Memory::kMutable, int>(RingCursor::place_of(params, slot) + lane_id() % 4);
     heads.load_map(p, p.B, p.B_stride, B);
     heads.load_map(p, p.C, p.C_stride, C);
     if constexpr (kFolds) {
-        // The cursor comes last: whatever is loaded after it the compiler would put behind the wait for it.
-        sync_warp();
-        const RingCursor cursor(params, slot);
-        if (heads.first == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
-        if (cursor.live > 0) {
+        if (lanes_where(lane_id() % 4 == 1 && word > 0) != 0) {
             wait_for_copies();
-            return fold_heads<Rows>(params, heads, slot, cursor, scales_from);
+            return false;
         }
+        if (heads.first == 0 && lane_id() / 2 == 1) RingCursor::place_of(params, slot)[lane_id()] = 0;
     }
     float step = dt.to_float(p.dt_is_float32);
     if (p.dt_bias != nullptr) step += dt_bias.to_float(p.dt_bias_is_float32);
@@ -248,4 +256,5 @@ __device__ __forceinline__ void walk_heads(const Params& params, unsigned number
         at = next;
         own_x = next_x;
     }
+    return true;
 }

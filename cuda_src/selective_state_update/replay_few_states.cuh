@@ -25,11 +25,11 @@ struct StagedTiles {
     __device__ __forceinline__ StagedTiles(StateVec* staged, const State* first, int next)
         : staged(staged), from(first + lane_id() * Traits::kVecs), next(next) {}
 
-    // Starts to copy a tile of the head, or of the next one if there is one; the copies of a tile are a group. In odd
-    // groups of lanes every other 64 bytes change places, for the lanes of two groups read at once, and would meet in
-    // the same banks.
-    __device__ __forceinline__ void start(int tile, bool is_last) const {
-        if (tile < Traits::kTiles || !is_last) {
+    // Starts to copy a tile of the head, or of the next one, if it lies before `end`; the copies of a tile are a group.
+    // In odd groups of lanes every other 64 bytes change places, for the lanes of two groups read at once, and would
+    // meet in the same banks.
+    __device__ __forceinline__ void start(int tile, int end) const {
+        if (tile < end) {
             const State* const head = tile < Traits::kTiles ? from : from + next;
 #pragma unroll
             for (int i = 0; i < kTileVecs; i += kWarpSize) {
@@ -198,6 +198,9 @@ struct CodeFactors {
     }
 };
 
+// Whether instructions convert 8-bit floats; a CPU does what they do.
+inline constexpr bool kConvertsFloat8 = kArch == 0 || kArch >= 89;
+
 // The same for 8-bit floats, which are exact as __half; so is C, in a unit in which its largest element has 14 bits
 // before the point, but for what is smaller than that by 2**38. Words go to rows as those of PairFactors do.
 template <typename Traits>
@@ -249,5 +252,5 @@ struct HalfFactors {
 template <typename Traits>
 using StateFactors = Select<!kMultipliesCodes, FloatFactors<Traits>,
                             Select<Traits::kIsInt8, CodeFactors<Traits>,
-                                   Select<Traits::kIsFloat8, HalfFactors<Traits>,
+                                   Select<Traits::kIsFloat8 && kConvertsFloat8, HalfFactors<Traits>,
                                           Select<Traits::kIsBfloat16, PairFactors<Traits>, FloatFactors<Traits>>>>>;

@@ -41,5 +41,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     constexpr int kWarps = Traits::kThreads / kWarpSize;
     __shared__ alignas(16) typename Rows::StateVec shared[kWarps][StagedCodes<Rows>::kVecs];
     const int warp = uniform(static_cast<int>(threadIdx.x / kWarpSize));
-    walk_heads<Rows, true>(params, blockIdx.x * kWarps + warp, shared[warp]);
+    const unsigned number = blockIdx.x * kWarps + warp;
+    if (!walk_heads<Rows, true>(params, number, shared[warp])) {
+        // From the beginning once more: nothing that this takes is kept in registers meanwhile.
+        fold_heads<Rows>(params, static_cast<unsigned>(opaque(static_cast<int>(number))));
+    }
 }

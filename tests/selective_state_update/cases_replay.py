@@ -233,6 +233,11 @@ UNIT = (
     Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(2, 1), state_dtype="int8", **SERVED),
     Case(3, 4, 64, 64, 2, tokens=3, window=9, room=3, work=(2, 3), without="D"),
     Case(36, 2, 64, 64, window=2, forced=True, work=(2, 1), null_slot=3, index="int64"),
+    # More warps than heads that flush: parts of heads.
+    Case(5, 4, 64, 128, 2, state_dtype="int8", window=16, live=16, work=(2, 20), **SERVED),
+    Case(5, 4, 64, 64, 2, state_dtype="float8_e4m3fn", window=5, forced=True, work=(2, 3)),
+    Case(4, 2, 128, 128, state_dtype="float32", window=3, live=3, work=(1, 9), lies="fused"),
+    Case(4, 4, 64, 64, 2, window=16, live=16, work=(4, 8), without="D"),
     # Several tokens.
     Case(6, 2, 6, 128, tokens=2),
     Case(6, 4, 20, 128, 2, tokens=5, window=8, room=5, dtype="float32", forced=True, **SERVED),
