@@ -20,7 +20,7 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
-from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, SelectiveStateUpdateQuantisedHeads, lanes
+from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, WalkedHeads, lanes
 
 D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -245,7 +245,7 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdateQuantisedFold(SelectiveStateUpdateQuantisedHeads):
+class SelectiveStateUpdateQuantisedFold(WalkedHeads):
     """The same with the next token for states of 8-bit codes and many sequences: warps walk over heads."""
 
 
