@@ -20,7 +20,7 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
-from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, lanes
+from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, SelectiveStateUpdateSingle, lanes
 
 D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -226,6 +226,8 @@ class SelectiveStateUpdateFold(_OfRows):
 class SelectiveStateUpdateFoldSingle(_OfRows):
     """The same with the next token, states of floats and offsets of 32 bits: the fewest arguments, which small batches
     wait for."""
+
+    EARLY = SelectiveStateUpdateSingle.EARLY
 
     masked: bool
 
