@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, DType
@@ -99,7 +99,7 @@ def _divided(kernel: Kernel, batch: int, nheads: int, row_tiles: int) -> tuple[L
 class _OfRows(Kernel):
     """Groups of lanes own rows of d_state elements."""
 
-    EARLY = ("state_batch_indices", "dst_state_batch_indices", "state_column")
+    EARLY: ClassVar[tuple[str, ...] | None] = ("state_batch_indices", "dst_state_batch_indices", "state_column")
 
     d_state: int
     input_t: DType

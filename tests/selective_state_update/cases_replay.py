@@ -314,11 +314,8 @@ EDGE = tuple(
     dict.fromkeys(
         [
             *(
-                Case(
-                    n, **{**_HYBRID, "dtype": a, "state_dtype": b}, fold=fold, committed=fold, tokens=tokens,
-                    room=tokens or 1,
-                )
-                for n, tokens, fold in ((1, None, True), (2, None, False), (3, 4, False))
+                Case(n, **{**_HYBRID, "dtype": a, "state_dtype": b, **more}, tokens=tokens, room=tokens or 1)
+                for n, tokens, more in ((1, None, {"fold": True, "committed": True}), (2, None, {}), (3, 4, {}))
                 for a, b in (("bfloat16", ""), ("bfloat16", "float32"), ("float32", ""), ("bfloat16", "int8"))
             ),
             *(
