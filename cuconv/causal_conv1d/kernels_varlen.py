@@ -78,10 +78,10 @@ sequences of one token and 8192 channels, 46 such prefixes, take 7.7 us so and 9
 16, take 6.4 and 5.9."""
 
 WHOLE, WHOLE_WIDTHS = {1: 2, 32: 4.5}, range(2, 5)
-"""Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it does;
-filter widths, in taps, of kernels that do so: taps stay in registers. On an H200 2048 sequences of two tokens and 8192
-channels take 92 us so instead of 112, of four 125 instead of 151, 512 of random lengths 37 instead of 38 with four tokens
-each on average, but 62 instead of 54 with eight.
+"""Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it
+does; filter widths, in taps, of kernels that do so: taps stay in registers. On an H200 2048 sequences of two tokens and
+8192 channels take 92 us so instead of 112, of four 125 instead of 151; 512 of random lengths take 37 instead of 38 with
+four tokens each on average, but 62 instead of 54 with eight.
 """
 
 
