@@ -19,7 +19,7 @@ from cuconv.causal_conv1d.kernels import (
 )
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.dtypes import FLOAT16, FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
@@ -79,9 +79,11 @@ sequences of one token and 8192 channels, 46 such prefixes, take 7.7 us so and 9
 
 WHOLE, WHOLE_WIDTHS = {1: 2, 32: 4.5}, range(2, 5)
 """Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it
-does; filter widths, in taps, of kernels that do so: taps stay in registers. On an H200 2048 sequences of two tokens and
-8192 channels take 92 us so instead of 112, of four 125 instead of 151; 512 of random lengths take 37 instead of 38 with
-four tokens each on average, but 62 instead of 54 with eight.
+does; filter widths, in taps, of kernels that do so for single tokens: taps stay in registers. Kernels that do so for
+more tokens have four taps and no float16, of which hundreds of bytes would spill.
+
+On an H200 2048 sequences of two tokens and 8192 channels take 92 us so instead of 112, of four 125 instead of 151; 512 of
+random lengths take 37 instead of 38 with four tokens each on average, but 62 instead of 54 with eight.
 """
 
 
@@ -111,8 +113,14 @@ class CausalConv1dVarlenFwd(PoolKernel):
         for axes in _varlen_channel_axes():
             for routed, more in product((False, True)[: axes["vec"]], (None, "gated", "payload")):
                 yield cls(routed=routed, gated=more == "gated", payload=more == "payload", **axes)
-            if axes["width"] in WHOLE_WIDTHS:
-                yield from (cls(routed=False, whole=whole, **axes) for whole in WHOLE)
+            yield from (cls(routed=False, whole=whole, **axes) for whole in cls(routed=False, **axes).wholes())
+
+    def wholes(self) -> list[int]:
+        """The values of `whole` but 0 that kernels for these types have."""
+        if self.width not in WHOLE_WIDTHS:
+            return []
+        has_float16 = FLOAT16 in (self.input_t, self.weight_t, self.state_t)
+        return [whole for whole in WHOLE if whole == 1 or (self.width == max(WHOLE_WIDTHS) and not has_float16)]
 
     def most_whole(self, dim: int, total: int, sequences: int, snapshots: int, processors: int) -> int:
         """The best `whole` where sequences are short and enough for warps with the prefixes of several; else 0.
@@ -122,9 +130,9 @@ class CausalConv1dVarlenFwd(PoolKernel):
         """
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         are_many = block_vecs == WARP_SIZE and dim_blocks * sequences >= MANY_PREFIXES * processors
-        if self.routed or self.gated or self.payload or snapshots or self.width not in WHOLE_WIDTHS or not are_many:
+        if self.routed or self.gated or self.payload or snapshots or not are_many:
             return 0
-        return next((whole for whole, mean in WHOLE.items() if total < mean * sequences), 0)
+        return next((whole for whole in self.wholes() if total < WHOLE[whole] * sequences), 0)
 
     def prefixes(self, dim: int, sequences: int, processors: int) -> int:
         """Sequences per warp of blocks with prefixes."""
