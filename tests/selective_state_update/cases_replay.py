@@ -148,7 +148,7 @@ class Case(plain.Case):
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
-        walked = 0 if changes.pop("heads", False) else plain_planner.WALKED
+        walked = 0 if changes.pop("heads", False) else planner.WALKED
         choose, work, few_work = planner.choose, planner.work, planner.few_work
 
         def plan(o: planner.Operands) -> Plan:
@@ -157,7 +157,7 @@ class Case(plain.Case):
                 mock.patch.object(planner, "work", lambda *sizes: self.work or work(*sizes)),
                 mock.patch.object(planner, "few_work", lambda *sizes: self.work or few_work(*sizes)),
                 mock.patch.object(planner, "FEW_LEAST", 0 if self.work else planner.FEW_LEAST),
-                mock.patch.object(plain_planner, "WALKED", walked),
+                mock.patch.object(planner, "WALKED", walked),
                 mock.patch.object(plain_planner, "MAX_HEADS", plain_planner.MAX_HEADS if walked else 2),
             ):
                 return planner.plan(o)
@@ -261,6 +261,8 @@ UNIT = (
     Case(3, 2, 37, 128, fold=True, force="rows=8", seed=5),
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32", fresh=True),
     Case(3, 2, 37, 16, fold=True, force="rows=2", dtype="float32", state_dtype="bfloat16", seed=5),
+    Case(5, 2, 37, 128, state_dtype="int8", fold=True, force="rows=8", **SERVED),
+    Case(3, 2, 70, 128, state_dtype="int16", fold=True, force="rows=8", lies="fused", window=16, live=16),
     # The same by warps that walk over heads.
     Case(6, 4, 64, 128, 2, state_dtype="int8", fold=True, force="heads=1", lies="fused", **SERVED),
     Case(5, 3, 32, 128, state_dtype="int8", fold=True, force="heads=1", pool="slot_strided", window=16, live=16),
