@@ -157,7 +157,7 @@ def choose(
     many |= o.stochastic and not o.quantised
     chosen, index32 = _is_chosen(o), _fits_index32(o)
     has_strides32 = index32 and not (many or chosen) and _has_strides32(o)
-    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED):
+    if has_strides32 and shared_decay and _walks_over_heads(o, vec):
         return SelectiveStateUpdateQuantisedHeads(d_state, *map(_dtype, (o.x, o.state, o.A, o.B)))
     is_single = has_strides32 and not o.quantised
     division: dict[str, Any] = {
@@ -204,10 +204,10 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool, keeps_rows: boo
     return rows
 
 
-def _walks_over_heads(o: Operands, vec: int, least: int) -> bool:
-    """Whether warps that walk over heads are faster, from so many bytes of codes on, and rows lie as they take them."""
+def _walks_over_heads(o: Operands, vec: int) -> bool:
+    """Whether warps that walk over heads are faster, and rows lie as they take them."""
     _, _, headdim, d_state = o.state.shape
-    if o.state.dtype not in BYTES or o.stochastic or d_state not in HEADS_D_STATES or _state_bytes(o) < least:
+    if o.state.dtype not in BYTES or o.stochastic or d_state not in HEADS_D_STATES or _state_bytes(o) < WALKED:
         return False
     return vec == MAX_VECTOR_BYTES and o.state.strides[2] == d_state and headdim % heads_tile(d_state) == 0
 

@@ -30,41 +30,47 @@ from cuconv.selective_state_update.kernels_replay import (
     most_rows,
 )
 
-SMALL = {1: 2**63, 2: 128 * 2**20, 4: 32 * 2**20}
+SMALL = {1: 2**63, 2: 128 * 2**20, 4: 80 * 2**20}
 """Bytes of states, by the bytes of an element, below which single tokens are put in them at once: writing so few takes
 less time than reading the rings, and some sequences flush in every step. On an H200 with Mamba-2 of 128 heads and a
-window of 16, sequences that flush in turn take 39 us for 64 MiB of bfloat16, and 36 without rings; for 32 MiB of
-float32 15.4 and 19.5. Codes of 8 bits take 72 us for 64 MiB, and 48 without rings."""
+window of 16, sequences that flush in turn take 52 us for 96 MiB of float16, as long as without rings, and 64 for 128
+MiB, without rings 69; 41 us for 64 MiB of float32, x too, and 42 for 80 MiB, without rings 35 and 44. Codes of 8 bits
+take 72 us for 64 MiB, and 48 without rings."""
+
+SMALL_TENSOR = {BFLOAT16: 256 * 2**20, FLOAT32: 16 * 2**20}
+"""The same by the dtype of states where tensor cores put live tokens in them. With a window of 32, 192 MiB of bfloat16
+take 103 us in turn and without rings, 256 MiB 130 and 135; 12 MiB of float32 9.2 us and 9.5."""
 
 SMALL_HEADS = {
     FLOAT32: 16 * 2**20,
-    BFLOAT16: 10 * 2**20,
-    FLOAT16: 10 * 2**20,
+    BFLOAT16: 16 * 2**20,
+    FLOAT16: 16 * 2**20,
     INT16: 15 * 2**20,
     INT8: 9 * 2**20,
     FLOAT8_E4M3FN: 13 * 2**20,
 }
 """The same by the dtype of states where SelectiveStateUpdateReplayFew fits. What counts is the mean of 16 steps, in
 which every sequence flushes once: of 8 sequences, half of the steps have one that does. 12 MiB of float32 take 8.6 us
-at once, 9.0 in turn and 8.9 without rings, 16 MiB 10.5, 10.4 and 10.9; 8 MiB of bfloat16 6.7, 7.3 and 6.7, 12 MiB 9.3,
-8.9 and 8.7; 14 MiB of int16 10.4, 10.4 and 11.3, 16 MiB 11.4, 10.9 and 12.3; 8 MiB of int8 8.3, 9.1 and 8.2, 9 MiB
-9.7, 9.5 and 9.5, 12 MiB 10.5, 10.2 and 10.3; 12 MiB of float8_e4m3fn 10.4, 10.7 and 10.4, 13 MiB 12.1, 10.7 and
-12.0."""
-
-WALKED = 5 * 2**20
-"""Bytes of codes from which warps walk over heads to put tokens in states at once. On an H200 with Mamba-2 of 128 heads
-and int8, 4 MiB take 5.8 us otherwise and 6.5 so, 5 MiB 7.8 and 7.6, 6 MiB 8.5 and 7.8, 8 MiB 9.8 and 8.3."""
+at once, 9.0 in turn and 8.9 without rings, 16 MiB 10.5, 10.4 and 10.9; 8 MiB of bfloat16 6.7, 7.3 and 6.7; 14 MiB of
+int16 10.4, 10.4 and 11.3, 16 MiB 11.4, 10.9 and 12.3; 8 MiB of int8 8.3, 9.1 and 8.2, 9 MiB 9.7, 9.5 and 9.5, 12 MiB
+10.5, 10.2 and 10.3; 12 MiB of float8_e4m3fn 10.4, 10.7 and 10.4, 13 MiB 12.1, 10.7 and 12.0."""
 
 FOLD_RESIDENT = 5
 """Blocks of SelectiveStateUpdateFold with codes on a multiprocessor, beyond which groups of lanes have twice as many
 rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us so and 7.0 with twice as many, 6 MiB 8.2 and 7.3.
 """
 
-MANY_WARPS = 2048
-"""Warps below which each has fewer tiles of rows, so that more warps share the work."""
+MANY_WARPS = 12288
+"""Warps below which each has two tiles of rows of a head instead of more: those that flush a whole head take so long
+that others wait for them. On an H200, with sequences of Mamba-2 that flush in turn, 24 of float32 take 43 us with two
+tiles of four, and 53 with all, 64 120 and 120, 128 223 and 209; 16 of float16 26 us and 39, 64 64 and 75."""
 
-MANY_WAVES = 8192
-"""Warps below which each has one head: those that flush take twice as long as others, which go on meanwhile."""
+FEW_WARPS = 768
+"""Warps below which each has a single tile. 2 sequences of float32 take 7.9 us so, and 8.7 with two, 3 11.3 and 9.2."""
+
+MANY_WAVES = 32768
+"""Warps from which each has two heads. 256 sequences of float32 take 320 us with one and 338 with two, of float16 207
+and 223, of int8 257 and 251."""
 
 
 FEW_RESIDENT = {False: 3, True: 2}
@@ -219,9 +225,11 @@ def folds_at_once(step: plain.Operands, rings: Rings) -> bool:
     if step.x.shape[1] != 1 or step.cu_seqlens is not None:
         return False
     otherwise = choose(Operands(step, rings, None, False))
-    small = SMALL[step.state.itemsize]
+    small, state_t = SMALL[step.state.itemsize], plain._dtype(step.state)
     if isinstance(otherwise, SelectiveStateUpdateReplayFew):
-        small = SMALL_HEADS.get(plain._dtype(step.state), small)
+        small = SMALL_HEADS.get(state_t, small)
+    elif isinstance(otherwise, SelectiveStateUpdateReplay) and otherwise.tensor:
+        small = SMALL_TENSOR.get(state_t, small)
     return plain._state_bytes(step) < small
 
 
@@ -239,7 +247,7 @@ def choose(
     d_state = s.state.shape[3]
     fits, vec, index32 = capacity(d_state), _vector(o), _fits_index32(o)
     if o.fold and index32 and s.has_initial_state is None and _has_strides32(o):
-        if plain._walks_over_heads(s, vec, WALKED):
+        if plain._walks_over_heads(s, vec):
             return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
         if not s.quantised:
             return SelectiveStateUpdateFoldSingle(**_rows_to_fold(o))
@@ -354,13 +362,13 @@ def _rows(s: plain.Operands, vec: int) -> int:
 
 def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int, int]:
     """The heads of a warp, and the tiles of each of them: as much as leaves enough warps."""
-    heads, own = 1, tiles
-    while own > 1 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
+    own = tiles
+    while own > 2 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
         own = ceil_div(own, 2)
-    if own == tiles:
-        while group_heads % (2 * heads) == 0 and sequences * nheads // (2 * heads) >= MANY_WAVES:
-            heads *= 2
-    return heads, own
+    if sequences * nheads * ceil_div(tiles, own) < FEW_WARPS:
+        own = 1
+    has_two = own == tiles and group_heads % 2 == 0 and sequences * nheads >= 2 * MANY_WAVES
+    return 1 + has_two, own
 
 
 def few_work(

@@ -14,6 +14,9 @@ _MANY_TENSOR = _REPLAY + "4-2-9-64-tokens_16-state_dtype_float32-lies_fused-wind
 _HEADS = _REPLAY + "5-4-40-128-groups_2-without_D-work_2,3"
 _ODD_ROWS = _REPLAY + "3-6-37-128-groups_2-dtype_float32-window_6-forced-work_3,3"
 _FOLD = _REPLAY + "5-4-8-128-groups_2-fold"
+_FOLD_SOME = _REPLAY + "5-4-8-128-groups_2-fold-committed"
+_FOLD_LEFT = _REPLAY + "3-2-9-128-live_0-fold"
+_FOLD_NONE = _REPLAY + "3-2-37-128-force_rows=4-live_0-fold-committed"
 _FOLD_ROWS = _REPLAY + "3-2-37-128-force_rows=4-fold"
 _INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
 _WHOLE = _REPLAY + "5-4-64-128-groups_2-window_16-work_1,0"
@@ -363,6 +366,27 @@ MUTANTS = (
         "cursor.leave(0, cursor.live);",
         "cursor.leave(1, cursor.live);",
         (_FOLD,),
+    ),
+    Mutant(
+        "What an empty ring has left to be committed stays.",
+        _STATES,
+        "lane_id() % 4 != 0 && (word | none) != 0",
+        "lane_id() % 4 == 1 && (word | none) != 0",
+        (_FOLD_LEFT,),
+    ),
+    Mutant(
+        "A step without anything left to be committed forgets the live tokens.",
+        _STATES,
+        "lane_id() % 4 != 0 && (word | none) != 0",
+        "lane_id() % 4 > 1 && (word | none) != 0",
+        (_FOLD_SOME,),
+    ),
+    Mutant(
+        "Of an empty ring's rows only those are stored that come before the cursor.",
+        _STATES,
+        "            store_row<Rows>(s, warp, to, r, 0, state[r]);",
+        "            if (r < kEarly) store_row<Rows>(s, warp, to, r, 0, state[r]);",
+        (_FOLD_NONE,),
     ),
     Mutant(
         "Rows that live tokens are put in one by one get the results of the last of them.",
