@@ -231,9 +231,10 @@ def _channels(o: Operands) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
     more: dict[str, Any] = {"gated": bool(o.beside_x), "payload": o.payload is not None}
     kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **more, **_axes(o, vec))
-    singles = kernel.are_singles(dim, total, o.sequences, o.snapshot_rows, multiprocessors(o.x.device))
-    kernel = replace(kernel, singles=singles)
-    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
+    processors = multiprocessors(o.x.device)
+    kernel = replace(kernel, whole=kernel.most_whole(dim, total, o.sequences, o.snapshot_rows, processors))
+    prefixes = kernel.prefixes(dim, o.sequences, processors)
+    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows, prefixes)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 

@@ -92,7 +92,7 @@ def selective_state_update_replay(
         A: (nheads,) or (nheads, headdim, d_state); x's dtype or float32. Not positive.
         B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
             nheads is a multiple of ngroups. C meets states and tokens apart: results of a token whose C is not finite
-            may be NaN where those of the plain step are infinite, and with states of int8 they are.
+            may be NaN where those of the plain step are infinite, and with states of 8-bit codes they are.
         D, dt_bias: (nheads,) or (nheads, headdim); x's dtype or float32. Zeros when None.
         z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
         dt_softplus: apply softplus, linear above 20.

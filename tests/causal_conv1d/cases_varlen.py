@@ -125,6 +125,16 @@ UNIT = (
         )
     ),
     without(Case(252, "40x1+100x2", processors=1)),
+    # The same of short sequences, some as long as a warp takes them as a whole and longer.
+    *(
+        Case(channels, "off2+30x3+0+40x2+2x5+33+20x1+9+32+off3", width, dtype, processors=1, **way)
+        for channels, width, dtype, way in (
+            (252, 4, "bfloat16", {"slots": "odd"}),
+            (252, 3, "float16", {"initial": "all", "moved": True, "weight_dtype": "float32"}),
+            (128, 4, "float32", {"state_dtype": "bfloat16", "index": "int64", **ODD}),
+            (256, 2, "float16", {"pool": "columns", "initial": "all"}),
+        )
+    ),
     # Slots out of several columns, other slots for final states, longer index arrays, states that are only read, kept
     # padding: each in every kernel.
     *(
@@ -179,6 +189,8 @@ UNIT = (
             (68, 5, "float32", {"snapshots": "pool", "index": "int64"}),
         )
     ),
+    # A tile of padding alone.
+    Case(36, "20+off300", pool="columns", initial="all", snapshots="pool", **ROWS),
     without(Case(24, "9+70+3", snapshots="whole")),
     without(Case(24, "9+70+3", 1, "float32", snapshots="whole", **ROWS)),
     Case(24, "9+70+3", 1, snapshots="pool"),

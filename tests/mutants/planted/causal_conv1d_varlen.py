@@ -13,6 +13,7 @@ _SINGLES_MOVED = (
     "causal_conv1d_varlen_fn-252-off2+70x1+3+0+40x1+2x2+5+20x1+off1-width_3-dtype_float16-weight_dtype_float32"
     "-initial_all-moved-processors_1"
 )
+_WHOLE = "causal_conv1d_varlen_fn-252-off2+30x3+0+40x2+2x5+33+20x1+9+32+off3-slots_odd-processors_1"
 _ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
 _L2NORM_SMALL = (
@@ -36,6 +37,13 @@ _SNAPSHOTS_ROWS = (
 )
 _SNAPSHOTS_RUNS = (
     "causal_conv1d_varlen_fn-72-off3+130+0+2x1+127+9+90-layout_tokens-pool_columns-slots_odd-snapshots_pool"
+)
+_SNAPSHOTS_FLOAT32 = (
+    "causal_conv1d_varlen_fn-68-off3+130+0+2x1+127+9+90-width_5-dtype_float32-layout_tokens-pool_columns-index_int64"
+    "-snapshots_pool"
+)
+_MANY_ROWS = (
+    "causal_conv1d/test_slots.py::test_states_that_hold_inputs_of_the_old_one_are_found_among_many_rows[32-C-emulator]"
 )
 _EVERY_TOKEN = "causal_conv1d/test_slots.py::test_states_after_every_token_are_the_inputs_before_them[6-C-emulator]"
 _EVERY_TOKEN_WHOLE = _EVERY_TOKEN.replace("[6", "[32")
@@ -237,7 +245,7 @@ MUTANTS = (
     Mutant(
         "A warp takes the first single token that its lanes have looked up for all of them.",
         "causal_conv1d/conv_state.cuh",
-        "places[lowest(singles)]",
+        "places[lowest(whole)]",
         "places[0]",
         (_SINGLES,),
     ),
@@ -254,6 +262,27 @@ MUTANTS = (
         "const int target = kAddressed ? place.target : place.slot;",
         "const int target = place.slot;",
         (_SINGLES_MOVED,),
+    ),
+    Mutant(
+        "The state behind a short sequence is that before its last token.",
+        "causal_conv1d/conv_state.cuh",
+        "last[c] = window[c][k];",
+        "last[c] = window[c][k - 1];",
+        (_WHOLE,),
+    ),
+    Mutant(
+        "A warp that walks a short sequence keeps the four tokens that it began with.",
+        "causal_conv1d/conv_state.cuh",
+        "        load_tokens(left);\n",
+        "",
+        (_WHOLE,),
+    ),
+    Mutant(
+        "Tiles store results of short sequences, too, which begin with a later token.",
+        "causal_conv1d/conv_tile.cuh",
+        "end - begin <= whole ? whole : halo",
+        "end - begin <= whole ? halo - 1 : halo",
+        (_WHOLE,),
     ),
     Mutant(
         "Among single tokens, tiles with other tokens are left out.",
@@ -447,9 +476,54 @@ MUTANTS = (
     Mutant(
         "Snapshots are left to the prefix of the first sequence alone that begins in a tile.",
         "causal_conv1d/conv_short_snapshots.cuh",
-        "numbers.first, low + highest(lanes)};",
-        "numbers.first, low + lowest(lanes)};",
+        "static_cast<unsigned>(shared.number[last]) - first;",
+        "0;",
         (_SNAPSHOTS_ROWS, _SNAPSHOTS_RUNS),
+    ),
+    Mutant(
+        "A tile leaves no snapshots to sequences that begin behind its first token.",
+        "causal_conv1d/conv_short.cuh",
+        "has_begin || (is_listed && slot >= 0 && begin >= first);",
+        "has_begin || (is_listed && slot >= 0 && begin == first);",
+        (_SNAPSHOTS_RUNS,),
+    ),
+    Mutant(
+        "Of the rows that are left to prefixes, those that the first warp looks at are stored.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "rows_of_prefixes = enclosing(left_rows);",
+        "rows_of_prefixes = left_rows[0];",
+        (_MANY_ROWS,),
+    ),
+    Mutant(
+        "A thread looks at one row for those that are left to prefixes.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "if (group >= rows) return found;",
+        "if (group >= min(rows, Tile::kThreads)) return found;",
+        (_MANY_ROWS,),
+    ),
+    Mutant(
+        "A snapshot over its sequence's start is not left to the prefix.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "(snapshot.slot == shared.runs[run].slot)",
+        "(snapshot.slot == ~shared.runs[run].slot)",
+        (_MANY_ROWS,),
+    ),
+    Mutant(
+        "A sequence in addressed slots goes on from its state where it is to start from zeros.",
+        "causal_conv1d/conv_short.cuh",
+        "p.has_initial_state != nullptr ? past != 0 :",
+        "p.has_initial_state != nullptr ? true :",
+        (_SNAPSHOTS_ROWS,),
+    ),
+    Mutant(
+        "A warp that copies no rows of a tile leaves out its share of the tokens before the tile.",
+        "causal_conv1d/conv_short.cuh",
+        """            if (kOthers == 0 || static_cast<int>(threadIdx.x) < kRows * Tile::kUnits) {
+""",
+        """            if (kOthers > 0 && static_cast<int>(threadIdx.x) >= kRows * Tile::kUnits) return;
+            {
+""",
+        (_SNAPSHOTS_FLOAT32,),
     ),
     Mutant(
         "A warp stores the tile's snapshots out of the first rows only.",
