@@ -405,17 +405,23 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    singles: bool = False
+    """Whether most sequences have one token, and the columns of a state are one run of aligned vectors of 16 bytes."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
         for axes in _varlen_axes():
             if axes["width"] in cls.WIDTHS:
                 yield cls(**axes)
+                is_narrow = axes["state_t"].itemsize <= axes["input_t"].itemsize
+                if axes["width"] in SINGLES_WIDTHS and is_narrow and not axes["addressed"]:
+                    yield cls(singles=True, **axes)
 
     @property
     def tile(self) -> int:
         """Tokens per block."""
-        return self.warps * self.constants["kPartVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
+        part_vecs = self.constants["kSinglePartVecs" if self.singles else "kPartVecs"]
+        return self.warps * part_vecs * MAX_VECTOR_BYTES // self.input_t.itemsize
 
     def launch_config(self, dim: int, total: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
         """The launch for x of (dim, total) and this many rows of snapshots."""
@@ -423,7 +429,8 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
         share = min(2**32 // tiles + (tiles < 2**16), 2**32 - 1)
         division = {"tiles": fast_div(tiles), "tile_share": share, "snapshot_groups": 0}
         division["tile_snapshots"] = ceil_div(snapshots, tiles)
-        return self.config(ceil_div(dim, WARP_SIZE) * tiles), division
+        channels = self.constants["kSingleChannels"] if self.singles else WARP_SIZE
+        return self.config(ceil_div(dim, channels) * tiles), division
 
 
 @dataclass(frozen=True)

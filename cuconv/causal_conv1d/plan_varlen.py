@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels import (
 from cuconv.causal_conv1d.kernels_varlen import (
     LONG_TILE,
     LONG_TILE_ELEMENTS,
+    SINGLES_WIDTHS,
     CausalConv1dVarlenBlocks,
     CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
@@ -299,6 +300,17 @@ def _snapshots_are_runs(o: Operands) -> bool:
     return is_dense and not any(quantity % run for quantity in (first, *pool.active(0)))
 
 
+def _are_single_runs(o: Operands, kernel: CausalConv1dVarlenShortrowsFwd) -> bool:
+    """Whether most sequences have one token, and the columns of all channels are one run of aligned vectors."""
+    if kernel.addressed or kernel.width not in SINGLES_WIDTHS or o.conv_states is None:
+        return False
+    if o.conv_states.itemsize > o.x.itemsize:
+        return False
+    columns, run = o.weight.shape[1] - 1, MAX_VECTOR_BYTES // o.conv_states.itemsize
+    is_dense = o.conv_states.shape[2] == columns and _snapshots_are_runs(o)
+    return is_dense and o.x.shape[0] % run == 0 and o.x.shape[1] < 2 * o.sequences
+
+
 def _tile_vector(o: Operands) -> int:
     """Elements of the widest vector along tokens when a tile begins at the same token in all rows."""
     quantities = [o.x.first, *o.x.active(0)]
@@ -310,8 +322,11 @@ def _tile_vector(o: Operands) -> int:
 def _short_rows(o: Operands) -> Launch:
     dim, total = o.x.shape
     kernel = CausalConv1dVarlenShortrowsFwd(**_axes(o, _tile_vector(o)))
+    kernel = replace(kernel, singles=_are_single_runs(o, kernel))
     config, division = kernel.launch_config(dim, total, o.snapshot_rows)
     numbers = _numbers(o, 1) | {"snapshots_are_packed": _snapshots_are_runs(o)}
+    if kernel.singles:
+        numbers |= filter_numbers(o.weight, o.bias, 2)
     return Launch.packed(kernel, config, **numbers, **division)
 
 

@@ -5,12 +5,12 @@
 #include "causal_conv1d/conv_snapshots.cuh"
 
 // A block's tile: kTile consecutive tokens of 32 channels. A warp convolves a part of the tokens, one lane per channel.
-template <int kWidth, typename T, int kVec_, int kPartVecs>
+template <int kWidth, typename T, int kVec_, int kPartVecs, int kChannels_ = kWarpSize>
 struct ShortTile {
     using input_t = T;
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
-    static constexpr int kChannels = kWarpSize;
+    static constexpr int kChannels = kChannels_;
     static constexpr int kVec = kVec_;                              // elements per access to global memory
     static constexpr int kWide = 16 / static_cast<int>(sizeof(T));  // elements per access to shared memory
     static constexpr int kPart = kPartVecs * kWide;                 // tokens per warp

@@ -7,6 +7,10 @@ from tests.mutants.planted.ids import MOVED_ROWS
 
 _VARLEN = "causal_conv1d_varlen_fn-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
 _VARLEN_ROWS = "causal_conv1d_varlen_fn-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
+_SINGLE_ROWS = "causal_conv1d_varlen_fn-40-300x1-layout_tokens-pool_columns"
+_SINGLE_ROWS_AMONG = (
+    "causal_conv1d_varlen_fn-72-31x1+2+97x1+3+0+60x1+off2-weight_dtype_float32-layout_tokens-pool_columns-initial_all"
+)
 _SHORTROWS = "causal_conv1d_varlen_fn-36-off3+253+1+255+1+2+3+63+65+off9+20x1+0+93-layout_tokens-slots_odd-initial_all"
 _SINGLES = "causal_conv1d_varlen_fn-252-off2+70x1+3+0+40x1+2x2+5+20x1+off1-slots_odd-processors_1"
 _SINGLES_MOVED = (
@@ -233,6 +237,58 @@ MUTANTS = (
                 "-state_dtype_bfloat16-bias_None-layout_tokens-initial_all"
             ),
         ),
+    ),
+    Mutant(
+        "A tile of single tokens is convolved before its states are there.",
+        "causal_conv1d/conv_short_singles.cuh",
+        "    wait_for_copies();\n    __syncthreads();",
+        "    __syncthreads();",
+        (_SINGLE_ROWS,),
+    ),
+    Mutant(
+        "A tile of single tokens is stored before all of them are convolved.",
+        "causal_conv1d/conv_short_singles.cuh",
+        """    }
+    __syncthreads();
+    visit_units""",
+        """    }
+    visit_units""",
+        (_SINGLE_ROWS,),
+    ),
+    Mutant(
+        "A longer sequence among single tokens counts as one of them.",
+        "causal_conv1d/conv_short_singles.cuh",
+        "place.begin == token && place.length == 1;",
+        "place.begin == token;",
+        (_SINGLE_ROWS_AMONG,),
+    ),
+    Mutant(
+        "The sequences of single tokens are taken for those at the numbers of their tokens.",
+        "causal_conv1d/conv_short_singles.cuh",
+        "place.begin == token && place.length == 1;",
+        "place.length == 1;",
+        (_SINGLE_ROWS_AMONG,),
+    ),
+    Mutant(
+        "A new sequence of one token goes on from what its slot holds.",
+        "causal_conv1d/conv_short_singles.cuh",
+        "place.has_past ? place.slot : ~place.slot;",
+        "place.slot;",
+        (_SINGLE_ROWS,),
+    ),
+    Mutant(
+        "The second of a lane's two channels keeps the state of the first.",
+        "causal_conv1d/conv_short_singles.cuh",
+        "const int last = c * kHalo + kHalo - 1;",
+        "const int last = kHalo - 1;",
+        (_SINGLE_ROWS,),
+    ),
+    Mutant(
+        "Of the channels of a block of single tokens only 32 are taken where a longer sequence is among them.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "group < groups; ++group",
+        "group < 1; ++group",
+        (_SINGLE_ROWS_AMONG,),
     ),
     Mutant(
         "A warp takes the first single token that its lanes have looked up for all of them.",
