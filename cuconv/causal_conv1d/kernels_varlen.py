@@ -405,8 +405,12 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    staged: bool = False
+    """Whether sequences are short enough for their states in shared memory, where the columns of a state are one run of
+    aligned vectors of 16 bytes.
+    """
     singles: bool = False
-    """Whether most sequences have one token, and the columns of a state are one run of aligned vectors of 16 bytes."""
+    """Whether most sequences have one token, and states are such runs."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
@@ -415,7 +419,7 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
                 yield cls(**axes)
                 is_narrow = axes["state_t"].itemsize <= axes["input_t"].itemsize
                 if axes["width"] in SINGLES_WIDTHS and is_narrow and not axes["addressed"]:
-                    yield cls(singles=True, **axes)
+                    yield from (cls(staged=not singles, singles=singles, **axes) for singles in (False, True))
 
     @property
     def tile(self) -> int:
@@ -423,14 +427,19 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
         part_vecs = self.constants["kSinglePartVecs" if self.singles else "kPartVecs"]
         return self.warps * part_vecs * MAX_VECTOR_BYTES // self.input_t.itemsize
 
-    def launch_config(self, dim: int, total: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total) and this many rows of snapshots."""
+    def launch_config(self, dim: int, total: int, sequences: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total) with this many sequences and rows of snapshots."""
         tiles = ceil_div(total, self.tile)
+        groups = ceil_div(dim, self.constants["kSingleChannels"] if self.singles else WARP_SIZE)
         share = min(2**32 // tiles + (tiles < 2**16), 2**32 - 1)
-        division = {"tiles": fast_div(tiles), "tile_share": share, "snapshot_groups": 0}
-        division["tile_snapshots"] = ceil_div(snapshots, tiles)
-        channels = self.constants["kSingleChannels"] if self.singles else WARP_SIZE
-        return self.config(ceil_div(dim, channels) * tiles), division
+        return self.config(groups * tiles), {
+            "tiles": fast_div(tiles),
+            "channel_groups": fast_div(groups),
+            "tile_share": share,
+            "sequences_per_token": sequences / total,
+            "snapshot_groups": 0,
+            "tile_snapshots": ceil_div(snapshots, tiles),
+        }
 
 
 @dataclass(frozen=True)

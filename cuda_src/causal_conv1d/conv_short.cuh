@@ -97,18 +97,20 @@ __device__ __forceinline__ int channels_there(const CausalConv1dVarlenOperands& 
     return static_cast<int>(min(p.dim - first_channel, static_cast<index_t>(Tile::kChannels)));
 }
 
-// Copies kVec elements to shared memory, where they are after wait_for_copies() at the latest.
-template <int kVec, typename T>
+// Copies kVec elements to shared memory, where they are after wait_for_copies() at the latest. kOnce: past the L1
+// cache.
+template <int kVec, bool kOnce, typename T>
 __device__ __forceinline__ void copy_unit(T* to, const T* from) {
     if constexpr (kVec * sizeof(T) == 16) {
-        copy_async(to, from);
+        copy_async<16, false, kOnce>(to, from);
     } else {
         store(to, load<kVec>(from));
     }
 }
 
-// Starts to copy x to shared memory, with zeros outside it. kHasHalo: the tokens before the tile, too.
-template <bool kHasHalo, typename Tile>
+// Starts to copy x to shared memory, with zeros outside it. kHasHalo: the tokens before the tile, too. kOnce: past the
+// L1 cache.
+template <bool kHasHalo, bool kOnce, typename Tile>
 __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const CausalConv1dVarlenOperands& p,
                                            index_t first_channel, int first) {
     using T = typename Tile::input_t;
@@ -120,7 +122,7 @@ __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const Caus
         const int token = first + place;
         T* const to = &shared.x[row][Tile::kBefore + place];
         if (row < channels && token >= 0 && token + kVec <= p.total) {
-            copy_unit<kVec>(to, x + row * stride + place);
+            copy_unit<kVec, kOnce>(to, x + row * stride + place);
         } else {
             const int end = row < channels ? p.total - token : 0;
             store(to, load_part<kVec>(x + row * stride + place, max(0, -token), min(end, kVec)));
@@ -136,11 +138,11 @@ __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const Caus
             T* const to = &shared.x[row][Tile::kBefore + place];
 #pragma unroll
             for (int i = 0; i < Tile::kChannels; i += kRows, from += kRows * stride) {
-                copy_unit<kVec>(to + i * Tile::kPitchIn, from);
+                copy_unit<kVec, kOnce>(to + i * Tile::kPitchIn, from);
             }
         } else {
             visit_units<Tile>([&](int row, int place) {
-                copy_unit<kVec>(&shared.x[row][Tile::kBefore + place], x + row * stride + place);
+                copy_unit<kVec, kOnce>(&shared.x[row][Tile::kBefore + place], x + row * stride + place);
             });
         }
     } else {
