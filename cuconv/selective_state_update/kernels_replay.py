@@ -20,7 +20,7 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
-from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, lanes
+from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, SelectiveStateUpdateQuantisedHeads, lanes
 
 D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -190,15 +190,18 @@ class SelectiveStateUpdateReplayFew(Kernel):
             yield cls(*fields)
 
     def launch_config(
-        self, batch: int, nheads: int, headdim: int, warp_heads: int, spare: int
+        self, batch: int, nheads: int, headdim: int, warp_heads: int, spare: int, kept_heads: int, most_parts: int
     ) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences, each warp with this many heads; ValueError when they are too many.
 
         spare: further blocks, for heads of sequences that flush.
+        kept_heads: those that a warp flushes of its own ones, the first or none.
+        most_parts: the parts at most in which others are divided among warps.
         """
         config, division = _divided(self, min(batch, self.RANKED), nheads // warp_heads, headdim // self.ROWS)
         config = LaunchConfig((config.grid[0] + spare, ceil_div(batch, self.RANKED), 1), config.block)
-        return config, {**division, "warp_heads": warp_heads, "spare_warps": spare * self.warps}
+        flushed = {"kept_heads": kept_heads, "spare_warps": spare * self.warps, "most_parts": most_parts}
+        return config, {**division, "warp_heads": warp_heads, **flushed}
 
 
 @dataclass(frozen=True)
@@ -239,6 +242,11 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""
         return _divided(self, batch, nheads, ceil_div(headdim, self.tile))
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantisedFold(SelectiveStateUpdateQuantisedHeads):
+    """The same with the next token for states of 8-bit codes and many sequences: warps walk over heads."""
 
 
 @dataclass(frozen=True)

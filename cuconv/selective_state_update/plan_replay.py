@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16
@@ -19,6 +20,7 @@ from cuconv.selective_state_update.kernels_replay import (
     SelectiveStateUpdateCommit,
     SelectiveStateUpdateFold,
     SelectiveStateUpdateFoldSingle,
+    SelectiveStateUpdateQuantisedFold,
     SelectiveStateUpdateReplay,
     SelectiveStateUpdateReplayFew,
     capacity,
@@ -56,18 +58,20 @@ MANY_WAVES = 8192
 FEW_RESIDENT = {False: 3, True: 2}
 """Blocks of SelectiveStateUpdateReplayFew on a multiprocessor, by whether there are several tokens."""
 
-FEW_HEADS = {1: (1, 4, 8), 2: (1, 2, 4), 4: (1, 2)}
-"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the bytes of an element of states: the fewest for
-which all blocks run at once. On an H200 with Mamba-2 of 128 heads and sequences that flush in turn, 16 of int8 take
-12.1 us with four heads a warp, 12.6 with two and 18.4 with one, 64 26.1 with eight, 28.2 with four and 29.7 with
-sixteen; 32 of bfloat16 25.1 with four and 27.2 with two, of float32 44.1 and 43.8."""
+FEW_HEADS = {1: {1: 4.0, 2: 1.75, 4: 0.5, 8: 0.5}, 2: {1: 2.0, 2: 0.5, 4: 0.5}, 4: {1: 2.0, 2: 0.5}}
+"""XXX"""
 
-FEW_WAVES = {1: 8, 2: 2, 4: 2}
-"""The heads of a warp where not all blocks run at once. 128 sequences of int8 take 48.7 us with eight and 52.9 with
-four, 256 95.8 and 97.6; 64 of bfloat16 43.1 with two, 47.2 with four and 45.0 with eight."""
+FEW_WAVES = {1: (8, 0.35, 0.125), 2: (2, 0.0, 1.0), 4: (2, 0.0, 1.0)}
+"""XXX"""
 
-FEW_MANY = (1, 2, 4)
-"""The heads that a warp may have for several tokens, the most of them where not all blocks run at once."""
+FEW_MANY = {1: 0.0, 2: 0.5, 4: 0.5}
+"""XXX"""
+
+FEW_MANY_WAVES = (4, 0.0, 0.5)
+"""XXX"""
+
+FEW_PARTS = 4
+"""XXX"""
 
 FEW_LEAST = 256
 """Warps of SelectiveStateUpdateReplayFew below which SelectiveStateUpdateReplay divides heads further. A sequence of
@@ -149,12 +153,16 @@ def plan(o: Operands) -> Plan:
     elif isinstance(kernel, SelectiveStateUpdateReplayFew):
         tiles = min(sequences, kernel.RANKED) * nheads * (headdim // kernel.ROWS)
         choices = FEW_MANY if kernel.many else FEW_HEADS[o.step.state.itemsize]
-        last = FEW_MANY[-1] if kernel.many else FEW_WAVES[o.step.state.itemsize]
-        fitting = tuple(heads for heads in choices if group_heads % heads == 0)
+        last = FEW_MANY_WAVES if kernel.many else FEW_WAVES[o.step.state.itemsize]
         resident = FEW_RESIDENT[kernel.many] * multiprocessors(o.step.x.device)
-        flushed = o.step.x.shape[1] / o.rings.window
-        shares = few_work(tiles, fitting, math.gcd(last, group_heads), flushed, resident)
-        config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+        # One sequence at least, when one flushes.
+        flushed = max(o.step.x.shape[1] / o.rings.window, 1 / sequences)
+        heads, spare = few_work(tiles, group_heads, choices, last, flushed, resident)
+        is_at_once = ceil_div(tiles, heads * kernel.warps) + spare <= resident
+        shares = few_flushed(heads, spare, o.step.quantised, kernel.many, is_at_once)
+        config, division = kernel.launch_config(sequences, nheads, headdim, heads, spare, *shares)
+    elif isinstance(kernel, SelectiveStateUpdateQuantisedFold):
+        config, division = kernel.launch_config(sequences, nheads, headdim, plain._heads(o.step))
     else:
         config, division = kernel.launch_config(sequences, nheads, headdim)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
@@ -179,31 +187,21 @@ def choose(
     | SelectiveStateUpdateReplayFew
     | SelectiveStateUpdateFold
     | SelectiveStateUpdateFoldSingle
+    | SelectiveStateUpdateQuantisedFold
 ):
     """The kernel that computes a step."""
     s = o.step
     d_state = s.state.shape[3]
-    fits, vec = capacity(d_state), plain._vector(s)
-    while not plain._is_packed(o.rings.B, vec):
-        vec //= 2
-    of_slot = (math.prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
-    index32 = not s.stochastic and plain._fits_index32(s) and max(of_slot) < 2**31
-    arrays: dict[str, Any] = {
-        "d_state": fits,
-        "input_t": plain._dtype(s.x),
-        "state_t": plain._dtype(s.state),
-        "a_t": plain._dtype(s.A),
-        "b_t": plain._dtype(s.B),
-        "vec": vec,
-    }
-    masked = d_state != fits
+    fits, vec, index32 = capacity(d_state), _vector(o), _fits_index32(o)
+    if o.fold and index32 and s.has_initial_state is None and _has_strides32(o):
+        if plain._walks_over_heads(s, vec):
+            return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
+        if not s.quantised:
+            return SelectiveStateUpdateFoldSingle(**_rows_to_fold(o))
     if o.fold:
-        rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec, plain._dtype(s.state)))
-        if index32 and s.has_initial_state is None and not s.quantised and _has_strides32(o):
-            return SelectiveStateUpdateFoldSingle(**arrays, rows=rows, masked=masked)
-        return SelectiveStateUpdateFold(
-            **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
-        )
+        return SelectiveStateUpdateFold(**_rows_to_fold(o), token=True, stochastic=s.stochastic, index32=index32)
+    arrays = _arrays(o)
+    masked = d_state != fits
     many = s.x.shape[1] != 1 or s.cu_seqlens is not None
     if _is_few(o, vec, index32):
         return SelectiveStateUpdateReplayFew(d_state, arrays["state_t"], arrays["a_t"], many)
@@ -223,6 +221,41 @@ def choose(
         stochastic=s.stochastic,
         index32=index32,
     )
+
+
+def _vector(o: Operands) -> int:
+    """Elements per access along d_state: the most that every array allows."""
+    vec = plain._vector(o.step)
+    while not plain._is_packed(o.rings.B, vec):
+        vec //= 2
+    return vec
+
+
+def _fits_index32(o: Operands) -> bool:
+    """Whether all offsets fit in int32, those of states and rings from the beginning of their slot."""
+    of_slot = (math.prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
+    return not o.step.stochastic and plain._fits_index32(o.step) and max(of_slot) < 2**31
+
+
+def _arrays(o: Operands) -> dict[str, Any]:
+    """What the arrays of a step are to kernels that divide rows among groups of lanes."""
+    s = o.step
+    return {
+        "d_state": capacity(s.state.shape[3]),
+        "input_t": plain._dtype(s.x),
+        "state_t": plain._dtype(s.state),
+        "a_t": plain._dtype(s.A),
+        "b_t": plain._dtype(s.B),
+        "vec": _vector(o),
+    }
+
+
+def _rows_to_fold(o: Operands) -> dict[str, Any]:
+    """How the kernels that put tokens in states at once divide rows."""
+    s, arrays = o.step, _arrays(o)
+    fits, vec = arrays["d_state"], arrays["vec"]
+    rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec, plain._dtype(s.state)))
+    return {**arrays, "rows": rows, "masked": s.state.shape[3] != fits}
 
 
 def _is_few(o: Operands, vec: int, index32: bool) -> bool:
@@ -279,25 +312,50 @@ def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int
     return heads, own
 
 
-def few_work(tiles: int, choices: tuple[int, ...], last: int, flushed: float, resident: int) -> tuple[int, int]:
+def few_work(
+    tiles: int,
+    group_heads: int,
+    choices: Mapping[int, float],
+    last: tuple[int, float, float],
+    flushed: float,
+    resident: int,
+) -> tuple[int, int]:
     """The heads of a warp of SelectiveStateUpdateReplayFew, and the blocks of further warps for sequences that flush.
 
     Args:
         tiles: 64 rows of a head each, of all sequences that share blocks.
-        choices: heads that a warp may have, in ascending order.
-        last: the choice where not all blocks run at once.
+        group_heads: heads of a group.
+        choices: heads that a warp may have, in ascending order, and the further blocks that there must be room for, as
+            multiples of those with a warp for each head that flushes.
+        last: the choice where not all blocks run at once, and its further blocks: of those that run at once, and of
+            those with a warp for each head that flushes.
         flushed: the part of sequences that flush in a step.
         resident: blocks that run at once.
     """
     warps = SelectiveStateUpdateReplayFew.warps
-    # A warp for every head that flushes, or for two where warps have more than two heads: 256 sequences of int8 with
-    # four take 97 us, and 103 with twice as many further blocks.
     of_flushing = ceil_div(tiles, warps) * flushed
-    for heads in choices:
-        blocks = ceil_div(tiles, heads * warps)
-        if blocks + round(of_flushing / 2) * (heads > 1) <= resident:
-            return heads, (resident - blocks) * (heads > 1)
-    return last, round(of_flushing / (1 if last == 2 else 2)) * (last > 1)
+    for heads, least in choices.items():
+        left = resident - ceil_div(tiles, heads * warps)
+        if group_heads % heads == 0 and left >= round(of_flushing * least):
+            return heads, min(left, round(of_flushing * 4)) if least else 0
+    heads, of_resident, of_flushed = last
+    heads = math.gcd(heads, group_heads)
+    return heads, round(resident * of_resident + of_flushing * of_flushed) * (heads > 1)
+
+
+def few_flushed(heads: int, spare: int, quantised: bool, many: bool, is_at_once: bool) -> tuple[int, int]:
+    """The heads that a warp of SelectiveStateUpdateReplayFew flushes of its own ones, and the parts of others at most.
+
+    Args:
+        heads: those of a warp.
+        spare: the blocks of further warps.
+        quantised: whether states are codes.
+        many: whether there are several tokens.
+        is_at_once: whether all blocks run at once.
+    """
+    is_divided = spare > 0 and not many and is_at_once and (quantised or heads == 1)
+    kept = spare == 0 or (heads == 2 and not is_divided)
+    return int(kept), FEW_PARTS if is_divided else 1
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -335,9 +393,10 @@ def plan_fold(o: FoldOperands) -> Plan:
         has_seed=False,
         philox_rounds=0,
     )
-    step = choose(Operands(token, o.rings, None, True))
-    assert isinstance(step, SelectiveStateUpdateFold | SelectiveStateUpdateFoldSingle)
-    kernel = SelectiveStateUpdateFold(**{"stochastic": False, "index32": True, **vars(step), "token": False})
+    step = Operands(token, o.rings, None, True)
+    kernel = SelectiveStateUpdateFold(
+        **_rows_to_fold(step), token=False, stochastic=False, index32=_fits_index32(step)
+    )
     config, division = kernel.launch_config(count, nheads, headdim)
     return _launch(kernel, config, {**_numbers(token, o.rings, None, o.live), **division})
 
@@ -372,7 +431,9 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "state_scale_stride": (0, 0, 0),
         "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
+        "kept_heads": 0,
         "spare_warps": 0,
+        "most_parts": 1,
         "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],

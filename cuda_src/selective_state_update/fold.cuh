@@ -74,6 +74,15 @@ __device__ __forceinline__ void fold_rows(const Operands& p, const Source<Traits
     if constexpr (kToken) at.store(s, finish_result<Traits>(s, parameters, inputs, y));
 }
 
+// The same codes, without anything that the compiler has derived about them.
+template <typename StateVec, int kChunks>
+__device__ __forceinline__ void opaque_words(StateVec (&row)[kChunks]) {
+#pragma unroll
+    for (StateVec& vec : row) {
+        for (unsigned& word : vec.words) word = static_cast<unsigned>(opaque(static_cast<int>(word)));
+    }
+}
+
 // number: of the warp.
 template <typename Rows, bool kToken, typename Operands>
 __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) {
@@ -125,6 +134,11 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
     if (kToken && warp.head == 0 && warp.first_row == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
     const StateRows<Rows> targets = rows + to * static_cast<index_t>(s.state_stride[0]);
     float* place = scale_of_slot<Rows>(p, warp, to);
+    if constexpr (kToken && Rows::kIsQuantised) {
+        // The compiler would begin to compute with codes where they are loaded, and wait for them in front of all else.
+#pragma unroll
+        for (auto& row : raw) opaque_words(row);
+    }
     if constexpr (kToken) {
         if (count == 0) {
             store_rows<Rows>(s, warp, raw, scale, targets, place, at, parameters, inputs, maps);

@@ -13,6 +13,7 @@ import numpy as np
 
 from cuconv.runtime.dtypes import BY_NAME, DType
 from cuconv.runtime.plan import Plan
+from cuconv.selective_state_update import plan as plain_planner
 from cuconv.selective_state_update import plan_replay as planner
 from cuconv.selective_state_update import reference
 from cuconv.selective_state_update import replay as operator
@@ -147,6 +148,7 @@ class Case(plain.Case):
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
+        walked = 0 if changes.pop("heads", False) else plain_planner.WALKED
         choose, work, few_work = planner.choose, planner.work, planner.few_work
 
         def plan(o: planner.Operands) -> Plan:
@@ -155,6 +157,8 @@ class Case(plain.Case):
                 mock.patch.object(planner, "work", lambda *sizes: self.work or work(*sizes)),
                 mock.patch.object(planner, "few_work", lambda *sizes: self.work or few_work(*sizes)),
                 mock.patch.object(planner, "FEW_LEAST", 0 if self.work else planner.FEW_LEAST),
+                mock.patch.object(plain_planner, "WALKED", walked),
+                mock.patch.object(plain_planner, "MAX_HEADS", plain_planner.MAX_HEADS if walked else 2),
             ):
                 return planner.plan(o)
 
@@ -229,6 +233,11 @@ UNIT = (
     Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(2, 1), state_dtype="int8", **SERVED),
     Case(3, 4, 64, 64, 2, tokens=3, window=9, room=3, work=(2, 3), without="D"),
     Case(36, 2, 64, 64, window=2, forced=True, work=(2, 1), null_slot=3, index="int64"),
+    # More warps than heads that flush: parts of heads.
+    Case(5, 4, 64, 128, 2, state_dtype="int8", window=16, live=16, work=(2, 20), **SERVED),
+    Case(5, 4, 64, 64, 2, state_dtype="float8_e4m3fn", window=5, forced=True, work=(2, 3)),
+    Case(4, 2, 128, 128, state_dtype="float32", window=3, live=3, work=(1, 9), lies="fused"),
+    Case(4, 4, 64, 64, 2, window=16, live=16, work=(4, 8), without="D"),
     # Several tokens.
     Case(6, 2, 6, 128, tokens=2),
     Case(6, 4, 20, 128, 2, tokens=5, window=8, room=5, dtype="float32", forced=True, **SERVED),
@@ -252,6 +261,12 @@ UNIT = (
     Case(3, 2, 37, 128, fold=True, force="rows=8", seed=5),
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32", fresh=True),
     Case(3, 2, 37, 16, fold=True, force="rows=2", dtype="float32", state_dtype="bfloat16", seed=5),
+    # The same by warps that walk over heads.
+    Case(6, 4, 64, 128, 2, state_dtype="int8", fold=True, force="heads=1", lies="fused", **SERVED),
+    Case(5, 3, 32, 128, state_dtype="int8", fold=True, force="heads=1", pool="slot_strided", window=16, live=16),
+    Case(4, 4, 32, 64, state_dtype="float8_e4m3fn", dtype="float32", fold=True, force="heads=1", live=0, without="all"),
+    Case(5, 2, 32, 256, 2, state_dtype="float8_e4m3fn", dtype="float16", fold=True, force="heads=1", keep=True),
+    Case(3, 2, 64, 256, state_dtype="int8", A_dtype="", fold=True, force="heads=1", null_slot=0, window=32, room=3),
     # Rounding, and quantised states.
     Case(5, 2, 6, 128, seed=2**64 - 1),
     Case(5, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=2, seed="array", rounds=7),
