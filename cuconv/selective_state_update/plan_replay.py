@@ -394,9 +394,7 @@ def plan_fold(o: FoldOperands) -> Plan:
         philox_rounds=0,
     )
     step = Operands(token, o.rings, None, True)
-    kernel = SelectiveStateUpdateFold(
-        **_rows_to_fold(step), token=False, stochastic=False, index32=_fits_index32(step)
-    )
+    kernel = SelectiveStateUpdateFold(**_rows_to_fold(step), token=False, stochastic=False, index32=_fits_index32(step))
     config, division = kernel.launch_config(count, nheads, headdim)
     return _launch(kernel, config, {**_numbers(token, o.rings, None, o.live), **division})
 

@@ -56,12 +56,12 @@ struct StagedStates {
     }
 };
 
-// Finds the runs of a tile where they are if all sequences are about equally long: each thread of the first kLookers
-// warps looks at one run, all at once, where list_runs() waits for two or three loads one after another. Meanwhile the
+// Finds the runs of a tile where they are if all sequences are about equally long: each thread of the warps in the
+// middle looks at one run, all at once, where list_runs() waits for two or three loads one after another. Meanwhile the
 // last warp looks at every few of all runs, for a second look where the first one misses.
 template <typename Tile>
 struct NearRuns {
-    static constexpr int kLookers = 2;
+    static constexpr int kLookers = Tile::kWarps - 2;
     static constexpr int kRuns = kLookers * kWarpSize;
 
     int listed[kLookers];  // runs in the tile that each of these warps has; below 0 where some are elsewhere
@@ -91,8 +91,8 @@ struct NearRuns {
     template <typename Issue>
     __device__ __forceinline__ bool list_from(ShortShared<Tile>& shared, const CausalConv1dVarlenOperands& p, int first,
                                               int from, Issue issue) {
-        const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize;
-        const bool is_looker = warp < kLookers, is_searcher = warp == Tile::kWarps - 1;
+        const int thread = static_cast<int>(threadIdx.x) - kWarpSize, warp = thread >> 5;  // counted from the second
+        const bool is_looker = thread >= 0 && warp < kLookers, is_searcher = warp == kLookers;
         const int step = (p.sequences + kWarpSize + 1) / kWarpSize;  // of the last warp's runs
         const int number =
             is_searcher ? (lane_id() + 1) * step - 1 : max(min(from, p.sequences + 1 - kRuns), -1) + thread;
