@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, DType
@@ -20,7 +20,7 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
-from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, SelectiveStateUpdateQuantisedHeads, lanes
+from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, SelectiveStateUpdateSingle, WalkedHeads, lanes
 
 D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -93,7 +93,7 @@ def _divided(kernel: Kernel, batch: int, nheads: int, row_tiles: int) -> tuple[L
 class _OfRows(Kernel):
     """Groups of lanes own rows of d_state elements."""
 
-    EARLY = ("state_batch_indices", "dst_state_batch_indices", "state_column")
+    EARLY: ClassVar[tuple[str, ...] | None] = ("state_batch_indices", "dst_state_batch_indices", "state_column")
 
     d_state: int
     input_t: DType
@@ -230,6 +230,8 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
     """The same with the next token, states of floats and offsets of 32 bits: the fewest arguments, which small batches
     wait for."""
 
+    EARLY = SelectiveStateUpdateSingle.EARLY
+
     masked: bool
 
     @classmethod
@@ -245,7 +247,7 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdateQuantisedFold(SelectiveStateUpdateQuantisedHeads):
+class SelectiveStateUpdateQuantisedFold(WalkedHeads):
     """The same with the next token for states of 8-bit codes and many sequences: warps walk over heads."""
 
 

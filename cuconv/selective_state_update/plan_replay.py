@@ -29,16 +29,21 @@ from cuconv.selective_state_update.kernels_replay import (
     most_rows,
 )
 
-SMALL = {1: 2**63, 2: 128 * 2**20, 4: 32 * 2**20}
+SMALL = {1: 2**63, 2: 128 * 2**20, 4: 80 * 2**20}
 """Bytes of states, by the bytes of an element, below which single tokens are put in them at once: writing so few takes
 less time than reading the rings, and some sequences flush in every step. On an H200 with Mamba-2 of 128 heads and a
-window of 16, sequences that flush in turn take 39 us for 64 MiB of bfloat16, and 36 without rings; for 32 MiB of
-float32 15.4 and 19.5. Codes of 8 bits take 72 us for 64 MiB, and 48 without rings."""
+window of 16, sequences that flush in turn take 52 us for 96 MiB of float16, as long as without rings, and 64 for 128
+MiB, without rings 69; 41 us for 64 MiB of float32, x too, and 42 for 80 MiB, without rings 35 and 44. Codes of 8 bits
+take 72 us for 64 MiB, and 48 without rings."""
+
+SMALL_TENSOR = {BFLOAT16: 256 * 2**20, FLOAT32: 16 * 2**20}
+"""The same by the dtype of states where tensor cores put live tokens in them. With a window of 32, 192 MiB of bfloat16
+take 103 us in turn and without rings, 256 MiB 130 and 135; 12 MiB of float32 9.2 us and 9.5."""
 
 SMALL_HEADS = {
     FLOAT32: 16 * 2**20,
-    BFLOAT16: 10 * 2**20,
-    FLOAT16: 10 * 2**20,
+    BFLOAT16: 16 * 2**20,
+    FLOAT16: 16 * 2**20,
     INT16: 12 * 2**20,
     INT8: 4 * 2**20,
     FLOAT8_E4M3FN: 6 * 2**20,
@@ -48,30 +53,45 @@ in turn and 8.9 without rings, 16 MiB 10.5, 9.7 and 10.5; 8 MiB of bfloat16 6.7,
 8 MiB of int16 7.0, 7.8 and 7.8, 16 MiB 12.0, 9.9 and 11.6; 3 MiB of int8 5.2, 5.7 and 5.1, 4 MiB 6.0, 6.0 and 6.5; 4
 MiB of float8_e4m3fn 5.7, 6.5 and 6.4, 8 MiB 9.1, 7.9 and 8.7."""
 
-MANY_WARPS = 2048
-"""Warps below which each has fewer tiles of rows, so that more warps share the work."""
+MANY_WARPS = 12288
+"""Warps below which each has two tiles of rows of a head instead of more: those that flush a whole head take so long
+that others wait for them. On an H200, with sequences of Mamba-2 that flush in turn, 24 of float32 take 43 us with two
+tiles of four, and 53 with all, 64 120 and 120, 128 223 and 209; 16 of float16 26 us and 39, 64 64 and 75."""
 
-MANY_WAVES = 8192
-"""Warps below which each has one head: those that flush take twice as long as others, which go on meanwhile."""
+FEW_WARPS = 768
+"""Warps below which each has a single tile. 2 sequences of float32 take 7.9 us so, and 8.7 with two, 3 11.3 and 9.2."""
+
+MANY_WAVES = 32768
+"""Warps from which each has two heads. 256 sequences of float32 take 320 us with one and 338 with two, of float16 207
+and 223, of int8 257 and 251."""
 
 
 FEW_RESIDENT = {False: 3, True: 2}
 """Blocks of SelectiveStateUpdateReplayFew on a multiprocessor, by whether there are several tokens."""
 
 FEW_HEADS = {1: {1: 4.0, 2: 1.75, 4: 0.5, 8: 0.5}, 2: {1: 2.0, 2: 0.5, 4: 0.5}, 4: {1: 2.0, 2: 0.5}}
-"""XXX"""
+"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the bytes of an element of states, and the least
+further blocks for sequences that flush, in multiples of those with a warp for each head that flushes. The fewest heads
+are chosen for which all blocks run at once. On an H200 with Mamba-2 of 128 heads, 8 sequences of bfloat16 take 9.6 us,
+or 10.5 in a step in which one flushes, with one head and 128 further blocks, 9.3 and 10.9 with one head and none; 20 of
+int8 12.4, or 14.6 when two flush, with two heads and 76 blocks, 22 14.6 and 16.4 with two and 44, 13.1 and 13.9 with
+four and 192."""
 
 FEW_WAVES = {1: (8, 0.35, 0.125), 2: (2, 0.0, 1.0), 4: (2, 0.0, 1.0)}
-"""XXX"""
+"""The heads of a warp where not all blocks run at once, and the further blocks: a part of the blocks that run at once,
+and a multiple of those with a warp for each head that flushes. 96 sequences of int8 take 43.6 us with eight heads and
+96 further blocks, 38.8 with 140, 38.3 with 168 and 38.9 with 256; 256 take 100.9 with 140, 94.2 with 200 and 101.8 with
+400; 64 of bfloat16 43.1 with two heads, 47.2 with four and 45.0 with eight."""
 
 FEW_MANY = {1: 0.0, 2: 0.5, 4: 0.5}
-"""XXX"""
+"""FEW_HEADS for several tokens."""
 
 FEW_MANY_WAVES = (4, 0.0, 0.5)
-"""XXX"""
+"""FEW_WAVES for several tokens."""
 
 FEW_PARTS = 4
-"""XXX"""
+"""The parts at most of a head that flushes, each for a warp, where all blocks run at once: 16 sequences of int8 take
+11.2 us so and 12.6 otherwise. Where blocks wait for others they cost more than they save: 96 take 53 us and 38."""
 
 FEW_LEAST = 256
 """Warps of SelectiveStateUpdateReplayFew below which SelectiveStateUpdateReplay divides heads further. A sequence of
@@ -174,9 +194,11 @@ def folds_at_once(step: plain.Operands, rings: Rings) -> bool:
     if step.x.shape[1] != 1 or step.cu_seqlens is not None:
         return False
     otherwise = choose(Operands(step, rings, None, False))
-    small = SMALL[step.state.itemsize]
+    small, state_t = SMALL[step.state.itemsize], plain._dtype(step.state)
     if isinstance(otherwise, SelectiveStateUpdateReplayFew):
-        small = SMALL_HEADS.get(plain._dtype(step.state), small)
+        small = SMALL_HEADS.get(state_t, small)
+    elif isinstance(otherwise, SelectiveStateUpdateReplay) and otherwise.tensor:
+        small = SMALL_TENSOR.get(state_t, small)
     return plain._state_bytes(step) < small
 
 
@@ -303,13 +325,13 @@ def _rows(s: plain.Operands, vec: int) -> int:
 
 def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int, int]:
     """The heads of a warp, and the tiles of each of them: as much as leaves enough warps."""
-    heads, own = 1, tiles
-    while own > 1 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
+    own = tiles
+    while own > 2 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
         own = ceil_div(own, 2)
-    if own == tiles:
-        while group_heads % (2 * heads) == 0 and sequences * nheads // (2 * heads) >= MANY_WAVES:
-            heads *= 2
-    return heads, own
+    if sequences * nheads * ceil_div(tiles, own) < FEW_WARPS:
+        own = 1
+    has_two = own == tiles and group_heads % 2 == 0 and sequences * nheads >= 2 * MANY_WAVES
+    return 1 + has_two, own
 
 
 def few_work(
@@ -345,6 +367,9 @@ def few_work(
 
 def few_flushed(heads: int, spare: int, quantised: bool, many: bool, is_at_once: bool) -> tuple[int, int]:
     """The heads that a warp of SelectiveStateUpdateReplayFew flushes of its own ones, and the parts of others at most.
+
+    Of two heads a warp flushes the first itself, whose states are on their way already: 64 sequences of bfloat16 take
+    42.6 us so and 43.7 otherwise.
 
     Args:
         heads: those of a warp.

@@ -111,7 +111,7 @@ struct ShortPrefixes {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) ahead.past[i] = load<1, Memory::kMutable>(row + i);
         if (run.slot == ShortRun::kPadding || run.begin < 0 || end > Tile::kTile || end - run.begin < kHalo) {
-            finish<kSilu>(number, ahead, taps, bias, row);
+            finish<kSilu>(number, SnapshotRows{0, 0}, ahead, taps, bias, row);
             return;
         }
         const T* const x = &shared.x[lane_id()][Tile::kBefore];
@@ -135,8 +135,8 @@ struct ShortPrefixes {
 
     // Completes run `number` after the walk: zeros for padding; for a sequence its prefix and its state.
     template <bool kSilu, int kWidth>
-    __device__ __forceinline__ void finish(int number, const Ahead& ahead, const float (&taps)[kWidth], float bias,
-                                           state_t* row = nullptr) const {
+    __device__ __forceinline__ void finish(int number, const SnapshotRows& left, const Ahead& ahead,
+                                           const float (&taps)[kWidth], float bias, state_t* row = nullptr) const {
         const ShortRun run = shared.runs[number];
         const int run_end = shared.runs[number + 1].begin;
         if (run.slot == ShortRun::kPadding) {
@@ -144,13 +144,13 @@ struct ShortPrefixes {
             const int end = min(run_end, Tile::kTile);
             for (int i = max(0, run.begin); i < end; ++i) out[i] = Dtype<T>::from_float(0.0f);
         } else if (run.begin >= 0 && channel < p.dim) {
-            if (kAddressed) store_snapshots<kWidth>(number, false);
+            if (kAddressed) store_snapshots<kWidth>(number, left, false);
             if (run_end <= Tile::kTile) {
                 finish_sequence<kSilu, true>(number, run, run_end, ahead, taps, bias, row);
             } else {
                 finish_sequence<kSilu, false>(number, run, run_end, ahead, taps, bias, row);
             }
-            if (kAddressed) store_snapshots<kWidth>(number, true);
+            if (kAddressed) store_snapshots<kWidth>(number, left, true);
         }
     }
 
@@ -195,10 +195,8 @@ struct ShortPrefixes {
     }
 
     template <int kWidth>
-    __device__ __forceinline__ void store_snapshots(int number, bool is_over_start) const {
-        if (p.snapshot_rows == 0) return;
-        store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, shared.prefixes, shared.number[number], channel,
-                                                             is_over_start);
+    __device__ __forceinline__ void store_snapshots(int number, const SnapshotRows& left, bool is_over_start) const {
+        store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, left, shared.number[number], channel, is_over_start);
     }
 
     template <bool kIsInside>
@@ -241,7 +239,7 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
         near.list(shared, p, first, params.sequences_per_token,
                   [&] { fetch_tile<true, true>(shared, p, first_channel, first); });
     } else {
-        fetch_tile<true, false>(shared, p, first_channel, first);
+        fetch_tile<true, false, kAddressed ? 1 : 0>(shared, p, first_channel, first);
     }
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
     // Rows of snapshots are looked at while the tile is on its way.
@@ -250,7 +248,11 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
     SnapshotRows rows{0, 0};
     const int turn = kWarps - 2 - warp;
     if (!kStaged && warp == kWarps - 1) {
-        list_runs<kAddressed, false>(shared, p, first);
+        if constexpr (kAddressed) {
+            list_runs_at_once(shared, p, first);
+        } else {
+            list_runs<false, false>(shared, p, first);
+        }
     } else {
         if (warp == 0 && channel < p.dim) {
             shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
@@ -259,10 +261,6 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
             rows = share_of_tile(p, at.remainder, params.tiles.divisor, params.tile_share);
             rows.begin += turn * Snapshots::kAtOnce;
             snapshots.find(rows);
-        }
-        if (kAddressed && warp == 1 && p.snapshot_rows > 0) {
-            const SnapshotRows left = find_left_snapshots(p, first, first + Tile::kTile);
-            if (lane_id() == 0) shared.prefixes = left;
         }
     }
     float bias[1];
@@ -287,8 +285,14 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
     for (int i = 0; i < kAhead; ++i) {
         if (!kStaged && warp + i * kWarps < shared.count) runs.load_ahead(warp + i * kWarps, ahead[i]);
     }
+    const LeftSnapshots<Tile, kAddressed> left(p, shared);
     const int place = warp * Tile::kPart;
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
+    __shared__ SnapshotRows left_rows[kAddressed ? kWarps : 1];
+    if (left.is_needed) {
+        const SnapshotRows found = left.find(p, shared);
+        if (lane_id() == 0) left_rows[warp] = found;
+    }
     if (kStaged) wait_for_copies();
     __syncthreads();
     if constexpr (kAddressed) {
@@ -300,6 +304,8 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
             if (rows.begin < rows.end) snapshots.find(rows);
         }
     }
+    SnapshotRows rows_of_prefixes{0, 0};
+    if (left.is_needed) rows_of_prefixes = enclosing(left_rows);
     if constexpr (kStaged) {
         for (int from = 0;; from += Staged::kMost) {
             const int behind = min(shared.count, from + Staged::kMost);
@@ -322,7 +328,7 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
 #pragma unroll
         for (int i = 0; i < kAhead; ++i, number += kWarps) {
             if (number >= shared.count) break;
-            runs.template finish<kSilu>(number, ahead[i], taps[0], bias[0]);
+            runs.template finish<kSilu>(number, rows_of_prefixes, ahead[i], taps[0], bias[0]);
             if (number + kAhead * kWarps < shared.count) runs.load_ahead(number + kAhead * kWarps, ahead[i]);
         }
     }

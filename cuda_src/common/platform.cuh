@@ -358,7 +358,8 @@ __device__ __forceinline__ float e4m3_to_float(unsigned word, int i) {
 }
 
 __device__ __forceinline__ unsigned e4m3_to_halves(unsigned word, int i) {
-    const __half low = __float2half_rn(e4m3_to_float(word, 2 * i)), high = __float2half_rn(e4m3_to_float(word, 2 * i + 1));
+    const __half low = __float2half_rn(e4m3_to_float(word, 2 * i)),
+                 high = __float2half_rn(e4m3_to_float(word, 2 * i + 1));
     return __half_as_ushort(low) | static_cast<unsigned>(__half_as_ushort(high)) << 16;
 }
 #endif

@@ -1,13 +1,14 @@
-// One token of states of 8-bit codes by warps that walk over heads: what selective_state_update_quantised_heads.cu does,
-// for it and for the kernel that puts live tokens of rings in the states first.
+// One token of states of 8-bit codes by warps that walk over heads: what selective_state_update_quantised_heads.cu
+// does, for it and for the kernel that puts live tokens of rings in the states first.
 #pragma once
 
 #include "selective_state_update/fold.cuh"
 
 // How the rows of heads are divided among lanes: tiles of at most 4 KiB of codes, 16 an access.
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t>
-struct WalkedRows : RowTraits<kDState, input_t, state_t, a_t, b_t, 16, kDState < 128 ? 4 : 8, true, false, false, false,
-                              false, false, true, kWarpSize, SelectiveStateUpdateSingleOperands> {
+    struct WalkedRows : RowTraits < kDState,
+    input_t, state_t, a_t, b_t, 16,
+    kDState<128 ? 4 : 8, true, false, false, false, false, false, true, kWarpSize, SelectiveStateUpdateSingleOperands> {
     static constexpr int kPart = 2;  // rows of a group that are advanced at once
 };
 

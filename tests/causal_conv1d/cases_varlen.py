@@ -198,6 +198,8 @@ UNIT = (
             (68, 5, "float32", {"snapshots": "pool", "index": "int64"}),
         )
     ),
+    # A tile of padding alone.
+    Case(36, "20+off300", pool="columns", initial="all", snapshots="pool", **ROWS),
     without(Case(24, "9+70+3", snapshots="whole")),
     without(Case(24, "9+70+3", 1, "float32", snapshots="whole", **ROWS)),
     Case(24, "9+70+3", 1, snapshots="pool"),

@@ -44,6 +44,7 @@ class Case(plain.Case):
     forced: bool = False  # some sequences flush
     fold: bool = False
     work: tuple[int, int] | None = None  # of a warp: heads, and tiles of each, or whether flushes come first
+    committed: bool = False  # no step has left anything to be committed
 
     def options(self) -> dict[str, Any]:
         named = super().options()
@@ -78,6 +79,8 @@ class Case(plain.Case):
         if self.odd:
             cursors[::3, 0] = np.resize([rows, -1, STRANGE], len(cursors[::3]))
             cursors[1::3, 1] = np.resize([self.window + 1, -STRANGE], len(cursors[1::3]))
+        if self.committed:
+            cursors[:, 2:] = 0
         is_used = np.zeros(slots, bool)
         starts = found.get("state_batch_indices", np.arange(len(self.lengths)))
         is_used[[slot for slot in starts if 0 <= slot < slots]] = True
@@ -261,7 +264,16 @@ UNIT = (
     Case(3, 2, 37, 128, fold=True, force="rows=8", seed=5),
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32", fresh=True),
     Case(3, 2, 37, 16, fold=True, force="rows=2", dtype="float32", state_dtype="bfloat16", seed=5),
-    # The same by warps that walk over heads.
+    # The same where some rings or all are empty.
+    Case(5, 4, 8, 128, 2, fold=True, committed=True),
+    Case(3, 2, 9, 128, fold=True, live=0),
+    Case(7, 2, 20, 128, fold=True, live=0, committed=True, keep=True, null_slot=0, pool="slot_strided", **SERVED),
+    Case(3, 2, 37, 128, fold=True, live=0, committed=True, force="rows=4"),
+    Case(3, 2, 37, 128, fold=True, live=0, committed=True, force="rows=8", dtype="float16", dtypes="z B C"),
+    Case(3, 2, 37, 16, fold=True, committed=True, force="rows=2", state_dtype="float32", lies="fused"),
+    Case(3, 2, 9, 16, fold=True, live=0, committed=True, pool="transposed"),
+    Case(3, 1, 3, 300, fold=True, live=0, committed=True, dtype="float32"),
+    # The same of 8-bit codes by warps that walk over heads.
     Case(6, 4, 64, 128, 2, state_dtype="int8", fold=True, force="heads=1", lies="fused", **SERVED),
     Case(5, 3, 32, 128, state_dtype="int8", fold=True, force="heads=1", pool="slot_strided", window=16, live=16),
     Case(4, 4, 32, 64, state_dtype="float8_e4m3fn", dtype="float32", fold=True, force="heads=1", live=0, without="all"),
@@ -302,8 +314,8 @@ EDGE = tuple(
     dict.fromkeys(
         [
             *(
-                Case(n, **{**_HYBRID, "dtype": a, "state_dtype": b}, fold=fold, tokens=tokens, room=tokens or 1)
-                for n, tokens, fold in ((1, None, True), (2, None, False), (3, 4, False))
+                Case(n, **{**_HYBRID, "dtype": a, "state_dtype": b, **more}, tokens=tokens, room=tokens or 1)
+                for n, tokens, more in ((1, None, {"fold": True, "committed": True}), (2, None, {}), (3, 4, {}))
                 for a, b in (("bfloat16", ""), ("bfloat16", "float32"), ("float32", ""), ("bfloat16", "int8"))
             ),
             *(

@@ -49,6 +49,13 @@ _SNAPSHOTS_ROWS = (
 _SNAPSHOTS_RUNS = (
     "causal_conv1d_varlen_fn-72-off3+130+0+2x1+127+9+90-layout_tokens-pool_columns-slots_odd-snapshots_pool"
 )
+_SNAPSHOTS_FLOAT32 = (
+    "causal_conv1d_varlen_fn-68-off3+130+0+2x1+127+9+90-width_5-dtype_float32-layout_tokens-pool_columns-index_int64"
+    "-snapshots_pool"
+)
+_MANY_ROWS = (
+    "causal_conv1d/test_slots.py::test_states_that_hold_inputs_of_the_old_one_are_found_among_many_rows[32-C-emulator]"
+)
 _EVERY_TOKEN = "causal_conv1d/test_slots.py::test_states_after_every_token_are_the_inputs_before_them[6-C-emulator]"
 _EVERY_TOKEN_WHOLE = _EVERY_TOKEN.replace("[6", "[32")
 _SNAPSHOTS_L2NORM = "causal_conv1d_qkv_split-1,1,1,256,256,8-12+3+1-dtype_float32-initial_all-snapshots_whole-l2norm"
@@ -565,9 +572,54 @@ MUTANTS = (
     Mutant(
         "Snapshots are left to the prefix of the first sequence alone that begins in a tile.",
         "causal_conv1d/conv_short_snapshots.cuh",
-        "numbers.first, low + highest(lanes)};",
-        "numbers.first, low + lowest(lanes)};",
+        "static_cast<unsigned>(shared.number[last]) - first;",
+        "0;",
         (_SNAPSHOTS_ROWS, _SNAPSHOTS_RUNS),
+    ),
+    Mutant(
+        "A tile leaves no snapshots to sequences that begin behind its first token.",
+        "causal_conv1d/conv_short.cuh",
+        "has_begin || (is_listed && slot >= 0 && begin >= first);",
+        "has_begin || (is_listed && slot >= 0 && begin == first);",
+        (_SNAPSHOTS_RUNS,),
+    ),
+    Mutant(
+        "Of the rows that are left to prefixes, those that the first warp looks at are stored.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "rows_of_prefixes = enclosing(left_rows);",
+        "rows_of_prefixes = left_rows[0];",
+        (_MANY_ROWS,),
+    ),
+    Mutant(
+        "A thread looks at one row for those that are left to prefixes.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "if (group >= rows) return found;",
+        "if (group >= min(rows, Tile::kThreads)) return found;",
+        (_MANY_ROWS,),
+    ),
+    Mutant(
+        "A snapshot over its sequence's start is not left to the prefix.",
+        "causal_conv1d/conv_short_snapshots.cuh",
+        "(snapshot.slot == shared.runs[run].slot)",
+        "(snapshot.slot == ~shared.runs[run].slot)",
+        (_MANY_ROWS,),
+    ),
+    Mutant(
+        "A sequence in addressed slots goes on from its state where it is to start from zeros.",
+        "causal_conv1d/conv_short.cuh",
+        "p.has_initial_state != nullptr ? past != 0 :",
+        "p.has_initial_state != nullptr ? true :",
+        (_SNAPSHOTS_ROWS,),
+    ),
+    Mutant(
+        "A warp that copies no rows of a tile leaves out its share of the tokens before the tile.",
+        "causal_conv1d/conv_short.cuh",
+        """            if (kOthers == 0 || static_cast<int>(threadIdx.x) < kRows * Tile::kUnits) {
+""",
+        """            if (kOthers > 0 && static_cast<int>(threadIdx.x) >= kRows * Tile::kUnits) return;
+            {
+""",
+        (_SNAPSHOTS_FLOAT32,),
     ),
     Mutant(
         "A warp stores the tile's snapshots out of the first rows only.",
