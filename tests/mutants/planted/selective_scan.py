@@ -19,6 +19,7 @@ _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_ch
 _TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
 _FEW = "selective_scan_varlen_fn-35-40x1-initial_all"
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
+_SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
 _SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
 _KEPT_LANES = (
@@ -300,6 +301,27 @@ MUTANTS = (
         "for (int t = 0; t < kTokens; ++t) steps += dt[t];",
         "for (int t = 1; t < kTokens; ++t) steps += dt[t];",
         (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Sweeps leave the states before chunks of the first batch entry.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "static_cast<index_t>(batch) * p.chunks + token",
+        "token",
+        (_SCAN_BWD_SWEPT,),
+    ),
+    Mutant(
+        "Sweeps leave no states before the last chunk.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "    store_states(last);\n",
+        "",
+        (_SCAN_BWD_SWEPT,),
+    ),
+    Mutant(
+        "Sweeps to the states before chunks begin with zeros.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "if (p.initial_state != nullptr) {",
+        "if (p.initial_state == nullptr) {",
+        (_SCAN_BWD_SWEPT,),
     ),
     Mutant(
         "The gradients of B and C leave out the last split.",
