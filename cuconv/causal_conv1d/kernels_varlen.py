@@ -77,14 +77,15 @@ MANY_PREFIXES = 40
 sequences of one token and 8192 channels, 46 such prefixes, take 7.7 us so and 9.0 one by one; 64 of 4096 channels, with
 16, take 6.4 and 5.9."""
 
-WHOLE, WHOLE_WIDTHS = {1: 2, 32: 4.5}, range(2, 5)
-"""Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it
-does; filter widths, in taps, of kernels that do so for single tokens: taps stay in registers. Kernels that do so for
-more tokens have four taps and no float16, of which hundreds of bytes would spill.
-
-On an H200 2048 sequences of two tokens and 8192 channels take 92 us so instead of 112, of four 125 instead of 151; 512 of
-random lengths take 37 instead of 38 with four tokens each on average, but 62 instead of 54 with eight.
+WHOLE = {1: 2, 32: 4.5}
+"""Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it does
+so: of more than one only with four taps and without float16, of which hundreds of bytes would spill. On an H200 2048
+sequences of two tokens and 8192 channels take 92 us so instead of 112, of four 125 instead of 151; 512 of random
+lengths with a mean of four tokens take 37 instead of 38, but 62 instead of 54 with eight.
 """
+
+SHORT_WIDTHS = range(2, 5)
+"""Filter widths, in taps, of kernels for single tokens and short sequences: taps stay in registers."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,10 @@ class CausalConv1dVarlenFwd(PoolKernel):
 
     def wholes(self) -> list[int]:
         """The values of `whole` but 0 that kernels for these types have."""
-        if self.width not in WHOLE_WIDTHS:
+        if self.width not in SHORT_WIDTHS:
             return []
         has_float16 = FLOAT16 in (self.input_t, self.weight_t, self.state_t)
-        return [whole for whole in WHOLE if whole == 1 or (self.width == max(WHOLE_WIDTHS) and not has_float16)]
+        return [whole for whole in WHOLE if whole == 1 or (self.width == 4 and not has_float16)]
 
     def most_whole(self, dim: int, total: int, sequences: int, snapshots: int, processors: int) -> int:
         """The best `whole` where sequences are short and enough for warps with the prefixes of several; else 0.
@@ -164,9 +165,10 @@ class CausalConv1dVarlenFwd(PoolKernel):
         }
 
 
-LONG_TILE, LONG_TILE_ELEMENTS = 16, 2**17
+LONG_TILE, LONG_TILE_ELEMENTS = 14, 2**17
 """Tokens per warp of CausalConv1dVarlenL2normFwd where `has_long_tiles`, and the elements of x per multiprocessor from
-which there are as many: on an H200 8192 tokens of 48 heads take 56.4 us instead of 59.2, but 2048 19.5 instead of 18.4.
+which there are as many: on an H200 8192 tokens of 48 heads took 56.4 us instead of 59.2, but 2048 19.5 instead of 18.4.
+10, 12, 14 and 16 tokens take 55.9, 55.0, 54.1 and 54.6 us, and for 512 random lengths 75.8, 75.9, 76.0 and 76.8.
 """
 
 
@@ -434,25 +436,41 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    staged: bool = False
+    """Whether sequences are short enough for their states in shared memory, where the columns of a state are one run of
+    aligned vectors of 16 bytes.
+    """
+    singles: bool = False
+    """Whether most sequences have one token, and states are such runs."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
         for axes in _varlen_axes():
             if axes["width"] in cls.WIDTHS:
                 yield cls(**axes)
+                is_narrow = axes["state_t"].itemsize <= axes["input_t"].itemsize
+                if axes["width"] in SHORT_WIDTHS and is_narrow and not axes["addressed"]:
+                    yield from (cls(staged=not singles, singles=singles, **axes) for singles in (False, True))
 
     @property
     def tile(self) -> int:
         """Tokens per block."""
-        return self.warps * self.constants["kPartVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
+        part_vecs = self.constants["kSinglePartVecs" if self.singles else "kPartVecs"]
+        return self.warps * part_vecs * MAX_VECTOR_BYTES // self.input_t.itemsize
 
-    def launch_config(self, dim: int, total: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total) and this many rows of snapshots."""
+    def launch_config(self, dim: int, total: int, sequences: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total) with this many sequences and rows of snapshots."""
         tiles = ceil_div(total, self.tile)
+        groups = ceil_div(dim, self.constants["kSingleChannels"] if self.singles else WARP_SIZE)
         share = min(2**32 // tiles + (tiles < 2**16), 2**32 - 1)
-        division = {"tiles": fast_div(tiles), "tile_share": share, "snapshot_groups": 0}
-        division["tile_snapshots"] = ceil_div(snapshots, tiles)
-        return self.config(ceil_div(dim, WARP_SIZE) * tiles), division
+        return self.config(groups * tiles), {
+            "tiles": fast_div(tiles),
+            "channel_groups": fast_div(groups),
+            "tile_share": share,
+            "sequences_per_token": sequences / total,
+            "snapshot_groups": 0,
+            "tile_snapshots": ceil_div(snapshots, tiles),
+        }
 
 
 @dataclass(frozen=True)
