@@ -17,7 +17,7 @@ from cuconv.causal_conv1d.kernels import (
 from cuconv.causal_conv1d.kernels_varlen import (
     LONG_TILE,
     LONG_TILE_ELEMENTS,
-    SINGLES_WIDTHS,
+    SHORT_WIDTHS,
     CausalConv1dVarlenBlocks,
     CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
@@ -241,9 +241,10 @@ def _channels(o: Operands) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
     more: dict[str, Any] = {"gated": bool(o.beside_x), "payload": o.payload is not None}
     kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **more, **_axes(o, vec))
-    singles = kernel.are_singles(dim, total, o.sequences, o.snapshot_rows, multiprocessors(o.x.device))
-    kernel = replace(kernel, singles=singles)
-    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
+    processors = multiprocessors(o.x.device)
+    kernel = replace(kernel, whole=kernel.most_whole(dim, total, o.sequences, o.snapshot_rows, processors))
+    prefixes = kernel.prefixes(dim, o.sequences, processors)
+    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows, prefixes)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
@@ -312,7 +313,7 @@ def _snapshots_are_runs(o: Operands) -> bool:
 def _with_runs(o: Operands, kernel: CausalConv1dVarlenShortrowsFwd) -> CausalConv1dVarlenShortrowsFwd:
     """The kernel for short sequences where the columns of all channels of a state are one run of aligned vectors."""
     pool = o.conv_states
-    if kernel.addressed or kernel.width not in SINGLES_WIDTHS or pool is None or pool.itemsize > o.x.itemsize:
+    if kernel.addressed or kernel.width not in SHORT_WIDTHS or pool is None or pool.itemsize > o.x.itemsize:
         return kernel
     (dim, total), columns = o.x.shape, kernel.width - 1
     is_run = pool.shape[2] == columns and dim % (MAX_VECTOR_BYTES // pool.itemsize) == 0 and _snapshots_are_runs(o)
