@@ -60,6 +60,10 @@ FOLD_RESIDENT = 5
 rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us so and 7.0 with twice as many, 6 MiB 8.2 and 7.3.
 """
 
+FEW_STATES = 8 * 2**20
+"""Bytes of float32 states, with x of float16 or float32, below which a group of lanes puts a token in two rows at most.
+A sequence of Mamba-2 with 128 heads takes 4.15 us so, 4.26 with four rows, and 4.10 without rings; two 6.6, 6.1, 6.0."""
+
 MANY_WARPS = 12288
 """Warps below which each has two tiles of rows of a head instead of more: those that flush a whole head take so long
 that others wait for them. On an H200, with sequences of Mamba-2 that flush in turn, 24 of float32 take 43 us with two
@@ -250,7 +254,10 @@ def choose(
         if plain._walks_over_heads(s, vec):
             return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
         if not s.quantised:
-            return SelectiveStateUpdateFoldSingle(**_rows_to_fold(o))
+            found = _rows_to_fold(o)
+            if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:
+                found["rows"] = min(found["rows"], 2)
+            return SelectiveStateUpdateFoldSingle(**found)
     if o.fold:
         return SelectiveStateUpdateFold(**_rows_to_fold(o), token=True, stochastic=s.stochastic, index32=index32)
     arrays = _arrays(o)
