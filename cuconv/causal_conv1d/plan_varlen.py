@@ -44,13 +44,13 @@ of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512,
 """
 
 
-STAGED = 128
-"""Mean tokens per sequence up to which states of contiguous tokens come to shared memory. On an H200 102 us instead of
-109 for 512 random lengths, 79.5 and 80.8 for 64 x 128, 76 and 73 for 16 x 512."""
+STAGED = 24
+"""Mean tokens per sequence up to which states of contiguous tokens come to shared memory. On an H200 103.7 us instead
+of 108.5 for 512 random lengths, 171 and 205 for 2048 x 4, but 94.8 and 92.0 for 256 x 32."""
 
 STAGED_BLOCKS = 9
 """Blocks per multiprocessor above which they do: one wave of them takes longer where there is more code to fetch. On an
-H200 64 x 16 with 4096 channels, 1024 blocks, take 10.6 us so and 10.1 otherwise; 256 x 8, 2048 blocks, 21.5 and 22.1.
+H200 64 x 16 with 4096 channels, 1024 blocks, take 10.3 us so and 10.1 otherwise; 256 x 8, 2048 blocks, 20.8 and 22.1.
 """
 
 MOST_TILES = 4

@@ -263,15 +263,17 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
             snapshots.find(rows);
         }
     }
-    float bias[1];
-    float taps[1][kWidth];
-    filter.to_floats(taps, bias);
-    if (kSilu) scale_for_silu<input_t>(taps[0], bias[0]);
     if constexpr (kStaged) {
         end_copy_group();
         __syncthreads();
         states.fetch(shared, p, first_channel, 0);
         end_copy_group();
+    }
+    float bias[1];
+    float taps[1][kWidth];
+    filter.to_floats(taps, bias);
+    if (kSilu) scale_for_silu<input_t>(taps[0], bias[0]);
+    if constexpr (kStaged) {
         wait_for_copy_groups<1>();
     } else {
         wait_for_copies();
