@@ -167,9 +167,9 @@ class CausalConv1dChannelpairsBwd(Kernel):
     SHORT_WALK: ClassVar[int] = 96
     """Tokens per walk, were the GPU full of large blocks, up to which blocks are small (kStages of the device code).
 
-    On an H200 in bfloat16, B2 D2048 L2048, 31 tokens per walk, takes 17.0 us in small blocks and 18.2 in large ones,
-    B512 D512 L64, 62 tokens, 28.6 and 29.5 to 30.2, B3 D4096 L2048, 93 tokens, 42.8 and 44.3, but B4 D4096 L2048, 124
-    tokens, 55.2 both.
+    On an H200 in bfloat16, B2 D2048 L2048, 31 tokens per walk, takes 16.7 us in small blocks and 18.1 in large ones,
+    B512 D512 L64, 62 tokens, 29.3 and 30.3, B3 D4096 L2048, 93 tokens, 42.3 and 44.1, but B4 D4096 L2048, 124 tokens,
+    55.0 and 54.6.
     """
 
     MOST_PARTS: ClassVar[int] = 64
