@@ -211,11 +211,9 @@ class CausalConv1dChannelpairsBwd(Kernel):
     def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
         batch, dim, seqlen = sizes
-        config, division, parts = ChannelWalks.share(
-            self, self.vec, self.TOKENS, self.AT_A_TIME, (batch, dim, seqlen)
-        )
+        config, division, parts = ChannelWalks.share(self, self.vec, self.TOKENS, self.AT_A_TIME, (batch, dim, seqlen))
         walks = parts * division["block_walks"]
-        walks_are_parts = self.block == self.BLOCKS[0] and 1 < parts and walks <= self.MOST_PARTS
+        walks_are_parts = self.block == self.BLOCKS[0] and parts > 1 and walks <= self.MOST_PARTS
         return config, division | {"walks_are_parts": walks_are_parts}, walks if walks_are_parts else parts
 
     def takes(self, dim: int, division: Division) -> bool:

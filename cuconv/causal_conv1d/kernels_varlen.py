@@ -19,7 +19,7 @@ from cuconv.causal_conv1d.kernels import (
 )
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.dtypes import FLOAT16, FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
@@ -79,8 +79,9 @@ sequences of one token and 8192 channels, 46 such prefixes, take 7.7 us so and 9
 
 WHOLE = {1: 2, 32: 4.5}
 """Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it does
-so. On an H200 2048 sequences of two tokens and 8192 channels take 92 us so instead of 112, of four 125 instead of 151,
-512 of random lengths with a mean of four tokens 37 instead of 38, but 62 instead of 54 with eight.
+so: of more than one only with four taps and without float16, of which hundreds of bytes would spill. On an H200 2048
+sequences of two tokens and 8192 channels take 92 us so instead of 112, of four 125 instead of 151; 512 of random
+lengths with a mean of four tokens take 37 instead of 38, but 62 instead of 54 with eight.
 """
 
 SHORT_WIDTHS = range(2, 5)
@@ -113,8 +114,14 @@ class CausalConv1dVarlenFwd(PoolKernel):
         for axes in _varlen_channel_axes():
             for routed, more in product((False, True)[: axes["vec"]], (None, "gated", "payload")):
                 yield cls(routed=routed, gated=more == "gated", payload=more == "payload", **axes)
-            if axes["width"] in SHORT_WIDTHS:
-                yield from (cls(routed=False, whole=whole, **axes) for whole in WHOLE)
+            yield from (cls(routed=False, whole=whole, **axes) for whole in cls(routed=False, **axes).wholes())
+
+    def wholes(self) -> list[int]:
+        """The values of `whole` but 0 that kernels for these types have."""
+        if self.width not in SHORT_WIDTHS:
+            return []
+        has_float16 = FLOAT16 in (self.input_t, self.weight_t, self.state_t)
+        return [whole for whole in WHOLE if whole == 1 or (self.width == 4 and not has_float16)]
 
     def most_whole(self, dim: int, total: int, sequences: int, snapshots: int, processors: int) -> int:
         """The best `whole` where sequences are short and enough for warps with the prefixes of several; else 0.
@@ -124,9 +131,9 @@ class CausalConv1dVarlenFwd(PoolKernel):
         """
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         are_many = block_vecs == WARP_SIZE and dim_blocks * sequences >= MANY_PREFIXES * processors
-        if self.routed or self.gated or self.payload or snapshots or self.width not in SHORT_WIDTHS or not are_many:
+        if self.routed or self.gated or self.payload or snapshots or not are_many:
             return 0
-        return next((whole for whole, mean in WHOLE.items() if total < mean * sequences), 0)
+        return next((whole for whole in self.wholes() if total < WHOLE[whole] * sequences), 0)
 
     def prefixes(self, dim: int, sequences: int, processors: int) -> int:
         """Sequences per warp of blocks with prefixes."""

@@ -130,9 +130,9 @@ UNIT = (
         Case(channels, "off2+30x3+0+40x2+2x5+33+20x1+9+32+off3", width, dtype, processors=1, **way)
         for channels, width, dtype, way in (
             (252, 4, "bfloat16", {"slots": "odd"}),
-            (252, 3, "float16", {"initial": "all", "moved": True, "weight_dtype": "float32"}),
+            (252, 4, "bfloat16", {"initial": "all", "moved": True, "weight_dtype": "float32"}),
             (128, 4, "float32", {"state_dtype": "bfloat16", "index": "int64", **ODD}),
-            (256, 2, "float16", {"pool": "columns", "initial": "all"}),
+            (256, 4, "bfloat16", {"pool": "columns", "initial": "all", "state_dtype": "float32"}),
         )
     ),
     # Tokens contiguous: tiles of nothing but single tokens, tiles with others among them, one with a longer sequence at
