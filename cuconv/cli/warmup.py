@@ -185,8 +185,8 @@ def calls_of(model: str, dtype: str, functions: Container[str] = MAKERS) -> Iter
     for tokens in TOKENS:
         yield from of_model(model, dtype, tokens, (), str(tokens), functions)
         yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, SHORT)), packed)
-        # Convolutions have kernels for less short sequences, and for those of one token.
-        for length in (LESS_SHORT, 1):
+        # Convolutions have kernels for less short sequences, for those of a few tokens and for those of one.
+        for length in (LESS_SHORT, 3, 1):
             yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, length)), convolutions)
     # The shape of a scan's tiles depends on the number of packed sequences, and not monotonically.
     scans = [function for function in packed if function.startswith("selective_scan")]
