@@ -44,9 +44,10 @@ of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512,
 """
 
 
-STAGED = 24
-"""Mean tokens per sequence up to which states of contiguous tokens come to shared memory. On an H200 103.7 us instead
-of 108.5 for 512 random lengths, 171 and 205 for 2048 x 4, but 94.8 and 92.0 for 256 x 32."""
+STAGED = 128
+"""Mean tokens per sequence up to which states of contiguous tokens come to shared memory. On an H200 101 us instead of
+110 for 512 random lengths, 174 and 208 for 2048 x 4, 86 and 93 for 256 x 32, 77.7 and 81.2 for 64 x 128. Of 16 x 512
+an earlier one took 76 instead of 73."""
 
 STAGED_BLOCKS = 9
 """Blocks per multiprocessor above which they do: one wave of them takes longer where there is more code to fetch. On an

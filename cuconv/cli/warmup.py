@@ -46,8 +46,8 @@ fill tiles of up to 4096 tokens, and on how many sequences of 4096 tokens there 
 SHORT = 64
 """Tokens of each of many packed sequences: few enough for every kernel of short ones."""
 
-SHORTER = 16
-"""The same, few enough for convolutions that have states in shared memory."""
+LESS_SHORT = 256
+"""The same, too many for convolutions that have states in shared memory."""
 
 BATCHES = (*range(1, 65), *(2**power * part // 8 for power in range(6, 12) for part in range(9, 17)))
 """Sequences of decode steps: each number up to 64, and 8 numbers between each power of two and the next."""
@@ -185,8 +185,8 @@ def calls_of(model: str, dtype: str, functions: Container[str] = MAKERS) -> Iter
     for tokens in TOKENS:
         yield from of_model(model, dtype, tokens, (), str(tokens), functions)
         yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, SHORT)), packed)
-        # Convolutions have kernels for sequences of several tokens, of about three, and of one.
-        for length in (SHORTER, 3, 1):
+        # Convolutions have kernels for less short sequences, for those of a few tokens and for those of one.
+        for length in (LESS_SHORT, 3, 1):
             yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, length)), convolutions)
     # The shape of a scan's tiles depends on the number of packed sequences, and not monotonically.
     scans = [function for function in packed if function.startswith("selective_scan")]
