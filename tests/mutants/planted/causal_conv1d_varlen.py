@@ -217,9 +217,11 @@ MUTANTS = (
     Mutant(
         "Prefixes of short rows are finished before the walk has passed them.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        """    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
+        """        if (lane_id() == 0) left_rows[warp] = found;
+    }
     __syncthreads();""",
-        "    if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);",
+        """        if (lane_id() == 0) left_rows[warp] = found;
+    }""",
         (_SHORTROWS,),
     ),
     Mutant(
