@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cuconv.runtime.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16
+from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
@@ -26,6 +26,7 @@ from cuconv.selective_state_update.kernels_replay import (
     capacity,
     has_tensor_cores,
     is_whole,
+    most_folded,
     most_rows,
 )
 
@@ -44,14 +45,25 @@ SMALL_HEADS = {
     FLOAT32: 16 * 2**20,
     BFLOAT16: 16 * 2**20,
     FLOAT16: 16 * 2**20,
-    INT16: 12 * 2**20,
-    INT8: 4 * 2**20,
-    FLOAT8_E4M3FN: 6 * 2**20,
+    INT16: 15 * 2**20,
+    INT8: 9 * 2**20,
+    FLOAT8_E4M3FN: 13 * 2**20,
 }
-"""The same by the dtype of states where SelectiveStateUpdateReplayFew fits. 12 MiB of float32 take 8.6 us at once, 9.0
-in turn and 8.9 without rings, 16 MiB 10.5, 9.7 and 10.5; 8 MiB of bfloat16 6.7, 7.3 and 6.7, 12 MiB 9.3, 8.1 and 8.5;
-8 MiB of int16 7.0, 7.8 and 7.8, 16 MiB 12.0, 9.9 and 11.6; 3 MiB of int8 5.2, 5.7 and 5.1, 4 MiB 6.0, 6.0 and 6.5; 4
-MiB of float8_e4m3fn 5.7, 6.5 and 6.4, 8 MiB 9.1, 7.9 and 8.7."""
+"""The same by the dtype of states where SelectiveStateUpdateReplayFew fits. What counts is the mean of 16 steps, in
+which every sequence flushes once: of 8 sequences, half of the steps have one that does. 12 MiB of float32 take 8.6 us
+at once, 9.0 in turn and 8.9 without rings, 16 MiB 10.5, 10.4 and 10.9; 8 MiB of bfloat16 6.7, 7.3 and 6.7; 14 MiB of
+int16 10.4, 10.4 and 11.3, 16 MiB 11.4, 10.9 and 12.3; 8 MiB of int8 8.3, 9.1 and 8.2, 9 MiB 9.7, 9.5 and 9.5, 12 MiB
+10.5, 10.2 and 10.3; 12 MiB of float8_e4m3fn 10.4, 10.7 and 10.4, 13 MiB 12.1, 10.7 and 12.0."""
+
+FOLD_RESIDENT = 5
+"""Blocks of SelectiveStateUpdateFold with codes on a multiprocessor, beyond which groups of lanes have twice as many
+rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us so and 7.0 with twice as many, 6 MiB 8.2 and
+7.3."""
+
+FEW_STATES = 8 * 2**20
+"""Bytes of float32 states, with x of float16 or float32, below which a group of lanes has two rows at most.
+A sequence of Mamba-2 with 128 heads takes 4.15 us so, 4.26 with four rows and 4.10 without rings, two 6.6, 6.1, 6.0.
+"""
 
 MANY_WARPS = 12288
 """Warps below which each has two tiles of rows of a head instead of more: those that flush a whole head take so long
@@ -69,29 +81,53 @@ and 223, of int8 257 and 251."""
 FEW_RESIDENT = {False: 3, True: 2}
 """Blocks of SelectiveStateUpdateReplayFew on a multiprocessor, by whether there are several tokens."""
 
-FEW_HEADS = {1: {1: 4.0, 2: 1.75, 4: 0.5, 8: 0.5}, 2: {1: 2.0, 2: 0.5, 4: 0.5}, 4: {1: 2.0, 2: 0.5}}
-"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the bytes of an element of states, and the least
-further blocks for sequences that flush, in multiples of those with a warp for each head that flushes. The fewest heads
-are chosen for which all blocks run at once. On an H200 with Mamba-2 of 128 heads, 8 sequences of bfloat16 take 9.6 us,
-or 10.5 in a step in which one flushes, with one head and 128 further blocks, 9.3 and 10.9 with one head and none; 20 of
-int8 12.4, or 14.6 when two flush, with two heads and 76 blocks, 22 14.6 and 16.4 with two and 44, 13.1 and 13.9 with
-four and 192."""
+FEW_HEADS = {
+    FLOAT32: {1: 2.0, 2: 0.5},
+    BFLOAT16: {1: 0.0, 2: 0.5, 4: 0.5},
+    FLOAT16: {1: 0.0, 2: 0.5, 4: 0.5},
+    INT16: {1: 2.0, 2: 0.5, 4: 0.5},
+    INT8: {1: 4.0, 2: 2.0, 4: 0.5, 8: 0.5},
+    FLOAT8_E4M3FN: {1: 4.0, 2: 2.0, 4: 0.5, 8: 0.5},
+}
+"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the dtype of states, and the further blocks that
+there must be room for, in multiples of those with a warp for each head that flushes. The fewest heads are chosen for
+which all blocks run at once. On an H200 with Mamba-2 of 128 heads, 8 sequences of float32 take 13.8 us, 14.9 in a step
+in which one flushes, with one head and 128 further blocks, 13.4 and 16.5 without these; 13 of int8 10.0 and 10.6 with
+two heads, 10.5 and 11.6 with four, and 11.8 with one where none flushes; 20 12.5 with two and 12.7 with four, or 14.5
+and 13.3 when two flush. Of bfloat16 there is no gain: 8 take 9.5 and 10.5, and 9.3 and 10.7 without further blocks."""
 
-FEW_WAVES = {1: (8, 0.35, 0.125), 2: (2, 0.0, 1.0), 4: (2, 0.0, 1.0)}
+FEW_WAVES = {
+    FLOAT32: (2, 0.0, 1.0),
+    BFLOAT16: (2, 0.0, 1.0),
+    FLOAT16: (2, 0.0, 1.0),
+    INT16: (2, 0.0, 1.0),
+    INT8: (8, 0.35, 0.125),
+    FLOAT8_E4M3FN: (8, 0.35, 0.125),
+}
 """The heads of a warp where not all blocks run at once, and the further blocks: a part of the blocks that run at once,
 and a multiple of those with a warp for each head that flushes. 96 sequences of int8 take 43.6 us with eight heads and
-96 further blocks, 38.8 with 140, 38.3 with 168 and 38.9 with 256; 256 take 100.9 with 140, 94.2 with 200 and 101.8 with
-400; 64 of bfloat16 43.1 with two heads, 47.2 with four and 45.0 with eight."""
+96 further blocks, 38.8 with 140, 38.3 with 168 and 38.9 with 256; 256 take 100.9 with 140, 94.2 with 200 and 101.8
+with 400; 64 of bfloat16 43.1 with two heads, 47.2 with four and 45.0 with eight."""
 
-FEW_MANY = {1: 0.0, 2: 0.5, 4: 0.5}
-"""FEW_HEADS for several tokens."""
+FEW_MANY = {4: {1: 0.0, 2: 0.5}, 2: {1: 0.0, 2: 0.5, 4: 0.5}, 1: {1: 0.0, 2: 0.5, 4: 0.5}}
+"""FEW_HEADS for several tokens, by the bytes of an element of states."""
 
-FEW_MANY_WAVES = (4, 0.0, 0.5)
-"""FEW_WAVES for several tokens."""
+FEW_MANY_WAVES = {4: (2, 0.5, 0.0), 2: (4, 0.0, 0.5), 1: (4, 0.0, 0.5)}
+"""FEW_WAVES for several tokens. 4 tokens of 32 sequences of float32 take 62.5 us with two heads, 65.2 with four, of 64
+110.9 and 122.5."""
 
 FEW_PARTS = 4
-"""The parts at most of a head that flushes, each for a warp, where all blocks run at once: 16 sequences of int8 take
-11.2 us so and 12.6 otherwise. Where blocks wait for others they cost more than they save: 96 take 53 us and 38."""
+"""The parts at most in which a head that flushes is divided, each for a warp: 16 sequences of int8 take 11.0 us so and
+12.6 otherwise. Where blocks wait for others the parts cost more than they save: 96 take 53 us and 38."""
+
+FEW_WAVES_DIVIDED = 2.5
+"""The multiple of the blocks that run at once, up to which heads of float32 are divided: 48 sequences take 61.6 us so
+and 64.9 otherwise, 64 77.6 and 76.0."""
+
+FEW_WAVES_LEFT = 3.0
+"""The multiple up to which a warp with two heads of codes leaves both to others when they flush: 64 sequences of int16
+take 45.9 us so and 48.5 otherwise, 256 174 and 169. Of floats it flushes the first, whose states are on their way: 64
+of bfloat16 take 42.6 us so and 43.7 otherwise."""
 
 FEW_LEAST = 256
 """Warps of SelectiveStateUpdateReplayFew below which SelectiveStateUpdateReplay divides heads further. A sequence of
@@ -172,14 +208,14 @@ def plan(o: Operands) -> Plan:
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
     elif isinstance(kernel, SelectiveStateUpdateReplayFew):
         tiles = min(sequences, kernel.RANKED) * nheads * (headdim // kernel.ROWS)
-        choices = FEW_MANY if kernel.many else FEW_HEADS[o.step.state.itemsize]
-        last = FEW_MANY_WAVES if kernel.many else FEW_WAVES[o.step.state.itemsize]
+        choices = FEW_MANY[o.step.state.itemsize] if kernel.many else FEW_HEADS[kernel.state_t]
+        last = FEW_MANY_WAVES[o.step.state.itemsize] if kernel.many else FEW_WAVES[kernel.state_t]
         resident = FEW_RESIDENT[kernel.many] * multiprocessors(o.step.x.device)
         # One sequence at least, when one flushes.
         flushed = max(o.step.x.shape[1] / o.rings.window, 1 / sequences)
         heads, spare = few_work(tiles, group_heads, choices, last, flushed, resident)
-        is_at_once = ceil_div(tiles, heads * kernel.warps) + spare <= resident
-        shares = few_flushed(heads, spare, o.step.quantised, kernel.many, is_at_once)
+        waves = (ceil_div(tiles, heads * kernel.warps) + spare) / resident
+        shares = few_flushed(kernel, heads, spare, waves)
         config, division = kernel.launch_config(sequences, nheads, headdim, heads, spare, *shares)
     elif isinstance(kernel, SelectiveStateUpdateQuantisedFold):
         config, division = kernel.launch_config(sequences, nheads, headdim, plain._heads(o.step))
@@ -219,7 +255,10 @@ def choose(
         if plain._walks_over_heads(s, vec):
             return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
         if not s.quantised:
-            return SelectiveStateUpdateFoldSingle(**_rows_to_fold(o))
+            found = _rows_to_fold(o)
+            if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:
+                found["rows"] = min(found["rows"], 2)
+            return SelectiveStateUpdateFoldSingle(**found)
     if o.fold:
         return SelectiveStateUpdateFold(**_rows_to_fold(o), token=True, stochastic=s.stochastic, index32=index32)
     arrays = _arrays(o)
@@ -272,12 +311,18 @@ def _arrays(o: Operands) -> dict[str, Any]:
     }
 
 
-def _rows_to_fold(o: Operands) -> dict[str, Any]:
-    """How the kernels that put tokens in states at once divide rows."""
+def _rows_to_fold(o: Operands, token: bool = True) -> dict[str, Any]:
+    """How the kernels that put live tokens in states at once divide rows, with the next token or without."""
     s, arrays = o.step, _arrays(o)
-    fits, vec = arrays["d_state"], arrays["vec"]
-    rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec, plain._dtype(s.state)))
-    return {**arrays, "rows": rows, "masked": s.state.shape[3] != fits}
+    fits, vec, state_t = arrays["d_state"], arrays["vec"], arrays["state_t"]
+    masked, rows = s.state.shape[3] != fits, plain._rows(s, vec, True, False)
+    few = min(rows, most_rows(fits, vec, state_t))
+    if token and s.quantised and is_whole(state_t, vec) and arrays["b_t"].itemsize == 2 and fits <= 128 and not masked:
+        kernel = SelectiveStateUpdateFold(**arrays, rows=few, token=True, masked=False, stochastic=False, index32=True)
+        config, _ = kernel.launch_config(max(1, s.sequences), *s.state.shape[1:3])
+        if config.grid[0] > FOLD_RESIDENT * multiprocessors(s.x.device):
+            few = min(rows, most_folded(fits, vec, state_t))
+    return {**arrays, "rows": few, "masked": masked}
 
 
 def _is_few(o: Operands, vec: int, index32: bool) -> bool:
@@ -359,28 +404,26 @@ def few_work(
     for heads, least in choices.items():
         left = resident - ceil_div(tiles, heads * warps)
         if group_heads % heads == 0 and left >= round(of_flushing * least):
-            return heads, min(left, round(of_flushing * 4)) if least else 0
+            # Where there is a warp for each part of a head that flushes, further ones are left without work.
+            return heads, min(left, round(of_flushing * FEW_PARTS)) if least else 0
     heads, of_resident, of_flushed = last
     heads = math.gcd(heads, group_heads)
     return heads, round(resident * of_resident + of_flushing * of_flushed) * (heads > 1)
 
 
-def few_flushed(heads: int, spare: int, quantised: bool, many: bool, is_at_once: bool) -> tuple[int, int]:
-    """The heads that a warp of SelectiveStateUpdateReplayFew flushes of its own ones, and the parts of others at most.
-
-    Of two heads a warp flushes the first itself, whose states are on their way already: 64 sequences of bfloat16 take
-    42.6 us so and 43.7 otherwise.
+def few_flushed(kernel: SelectiveStateUpdateReplayFew, heads: int, spare: int, waves: float) -> tuple[int, int]:
+    """The heads that a warp flushes of its own ones, and the parts at most in which others are divided.
 
     Args:
+        kernel: what runs.
         heads: those of a warp.
         spare: the blocks of further warps.
-        quantised: whether states are codes.
-        many: whether there are several tokens.
-        is_at_once: whether all blocks run at once.
+        waves: all blocks as a multiple of those that run at once.
     """
-    is_divided = spare > 0 and not many and is_at_once and (quantised or heads == 1)
-    kept = spare == 0 or (heads == 2 and not is_divided)
-    return int(kept), FEW_PARTS if is_divided else 1
+    is_code = kernel.state_t in CODES and not kernel.many
+    kept = not spare or (heads == 2 and not (is_code and waves <= FEW_WAVES_LEFT))
+    limit = 1.0 if is_code else FEW_WAVES_DIVIDED if kernel.state_t is FLOAT32 and not kernel.many else 0.0
+    return int(kept), FEW_PARTS if spare and waves <= limit else 1
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -419,7 +462,8 @@ def plan_fold(o: FoldOperands) -> Plan:
         philox_rounds=0,
     )
     step = Operands(token, o.rings, None, True)
-    kernel = SelectiveStateUpdateFold(**_rows_to_fold(step), token=False, stochastic=False, index32=_fits_index32(step))
+    rows = _rows_to_fold(step, token=False)
+    kernel = SelectiveStateUpdateFold(**rows, token=False, stochastic=False, index32=_fits_index32(step))
     config, division = kernel.launch_config(count, nheads, headdim)
     return _launch(kernel, config, {**_numbers(token, o.rings, None, o.live), **division})
 

@@ -5,12 +5,12 @@
 #include "causal_conv1d/conv_snapshots.cuh"
 
 // A block's tile: kTile consecutive tokens of 32 channels. A warp convolves a part of the tokens, one lane per channel.
-template <int kWidth, typename T, int kVec_, int kPartVecs>
+template <int kWidth, typename T, int kVec_, int kPartVecs, int kChannels_ = kWarpSize>
 struct ShortTile {
     using input_t = T;
     static constexpr int kThreads = 128;
     static constexpr int kWarps = kThreads / kWarpSize;
-    static constexpr int kChannels = kWarpSize;
+    static constexpr int kChannels = kChannels_;
     static constexpr int kVec = kVec_;                              // elements per access to global memory
     static constexpr int kWide = 16 / static_cast<int>(sizeof(T));  // elements per access to shared memory
     static constexpr int kPart = kPartVecs * kWide;                 // tokens per warp
@@ -182,19 +182,20 @@ __device__ __forceinline__ int channels_there(const CausalConv1dVarlenOperands& 
     return static_cast<int>(min(p.dim - first_channel, static_cast<index_t>(Tile::kChannels)));
 }
 
-// Copies kVec elements to shared memory, where they are after wait_for_copies() at the latest.
-template <int kVec, typename T>
+// Copies kVec elements to shared memory, where they are after wait_for_copies() at the latest. kOnce: past the L1
+// cache.
+template <int kVec, bool kOnce, typename T>
 __device__ __forceinline__ void copy_unit(T* to, const T* from) {
     if constexpr (kVec * sizeof(T) == 16) {
-        copy_async(to, from);
+        copy_async<16, false, kOnce>(to, from);
     } else {
         store(to, load<kVec>(from));
     }
 }
 
-// Starts to copy x to shared memory, with zeros outside it. kHasHalo: the tokens before the tile, too. kOthers: the
-// last warps, which take no part where the tile lies in x.
-template <bool kHasHalo, int kOthers = 0, typename Tile>
+// Starts to copy x to shared memory, with zeros outside it. kHasHalo: the tokens before the tile, too. kOnce: past the
+// L1 cache. kOthers: the last warps, which take no part where the tile lies in x.
+template <bool kHasHalo, bool kOnce, int kOthers = 0, typename Tile>
 __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const CausalConv1dVarlenOperands& p,
                                            index_t first_channel, int first) {
     using T = typename Tile::input_t;
@@ -206,7 +207,7 @@ __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const Caus
         const int token = first + place;
         T* const to = &shared.x[row][Tile::kBefore + place];
         if (row < channels && token >= 0 && token + kVec <= p.total) {
-            copy_unit<kVec>(to, x + row * stride + place);
+            copy_unit<kVec, kOnce>(to, x + row * stride + place);
         } else {
             const int end = row < channels ? p.total - token : 0;
             store(to, load_part<kVec>(x + row * stride + place, max(0, -token), min(end, kVec)));
@@ -224,12 +225,12 @@ __device__ __forceinline__ void fetch_tile(ShortShared<Tile>& shared, const Caus
 #pragma unroll
                 for (int i = 0; i < Tile::kChannels; i += kRows, from += kRows * stride) {
                     const bool is_row = Tile::kChannels % kRows == 0 || row + i < Tile::kChannels;
-                    if (is_row) copy_unit<kVec>(to + i * Tile::kPitchIn, from);
+                    if (is_row) copy_unit<kVec, kOnce>(to + i * Tile::kPitchIn, from);
                 }
             }
         } else {
             visit_units<Tile>([&](int row, int place) {
-                copy_unit<kVec>(&shared.x[row][Tile::kBefore + place], x + row * stride + place);
+                copy_unit<kVec, kOnce>(&shared.x[row][Tile::kBefore + place], x + row * stride + place);
             });
         }
     } else {

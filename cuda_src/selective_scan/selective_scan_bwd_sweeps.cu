@@ -1,6 +1,6 @@
 // The states before chunks of 256 tokens, for the backward pass of a scan of many channels that has left none: by lanes
 // that sweep all tokens of a row, as selective_scan_tiles_fwd does. On an H200 that takes 154 us (1 x 5120 x 4096,
-// bfloat16) where selective_scan_bwd_states, with lanes that share the tokens of a chunk, takes 340.
+// bfloat16) where selective_scan_bwd_states, with lanes that share the tokens of a chunk, takes 264.
 //
 // Layout: u and delta (batch, dim, seqlen), B (batch, ngroups, d_state, seqlen), the tokens contiguous and rows aligned
 // to 16 bytes, or the channels and the states contiguous and tokens aligned; d_state up to 16. kParts lanes own a

@@ -12,12 +12,25 @@ __device__ constexpr int fold_blocks() {
     constexpr int kDState = Rows::kElements * Rows::kLanes;
     constexpr bool kHasFew = !Rows::kIsQuantised && Rows::kElements * sizeof(typename Rows::Matrix) <= 16;
     constexpr bool kIsWide = sizeof(typename Rows::Matrix) > 2;
-    // With 16 sequences of bfloat16 or more, a step without live tokens takes as long as one without rings.
+    // With 16 sequences of bfloat16 or more, a step without live tokens takes as long as one without rings. Code of its
+    // own for live tokens leaves one without them enough registers for 8 blocks with any states. After sm_90 the
+    // compiler wants more, and would spill.
     constexpr bool kIsCommon = kToken && !kMasked && kIndex32 && Rows::kRowsOfGroup <= 4 && kDState <= 128;
-    return !kHasFew      ? (kIsWide || Rows::kVecs < 8 || Rows::kIsQuantised ? 2 : 3)
-           : kOwned > 32 ? 2
-           : kIsCommon   ? (kArch >= 90 ? 8 : 7) - kIsWide
-                         : (kOwned > 16 ? 4 : 5) - kIsWide;
+    constexpr bool kIsSingle = kIsSame<typename Rows::Operands, SelectiveStateUpdateSingleOperands>;
+    // 5 sequences of int8 take 6.5 us so, and 7.7 with 4 blocks; 6 with 8 rows 7.3, and 9.1 with 2. Without
+    // instructions for 8-bit floats the compiler does many rows at once unless registers are few.
+    constexpr bool kIsCodes = Rows::kIsQuantised && !kIsWide && kToken && !kMasked && kIndex32 && kDState <= 128 &&
+                              Rows::kVecs * sizeof(typename Rows::State) == 16;
+    constexpr bool kIsComputed = kIsSame<typename Rows::State, float8_e4m3fn> && kArch >= 80 && kArch < 89;
+    return kIsCodes && Rows::kRowsOfGroup > 4 ? (kArch >= 90   ? 4
+                                                 : kIsComputed ? 5
+                                                               : 3)
+           : kIsCodes && kArch >= 90          ? 5
+           : !kHasFew                         ? (kIsWide || Rows::kVecs < 8 || Rows::kIsQuantised ? 2 : 3)
+           : kOwned > 32                      ? 2
+           : kIsCommon && kIsSingle           ? (kArch == 90 ? 8 : 7)
+           : kIsCommon                        ? (kArch >= 90 ? 8 : 7) - kIsWide
+                                              : (kOwned > 16 ? 4 : 5) - kIsWide;
 }
 
 // Where the states of a warp's rows come from.
@@ -87,8 +100,9 @@ __device__ __forceinline__ void opaque_words(StateVec (&row)[kChunks]) {
 template <typename Operands>
 struct StoreIfEmpty {
     static constexpr bool kInPlace = true;
-    // Rows that are advanced before the cursor is waited for: without any, a sequence of bfloat16 takes 3.4 us instead
-    // of 3.25, as long as one without rings 3.3, and four 6.2 instead of 6.15; with all rows five take 8.3 and 7.5.
+    // Rows that are advanced while the cursor is on its way. On an H200, one and two sequences of bfloat16 take 3.43
+    // and 4.58 us with one row, 3.3 and 4.3 with two or three, and without rings; all blocks wait for the same cursors,
+    // and 3.4 and 4.5 where they do so before the first row.
     static constexpr int kEarlyRows = 2;
 
     const Operands& p;

@@ -25,10 +25,9 @@ struct ReplayFewTask {
     bool is_found;  // the cursor is known, and that it flushes
     bool flushes;
 
-    // Heads are divided for one token alone.
     template <typename Traits>
     __device__ __forceinline__ TileRange range() const {
-        return Traits::kHasMany ? TileRange{0, Traits::kTiles} : tiles;
+        return Traits::kDivides ? tiles : TileRange{0, Traits::kTiles};
     }
 };
 
@@ -95,10 +94,11 @@ struct FlushedHeads {
         }
         const int heads = count * shares * (p.warp_heads - p.kept_heads);
         int head = worker;
-        if constexpr (!Traits::kHasMany) {
+        if constexpr (Traits::kDivides) {
             // As many parts as there are warps for.
-            int parts = p.most_parts;
-            while (parts > 1 && heads * parts > workers) parts /= 2;
+            int parts = 1;
+#pragma unroll 1
+            while (parts < p.most_parts && 2 * parts * heads <= workers) parts *= 2;
             head = worker / parts;
             const int tiles = Traits::kTiles / parts;
             task.tiles.begin = (worker - head * parts) * tiles;

@@ -256,7 +256,7 @@ struct OwnRows {
     __device__ __forceinline__ void store(input_t* to, const TileRange& tiles) const {
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) {
-            if (tiles.has(Traits::kHasMany ? i : lane_id() % 4)) ::store(to + row(2 * i), pairs[i]);
+            if (!Traits::kDivides || tiles.has(lane_id() % 4)) ::store(to + row(2 * i), pairs[i]);
         }
     }
 

@@ -26,6 +26,8 @@ struct ReplayFewRows : Base {
     static constexpr int kOwnRows = kMany ? 8 : 2;  // that a lane finishes, for one token
     // Tiles that are on their way at once, 8 KiB of a warp: with 12 KiB the steps below took 2 and 3 us more.
     static constexpr int kPart = Base::kChunks > 4 ? 1 : Base::kChunks > 2 ? 2 : 4;
+    // Whether heads that flush are divided. Of bfloat16 it takes as long in parts.
+    static constexpr bool kDivides = !kMany && (Base::kIsQuantised || sizeof(typename Base::State) == 4);
     static constexpr bool kIsInt8 = kIsSame<typename Base::State, signed char>;
     static constexpr bool kIsFloat8 = kIsSame<typename Base::State, float8_e4m3fn>;
     static constexpr bool kIsBfloat16 = kIsSame<typename Base::State, __nv_bfloat16>;

@@ -38,7 +38,7 @@ _TILES = "selective_state_update/replay_tiles.cuh"
 _FOLDS = "selective_state_update/replay_fold.cuh"
 _STATES = "selective_state_update/fold.cuh"
 _KERNEL = "selective_state_update/selective_state_update_replay.cu"
-_HEADS = "selective_state_update/quantised_heads.cuh"
+_WALKED = "selective_state_update/quantised_heads.cuh"
 _FEW = "selective_state_update/selective_state_update_replay_few.cu"
 _FEW_FLUSHED = "selective_state_update/replay_few_flushed.cuh"
 _FEW_TOKENS = "selective_state_update/replay_few_tokens.cuh"
@@ -209,8 +209,8 @@ MUTANTS = (
     Mutant(
         "Tensor cores multiply every word of bfloat16 by C of the first.",
         _FEW_STATES,
-        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;",
-        "own = from + new_token<Traits>(tokens) * token_stride;",
+        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;\n#pragma unroll",
+        "own = from + new_token<Traits>(tokens) * token_stride;\n#pragma unroll",
         (_WHOLE,),
     ),
     Mutant(
@@ -313,21 +313,21 @@ MUTANTS = (
     ),
     Mutant(
         "Live tokens are forgotten where warps walk over heads.",
-        _HEADS,
+        _WALKED,
         "lanes_where(lane_id() % 4 == 1 && word > 0) != 0",
         "lanes_where(lane_id() % 4 == 0 && word > 0) != 0",
         (_FOLD_HEADS, _FOLD_HEADS_FULL),
     ),
     Mutant(
         "What a step without live tokens has put in states is not said where warps walk over heads.",
-        _HEADS,
+        _WALKED,
         "lane_id() / 2 == 1) RingCursor::place_of(params, slot)[lane_id()] = 0;",
         "lane_id() / 2 == 2) RingCursor::place_of(params, slot)[lane_id()] = 0;",
         (_FOLD_HEADS_EMPTY,),
     ),
     Mutant(
         "All heads of a warp that has live tokens are the first one.",
-        _HEADS,
+        _WALKED,
         "warp.head = heads.first + tile.head;",
         "warp.head = heads.first;",
         (_FOLD_HEADS,),

@@ -303,6 +303,27 @@ MUTANTS = (
         (_SCAN_BWD,),
     ),
     Mutant(
+        "The states behind a chunk leave out its last warp.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "for (int w = 0; w < Shape::kWarps; ++w) {",
+        "for (int w = 0; w < Shape::kWarps - 1; ++w) {",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "What lanes make of a state is put together before all have put it.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "            sync_warp();\n            float whole[2]",
+        "            float whole[2]",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "What warps make of a state is put together before all have put it.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "            __syncthreads();\n            if (!is_turn) continue;",
+        "            if (!is_turn) continue;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
         "Sweeps leave the states before chunks of the first batch entry.",
         "selective_scan/selective_scan_bwd_sweeps.cu",
         "static_cast<index_t>(batch) * p.chunks + token",
