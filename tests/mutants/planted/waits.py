@@ -28,7 +28,8 @@ MUTANTS = (
         "A state update reads its inputs before it waits.",
         "selective_state_update/steps.cuh",
         "            wait_for_preceding();\n            end.load(slot);\n        }\n        load_inputs();",
-        "            end.load(slot);\n        }\n        load_inputs();\n        if (kReadsFirst) wait_for_preceding();",
+        "            end.load(slot);\n        }\n        load_inputs();\n"
+        "        if (kReadsFirst) wait_for_preceding();",
         (STATE,),
     ),
     Mutant(
